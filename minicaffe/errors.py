@@ -55,10 +55,6 @@ class Error(Exception):
         vars(self).update({name: value for name, value in place.items() if getattr(self, name) is None})
         return self
 
-    def __reduce__(self):
-        """For errors that are sent to other processes (minicaffe/parallel): `__init__` of subclasses has other arguments."""
-        return _rebuild, (type(self), self.args, self.__dict__)
-
     def __str__(self):
         parts = []
         if self.file is not None:
@@ -74,12 +70,6 @@ class Error(Exception):
             parts.append(_shortened(self.field))
         # A compiler's log stays whole.
         return ": ".join([*parts, self.message if isinstance(self, DeviceError) else _shortened(self.message, "\n\t")])
-
-
-def _rebuild(kind, arguments, parts):
-    error = kind.__new__(kind, *arguments)
-    error.__dict__.update(parts)
-    return error
 
 
 class located:
@@ -157,7 +147,7 @@ class NotFiniteError(Error, ArithmeticError):
         Number of iterations after which all values were still finite.
     """
 
-    def __init__(self, message, *, remedy, since, **place):
+    def __init__(self, message, *, remedy=None, since=None, **place):
         super().__init__(f"{message}; {remedy}", **place)
         self.remedy = remedy
         self.since = since

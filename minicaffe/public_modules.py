@@ -27,7 +27,10 @@ _own_names = {}     # public name of a module: its own
 
 
 class _PublicModules:
-    """Finder of modules whose public name is not their own, and of those below them."""
+    """Finder of modules whose public name is not their own, and of those below them.
+
+    It is before the finder of files, which would import ``minicaffe.onnx.export`` a second time.
+    """
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -53,17 +56,9 @@ class _Loader:
         module.__spec__ = self.spec     # which the import system replaced
 
 
-class _BelowPublicModules(_PublicModules):
-    """The same, asked before the finder of files, which would import ``minicaffe.onnx.export`` a second time."""
-
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        return _PublicModules.find_spec(name) if name.rpartition(".")[0] in _own_names else None
-
-
 def _is_file(name):
     """Return whether another finder has the module ``minicaffe.NAME``, for which no entry points are read."""
-    finders = [finder for finder in sys.meta_path if finder not in (_PublicModules, _BelowPublicModules)]
+    finders = [finder for finder in sys.meta_path if finder is not _PublicModules]
     return any(finder.find_spec(f"minicaffe.{name}", sys.modules["minicaffe"].__path__) for finder in finders)
 
 
@@ -94,5 +89,4 @@ def name_modules(package):
     if package != "minicaffe":
         _own_names[package] = "minicaffe"
     elif _PublicModules not in sys.meta_path:
-        sys.meta_path.insert(0, _BelowPublicModules)
-        sys.meta_path.append(_PublicModules)
+        sys.meta_path.insert(0, _PublicModules)

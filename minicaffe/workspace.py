@@ -52,26 +52,9 @@ class Workspace:
         """Return whether this workspace or a parent has the name; false if it is no str."""
         return isinstance(name, str) and self._find(name) is not None
 
-    def local_names(self):
-        """List the own names, oldest first."""
-        return list(self._items)
-
     def names(self):
         """List all visible names: own, then the parents'."""
         return list(dict.fromkeys([*self._items, *(self.parent.names() if self.parent else ())]))
-
-    def remove(self, name):
-        """Remove an own name; the blob lives on where it is used.
-
-        Raises
-        ------
-        MissingNameError
-            If `name` is not known, or belongs to a parent.
-        """
-        self._check_name(name)
-        if self._items.pop(name, None) is None:
-            self.blob(name)  # raises if the name is unknown
-            raise MissingNameError(f"{self}: blob '{name}' belongs to a parent; remove it there")
 
     @property
     def nets(self):

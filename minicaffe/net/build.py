@@ -31,7 +31,10 @@ class Builder:
         param = copy_of(definition.param)
         with located(file=self.net.file, line=definition.line, layer=param.name, layer_type=param.type):
             layer = self._create(param)
-            node = Node(layer, [self._take(param, i) for i in range(len(param.bottom))], [], self.net.file, definition.line)
+            for name in param.bottom:
+                log.info("%s <- %s", param.name, name)
+            # `insert_splits` has found the producer of each bottom.
+            node = Node(layer, [self.available.pop(name) for name in param.bottom], [], self.net.file, definition.line)
             self._add_tops(node, param)
             log.info("Setting up %s", param.name)
             layer.set_up(node.bottoms, node.tops)
@@ -50,11 +53,6 @@ class Builder:
         self._repeats[param.name] += 1
         return layer_class(param.type)(param, self.net.dtype, self.net.parameters,
                                        f"{param.name}#{repeats}" if repeats else param.name)
-
-    def _take(self, param, i):
-        """Return the blob that bottom `i` consumes."""
-        log.info("%s <- %s", param.name, param.bottom[i])
-        return self.available.pop(param.bottom[i])      # `insert_splits` has found its producer
 
     def _add_tops(self, node, param):
         for i, name in enumerate(param.top):

@@ -36,8 +36,7 @@ def chosen_layers(param, positions=None, file=None, skip_unknown_fields=False):
             unknown.setdefault(error.layer_type, error)
     if unknown:
         first, *others = unknown.values()
-        first.message += "; also unknown: " * bool(others) + ", ".join(
-            f"'{error.layer_type}' of layer '{error.layer}'{f' (line {error.line})' if error.line else ''}" for error in others)
+        first.message += f"; also unknown: {', '.join(error.layer_type for error in others)}" if others else ""
         raise first
     for layer in kept:
         if layer.param.fork_fields:
@@ -139,15 +138,15 @@ def insert_splits(layers, file=None, net=None):
         for j in range(len(param.bottom)):
             top = source[i, j]
             if consumers[top] > 1:
-                param.bottom[j] = split_blob_name(layers[top[0]].param, top[1], used.get(top, 0))
+                param.bottom[j] = f"{split_name(layers[top[0]].param, top[1])}_{used.get(top, 0)}"
                 used[top] = used.get(top, 0) + 1
         result.append(LayerDef(param, line))
         for j, name in enumerate(given.top):
             count = consumers.get((i, j), 0)
             if count <= 1:
                 continue
-            split = caffe_pb2.LayerParameter(name=split_layer_name(given, j), type="Split", bottom=[name])
-            split.top.extend(split_blob_name(given, j, k) for k in range(count))
+            split = caffe_pb2.LayerParameter(name=split_name(given, j), type="Split", bottom=[name])
+            split.top.extend(f"{split_name(given, j)}_{k}" for k in range(count))
             if j < len(given.loss_weight) and given.loss_weight[j]:
                 split.loss_weight.extend([given.loss_weight[j]] + [0] * (count - 1))
                 # Only this top's weight moves away; Caffe also loses those of the layer's other tops, and a loss layer
@@ -168,14 +167,9 @@ def _other_producer(name, reader, net):
     return ""
 
 
-def split_layer_name(param, top_index):
-    """Return ``<blob>_<layer>_<top index>_split``."""
+def split_name(param, top_index):
+    """Return ``<blob>_<layer>_<top index>_split``, the name of a Split layer; its tops have ``_<k>`` more."""
     return f"{param.top[top_index]}_{param.name}_{top_index}_split"
-
-
-def split_blob_name(param, top_index, k):
-    """Return ``<blob>_<layer>_<top index>_split_<k>``."""
-    return f"{split_layer_name(param, top_index)}_{k}"
 
 
 def with_batch_size(layer):

@@ -78,7 +78,13 @@ def _source(value, blob, name):
         raise ShapeError(f"must have the shape of the input, {list(blob.shape)}, got {list(array.shape)}; for another shape call "
                          f"net.blobs['{name}'].reshape({', '.join(map(str, array.shape))}) first", field=name)
     if array is not source:
-        _check_plain(array, NUMPY_TYPES[blob.dtype], name)
+        dtype = NUMPY_TYPES[blob.dtype]
+        if array.dtype != dtype:
+            raise WrongTypeError(f"must be an array of {dtype} on the GPU, where nothing is converted, got {array.dtype}; convert "
+                                 f"it: x.astype('{dtype}'), of PyTorch x.{dict(f='float', d='double')[dtype.char]}()", field=name)
+        if not array.is_packed:
+            raise ShapeError(f"must be contiguous in C order on the GPU, got shape {array.shape} and strides {array.strides}; copy "
+                             "it: x.copy(), of PyTorch x.contiguous()", field=name)
         source.begin()
     return source
 
@@ -90,16 +96,6 @@ def _host_array(value, dtype, name):
         return array if array.dtype.kind in "biuf" else array.astype(dtype)
     except (TypeError, ValueError, RuntimeError, BufferError) as error:
         raise WrongTypeError(f"must be an array of numbers, got {type(value).__name__}: {error}", field=name) from None
-
-
-def _check_plain(array, dtype, name):
-    """Raise WrongTypeError or ShapeError unless an array on the GPU can be copied as it is."""
-    if array.dtype != dtype:
-        raise WrongTypeError(f"must be an array of {dtype} on the GPU, where nothing is converted, got {array.dtype}; convert it: "
-                             f"x.astype('{dtype}'), of PyTorch x.{'float' if dtype == np.float32 else 'double'}()", field=name)
-    if not array.is_packed:
-        raise ShapeError(f"must be contiguous in C order on the GPU, got shape {array.shape} and strides {array.strides}; copy it: "
-                         "x.copy(), of PyTorch x.contiguous()", field=name)
 
 
 def _copy_on_gpu(source, blob):

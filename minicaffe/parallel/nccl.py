@@ -101,12 +101,6 @@ class Communicator:
         """Make the computing stream wait for the result of `sum`."""
         self.computing.wait(arrived)
 
-    def close(self):
-        """Free NCCL's memory when its work is done; all ranks call it, or none."""
-        self.stream.synchronize()
-        self.comm.finalize()
-        self.comm.destroy()
-
 
 class NcclTransport:
     """Adds buckets on the GPUs; the interface is MpiTransport's."""

@@ -7,7 +7,7 @@ classes. tools/train_pretrained.py writes the weights.
 from pathlib import Path
 from typing import NamedTuple
 
-from minicaffe.errors import FileError, MissingNameError, close_matches
+from minicaffe.errors import MissingNameError, close_matches
 
 FOLDER = Path(__file__).parent
 DEFAULT = "lenet"
@@ -34,14 +34,8 @@ def find(name):
     ------
     MissingNameError
         No net has this name.
-    FileError
-        A file of the net is not in the package.
     """
     known = names()
     if name not in known:
         raise MissingNameError(f"the package has no net '{name}'{close_matches(name, known)}; it has {', '.join(known) or 'none'}")
-    files = Pretrained(*(str(FOLDER / name / file) for file in ("deploy.prototxt", "deploy.caffemodel", "labels.txt")))
-    for file in files:
-        if not Path(file).is_file():
-            raise FileError("is not there, and is a part of the package minicaffe; install minicaffe again", file=file)
-    return files
+    return Pretrained(*(str(FOLDER / name / file) for file in ("deploy.prototxt", "deploy.caffemodel", "labels.txt")))

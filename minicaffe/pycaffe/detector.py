@@ -7,7 +7,7 @@ picture is an error, and regions that are not square work.
 import numpy as np
 
 from minicaffe.common import TEST
-from minicaffe.errors import DataError, DependencyError, ShapeError, located
+from minicaffe.errors import DataError, ShapeError, located
 from minicaffe.pycaffe import io, settings
 from minicaffe.pycaffe.classifier import picture_transformer
 from minicaffe.pycaffe.net import Net
@@ -67,18 +67,8 @@ class Detector(Net):
         return found
 
     def detect_selective_search(self, image_fnames):
-        """Return the scores of the windows that selective search proposes; see `detect_windows`.
-
-        Raises
-        ------
-        DependencyError
-            Without the module ``selective_search_ijcv_with_python``, which needs MATLAB.
-        """
-        try:
-            import selective_search_ijcv_with_python as selective_search
-        except ImportError:
-            raise DependencyError("selective search needs the module selective_search_ijcv_with_python (and MATLAB) on Python's "
-                                  "path; with windows of your own call detect_windows") from None
+        """As `detect_windows`, of the windows that ``selective_search_ijcv_with_python`` proposes, which needs MATLAB."""
+        import selective_search_ijcv_with_python as selective_search
         image_fnames = [str(name) for name in image_fnames]
         windows = selective_search.get_windows(image_fnames, cmd="selective_search_rcnn")
         return self.detect_windows(zip(image_fnames, windows))

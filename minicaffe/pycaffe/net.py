@@ -24,6 +24,15 @@ from minicaffe.pycaffe import settings
 log = logging.getLogger(__name__)
 
 
+def _of_transformer(name):
+    """Return the method of a net that calls the one of its Transformer, for the present shape of the input."""
+    def method(self, in_, *arguments):
+        self.transformer.inputs[in_] = self.blobs[in_].shape
+        return getattr(self.transformer, name)(in_, *arguments)
+
+    return functools.wraps(getattr(io.Transformer, name))(method)
+
+
 class Net(base_net.Net):
     """A network read from a prototxt, with pycaffe's methods.
 
@@ -117,17 +126,11 @@ class Net(base_net.Net):
         """Names of the bottoms of each layer by layer name."""
         return NamedDict(((node.name, [blob.name for blob in node.bottoms]) for node in self.nodes), "layer")
 
-    @property
-    def _layer_names(self):
-        return self.layer_names
-
-    @property
-    def _blob_names(self):
-        return self.blob_names
-
-    @property
-    def _blobs(self):
-        return self.blob_list
+    _layer_names = property(lambda self: self.layer_names)
+    _blob_names = property(lambda self: self.blob_names)
+    _blobs = property(lambda self: self.blob_list)
+    _blob_loss_weights = property(lambda self: list(self.loss_weights.values()))
+    _forward, _backward = base_net.Net.forward_from_to, base_net.Net.backward_from_to
 
     @property
     def _inputs(self):
@@ -136,10 +139,6 @@ class Net(base_net.Net):
     @property
     def _outputs(self):
         return self._ids(self.output_blobs)
-
-    @property
-    def _blob_loss_weights(self):
-        return list(self.loss_weights.values())
 
     def _top_ids(self, index):
         return self._ids(self.nodes[index].tops)
@@ -291,12 +290,6 @@ class Net(base_net.Net):
                          for name, part in batch.items()}
             yield batch
 
-    def _forward(self, start, end):
-        return self.forward_from_to(start, end)
-
-    def _backward(self, start, end):
-        self.backward_from_to(start, end)
-
     def reshape(self):
         """Propagate new input shapes to all blobs without computing."""
         self.reshape_all()
@@ -367,26 +360,8 @@ class Net(base_net.Net):
             raise ConfigError(f"must be 'elementwise' or 'channel', got {mode!r}", field="mode")
         self.transformer.set_mean(input_, mean.mean(axis=(1, 2)) if mode == "channel" and mean.ndim == 3 else mean)
 
-    def set_input_scale(self, input_, scale):
-        """As of `minicaffe.io.Transformer`."""
-        self.transformer.set_input_scale(input_, scale)
-
-    def set_raw_scale(self, input_, scale):
-        """As of `minicaffe.io.Transformer`."""
-        self.transformer.set_raw_scale(input_, scale)
-
-    def set_channel_swap(self, input_, order):
-        """As of `minicaffe.io.Transformer`."""
-        self.transformer.set_channel_swap(input_, order)
-
-    def preprocess(self, input_, data):
-        """As of `minicaffe.io.Transformer`, for the present shape of the input."""
-        self.transformer.inputs[input_] = self.blobs[input_].shape
-        return self.transformer.preprocess(input_, data)
-
-    def deprocess(self, input_, data):
-        """As of `minicaffe.io.Transformer`."""
-        return self.transformer.deprocess(input_, data)
+    set_input_scale, set_raw_scale, set_channel_swap, preprocess, deprocess = map(_of_transformer, (
+        "set_input_scale", "set_raw_scale", "set_channel_swap", "preprocess", "deprocess"))
 
 
 def set_phase_test():

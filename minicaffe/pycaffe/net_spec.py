@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, MissingFieldError, MissingNameError, close_matches, located
+from minicaffe.errors import ConfigError, MissingFieldError, MissingNameError, close_matches, int_of, located
 from minicaffe.layer import layer_types
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.fields import Fields, lines_of
@@ -102,12 +102,6 @@ def _assign_all(proto, values):
         assign_proto(proto, name, value)
 
 
-def _reads_any_field(layer_type):
-    """Whether a layer type may have messages that minicaffe lacks: a type of the program, or an unregistered one."""
-    layer_class = layer_types().get(layer_type)
-    return layer_class is None or layer_class.takes_unknown_fields
-
-
 class Top:
     """Output number `n` of the layer `fn`."""
 
@@ -154,7 +148,7 @@ class Function:
         self.type_name = type_name
         self.inputs = inputs
         self.params = dict(params)
-        self.ntop = _count(self.params.pop("ntop", 1), type_name)
+        self.ntop = int_of(self.params.pop("ntop", 1), "ntop", layer_type=type_name)
         self.in_place = self.params.pop("in_place", False)
         self.tops = tuple(Top(self, n) for n in range(self.ntop))
 
@@ -187,7 +181,8 @@ class Function:
         layer.bottom.extend(layers[top.fn].top[top.n] for top in self.inputs)
         layer.top.extend(layer.bottom if self.in_place else [self._name(top, names, counts) for top in self.tops])
         layer.name = names[self] if self in names else self._name(self.tops[0] if self.tops else self, names, counts)
-        own = _own_message.get(self.type_name)
+        own, layer_class = _own_message.get(self.type_name), layer_types().get(self.type_name)
+        reads_any = layer_class is None or layer_class.takes_unknown_fields     # a type of the program, or an unregistered one
         extra = Fields()  # fields that the messages lack, for a type that is not minicaffe's
         with located(layer=layer.name, layer_type=self.type_name):
             for name, value in self.params.items():
@@ -195,7 +190,7 @@ class Function:
                     assign_proto(getattr(layer, own), name, value)
                 elif name in LAYER_FIELDS:
                     assign_proto(layer, name, value)
-                elif name.endswith("_param") and isinstance(value, dict) and _reads_any_field(self.type_name):
+                elif name.endswith("_param") and isinstance(value, dict) and reads_any:
                     extra.extend(name, Fields.of({name: _without_numpy(value)}).all(name))
                 else:
                     raise self._unknown(name, own)
@@ -216,13 +211,6 @@ class Function:
 
     def __repr__(self):
         return f"<{self.type_name} layer>"
-
-
-def _count(ntop, type_name):
-    count = int(ntop) if isinstance(ntop, (int, float, np.number)) and float(ntop).is_integer() else -1
-    if count < 0:
-        raise ConfigError(f"must be a number of tops, 0 or more, got {ntop!r}", field="ntop", layer_type=type_name)
-    return count
 
 
 class NetSpec:

@@ -39,10 +39,7 @@ class FiniteWatch:
         self.where = ""     # of several processes: those whose loss was not finite
 
     def loss(self, solver, loss, rate, late=False):
-        """Check the loss of the iteration that `solver` has just finished with the learning rate `rate`.
-
-        `late` says that the program may have fed inputs since.
-        """
+        """Check the loss of the iteration that `solver` has finished at `rate`; `late`: inputs may have been fed since."""
         if math.isfinite(loss):
             return
         if self.first is None:

@@ -20,7 +20,7 @@ from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError, located
 from minicaffe.memory.sizes import check_bytes
 from minicaffe.proto import binary, caffe_pb2
-from minicaffe.proto.atomic import check_writable, delayed_interrupts, replacing
+from minicaffe.proto.atomic import check_writable, replacing
 from minicaffe.proto.files import is_hdf5
 
 log = logging.getLogger("minicaffe.solver")
@@ -78,7 +78,7 @@ def _write(solver, resume):
     solver._notify("before_snapshot", model_path, state_path)
     try:
         log.info("Snapshotting to %s file %s", kind, model_path)
-        _write_model(solver, model_path)
+        write_model(solver, model_path)
         path = state_path
         log.info("Snapshotting solver state to %s file %s", kind, state_path)
         with replacing(state_path) as file:
@@ -95,27 +95,14 @@ def _write(solver, resume):
     return model_path, state_path
 
 
-def _write_model(solver, path):
+def write_model(solver, path):
+    """Write the model of `solver` to a file, in the format of its snapshots."""
     hdf5 = solver.param.snapshot_format == caffe_pb2.SolverParameter.HDF5
-    (solver.net.save_hdf5 if hdf5 else solver.net.save)(path, solver.param.snapshot_diff)
-
-
-def write_best(solver):
-    """Write the model of `solver` as that of its best test; return the path. All ranks call this, and rank 0 writes."""
-    with solver.net.lock, delayed_interrupts():
-        return solver.group.run_on_root(_write_best, solver)
-
-
-def _write_best(solver):
-    extension = ".h5" if solver.param.snapshot_format == caffe_pb2.SolverParameter.HDF5 else ""
-    path = f"{solver.param.snapshot_prefix}_best.caffemodel{extension}"
-    solver._notify("before_snapshot", path)
     try:
-        _write_model(solver, path)
+        (solver.net.save_hdf5 if hdf5 else solver.net.save)(path, solver.param.snapshot_diff)
     except Error as error:
         error.file = path   # not the temporary file or the memory that was written to
         raise
-    return path
 
 
 def _write_hdf5_state(solver, file, model_path, resume):

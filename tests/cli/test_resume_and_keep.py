@@ -86,8 +86,8 @@ def test_keep_waits_for_the_newer_one(minicaffe, folder, monkeypatch):
     """Nothing is deleted when the newer snapshot cannot be written."""
     from minicaffe.errors import FileError
     from minicaffe.solver import snapshot
-    write = snapshot._write_model
-    monkeypatch.setattr(snapshot, "_write_model", lambda solver, path: write(solver, path) if solver.iter < 20 else _fail(FileError, path))
+    write = snapshot.write_model
+    monkeypatch.setattr(snapshot, "write_model", lambda solver, path: write(solver, path) if solver.iter < 20 else _fail(FileError, path))
     minicaffe(*TRAIN, "--keep=1", status=1)
     assert names(folder) == ["tiny_iter_10.solverstate"] and names(folder, "caffemodel") == ["tiny_iter_10.caffemodel"]
 

@@ -185,7 +185,7 @@ def communicate():
         blob.scale_data(1)      # reads it there
     found["sum"] = [float(blob.cpu_data[-1]) for blob in blobs]
     found["host memory"] = refused(lambda: communicator.sum([Blob((3,)).data]))
-    communicator.close()
+    communicator.comm.destroy()
     found["uid"] = refused(lambda: nccl.Communicator(2, rank, b"\x01" * 128))
     found["alone"] = refused(lambda: nccl.Communicator(2, 0, nccl.new_uid()))
     own_gpu(together=False)

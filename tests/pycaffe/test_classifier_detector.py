@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe.errors import DataError, DependencyError, ShapeError
+from minicaffe.errors import DataError, ShapeError
 
 cv2 = pytest.importorskip("cv2")
 NET = """layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 4 dim: 3 dim: 8 dim: 8 } } }
@@ -114,7 +114,7 @@ def test_context_comes_from_around_the_window(files, window, part, place):
 
 
 def test_selective_search_says_what_it_needs(files):
-    with pytest.raises(DependencyError, match="detect_windows"):
+    with pytest.raises(ImportError, match="selective_search_ijcv_with_python"):
         caffe.Detector(*files[:2]).detect_selective_search(files[2])
 
 

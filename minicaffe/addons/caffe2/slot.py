@@ -11,7 +11,7 @@ import numpy as np
 from minicaffe.addons.caffe2 import serialization
 from minicaffe.addons.caffe2.tensor import Tensor
 from minicaffe.blob import Blob
-from minicaffe.errors import ConfigError, ShapeError, WrongTypeError, shown
+from minicaffe.errors import ConfigError, ShapeError, WrongTypeError, check_type
 from minicaffe.memory.states import SyncedHead
 
 
@@ -47,7 +47,7 @@ class Slot:
 
     def is_type(self, kind):
         """Return whether the object held is a `kind`, and of no type derived from it: True is no int here."""
-        _check_kind(kind)
+        check_type(kind, type, "kind", "a type such as int or Blob")
         return self.type is kind
 
     def get(self, kind=object):
@@ -58,7 +58,7 @@ class Slot:
         WrongTypeError
             If the slot is empty or the object is no instance of `kind`.
         """
-        _check_kind(kind)
+        check_type(kind, type, "kind", "a type such as int or Blob")
         if self._value is None or not isinstance(self._value, kind):
             held, advice = (("is empty", "set it first") if self._value is None else
                             (f"holds {self.type.__name__}", "ask for that type, or reset the slot"))
@@ -81,7 +81,7 @@ class Slot:
         WrongTypeError
             If `kind` is no type, or takes arguments; the slot keeps what it holds.
         """
-        _check_kind(kind)
+        check_type(kind, type, "kind", "a type such as int or Blob")
         if self._value is not None and isinstance(self._value, kind):
             return self._value, False
         try:
@@ -108,8 +108,7 @@ class Slot:
 
     def swap(self, other):
         """Exchange what two slots hold; the names stay."""
-        if not isinstance(other, Slot):
-            raise WrongTypeError(f"a slot can be swapped with a Slot, got {type(other).__name__}", field=self.name or None)
+        check_type(other, Slot, "other", "a Slot")
         self._value, self.is_external, other._value, other.is_external = (
             other._value, other.is_external, self._value, self.is_external)
 
@@ -183,8 +182,3 @@ def memory_of(value):
             found[id(value)] = nbytes if isinstance(nbytes, int) else sys.getsizeof(value)
             left += value if isinstance(value, (list, tuple)) else ()
     return found
-
-
-def _check_kind(kind):
-    if not isinstance(kind, type):
-        raise WrongTypeError(f"takes a type such as int or Blob, got {shown(kind)}")

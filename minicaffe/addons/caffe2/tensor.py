@@ -14,7 +14,7 @@ import numpy as np
 from minicaffe.addons.caffe2.serialization import DTYPES, register_serializer
 from minicaffe.blob import NUMPY_TYPES, Blob, numpy_view
 from minicaffe.device.strided import DeviceArray
-from minicaffe.errors import ConfigError, DataError, ShapeError, WrongTypeError, shown
+from minicaffe.errors import ConfigError, DataError, ShapeError, WrongTypeError, check_type, shown
 from minicaffe.memory.buffer import Buffer, wrap
 from minicaffe.memory.copy import copy as copy_bytes
 from minicaffe.memory.copy import packed_array
@@ -222,7 +222,7 @@ class Tensor:
 
     def swap(self, other):
         """Exchange shape, type and memory with another tensor; the names stay."""
-        _check_tensor(other, "swap")
+        check_type(other, Tensor, "other", "a Tensor")
         mine, theirs = (self._shape, self._type, self._storage), (other._shape, other._type, other._storage)
         self._set_state(*theirs)
         other._set_state(*mine)
@@ -295,7 +295,7 @@ class Tensor:
         DataError
             If the other has no elements yet.
         """
-        _check_tensor(other, "share_data")
+        check_type(other, Tensor, "other", "a Tensor")
         if other.size != self.size:
             raise ShapeError(f"share_data: {self} and {other} must have one count; resize it first")
         other._check_elements(other._type)
@@ -482,11 +482,6 @@ def _copy_start(target, source, nbytes, stream=None):
             target.copy_on_device(source, nbytes)
     else:
         np.ndarray(nbytes, np.uint8, buffer=target.mutable_cpu_data())[:] = np.ndarray(nbytes, np.uint8, buffer=source.cpu_data())
-
-
-def _check_tensor(other, what):
-    if not isinstance(other, Tensor):
-        raise WrongTypeError(f"{what} takes a Tensor, got {type(other).__name__}")
 
 
 def _to_stored(tensor):

@@ -15,7 +15,7 @@ from minicaffe import workspace
 from minicaffe.addons.caffe2 import serialization
 from minicaffe.addons.caffe2.plan import Plan
 from minicaffe.addons.caffe2.slot import Slot, memory_of
-from minicaffe.errors import ConfigError, MissingNameError, WrongTypeError, close_matches, located, names_of, shown
+from minicaffe.errors import ConfigError, MissingNameError, WrongTypeError, check_type, close_matches, located, names_of
 from minicaffe.proto.atomic import delayed_interrupts
 from minicaffe.proto.upgrade import load_net
 from minicaffe.pycaffe.net import Net
@@ -69,6 +69,10 @@ class Workspace(workspace.Workspace):
         slot = self.create_slot(name)
         slot.reset(value)
         return slot
+
+    def local_names(self):
+        """List the own names, oldest first."""
+        return list(self._items)
 
     def names(self):
         """List all visible names: own, forwarded, then the parents'."""
@@ -142,10 +146,8 @@ class Workspace(workspace.Workspace):
     def print_blob_sizes(self, file=None):
         """Print name, bytes and type of each own slot, largest first, to `file` or stdout (Caffe2's PrintBlobSizes).
 
-        In the total shared memory counts once. Raises WrongTypeError for a `file` without `write`.
+        In the total shared memory counts once.
         """
-        if file is not None and not hasattr(file, "write"):
-            raise WrongTypeError(f"file must be open for writing text, got {shown(file)} ({type(file).__name__})")
         rows = self._memories()
         width = max([5, *(len(name) for name, _, _ in rows)])
         total = {piece: nbytes for _, _, memory in rows for piece, nbytes in memory.items()}
@@ -327,9 +329,7 @@ class Workspace(workspace.Workspace):
             Before anything runs, if a net is missing; later, if one was deleted in between. All errors of minicaffe's name plan,
             step and net; other exceptions have that as a note.
         """
-        if not isinstance(plan, Plan):
-            raise WrongTypeError(f"{self} runs a Plan, got {type(plan).__name__}; Plan(steps) makes one")
-        plan.run(self)
+        check_type(plan, Plan, "plan", "a Plan, which Plan(steps) makes").run(self)
 
     def _check_owner(self):
         if self._owned is None:

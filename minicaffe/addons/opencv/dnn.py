@@ -22,7 +22,6 @@ from minicaffe.errors import (
     MissingNameError,
     ShapeError,
     WrongTypeError,
-    check_type,
     close_matches,
     float_of,
     names_of,
@@ -103,25 +102,20 @@ def readNet(model, config="", framework="", **options):
         If a file is of another kind, such as .onnx, or the .prototxt is missing.
     """
     given = [path for path in (path_of(model), path_of(config)) if path]
-    check_type(framework, str, "framework", "a name, 'caffe' or ''")
-    kinds = {path: os.path.splitext(path)[1].lower() for path in given}
-    other = [path for path, kind in kinds.items() if kind not in (".caffemodel", ".prototxt")]
-    if framework.lower() not in ("", "caffe") or other:
-        raise ConfigError(f"readNet takes a .prototxt and a .caffemodel of Caffe, got {other[0] if other else repr(framework)}; "
-                          "cv2.dnn.readNet reads others, and readNetFromCaffe(prototxt, caffemodel) files of any name")
-    prototxts, models = ([path for path in given if kinds[path] == kind] for kind in (".prototxt", ".caffemodel"))
-    if len(prototxts) != 1:     # and so at most one .caffemodel, of two files
-        raise ConfigError(f"give one .prototxt, and a .caffemodel or none, got {', '.join(given) or 'nothing'}")
-    return readNetFromCaffe(prototxts[0], models[0] if models else None, **options)
+    files = {os.path.splitext(path)[1].lower(): path for path in given}
+    if framework not in ("", "caffe", "Caffe") or len(files) < len(given) or files.keys() - {".caffemodel"} != {".prototxt"}:
+        raise ConfigError(f"readNet takes a .prototxt and a .caffemodel of Caffe, or the first alone, got "
+                          f"{', '.join(given) or 'nothing'}{framework and f' of {framework}'}; cv2.dnn.readNet reads others, and "
+                          "readNetFromCaffe(prototxt, caffemodel) files of any name")
+    return readNetFromCaffe(files[".prototxt"], files.get(".caffemodel"), **options)
 
 
 def _content(buffer):
     try:
-        if not isinstance(buffer, int):     # bytes(5) would be five zeros
-            return bytes(np.asarray(buffer, np.uint8)) if isinstance(buffer, (np.ndarray, list)) else bytes(buffer)
+        return bytes(memoryview(np.asarray(buffer, np.uint8) if isinstance(buffer, (np.ndarray, list)) else buffer))
     except (TypeError, ValueError, OverflowError):
-        pass
-    raise WrongTypeError(f"a file is given by its path, or by its content as bytes, got {shown(buffer)} ({type(buffer).__name__})")
+        raise WrongTypeError("a file is given by its path, or by its content as bytes, got "
+                             f"{shown(buffer)} ({type(buffer).__name__})") from None
 
 
 class Net:

@@ -9,6 +9,8 @@ import math
 import os
 
 from minicaffe.errors import ConfigError, DataError
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.atomic import delayed_interrupts
 from minicaffe.solver import snapshot
 
 log = logging.getLogger("minicaffe.solver")
@@ -81,7 +83,8 @@ class BestTest:
             return
         self.value, self.iteration, self.count = solver.group.broadcast_from_root(value), self.last, 0
         if self.keep:
-            self.path = snapshot.write_best(solver)
+            with solver.net.lock, delayed_interrupts():
+                self.path = solver.group.run_on_root(_write, solver)
         log.info("Iteration %d: best test %s so far = %g%s", self.iteration, self.output, self.value,
                  f", kept in {self.path}" if self.keep else "")
 
@@ -107,12 +110,11 @@ class BestTest:
         """Raise DataError unless `set_state` can take what was read from a solver state: None, or the form of `get_state`."""
         if state is None:
             return
-        value = state if isinstance(state, dict) else {}
-        unset = {"value", "iteration"} if value.get("value") is value.get("iteration") is None else set()
+        found = state if isinstance(state, dict) else {}
+        unset = found.get("value") is found.get("iteration") is None
         for name, kind in STATE.items():
-            one = value.get(name, ... if name != "path" else None)
-            if name not in unset and (not isinstance(one, kind) or isinstance(one, bool) or not isinstance(one, str | None)
-                                      and not abs(one) < 1 << 63):
+            value = 0 if unset and name in ("value", "iteration") else found.get(name)
+            if not isinstance(value, kind) or isinstance(value, bool) or not (isinstance(value, str | None) or abs(value) < 2**63):
                 raise DataError("is not what minicaffe writes there; fetch the file again", field="resume_state")
 
     def set_state(self, state):
@@ -129,6 +131,15 @@ class BestTest:
         if self.keep and self.value is not None and (self.path is None or not os.path.exists(self.path)):
             log.warning("The parameters of the best test so far, iteration %d, %s; the next better ones are kept", self.iteration,
                         "were not kept" if self.path is None else f"are no longer in {self.path}")
+
+
+def _write(solver):
+    """Write the model of `solver` as that of its best test, and return the path."""
+    hdf5 = solver.param.snapshot_format == caffe_pb2.SolverParameter.HDF5
+    path = f"{solver.param.snapshot_prefix}_best.caffemodel{'.h5' if hdf5 else ''}"
+    solver._notify("before_snapshot", path)
+    snapshot.write_model(solver, path)
+    return path
 
 
 def choose_metric(solver):

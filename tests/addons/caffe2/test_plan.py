@@ -186,7 +186,7 @@ def test_other_exceptions_pass_with_a_note(workspace):
     (lambda: Step("s", 3), WrongTypeError, "step 's': nets are names of nets, .* got 3"),
     (lambda: Plan(["a"], name="p"), WrongTypeError, "plan 'p': steps are of the type Step, got 'a'"),
     (lambda: Plan(3), WrongTypeError, "plan: steps are of the type Step, got 3"),
-    (lambda: Workspace().run_plan(Step("s", "a")), WrongTypeError, "workspace runs a Plan, got Step"),
+    (lambda: Workspace().run_plan(Step("s", "a")), WrongTypeError, "plan must be a Plan, which Plan.steps. makes, got"),
 ])
 def test_what_is_no_plan(make, error, message):
     with pytest.raises(error, match=message):

@@ -55,7 +55,7 @@ def test_is_type_is_exact():
     slot.reset(True)
     assert slot.is_type(bool) and not slot.is_type(int)
     for call in (slot.is_type, slot.get, slot.get_mutable):
-        with pytest.raises(WrongTypeError, match="takes a type such as int or Blob, got 'int'"):
+        with pytest.raises(WrongTypeError, match="kind must be a type such as int or Blob, got 'int'"):
             call("int")
 
 
@@ -124,7 +124,7 @@ def test_swap_exchanges_objects_and_owners_but_no_names():
     assert two.get() == 1
     two.swap(Slot())
     assert two.type is None
-    with pytest.raises(WrongTypeError, match="swapped with a Slot, got int"):
+    with pytest.raises(WrongTypeError, match="other must be a Slot, got 3"):
         two.swap(3)
 
 

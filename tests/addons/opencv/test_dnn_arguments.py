@@ -33,8 +33,8 @@ def test_read_net(tmp_path):
         net.setInput(x)
         np.testing.assert_array_equal(net.forward(), want)
     assert dnn.readNet(paths[0]).getLayerNames() == ("conv",)
-    for arguments, words in ((("a.onnx",), "readNet takes a .prototxt and a .caffemodel of Caffe, got a.onnx; cv2.dnn.readNet reads others"),
-                             ((*paths, "darknet"), "got 'darknet'"), ((paths[1],), "give one .prototxt"), ((paths[0], paths[0]), "give one .prototxt"),
+    for arguments, words in ((("a.onnx",), "readNet takes a .prototxt and a .caffemodel of Caffe, or the first alone, got a.onnx; cv2.dnn.readNet reads others"),
+                             ((*paths, "darknet"), " of darknet; "), ((paths[1],), f"got {paths[1]}; "), ((paths[0], paths[0]), f"got {paths[0]}, {paths[0]}; "),
                              (("",), "got nothing")):
         with pytest.raises(ConfigError, match=words):
             dnn.readNet(*arguments)
@@ -87,7 +87,7 @@ IMAGE = np.zeros((8, 8, 3), np.uint8)
 @pytest.mark.parametrize("call, words", [
     (lambda: dnn.readNetFromCaffe(None), "content as bytes"),
     (lambda: dnn.readNetFromCaffe(5), "content as bytes"), (lambda: dnn.readNetFromCaffe([300]), "content as bytes"),
-    (lambda: dnn.readNet(None), "a path is"), (lambda: dnn.readNet("a.prototxt", framework=None), "framework"),
+    (lambda: dnn.readNet(None), "a path is"), (lambda: dnn.readNet("a.prototxt", framework="onnx"), " of onnx; "),
 ], ids=range(5))
 def test_wrong_arguments(call, words):
     with pytest.raises(Error, match=words) as caught:

@@ -46,6 +46,16 @@ def kept(path="s_best.caffemodel"):
     return float(caffe.Net("net.prototxt", caffe.TEST, weights=path).params["scale"][0].data[0])
 
 
+def test_the_file_of_the_best_test_is_announced_and_named_in_errors(make, tmp_path):
+    solver, heard = make(), []
+    solver.best = best = BestTest(solver)
+    solver.listeners.append(type("L", (), {"before_snapshot": lambda self, solver, *paths: heard.append(paths)})())
+    (tmp_path / "s_best.caffemodel").mkdir()
+    with pytest.raises(FileError) as caught:
+        best.record_test(solver, record(0, 5.0))
+    assert caught.value.file == "s_best.caffemodel" and heard == [("s_best.caffemodel",)]
+
+
 @pytest.mark.parametrize("form", ["", ".h5"])
 def test_the_parameters_of_the_best_test_are_kept(make, tmp_path, form):
     solver = make("snapshot_format: HDF5" if form else "snapshot_format: BINARYPROTO")
