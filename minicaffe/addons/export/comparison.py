@@ -5,12 +5,18 @@ from typing import NamedTuple
 import numpy as np
 
 TOLERANCE = 1e-4    # of the greatest absolute value of an output
-INDICES = {"Embed": 0, "BatchReindex": 1}   # type -> the bottom that has indices
 
-LABELLED = {        # type -> the axis of the classes in its first bottom
-    "Accuracy": lambda param: param.accuracy_param.axis, "SoftmaxWithLoss": lambda param: param.softmax_param.axis,
-    "InfogainLoss": lambda param: param.infogain_loss_param.axis, "HingeLoss": lambda param: 1,
-    "MultinomialLogisticLoss": lambda param: 1}
+
+def classes(axis):
+    return 1, lambda node: node.bottoms[0].shape[axis(node.param)]
+
+
+INTEGERS = {        # type -> the bottom whose values are integers from 0 on, and how many values there are
+    "Embed": (0, lambda node: node.param.embed_param.input_dim), "BatchReindex": (1, lambda node: node.bottoms[0].shape[0]),
+    "LSTM": (1, lambda node: 2), "RNN": (1, lambda node: 2), "Filter": (-1, lambda node: 2), "ContrastiveLoss": (2, lambda node: 2),
+    "SigmoidCrossEntropyLoss": (1, lambda node: 2), "Accuracy": classes(lambda param: param.accuracy_param.axis),
+    "SoftmaxWithLoss": classes(lambda param: param.softmax_param.axis), "HingeLoss": classes(lambda param: 1),
+    "InfogainLoss": classes(lambda param: param.infogain_loss_param.axis), "MultinomialLogisticLoss": classes(lambda param: 1)}
 
 
 class Difference(NamedTuple):
@@ -36,20 +42,19 @@ class Difference(NamedTuple):
                 f"{self.relative:.1g} of the greatest value")
 
 
-def random_inputs(net, seed=0):
-    """Return arrays of random numbers for the inputs of a net: indices where a layer needs them, else normal numbers.
+def random_inputs(net):
+    """Return arrays of random numbers for the inputs of a net: integers where a layer needs them, else normal numbers.
 
     Parameters
     ----------
     net : minicaffe.net.net.Net
-    seed : int
 
     Returns
     -------
     dict of str to ndarray
         float32, of the shapes of the inputs.
     """
-    rng, made = np.random.default_rng(seed), {}
+    rng, made = np.random.default_rng(0), {}
     for blob in net.input_blobs:
         made[blob.name] = rng.normal(0, 1, blob.shape).astype(np.float32)
     origin = {name: name for name in made}
@@ -60,19 +65,9 @@ def random_inputs(net, seed=0):
             name = origin.get(bottom.name)
             if name is None:
                 continue
-            shape = made[name].shape
-            if INDICES.get(node.type) == i:
-                count = node.param.embed_param.input_dim if node.type == "Embed" else node.bottoms[0].shape[0]
-                made[name] = rng.integers(0, count, shape).astype(np.float32)
-            elif node.type in ("LSTM", "RNN") and i == 1:
-                made[name] = (np.arange(len(made[name]))[:, None] % 3 > 0).astype(np.float32) * np.ones(shape, np.float32)
-            elif node.type == "Filter" and i == len(node.bottoms) - 1:
-                made[name] = (np.arange(made[name].size) % 2 == 0).astype(np.float32).reshape(shape)
-            elif i == 1 and node.type in LABELLED:
-                classes = node.bottoms[0].shape[LABELLED[node.type](node.param)]
-                made[name] = rng.integers(0, classes, shape).astype(np.float32)
-            elif node.type == "ContrastiveLoss" and i == 2 or node.type == "SigmoidCrossEntropyLoss" and i == 1:
-                made[name] = rng.integers(0, 2, shape).astype(np.float32)
+            at, count = INTEGERS.get(node.type, (None, None))
+            if at is not None and i == at % len(node.bottoms):
+                made[name] = rng.integers(0, count(node), made[name].shape).astype(np.float32)
             elif node.type in ("Log", "Power", "MultinomialLogisticLoss"):
                 made[name] = np.abs(made[name]) + np.float32(0.5)
     return made

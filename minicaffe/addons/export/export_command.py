@@ -7,7 +7,7 @@ from minicaffe.addons.export.exporting import Preprocessing
 from minicaffe.cli import options
 from minicaffe.cli.picture_nets import IntegerList, find_mean
 from minicaffe.cli.summary import inspection_options
-from minicaffe.errors import DataError, DependencyError, FileError
+from minicaffe.errors import DataError, FileError
 from minicaffe.net.definitions import filter_layers
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
@@ -36,9 +36,9 @@ def export(file, weights, out, to, batch, dynamic_batch, mean, scale, channel_sw
     """Write NET with WEIGHTS as a model of ONNX, or as a module of PyTorch.
 
     NET is a deploy net: its inputs are Input layers. The net and the model are run on the same inputs, and the greatest difference
-    of each output is printed. If one is above 1e-4 of the output's greatest value, nothing is written, and the first layer that
-    differs is named. With --to torch, NAME.py has a line for each layer, NAME.pt is read by torch.load, and PyTorch is needed only
-    to compare.
+    of each output is printed. If one is above 1e-4 of the output's greatest value, the layers are compared one by one; if one
+    differs, nothing is written, and the first one is named. With --to torch, NAME.py has a line for each layer, NAME.pt is read by
+    torch.load, and PyTorch is needed only to compare.
     """
     if to == "torch":
         from minicaffe.addons.export import pytorch as target
@@ -67,18 +67,12 @@ def export(file, weights, out, to, batch, dynamic_batch, mean, scale, channel_sw
     if mean or scale != 1 or channel_swap:
         channels = net.input_blobs[0].shape[1] if net.input_blobs and net.input_blobs[0].num_axes > 1 else 1
         how = Preprocessing(find_mean(mean or "", None, channels, False)[0], scale, channel_swap or ())
-    unchecked = ", not compared with the net" if no_check else ""
-    if to == "torch" and not no_check:
-        try:
-            target.load_torch()
-        except DependencyError:
-            unchecked = ", not compared with the net: PyTorch is not installed; pip install torch, and run this again with --force"
-    found = target.export(net, out, preprocessing=how, check=not unchecked, inputs=arrays, **specific)
+    found = target.export(net, out, preprocessing=how, check=not no_check, inputs=arrays, **specific)
     if not weights:
         click.echo("the parameters are those that the fillers gave: no WEIGHTS were given")
     for one in found:
         click.echo(one)
-    click.echo(f"wrote {' and '.join(names)}{unchecked}")
+    click.echo(f"wrote {' and '.join(names)}{', not compared with the net' if no_check else ''}")
 
 
 def read_arrays(path):

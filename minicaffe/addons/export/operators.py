@@ -106,6 +106,8 @@ LAYERS |= {
     "ELU": row("Elu", alpha="elu_param.alpha"), "Swish": row("swish", beta="swish_param.beta"),
     "Softmax": row("Softmax", axis="softmax_param.axis"), "Dropout": row("dropout", ratio="dropout_param.dropout_ratio"),
     "Threshold": row("threshold", bound="threshold_param.threshold"), "BatchReindex": row("batch_reindex"),
+    "PReLU": row("prelu", slopes=lambda node: node.layer.blobs[0].count),
+    "Embed": row("embed", rows="embed_param.input_dim", size="embed_param.num_output", bias="embed_param.bias_term"),
     "LSTMUnit": row("lstm_unit"), "Parameter": row("parameter"),
     # Of equal values Caffe takes the last.
     "ArgMax": row("argmax", axis=lambda node: node.param.argmax_param.axis if node.param.argmax_param.HasField("axis") else None,
@@ -318,8 +320,9 @@ def pads(sizes, results, kernel, stride, pad, dilation=None):
 
 # ---- sources without data
 
-@layer("DummyData")
-def dummy(out, node):
+@layer("DummyData", "PriorBox", "PriorBoxClustered")
+def constants(out, node):
+    """The tops do not depend on the inputs: their values now."""
     if any(filler.type != "constant" for filler in node.param.dummy_data_param.data_filler):
         raise ConfigError("fills its tops with random numbers in each run; write an Input layer in its place",
                           field="dummy_data_param")

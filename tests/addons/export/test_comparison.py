@@ -67,9 +67,8 @@ def test_inputs_are_what_their_layers_take(inputs, layers, fits):
     for name, check in fits.items():
         assert check(made[name]), name
     assert all(np.isfinite(array).all() for array in run_net(net, made).values())
-    again, other = random_inputs(net), random_inputs(net, 1)
+    again = random_inputs(net)
     assert all(np.array_equal(made[name], again[name]) for name in made)
-    assert not all(np.array_equal(made[name], other[name]) for name in made)
 
 
 INF, NAN = np.inf, np.nan

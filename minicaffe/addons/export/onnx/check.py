@@ -19,8 +19,8 @@ def compare(net, model, inputs, preprocessing=None):
     Raises
     ------
     DataError
-        If an output differs by more than 1e-4 of its greatest absolute value, or has another shape. Then the layers are compared
-        one by one on equal bottoms. If they agree, outputs after a layer of `DISCONTINUOUS_TYPES` only cause a warning.
+        If an output differs by more than 1e-4 of its greatest absolute value, or has another shape, and so does a layer: all are
+        compared on equal bottoms. If they agree, a warning says that rounding errors are the reason.
     DependencyError
         Without onnxruntime.
     """

@@ -135,26 +135,9 @@ class Conversion:
         self.layer("Silence", names, tops=0)
         return found
 
-    def is_fusable(self, kind, index=0):
-        """Whether the last layer is of a type and computes input `index`, and only the current node reads that."""
-        last, name = self.param.layer[-1] if self.param.layer else None, self.node.input[index]
-        return (last is not None and last.type == kind and list(last.top) == [self.blobs.get(name)]
-                and self.readers[name] == 1)
-
-    def remove_last(self):
-        """Remove the last layer, which the next one replaces; return its LayerParameter and its arrays."""
-        layer = self.param.layer.pop()
-        del self.names[layer.name]
-        self.checked.pop(layer.top[0], None)
-        return layer, self.arrays.pop(layer.name, [])
-
     def alias(self, index=0):
         """Let the output be input `index`."""
-        name = self.node.input[index]
-        if name in self.constants:
-            self.constants[self.node.output[0]] = self.constants[name]
-        else:
-            self.blobs[self.node.output[0]] = self.blobs[name]
+        self.blobs[self.node.output[0]] = self.blobs[self.node.input[index]]
 
     def reshaped(self, blob, given, wanted, last=False):
         """Return `blob` of the shape `given` in the shape `wanted`; without a layer if they are equal."""

@@ -1,11 +1,12 @@
 """A net as a model of ONNX: `to_model` makes it, `export` also compares it with the net and writes it."""
 
+import minicaffe
 from minicaffe.addons.export import exporting
 from minicaffe.addons.export.comparison import random_inputs
 from minicaffe.addons.export.exporting import Preprocessing  # noqa: F401 - public here
 from minicaffe.addons.export.onnx import detection, forks, layers, losses  # noqa: F401 - they register exporters
 from minicaffe.addons.export.onnx.check import compare
-from minicaffe.addons.export.onnx.graph import BATCH, EXPORTERS, Graph, finish, value_info
+from minicaffe.addons.export.onnx.graph import BATCH, EXPORTERS, OPSET, Graph, helper, onnx, reads, value_info
 from minicaffe.addons.export.operators import preprocess
 from minicaffe.errors import ConfigError
 from minicaffe.proto.atomic import replacing
@@ -52,7 +53,17 @@ def to_model(net, dynamic_batch=False, preprocessing=None):
     for blob in output_blobs:
         graph.name_output(blob)
     outputs = [value_info(blob.name, graph.shapes[blob.name]) for blob in output_blobs]
-    return finish(graph, net.name, inputs, outputs, {"source": str(net.file or ""), "caffe_layers": str(len(net.nodes))})
+    inner = {value for node in graph.nodes for value in node.output} - {info.name for info in outputs}
+    used = {value for node in graph.nodes for value in reads(node)} | {info.name for info in outputs}
+    made = helper.make_graph(graph.nodes, net.name or "net", inputs, outputs,
+                             [tensor for key, tensor in graph.initializers.items() if key in used],
+                             value_info=[value_info(name, shape) for name, shape in graph.shapes.items() if name in inner])
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="minicaffe",
+                              producer_version=minicaffe.__version__)
+    model.ir_version = min(model.ir_version, 10)    # readers reject a version of the format that they do not know
+    helper.set_model_props(model, {"source": str(net.file or ""), "caffe_layers": str(len(net.nodes))})
+    onnx.checker.check_model(model)
+    return model
 
 
 def check_types(nodes, file):

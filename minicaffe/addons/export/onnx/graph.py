@@ -13,8 +13,7 @@ from minicaffe.addons.export.operators import LAYERS, Writer
 from minicaffe.errors import ConfigError, DependencyError
 
 try:
-    import onnx
-    import onnx.utils
+    import onnx  # noqa: F401 - other files import it from here, with this error
     from onnx import TensorProto, helper, numpy_helper
 except ImportError as error:
     raise DependencyError(f"the package onnx is needed ({error}); pip install \"minicaffe[onnx]\"") from error
@@ -186,30 +185,6 @@ class Graph(Writer):
 def value_info(name, shape, kind=TensorProto.FLOAT):
     """Return the ValueInfoProto of an input or output."""
     return helper.make_tensor_value_info(name, kind, shape)
-
-
-def finish(graph, name, inputs, outputs, metadata):
-    """Return the ModelProto.
-
-    Parameters
-    ----------
-    graph : Graph
-    name : str
-    inputs, outputs : list of ValueInfoProto
-    metadata : dict of str to str
-    """
-    from minicaffe import __version__
-    inner = {value for node in graph.nodes for value in node.output} - {info.name for info in outputs}
-    used = {value for node in graph.nodes for value in reads(node)} | {info.name for info in outputs}
-    made = helper.make_graph(graph.nodes, name or "net", inputs, outputs,
-                             [tensor for key, tensor in graph.initializers.items() if key in used],
-                             value_info=[value_info(name, shape) for name, shape in graph.shapes.items() if name in inner])
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="minicaffe",
-                              producer_version=__version__)
-    model.ir_version = min(model.ir_version, 10)    # readers reject a version of the format that they do not know
-    helper.set_model_props(model, metadata)
-    onnx.checker.check_model(model)
-    return model
 
 
 def reads(node):

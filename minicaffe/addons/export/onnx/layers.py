@@ -20,6 +20,9 @@ OPERATORS |= {
     "dropout": lambda graph, x, ratio: x,
     "relu": lambda graph, x, slope: graph.op("LeakyRelu", x, alpha=slope) if slope else graph.op("Relu", x),
     "clip": lambda graph, x, low, high: graph.op("Clip", x, float(low), float(high)),
+    "prelu": lambda graph, x, slopes: graph.op("PRelu", x, graph.parameter(0, [slopes, *[1] * (len(graph.shape()) - 2)])),
+    "embed": lambda graph, x, rows, size, bias: channels(
+        graph, graph.op("Gather", graph.parameter(0), cast(graph, x, TensorProto.INT64)), None, 1 if bias else None, 0),
     "swish": lambda graph, x, beta: graph.op("Mul", x, graph.op("Sigmoid", affine(graph, x, beta, 0))),
     "threshold": lambda graph, x, bound: cast(graph, graph.op("Greater", x, float(bound))),
     "power": lambda graph, x, exponent: graph.op("Mul", x, x) if exponent == 2 else graph.op("Pow", x, float(exponent)),
@@ -86,19 +89,10 @@ def inner_product(graph, node):
     if axis == 1:
         x = x if len(given) == 2 else graph.op("Flatten", x, axis=1)
         return [graph.op("Gemm", x, weight, *bias, transB=int(not param.transpose))]
-    x = graph.reshape(x, given, [*given[:axis], math.prod(spatial(graph, given, axis))])
-    weight = weight if param.transpose else graph.op("Transpose", weight, perm=[1, 0])
-    if not axis:    # one row
-        y = graph.op("Gemm", graph.op("Unsqueeze", x, [0]), weight, *bias)
-        return [graph.op("Squeeze", y, [0])]
-    y = graph.op("MatMul", x, weight)
-    return [graph.op("Add", y, *bias) if bias else y]
-
-
-@exporter("Embed")
-def embed(graph, node):
-    y = graph.op("Gather", graph.parameter(0), cast(graph, graph.bottom(), TensorProto.INT64))
-    return [graph.op("Add", y, graph.parameter(1)) if node.param.embed_param.bias_term else y]
+    rows = "rows" if any(not isinstance(size, int) for size in given[:axis]) else math.prod(given[:axis])
+    x = graph.reshape(x, given, [rows, math.prod(spatial(graph, given, axis))])
+    y = graph.op("Gemm", x, weight, *bias, transB=int(not param.transpose))
+    return [graph.reshape(y, [rows, param.num_output], graph.top_shape())]
 
 
 # ---- pooling
@@ -144,12 +138,6 @@ def pooling(graph, node):
 
 
 # ---- elementwise
-
-@exporter("PReLU")
-def prelu(graph, node):
-    slopes = graph.parameter(0, [node.layer.blobs[0].count, *[1] * (len(graph.shape()) - 2)])
-    return [graph.op("PRelu", graph.bottom(), slopes)]
-
 
 @operator("affine")
 def affine(graph, x, scale, shift):
@@ -248,12 +236,6 @@ def argmax(graph, x, axis, top_k, out_max_val):
     if out_max_val:
         y = graph.op("Concat", y, graph.op("Unsqueeze", values, [1]), axis=1)
     return graph.reshape(y, wanted[:3], wanted)
-
-
-@exporter("PriorBox", "PriorBoxClustered")
-def prior_box(graph, node):
-    """The boxes do not depend on the inputs: their values now."""
-    return [graph.op("Identity", np.array(blob.data, np.float32)) for blob in node.tops]
 
 
 # ---- recurrent layers

@@ -25,9 +25,7 @@ from minicaffe.proto import caffe_pb2
 from minicaffe.proto.unknown import core_types
 
 log = logging.getLogger(__name__)
-MOVES = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")      # operators that also take integers
 SQUASHING = ("Sigmoid", "Softmax")      # types whose values are up to 1: a small one may be rounded as a large one is
-MOST_OTHER = 1e-3                       # share of the values of an ArgMax that rounding errors may change
 ROUNDING = 2.0 ** -21                   # of onnxruntime's values of these
 
 
@@ -72,26 +70,21 @@ def read_model(path, batch=None, shapes=None):
     if any(node.domain not in ("", "ai.onnx") for node in model.graph.node):
         others = sorted({entry.domain for entry in model.opset_import} - {"", "ai.onnx"})
         raise ConfigError(f"has operators of other domains than ONNX's own: {', '.join(others)}", file=str(path))
-    inputs = {info.name: info.type.tensor_type.shape.dim for info in inputs_of(model.graph)}
-    for name, sizes in (shapes or {}).items():
-        if name not in inputs:
-            raise ConfigError(f"has no input '{name}'{close_matches(name, list(inputs))}", file=str(path), field="shapes")
-        fixed = [axis.dim_value if axis.dim_value > 0 else None for axis in inputs[name]]
-        if len(fixed) != len(sizes) or any(b not in (None, a) for a, b in zip(sizes, fixed)):
-            described = " x ".join("?" if size is None else str(size) for size in fixed)
-            raise ConfigError(f"input '{name}' has the shape {described}, which {' x '.join(map(str, sizes))} does not fit",
-                              file=str(path), field="shapes")
-        for axis, size in zip(inputs[name], sizes):
-            axis.dim_value = size
+    inputs, shapes = {info.name: info.type.tensor_type.shape.dim for info in inputs_of(model.graph)}, shapes or {}
+    for name in shapes.keys() - inputs.keys():
+        raise ConfigError(f"has no input '{name}'{close_matches(name, list(inputs))}", file=str(path), field="shapes")
     for name, axes in inputs.items():
-        for i, axis in enumerate(axes):
-            if axis.HasField("dim_value") and axis.dim_value > 0:
-                continue
-            if i or batch is None:
-                given = "x".join(str(one.dim_value) if one.dim_value > 0 else "SIZE" for one in axes)
-                raise ConfigError(f"axis {i} of input '{name}' has no fixed size (it is {axis.dim_param or 'unnamed'}); "
-                                  + ("give --batch N" if not i else f"give --shape {name}={given}"), file=str(path))
-            axis.dim_value = batch
+        fixed = [max(axis.dim_value, 0) or None for axis in axes]
+        sizes = shapes.get(name) or [batch if i == 0 and size is None else size for i, size in enumerate(fixed)]
+        described = "x".join("SIZE" if size is None else str(size) for size in fixed)
+        if None in sizes:
+            raise ConfigError(f"input '{name}' has axes without a size: {described}; "
+                              + ("give --batch N" if None not in sizes[1:] else f"give --shape {name}={described}"), file=str(path))
+        if len(fixed) != len(sizes) or any(b not in (None, a) for a, b in zip(sizes, fixed)):
+            raise ConfigError(f"input '{name}' has the shape {described}, which {'x'.join(map(str, sizes))} does not fit",
+                              file=str(path), field="shapes")
+        for axis, size in zip(axes, sizes):
+            axis.dim_value = size
     del model.graph.value_info[:]   # shapes of values that were inferred for other sizes of inputs
     return model
 
@@ -165,7 +158,10 @@ def load(path, *, batch=None, shapes=None, check=True):
     if trouble:
         raise ConfigError(f"Caffe cannot express: {'; '.join(trouble)}", file=str(path))
     for info in model.graph.output:
-        name_output(made, info.name)
+        if made.blobs[info.name] != info.name:      # another blob holds it
+            made.param.layer.add(name=unique(f"{info.name}/output", made.names), type="Power", bottom=[made.blobs[info.name]],
+                                 top=[info.name])
+            made.checked[info.name] = info.name
     warn_of_other_caffes(made.param)
     net = Net(made.param, file=str(path))
     for name in sorted({info.name for info in model.graph.output} - {blob.name for blob in net.output_blobs}):
@@ -223,8 +219,6 @@ def convert(made, model, values):
             trouble.append(f"{name}: a blob holds an array, no sequence")
         elif function is None:
             trouble.append(f"{name}: no layers for this operator")
-        elif node.op_type not in MOVES and any(one in values and values[one].dtype.kind == "i" for one in varying):
-            trouble.append(f"{name}: it computes with integers, blobs are of real numbers")
         else:
             try:
                 function(made, node)
@@ -239,13 +233,6 @@ def convert(made, model, values):
             if output and output not in made.constants:
                 made.blobs.setdefault(output, output)
     return trouble
-
-
-def name_output(made, name):
-    """Let an output that another blob holds have its own blob."""
-    if made.blobs[name] != name:
-        made.param.layer.add(name=unique(f"{name}/output", made.names), type="Power", bottom=[made.blobs[name]], top=[name])
-        made.checked[name] = name
 
 
 def warn_of_other_caffes(param):
@@ -267,10 +254,8 @@ def compare(net, made, values, given, path):
             value = made.checked.get(blob.name)
             if value is None or value not in values:
                 continue
-            wanted = values[value].astype(np.float32)
-            few = values[value].dtype.kind == "i" and np.mean(wanted != found[blob.name]) <= MOST_OTHER
-            one = difference(blob.name, wanted, found[blob.name])
-            if not one.relative <= TOLERANCE and not few and not (node.type in SQUASHING and one.absolute <= ROUNDING):
+            one = difference(blob.name, values[value].astype(np.float32), found[blob.name])
+            if not one.relative <= TOLERANCE and not (node.type in SQUASHING and one.absolute <= ROUNDING):
                 raise DataError(f"the net gives other numbers than the model: layer '{node.name}' ({node.type}) differs first, by "
                                 f"{one.absolute:.3g} ({one.relative:.2g} of the greatest)", file=str(path))
             if blob in net.output_blobs:

@@ -6,18 +6,15 @@ import numpy as np
 from onnx import TensorProto
 
 from minicaffe.addons.export.onnx.graph import operator
-from minicaffe.addons.export.onnx.layers import affine, spatial
+from minicaffe.addons.export.onnx.layers import affine, cast, spatial
 
 LEAST = 1e-20                       # Caffe's kLOG_THRESHOLD
 LEAST_FLOAT = 1.17549435e-38        # FLT_MIN
+NO_LABEL = np.iinfo(np.int64).min   # what no label is
 
 
 def ints(graph, x):
-    return graph.op("Cast", x, to=TensorProto.INT64)
-
-
-def floats(graph, x):
-    return graph.op("Cast", x, to=TensorProto.FLOAT)
+    return cast(graph, x, TensorProto.INT64)
 
 
 def total(graph, x):
@@ -37,18 +34,16 @@ class Labels:
     ----------
     index : str
         int64, 0 where ignored.
-    valid : str or None
-        1 where a label counts, else 0; None if all count.
+    valid : str
+        1 where a label counts, else 0.
     """
 
     def __init__(self, graph, labels, axis, ignored):
         self.graph, self.scores, self.axis = graph, graph.shape(), axis
         self.shape = [*self.scores[:axis], 1, *self.scores[axis + 1:]]
-        self.index, self.valid = ints(graph, graph.reshape(labels, graph.shape(1), self.shape)), None
-        if ignored is not None:
-            skipped = graph.op("Equal", self.index, ignored)
-            self.index = graph.op("Where", skipped, 0, self.index)
-            self.valid = floats(graph, graph.op("Not", skipped))
+        given = ints(graph, graph.reshape(labels, graph.shape(1), self.shape))
+        counts = graph.op("Not", graph.op("Equal", given, NO_LABEL if ignored is None else ignored))
+        self.index, self.valid = graph.op("Where", counts, given, 0), cast(graph, counts)
 
     def classes(self):
         return self.graph.fixed(self.scores[self.axis], "the number of classes")
@@ -59,14 +54,7 @@ class Labels:
 
     def sum(self, x):
         """Return the sum of x, of the labels' shape, over the labels that count."""
-        return total(self.graph, x if self.valid is None else self.graph.op("Mul", x, self.valid))
-
-    def count(self):
-        """Return how many labels count."""
-        return total(self.graph, self.valid) if self.valid is not None else self.graph.constant(float(self.size()))
-
-    def size(self):
-        return math.prod(spatial(self.graph, self.shape, 0))
+        return total(self.graph, self.graph.op("Mul", x, self.valid))
 
 
 def normalized(graph, x, mode, outer, size, valid):
@@ -80,14 +68,14 @@ def normalized(graph, x, mode, outer, size, valid):
 def accuracy(graph, scores, labels, axis, top_k, ignored):
     labels = Labels(graph, labels, axis, ignored)
     # Another class with an equal score counts against; a NaN is not above any.
-    reached = floats(graph, graph.op("Not", graph.op("Less", scores, labels.pick(scores))))
-    correct = floats(graph, graph.op("Less", graph.reduce("ReduceSum", reached, [axis]), top_k + 0.5))
-    tops = [graph.op("Div", labels.sum(correct), graph.op("Max", labels.count(), 1.0))]
+    reached = cast(graph, graph.op("Not", graph.op("Less", scores, labels.pick(scores))))
+    correct = cast(graph, graph.op("Less", graph.reduce("ReduceSum", reached, [axis]), top_k + 0.5))
+    tops = [graph.op("Div", labels.sum(correct), graph.op("Max", total(graph, labels.valid), 1.0))]
     if len(graph.node.tops) > 1:
         sizes = [1] * len(labels.shape)
         sizes[axis] = labels.classes()
-        own = floats(graph, graph.op("Equal", labels.index, np.arange(sizes[axis]).reshape(sizes)))
-        own = own if labels.valid is None else graph.op("Mul", own, labels.valid)
+        own = cast(graph, graph.op("Equal", labels.index, np.arange(sizes[axis]).reshape(sizes)))
+        own = graph.op("Mul", own, labels.valid)
         others = [other for other in range(len(sizes)) if other != axis]
         hits = graph.reduce("ReduceSum", graph.op("Mul", own, correct), others, keepdims=False)
         tops.append(graph.op("Div", hits, graph.op("Max", graph.reduce("ReduceSum", own, others, keepdims=False), 1.0)))
@@ -105,7 +93,8 @@ def softmax_loss(graph, scores, labels, axis, ignored, mode):
 def class_loss(graph, labels, mode, log, probability):
     """Return the tops of a loss of which each label adds -log, of the labels' shape."""
     outer = math.prod(spatial(graph, labels.scores[:labels.axis], 0))
-    loss = normalized(graph, labels.sum(graph.op("Neg", log)), mode, outer, labels.size(), labels.count())
+    size, valid = math.prod(spatial(graph, labels.shape, 0)), total(graph, labels.valid)
+    loss = normalized(graph, labels.sum(graph.op("Neg", log)), mode, outer, size, valid)
     return [loss, probability][:len(graph.node.tops)]
 
 
@@ -160,14 +149,11 @@ def smooth_l1_loss(graph, a, b, weight=None):
 
 @operator("cross_entropy_loss")
 def cross_entropy_loss(graph, x, target, ignored, mode):
-    given, valid = graph.shape(), None
+    given = graph.shape()
     target = graph.reshape(target, graph.shape(1), given)
     terms, size = graph.op("Sub", graph.op("Softplus", x), graph.op("Mul", x, target)), math.prod(spatial(graph, given, 0))
-    if ignored is not None:
-        valid = floats(graph, graph.op("Not", graph.op("Equal", ints(graph, target), ignored)))
-        terms, valid = graph.op("Mul", terms, valid), total(graph, valid)
-    valid = valid or graph.constant(float(size))
-    return normalized(graph, total(graph, terms), mode, given[0], size, valid)
+    valid = cast(graph, graph.op("Not", graph.op("Equal", ints(graph, target), NO_LABEL if ignored is None else ignored)))
+    return normalized(graph, total(graph, graph.op("Mul", terms, valid)), mode, given[0], size, total(graph, valid))
 
 
 @operator("contrastive_loss")

@@ -14,7 +14,7 @@ from minicaffe.addons.export.comparison import random_inputs
 from minicaffe.addons.export.operators import preprocess
 from minicaffe.addons.export.pytorch import layers  # noqa: F401 - it registers writers and operators
 from minicaffe.addons.export.pytorch.check import compare
-from minicaffe.addons.export.pytorch.names import FORWARD_NAMES, Names
+from minicaffe.addons.export.pytorch.names import FORWARD_NAMES, identifiers
 from minicaffe.addons.export.pytorch.source import WRITERS, Source, helper_texts, helpers_used_by, line_of, plain, sizes
 from minicaffe.addons.export.pytorch.state import write_state
 from minicaffe.errors import ConfigError, shown
@@ -66,7 +66,7 @@ class Module(NamedTuple):
                          for blob, variable in variables.items()]
         given = [self.source.values[name] for name in self.outputs]
         parts.append(line_of(f"return {given[0]}" if len(given) == 1 else f"return ({', '.join(given)})"))
-        text = "".join(f"\n\n{helper_texts()[name][0]}\n" for name in helpers_used_by(self.source.used)) + "\n\n" + "".join(parts)
+        text = "".join(f"\n\n{helper_texts()[name][0]}\n" for name in helpers_used_by("".join(parts))) + "\n\n" + "".join(parts)
         imports = "import torch\n" if re.search(r"\btorch\.", text) else ""
         imports += "import torch.nn.functional as F\n" if re.search(r"\bF\.", text) else ""
         return f'"""{self.head}"""\n\n{imports}from torch import nn\n{text}'
@@ -99,7 +99,7 @@ def to_module(net, file_name="net", preprocessing=None):
     if preprocessing is not None:
         source.add_line(f"{inputs[0]} = {preprocess(source, net, preprocessing)}")
     exporting.export_layers(net, source.values, source.add)
-    name = Names({*helper_texts(), *FORWARD_NAMES}, "Net").pick(net.name or "Net")
+    name, = identifiers([net.name or "Net"], {*helper_texts(), *FORWARD_NAMES}, "Net")
     returned = [source.values[blob.name] for blob in outputs]
     given = ", ".join(f"{name}: {sizes(blob.shape)}" for name, blob in zip(inputs, net.input_blobs))
     description = f"forward({given}) returns {', '.join(returned)}. Sizes are those of the prototxt."

@@ -67,9 +67,7 @@ class LSTM(Recurrent):
     gates, states = 4, 2
 
     def step(self, gate, m, h, c):
-        i, f, o, g = gate.chunk(4, 1)
-        c = f.sigmoid() * m * c + i.sigmoid() * g.tanh()
-        h = o.sigmoid() * c.tanh()
+        c, h = caffe_lstm_unit(c, gate, m)
         return h, (h, c)
 
 
@@ -133,9 +131,8 @@ def caffe_arg_max(x, top_k, dim):
 
 def caffe_lstm_unit(c, gates, cont):
     """LSTMUnit: return the next c and h."""
-    i, f, o, g = gates.chunk(4, 2)
-    cont = cont.reshape(*cont.shape[:2], 1)
-    c = f.sigmoid() * cont * c + i.sigmoid() * g.tanh()
+    i, f, o, g = gates.chunk(4, -1)
+    c = f.sigmoid() * cont.reshape(*gates.shape[:-1], 1) * c + i.sigmoid() * g.tanh()
     return c, o.sigmoid() * c.tanh()
 
 

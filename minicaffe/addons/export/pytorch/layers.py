@@ -39,6 +39,9 @@ OPERATORS |= {
     "contrastive_loss": "caffe_contrastive_loss({all}, {margin}, {legacy})",
     "relu": lambda source, x, slope: f"{source.module(f'nn.LeakyReLU({number(slope)})' if slope else 'nn.ReLU()')}({x})",
     "constant": lambda source, array, name: source.buffer(array, name), "parameter": lambda source: source.parameter(0),
+    "prelu": lambda source, x, slopes: f"{source.module(f'nn.PReLU({slopes})', weight=(0, (slopes,)))}({x})",
+    "embed": lambda source, x, rows, size, bias: (f"{source.module(f'nn.Embedding({rows}, {size})', weight=0)}({x}.long())"
+                                                   + (f" + {source.parameter(1, 'bias')}" if bias else "")),
     "swish": lambda source, x, beta: (f"{source.module('nn.SiLU()')}({x})" if beta == 1
                                       else f"{x} * ({number(beta)} * {x}).sigmoid()"),
     "power": lambda source, x, exponent: f"({x}) ** {number(exponent).removesuffix('.0')}",
@@ -52,6 +55,11 @@ OPERATORS |= {
     "euclidean_loss": lambda source, a, b: "(({} - {}) ** 2).sum() / len({}) / 2".format(
         a, b if source.shape(1) == source.shape() else f"{b}.reshape({a}.shape)", a),
 }
+
+def call(name, *given, **options):
+    """Return the expression of a call."""
+    return f"{name}({arguments(*given, **options)})"
+
 
 def as_argument(values):
     """Return the text of an argument of PyTorch: a tuple, or one number if all values are equal."""
@@ -115,13 +123,6 @@ def inner_product(source, node):
     return [f"{source.module(f'nn.Linear({options})', weight=0, bias=1 if param.bias_term else None)}({x})"]
 
 
-@writer("Embed")
-def embed(source, node):
-    p = node.param.embed_param
-    y = f"{source.module(f'nn.Embedding({p.input_dim}, {p.num_output})', weight=0)}({source.bottom()}.long())"
-    return [f"{y} + {source.parameter(1, 'bias')}" if p.bias_term else y]
-
-
 # ---- pooling
 
 def fits_torch_pooling(given, wanted, kernel, stride, pad, ceil_mode=True):
@@ -138,7 +139,7 @@ def pooled(source, x, layer, size, mask=None):
     p, (kernel, stride, pad) = layer.param.pooling_param, layer.window
     given, wanted, up = source.shape()[2:], size, p.round_mode != p.FLOOR
     if p.pool == POOLING.STOCHASTIC:
-        return source.call("caffe_stochastic_pool", x, as_argument(kernel), as_argument(stride))
+        return call("caffe_stochastic_pool", x, as_argument(kernel), as_argument(stride))
     function = "max" if p.pool == POOLING.MAX else "avg"
     if p.global_pooling:
         return f"F.adaptive_{function}_pool2d({arguments(x, 1, return_indices=mask)})"
@@ -148,7 +149,7 @@ def pooled(source, x, layer, size, mask=None):
         return f"F.{function}_pool2d({options})"
     if mask:
         raise ConfigError("has a mask and windows that PyTorch's max_pool2d does not take", field="top[1]")
-    return source.call("caffe_pool", x, f'"{POOLING.PoolMethod.Name(p.pool)}"', *map(numbers, (kernel, stride, pad, wanted)))
+    return call("caffe_pool", x, f'"{POOLING.PoolMethod.Name(p.pool)}"', *map(numbers, (kernel, stride, pad, wanted)))
 
 
 @writer("Pooling")
@@ -156,16 +157,10 @@ def pooling(source, node):
     size = node.tops[0].shape[2:]
     if len(node.tops) == 1:
         return [pooled(source, source.bottom(), node.layer, size)]
-    return source.call("caffe_mask", f"*{pooled(source, source.bottom(), node.layer, size, True)}")
+    return call("caffe_mask", f"*{pooled(source, source.bottom(), node.layer, size, True)}")
 
 
 # ---- elementwise
-
-@writer("PReLU")
-def prelu(source, node):
-    count = node.layer.blobs[0].count
-    return [f"{source.module(f'nn.PReLU({count})', weight=(0, (count,)))}({source.bottom()})"]
-
 
 @operator("affine")
 def affine(source, x, scale, shift):
@@ -178,7 +173,7 @@ def affine(source, x, scale, shift):
 
 @operator("channels")
 def channels(source, x, weight, bias, trailing):
-    made = source.call("Scale", numbers(source.node.layer.blobs[0].shape), trailing, weight=False if weight is None else None,
+    made = call("Scale", numbers(source.node.layer.blobs[0].shape), trailing, weight=False if weight is None else None,
                        bias=None if bias is None else True)
     return f"{source.module(made, weight=weight, bias=bias)}({x})"
 
@@ -195,7 +190,7 @@ def batch_norm(source, node):
     if mode is None:
         momentum = number(1 - float(number(p.moving_average_fraction)))     # of the decimal text: 0.001, not 0.0009999871
         module = source.module(f"{kind}({channels}, eps={eps}, momentum={momentum}, affine=False)",
-                               num_batches_tracked=np.zeros((), np.int64), running_mean=(0, mean), running_var=(1, variance))
+                               num_batches_tracked=np.zeros((), np.int64), running_mean=mean, running_var=variance)
     else:
         if node.bottoms[0].count == channels:
             raise ConfigError("has one value for each channel, of which PyTorch's BatchNorm takes no statistics", field="bottom[0]")
@@ -235,18 +230,10 @@ def crop(source, x, reference, axis, starts):
 @operator("argmax")
 def argmax(source, x, axis, top_k, out_max_val):
     if axis is not None:
-        return f"{source.call('caffe_arg_max', x, top_k, axis)}[{int(not out_max_val)}]"
-    both = source.call("caffe_arg_max", f"{x}.flatten(1)" if len(source.shape()) > 1 else f"{x}[:, None]", top_k, 1)
+        return f"{call('caffe_arg_max', x, top_k, axis)}[{int(not out_max_val)}]"
+    both = call("caffe_arg_max", f"{x}.flatten(1)" if len(source.shape()) > 1 else f"{x}[:, None]", top_k, 1)
     y = f"torch.stack({both}[::-1], 1)" if out_max_val else f"{both}[1][:, None]"
     return operators.trailed(source, y, len(source.top_shape()) - 3)
-
-
-# ---- sources without data
-
-@writer("PriorBox")
-def prior_box(source, node):
-    """The boxes do not depend on the inputs: their values now."""
-    return [source.buffer(node.tops[0].data)]
 
 
 # ---- recurrent layers
@@ -257,7 +244,7 @@ def recurrent(source, node):
     states = (2 if lstm else 1) * p.expose_hidden
     static = len(node.bottoms) - 2 - states > 0
     order = ["weight_x", "bias", *["weight_static"] * static, "weight_h", *([] if lstm else ["weight_o", "bias_o"])]
-    made = source.call(node.type, math.prod(given[2:]), p.num_output, static=math.prod(source.shape(2)[1:]) if static else None)
+    made = call(node.type, math.prod(given[2:]), p.num_output, static=math.prod(source.shape(2)[1:]) if static else None)
     module = source.module(made, **{name: i for i, name in enumerate(order)})
     xs = source.bottoms()
     begin = 2 + static
@@ -275,7 +262,7 @@ def detection_output(source, node):
             raise ConfigError("the module writes no files and shows no pictures; remove the field",
                               field=f"detection_output_param.{field}")
     code = caffe_pb2.PriorBoxParameter.CodeType.Name(p.code_type)
-    return [source.call("caffe_detection_output", *source.bottoms()[:3],    # the fourth has pictures to show
+    return [call("caffe_detection_output", *source.bottoms()[:3],    # the fourth has pictures to show
                         classes=p.num_classes, share_location=p.share_location, background=p.background_label_id,
                         code_type=f'"{code}"', variance_in_target=p.variance_encoded_in_target,
                         threshold=number(p.confidence_threshold if p.HasField("confidence_threshold") else -np.inf),

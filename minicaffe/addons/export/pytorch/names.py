@@ -6,7 +6,7 @@
 import keyword
 import unicodedata
 
-from minicaffe.addons.export.exporting import unique
+from minicaffe.addons.export.exporting import unique_names
 
 # The attributes of torch.nn.Module that a layer must not replace (dir(nn.Module()), without those that begin with "_").
 MODULE_ATTRIBUTES = frozenset("""
@@ -30,22 +30,7 @@ def identifier(name, prefix):
     return f"{text}_" if keyword.iskeyword(text) else text
 
 
-class Names:
-    """Identifiers that differ from each other and from those of `reserved`; `prefix` as in `identifier`.
-
-    A name that is repeated gets no identifier that one of the names `later` has without a number.
-    """
-
-    def __init__(self, reserved, prefix, later=()):
-        self.reserved, self.taken, self.prefix = set(reserved), dict.fromkeys(reserved, 1), prefix
-        self.later = {identifier(name, prefix) for name in later}
-
-    def pick(self, name):
-        """Return an identifier for a name; later calls return other ones."""
-        text = identifier(name, self.prefix)
-        text = f"{text}_" if text in self.reserved else text
-        found = unique(text, self.taken)
-        while found != text and found in self.later:
-            del self.taken[found]
-            found = unique(text, self.taken)
-        return found
+def identifiers(names, reserved, prefix):
+    """Return identifiers for names, that differ from each other and from those of `reserved`; `prefix` as in `identifier`."""
+    wanted = [identifier(name, prefix) for name in names]
+    return unique_names([f"{text}_" if text in reserved else text for text in wanted])

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from minicaffe.addons.export.exporting import UNKNOWN_SIZES, registration
+from minicaffe.addons.export.exporting import UNKNOWN_SIZES, registration, unique
 from minicaffe.addons.export.operators import LAYERS, Writer
-from minicaffe.addons.export.pytorch.names import FORWARD_NAMES, MODULE_ATTRIBUTES, Names
+from minicaffe.addons.export.pytorch.names import FORWARD_NAMES, MODULE_ATTRIBUTES, identifier, identifiers
 from minicaffe.errors import ConfigError
 
-WIDTH = 120     # columns of the text
 WRITERS = dict(LAYERS)      # layer type -> function
 OPERATORS = {}  # operator of `minicaffe.addons.export.operators` -> text or function, see `Source.op`
 
@@ -54,13 +53,12 @@ class Source(Writer):
     def __init__(self, nodes, outputs):
         super().__init__()
         self.blobs = {blob.name: blob for node in nodes for blob in node.tops}
-        self.attributes = Names(MODULE_ATTRIBUTES, "layer", [node.name for node in nodes])
-        self.names = Names(FORWARD_NAMES | helper_texts().keys(), "blob", self.blobs)
-        self.variables = {}     # blob -> its variable
+        self.attributes = identifiers([node.name for node in nodes], MODULE_ATTRIBUTES, "layer")
+        self.taken = dict.fromkeys([*MODULE_ATTRIBUTES, *self.attributes], 1)
+        self.variables = dict(zip(self.blobs, identifiers(self.blobs, FORWARD_NAMES | helper_texts().keys(), "blob")))
         self.init_lines = []        # of __init__: (text, comment)
         self.forward_lines = []     # of forward: (text, comment, index of the layer or None, variables by blob)
         self.state, self.owners = {}, {}    # owners: memory -> path and array of the first parameter in it
-        self.used = set()       # names of helpers
         self.sizes_known = True
         self.last_read = {blob.name: index for index, node in enumerate(nodes) for blob in node.bottoms}
         self.last_read |= dict.fromkeys(outputs, len(nodes))
@@ -87,7 +85,6 @@ class Source(Writer):
         inputs = [self.buffer(value) if isinstance(value, np.ndarray) else value_text(value) for value in inputs]
         made = text.format(*inputs, all=", ".join(inputs), first="" if len(self.node.tops) > 1 else "[0]",
                            **{name: value_text(value) for name, value in attributes.items()})
-        self.used |= helper_texts().keys() & set(re.findall(r"\w+", text))
         return f"{self.module(made)}({inputs[0]})" if text.startswith("nn.") else made
 
     def module(self, text, **parameters):
@@ -99,8 +96,7 @@ class Source(Writer):
             The expression that creates it: "nn.Conv2d(3, 8, 1)".
         **parameters : int, tuple, ndarray or None
             Name in the module -> the value in the state dict. An int is the index of a blob of the layer. A tuple has this index
-            and either another shape or an array that replaces the blob's values. An array alone is no blob of the layer. None is
-            left out.
+            and another shape. An array is no blob of the layer. None is left out.
         """
         comment = "" if self.attribute == self.node.name else f"layer '{plain(self.node.name)}'"
         self.init_lines.append((f"self.{self.attribute} = {text}", comment))
@@ -120,7 +116,7 @@ class Source(Writer):
 
     def parameter(self, index, name=""):
         """Add a parameter of the module itself, with the layer's name, or this and `name`; return its expression."""
-        path = self.attributes.pick(f"{self.node.name}_{name}") if name else self.attribute
+        path = self.attribute_name(f"{self.node.name}_{name}") if name else self.attribute
         owner = self._parameter(path, index)
         value = f"nn.Parameter(torch.zeros({numbers(self.state[path].shape)}))" if owner == path else f"self.{owner}"
         self.init_lines.append((f"self.{path} = {value}", "" if owner == path else "shared parameter"))
@@ -128,19 +124,14 @@ class Source(Writer):
 
     def buffer(self, array, name=None):
         """Add an array that is not learned, by default with the layer's name; return its expression."""
-        name = self.attribute if name is None else self.attributes.pick(name)
+        name = self.attribute if name is None else self.attribute_name(name)
         self.state[name] = np.array(array, np.float32)
         self.init_lines.append((f'self.register_buffer("{name}", torch.zeros({numbers(self.state[name].shape)}))', ""))
         return f"self.{name}"
 
-    def helper(self, name):
-        """Note that a helper is used; return its name."""
-        self.used.add(name)
-        return name
-
-    def call(self, name, *given, **options):
-        """Return the expression of a call of a helper; see `arguments`."""
-        return f"{self.helper(name)}({arguments(*given, **options)})"
+    def attribute_name(self, name):
+        """Return a free attribute that resembles a name."""
+        return unique(identifier(name, "layer"), self.taken)
 
     def add_line(self, text):
         """Add a line of ``forward`` that computes no top, such as a comment above the layer's line."""
@@ -154,19 +145,18 @@ class Source(Writer):
 
     def add(self, index, node):
         """Add a layer by its type's writer."""
-        self.node, self.index, before = node, index, len(self.init_lines)
-        self.attribute = self.attributes.pick(node.name)
+        self.node, self.index, self.attribute = node, index, self.attributes[index]
         self.sizes_known &= node.type not in UNKNOWN_SIZES
         self._check_in_place(node)
         found = WRITERS[node.type](self, node)
-        if len(self.init_lines) == before:      # the layer has no attribute
-            del self.attributes.taken[self.attribute]
-        bottoms = blob_names(node.bottoms)
-        comments = ["" if blob.name in bottoms or not self.sizes_known else sizes(blob.shape) for blob in node.tops]
+        bottoms = [blob.name for blob in node.bottoms]
+        comments = ["" if blob.name in bottoms or not self.sizes_known else " x ".join(map(str, blob.shape)) or "a number"
+                    for blob in node.tops]
         if isinstance(found, str):
             names = [self._assign(blob.name) for blob in node.tops]
             comment = "; ".join(comment for comment in comments if comment)
-            self.forward_lines.append((f"{', '.join(names)} = {found}", comment, index, dict(zip(blob_names(node.tops), names))))
+            tops = {blob.name: name for blob, name in zip(node.tops, names)}
+            self.forward_lines.append((f"{', '.join(names)} = {found}", comment, index, tops))
             return
         for blob, text, comment in zip(node.tops, found, comments, strict=True):
             if text in self.values.values():    # the value of another blob
@@ -177,8 +167,6 @@ class Source(Writer):
 
     def _assign(self, blob):
         """Return the variable of a blob, which gets a value."""
-        if blob not in self.variables:
-            self.variables[blob] = self.names.pick(blob)
         self.values[blob] = self.variables[blob]
         return self.variables[blob]
 
@@ -191,26 +179,16 @@ class Source(Writer):
                                       "which is read later; variables of Python do not share it: give the layer a top of another "
                                       "name", field="top[0]")
 
-    def _parameter(self, path, index, replacement=None):
-        """Put blob `index` of the layer into the state dict as `path`; return the path of the first parameter in its memory.
-
-        `replacement` is another shape, or an array that replaces the blob's values.
-        """
+    def _parameter(self, path, index, shape=None):
+        """Put blob `index` of the layer into the state dict as `path`; return the path of the first parameter in its memory."""
         blob = self.node.layer.blobs[index]
-        key = id(blob.data_memory)
-        array = replacement
-        if not isinstance(array, np.ndarray):
-            array = np.asarray(blob.data, np.float32).reshape(replacement or blob.shape)
+        key, array = id(blob.data_memory), np.asarray(blob.data, np.float32).reshape(shape or blob.shape)
         owner, own = self.owners.setdefault(key, (path, array))
         if own.shape != array.shape:
             raise ConfigError(f"shares the parameter {owner} as {list(array.shape)}, where that is {list(own.shape)}; PyTorch "
                               "shares parameters of one shape", field=f"blobs[{index}]")
         self.state[path] = own
         return owner
-
-
-def blob_names(blobs):
-    return [blob.name for blob in blobs]
 
 
 # ---- text
@@ -240,21 +218,14 @@ def numbers(values):
     return f"({', '.join(map(str, values))}{',' * (len(values) == 1)})"
 
 
-def sizes(shape):
-    return " x ".join(map(str, shape)) or "a number"
-
-
 def plain(text):
     """Return a name with ? for characters that a comment or docstring cannot contain."""
     return "".join(c if c.isprintable() and c not in '\\"' else "?" for c in str(text))
 
 
 def line_of(text, comment="", indent=8):
-    """Return a line with its comment, which stands above a line that would be too long."""
-    line = " " * indent + text
-    if comment and len(line) + len(comment) + 4 > WIDTH:
-        return f"{' ' * indent}# {comment}\n{line}\n"
-    return f"{line}  # {comment}\n" if comment else f"{line}\n"
+    """Return a line with its comment."""
+    return " " * indent + text + f"  # {comment}" * bool(comment) + "\n"
 
 
 @functools.cache
@@ -267,9 +238,9 @@ def helper_texts():
             for name, node in defined.items()}
 
 
-def helpers_used_by(names):
-    """Return `names` and the names of all helpers that these use, in the order of helpers.py."""
-    found, new = set(), set(names)
+def helpers_used_by(text):
+    """Return the names of the helpers that a text calls, and of all that these use, in the order of helpers.py."""
+    found, new = set(), set(re.findall(r"(?<![\w.])\w+(?=\()", text)) & helper_texts().keys()
     while new:
         found |= new
         new = set().union(*(helper_texts()[name][1] for name in new)) - found

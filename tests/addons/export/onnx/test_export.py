@@ -296,7 +296,7 @@ def test_rounding_before_a_layer_that_selects(monkeypatch, caplog):
     x = {"x0": np.array([0.5, 1, 2], np.float32)}
     monkeypatch.setitem(EXPORTERS, "ReLU", lambda graph, node: [graph.op("Mul", graph.op("Relu", graph.bottom()), 1.000001)])
     found = compare(net, to_model(net), x)
-    assert found[0].absolute == 1 and "the outputs after layer 't' (Threshold) differ, as rounding errors decide" in caplog.text
+    assert found[0].absolute == 1 and "rounding errors add up, or change what a layer selects" in caplog.text
     monkeypatch.setitem(EXPORTERS, "AbsVal", lambda graph, node: [graph.op("Neg", graph.bottom())])
     with pytest.raises(errors.DataError, match=r"layer 'last' \(AbsVal\) differs first, in 'y'"):
         compare(net, to_model(net), x)
@@ -312,7 +312,7 @@ def test_layers_that_select_before_layers_without_an_operation(text, monkeypatch
                  + text, (3,))
     monkeypatch.setitem(EXPORTERS, "ReLU", lambda graph, node: [graph.op("Mul", graph.op("Relu", graph.bottom()), 1.000001)])
     found = compare(net, to_model(net), {"x0": np.array([0.5, 1, 2], np.float32)})
-    assert {one.absolute for one in found} == {1} and "the outputs after layer 't' (Threshold) differ" in caplog.text
+    assert {one.absolute for one in found} == {1} and "rounding errors add up, or change what a layer selects" in caplog.text
 
 
 def test_a_wrong_exporter_after_preprocessing_and_in_place(monkeypatch):
@@ -326,11 +326,11 @@ def test_a_wrong_exporter_after_preprocessing_and_in_place(monkeypatch):
         compare(net, to_model(net, preprocessing=how), random_inputs(net), how)
 
 
-def test_rounding_errors_that_add_up(monkeypatch):
+def test_rounding_errors_that_add_up(monkeypatch, caplog):
     monkeypatch.setitem(EXPORTERS, "Power", lambda graph, node: [graph.op("Mul", graph.bottom(), 1.00006)])
     net = net_of(layer("Power", tops="a") + layer("Power", "", "a").replace('"l"', '"m"'), X)
-    with pytest.raises(errors.DataError, match="output 'y' of the model differs by .*rounding errors add up; --no-check"):
-        compare(net, to_model(net), random_inputs(net))
+    assert 1e-4 < compare(net, to_model(net), random_inputs(net))[0].relative < 2e-4
+    assert "output 'y' of the model differs by" in caplog.text and "rounding errors add up" in caplog.text
 
 
 def test_an_exporter_of_your_own(monkeypatch):

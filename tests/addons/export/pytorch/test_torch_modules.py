@@ -16,8 +16,8 @@ from lines_of_modules import LINES, OTHERS
 
 from minicaffe import errors
 from minicaffe.addons.export.pytorch import Preprocessing, compare, export, random_inputs, to_module, writer
-from minicaffe.addons.export.pytorch.names import FORWARD_NAMES, MODULE_ATTRIBUTES, Names, identifier
-from minicaffe.addons.export.pytorch.source import WRITERS, helper_texts, line_of, number
+from minicaffe.addons.export.pytorch.names import FORWARD_NAMES, MODULE_ATTRIBUTES, identifier, identifiers
+from minicaffe.addons.export.pytorch.source import WRITERS, helper_texts, number
 from minicaffe.addons.export.pytorch.state import write_state
 from minicaffe.layer import layer_types
 from minicaffe.net.net import Net, read_net
@@ -165,8 +165,8 @@ def test_equal_names_beside_a_later_one():
 
 def test_every_type_has_a_writer():
     """Each type of the registry has a writer and a case, reads data, or is of another fork than SSD."""
-    known = {name for name, cls in layer_types().items() if cls.__module__.startswith("minicaffe.") and ".forks." not in cls.__module__ or name == "ConvolutionDepthwise"} - {"PriorBoxClustered"}
-    tested = {kind for text, *_ in CASES.values() for kind in re.findall(r'type: "(\w+)"', text)} | {"PriorBox", "DetectionOutput", "Split"}
+    known = {name for name, cls in layer_types().items() if cls.__module__.startswith("minicaffe.") and ".forks." not in cls.__module__ or name in ("ConvolutionDepthwise", "PriorBoxClustered")}
+    tested = {kind for text, *_ in CASES.values() for kind in re.findall(r'type: "(\w+)"', text)} | {"PriorBox", "PriorBoxClustered", "DetectionOutput", "Split"}
     assert known - OF_DATA == tested == set(WRITERS) - {"HDF5Output"}
 
 
@@ -257,8 +257,7 @@ def test_no_array_without_elements_is_lost():
 def test_identifiers():
     assert [identifier(name, "layer") for name in ("conv1/3x3_s2", "1x1", "class", "", "_x", "__x", "é½²", "層-1", "ﬁ", "a b", "π.2", "None")] == [
         "conv1_3x3_s2", "layer_1x1", "class_", "layer_", "layer__x", "layer___x", "é1_22", "層_1", "fi", "a_b", "π_2", "None_"]
-    names = Names({"type", "type_"}, "layer")
-    assert [names.pick(name) for name in ("type", "a/b", "a_b", "a.b", "a_b_2", "type_")] == ["type__2", "a_b", "a_b_2", "a_b_3", "a_b_2_2", "type__"]
+    assert identifiers(["type", "a/b", "a_b", "a.b", "a_b_2", "type_"], {"type"}, "layer") == ["type_", "a_b", "a_b_3", "a_b_4", "a_b_2", "type__2"]
 
 
 ODD = ["class", "1x1", "conv1/3x3_s2", "conv1_3x3_s2", "conv1.3x3.s2", "层", "ﬁ", "fi", "type", "forward", "self", "torch", "__init__", "a'b", 'quote"', "back\\slash",
@@ -304,10 +303,8 @@ def test_the_name_of_the_class():
         assert to_module(net).name == expected
 
 
-def test_numbers_and_comments_of_long_lines():
+def test_numbers_as_text():
     assert [number(value) for value in (0.1, np.float32(1e-5), 2, -np.inf, np.inf, np.nan)] == ["0.1", "1e-05", "2.0", "-torch.inf", "torch.inf", "torch.nan"]
-    for length in 120, 121:
-        assert len(line_of("y" * (length - 13), "c").splitlines()) == length - 119
 
 
 # ---- values and sharing
@@ -361,9 +358,9 @@ def test_a_parameter_layer_that_is_shared():
     assert read_state(state_file(module))[1] == {"v": "0", "w": "0"}
 
 
-def test_a_name_that_no_attribute_has_is_free():
+def test_names_of_layers_without_an_attribute():
     text = layer("AbsVal", tops="a").replace('"l"', '"x/1"') + layer("ReLU", "", "a").replace('"l"', '"x.1"') + layer("TanH", "", "a", "z").replace('"l"', '"x-1"')
-    assert re.findall(r"self\.(\w+) = ", to_module(net_of(text, X)).text()) == ["x_1", "x_1_2"]
+    assert re.findall(r"self\.(\w+) = ", to_module(net_of(text, X)).text()) == ["x_1_2", "x_1_3"]
 
 
 @pytest.mark.parametrize("name, shapes", [("conv of no axis", {"l.weight": (3, 5, 1), "l.bias": (3,)}), ("prelu shared", {"l.weight": (1,)}), ("prelu", {"l.weight": (4,)}),
@@ -702,17 +699,16 @@ def test_rounding_before_a_layer_that_selects_in_a_module(monkeypatch, caplog):
     monkeypatch.setitem(WRITERS, "ReLU", lambda source, node: [f"1.000001 * {source.bottom()}.relu()"])
     module = to_module(net)
     assert compare(net, module, state_file(module), x)[0].absolute == 1
-    assert "the outputs after layer 't' (Threshold) differ, as rounding errors decide" in caplog.text
+    assert "rounding errors add up, or change what a layer selects" in caplog.text
     with pytest.raises(errors.ConfigError, match=r"inputs: must have an array for each input of the net, \['x0'\], got \['z'\]"):
         compare(net, module, state_file(module), {"z": x["x0"]})
 
 
 @with_torch
-def test_errors_that_add_up(monkeypatch):
+def test_errors_that_add_up(monkeypatch, caplog):
     monkeypatch.setitem(WRITERS, "Power", lambda source, node: [f"1.00006 * {source.bottom()}"])
     text = layer("Power", "power_param { scale: 1 }", tops="a") + layer("Power", "power_param { scale: 1 }", "a").replace('"l"', '"m"')
-    with pytest.raises(errors.DataError, match="output 'y' of the module differs by .*rounding errors add up; --no-check"):
-        checked(net_of(text, X))
+    assert 1e-4 < checked(net_of(text, X))[0].relative < 2e-4 and "output 'y' of the module differs by" in caplog.text
 
 
 @with_torch

@@ -151,22 +151,8 @@ def with_constant(made, value, index, multiplies, inverse):
         return
     value = value if span(sizes, value.shape) else np.broadcast_to(value, sizes)
     axis, shape = span(sizes, value.shape)
-    if not multiplies and joins_scale(made, axis, shape, index):
-        before, (scale,) = made.remove_last()
-        made.layer("Scale", before.bottom, "scale_param", [scale, value.reshape(shape)], last=True, axis=axis, num_axes=len(shape),
-                   bias_term=True)
-        return
     made.layer("Scale" if multiplies else "Bias", [blob], "scale_param" if multiplies else "bias_param", [value.reshape(shape)],
                last=True, axis=axis, num_axes=len(shape))
-
-
-def joins_scale(made, axis, shape, index):
-    """Whether the last layer is a Scale of this shape that only the present node reads; its bias is the constant then."""
-    if not made.is_fusable("Scale", index):
-        return False
-    last = made.param.layer[-1]
-    return (len(last.bottom) == 1 and not last.scale_param.bias_term and last.scale_param.axis == axis
-            and made.arrays[last.name][0].shape == tuple(shape))
 
 
 @importer("Sum", "Max", "Min")

@@ -66,10 +66,8 @@ def conv_transpose(made, node):
     if auto.startswith("SAME") or made.attribute("output_shape"):
         added = made.attribute("output_padding", [0] * count)
         before = [max(0, w + a - r + (auto != "SAME_UPPER")) // 2 for w, a, r in zip(whole, added, results)]
-    # A result beyond the last window is of zeros: the kernel gets zeros there.
-    more = [max(0, -(-(p + r - w) // d)) for p, r, w, d in zip(before, results, whole, dilation)]
-    weight = np.pad(weight, [(0, 0), (0, 0), *((0, m) for m in more)])
-    whole = [w + d * m for w, d, m in zip(whole, dilation, more)]
+    if any(p + r > w for p, r, w in zip(before, results, whole)):
+        raise Unsupported("its result reaches beyond the last window")
     symmetric = [w - 2 * p for w, p in zip(whole, before)] == results
     top = made.layer("Deconvolution", [made.bottom()], "convolution_param", [weight, bias], last=symmetric,
                      num_output=weight.shape[1] * group, kernel_size=weight.shape[2:], stride=stride, dilation=dilation,
@@ -95,12 +93,9 @@ def gemm(made, node):
 
 
 def product(made, weight, bias):
-    """Add an InnerProduct with a weight (outputs, inputs); a Flatten before it is part of it."""
-    blob, axis = made.bottom(), len(made.shape()) - 1
-    if axis == 1 and made.is_fusable("Flatten") and made.param.layer[-1].name == f"{made.node.name}/Flatten":    # of `export`
-        blob = made.remove_last()[0].bottom[0]
-    made.layer("InnerProduct", [blob], "inner_product_param", [weight, bias], last=True, num_output=weight.shape[0],
-               bias_term=bias is not None, axis=axis)
+    """Add an InnerProduct with a weight (outputs, inputs)."""
+    made.layer("InnerProduct", [made.bottom()], "inner_product_param", [weight, bias], last=True, num_output=weight.shape[0],
+               bias_term=bias is not None, axis=len(made.shape()) - 1)
 
 
 @importer("MatMul")

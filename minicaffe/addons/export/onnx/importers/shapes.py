@@ -1,7 +1,5 @@
 """Operators that move, cut, repeat, reduce and resize values."""
 
-import logging
-
 import numpy as np
 
 from minicaffe.addons.export.onnx.check import run_model
@@ -11,7 +9,6 @@ from minicaffe.memory.sizes import check_bytes
 from minicaffe.proto import caffe_pb2
 
 POOLING, REDUCTION = caffe_pb2.PoolingParameter, caffe_pb2.ReductionParameter
-log = logging.getLogger(__name__)
 
 
 @importer("Reshape", "Squeeze", "Unsqueeze")
@@ -153,23 +150,10 @@ def reduce(made, node):
         made.reshaped(top, [given[axis] for axis in kept], made.result, last=True)
 
 
-@importer("ArgMax")
-def arg_max(made, node):
-    if not made.attribute("select_last_index", 0):
-        log.warning("node '%s' (ArgMax): of equal maxima Caffe takes the last, this node takes the first", node.name or made.number)
-    keep, axis = bool(made.attribute("keepdims", 1)), made.attribute("axis", 0) % len(made.shape())
-    top = made.layer("ArgMax", [made.bottom()], "argmax_param", last=keep, axis=axis)
-    if not keep:
-        made.reshaped(top, (), made.result, last=True)
-
-
-@importer("DepthToSpace", "SpaceToDepth")
+@importer("DepthToSpace")
 def depth_to_space(made, node):
     (batch, channels, height, width), size = made.shape(), made.attribute("blocksize")
-    if node.op_type == "SpaceToDepth":
-        shape = batch, channels, height // size, size, width // size, size
-        order = [0, 3, 5, 1, 2, 4] if made.attribute("mode", "DCR") == "DCR" else [0, 1, 3, 5, 2, 4]
-    elif made.attribute("mode", "DCR") == "DCR":
+    if made.attribute("mode", "DCR") == "DCR":
         shape, order = (batch, size, size, channels // size**2, height, width), [0, 3, 4, 1, 5, 2]
     else:
         shape, order = (batch, channels // size**2, size, size, height, width), [0, 1, 4, 2, 5, 3]
