@@ -215,7 +215,7 @@ def test_integers_that_are_too_large(net):
 
 
 def test_functions_that_set_something(files):
-    for call in (lambda: caffe.set_precision([]), 
+    for call in (lambda: caffe.set_precision([]),
                  lambda: memory.allocator_of([]), lambda: Workspace().print_blob_sizes(5), lambda: caffe.register_layer(None, Layer),
                  lambda: layer_class(None), lambda: memory.SyncedMemory(8, None), lambda: Blob((2,), 0, None)):
         with pytest.raises(WrongTypeError):
