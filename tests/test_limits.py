@@ -28,7 +28,7 @@ layer { name: "loss" type: "Reduction" bottom: "ip" top: "loss" loss_weight: 1 }
 spec = importlib.util.spec_from_file_location("limits", ROOT / "tools" / "limits.py")
 limits = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(limits)
-FLAGS = "race", "uninitialized", "leak", "deferred", "report"
+FLAGS = "race", "uninitialized", "leak", "deferred"
 NUMBERS = list(limits.numbers())
 
 

@@ -1,4 +1,4 @@
-"""The .pyi files, which editors complete names from, name what there is: the same classes, functions and members."""
+"""The .pyi files, which editors complete names of compiled and of lazily imported modules from, name what there is."""
 
 import ast
 import importlib
@@ -34,7 +34,7 @@ def module_of(stub):
 
 
 def test_there_are_stubs():
-    assert len(STUBS) >= 6 and (PACKAGE / "py.typed").exists()
+    assert STUBS and (PACKAGE / "py.typed").exists()
 
 
 @pytest.mark.parametrize("stub", STUBS, ids=lambda p: str(p.relative_to(PACKAGE)))

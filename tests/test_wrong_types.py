@@ -215,8 +215,7 @@ def test_integers_that_are_too_large(net):
 
 
 def test_functions_that_set_something(files):
-    for call in (lambda: caffe.set_precision([]), lambda: memory.register([], print), lambda: memory.unregister([]),
-                 lambda: memory.register(memory.CPUPlace, None), lambda: memory.register(memory.CPUPlace, print, side=5),
+    for call in (lambda: caffe.set_precision([]),
                  lambda: memory.allocator_of([]), lambda: caffe.register_layer(None, Layer),
                  lambda: layer_class(None), lambda: memory.SyncedMemory(8, None), lambda: Blob((2,), 0, None)):
         with pytest.raises(WrongTypeError):

@@ -95,32 +95,22 @@ def usable_processors(root="/"):
 
 
 def _cgroup_quota(root):
-    """Return the lowest quota, in processors, of the process's cgroup and its ancestors (Linux, versions 1 and 2), or None."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except (OSError, ValueError):
-        return None
+    """Return the lowest quota, in processors, of the process's cgroup and its ancestors (Linux, version 2), or None."""
     quotas = []
-    for line in lines:
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        if controllers and "cpu" not in controllers.split(","):
+    top = root / "sys/fs/cgroup"
+    try:
+        path = next(line[3:] for line in (root / "proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+    except (OSError, ValueError, StopIteration):
+        return None
+    folder = top / path.lstrip("/")
+    # Inside a container the path may be the host's and not exist; the container's own group is then `top`.
+    for place in [folder, *folder.parents][:len(folder.parts) - len(top.parts) + 1]:
+        try:
+            quota, period = map(int, (place / "cpu.max").read_text().split())    # the quota may be max
+        except (OSError, ValueError):
             continue
-        top = root / ("sys/fs/cgroup/cpu" if controllers else "sys/fs/cgroup")
-        folder = top / path.lstrip("/")
-        # Inside a container the path may be the host's and not exist; the container's own group is then `top`.
-        for place in [folder, *folder.parents]:
-            if place == top.parent:
-                break
-            try:
-                if controllers:
-                    texts = [(place / name).read_text() for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
-                else:
-                    texts = (place / "cpu.max").read_text().split()     # the quota may be max
-                quota, period = map(int, texts)
-            except (OSError, ValueError):
-                continue
-            if quota > 0 and period > 0:
-                quotas.append(quota / period)
+        if quota > 0 and period > 0:
+            quotas.append(quota / period)
     return min(quotas, default=None)
 
 

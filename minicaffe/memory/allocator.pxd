@@ -16,5 +16,6 @@ cdef class Allocator:
     cdef int forget(self, void* ptr) except -1
 
 
+cdef no_live_block(Allocator allocator, size_t address)
 cdef out_of_memory(Allocator allocator, size_t nbytes, str limit)
 cdef str limit_text(error)

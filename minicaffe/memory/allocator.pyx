@@ -105,8 +105,7 @@ cdef class Allocator:
     cdef int forget(self, void* ptr) except -1:
         known = self.sizes.find(<size_t>ptr)
         if known == self.sizes.end():
-            raise PointerError(f"{type(self).__name__}: {<size_t>ptr:#x} is no live block; it was freed before, or "
-                               "comes from another allocator")
+            raise no_live_block(self, <size_t>ptr)
         self.usage.count_free(dereference(known).second)
         self.sizes.erase(known)
         return 0
@@ -302,6 +301,11 @@ def nanoseconds(Allocator allocator not None, size_t nbytes, int times):
     for _i in range(times):
         allocator.free_ptr(allocator.alloc_ptr(nbytes))
     return (perf_counter_ns() - start) / times
+
+
+cdef no_live_block(Allocator allocator, size_t address):
+    return PointerError(f"{type(allocator).__name__}: no live block starts at {address:#x}: it was freed before, lies inside a "
+                        "block, or comes from another allocator")
 
 
 cdef out_of_memory(Allocator allocator, size_t nbytes, str limit):

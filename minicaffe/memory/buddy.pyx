@@ -27,7 +27,7 @@ from libc.string cimport memcpy, memset
 from libcpp.map cimport map as ordered_map
 
 from minicaffe.memory.arguments cimport bytes_of
-from minicaffe.memory.allocator cimport Allocator, limit_text, out_of_memory
+from minicaffe.memory.allocator cimport Allocator, limit_text, no_live_block, out_of_memory
 from minicaffe.memory.red_zones cimport RedZones
 from minicaffe.memory.reporter cimport Reporter
 from minicaffe.memory.provider cimport StreamOrder
@@ -340,8 +340,7 @@ cdef class BuddyAllocator(StreamAllocator):
     cdef size_t own_stream(self, size_t address) except? -2:
         cdef Pool* pool = self.pool_of(address)
         if pool == NULL:
-            raise PointerError(f"BuddyAllocator: {address:#x} is no live block; it was freed before, or comes from another "
-                               "allocator")
+            raise no_live_block(self, address)
         self.leaf_of(pool, address)
         return pool.stream
 
@@ -406,19 +405,10 @@ cdef class BuddyAllocator(StreamAllocator):
     cdef size_t leaf_of(self, Pool* pool, size_t address) except? 0:
         """Return the leaf where the block in use at `address` starts."""
         cdef size_t leaf = (address - pool.base) >> self.shift
-        cdef size_t node
-        if (address - pool.base) & (self.min_chunk_size - 1) == 0:
-            if pool.requested[leaf] != 0 and pool.requested[leaf] != FREED_HERE:
-                if self.waiting.size() > 0 and self.waiting.count(address) > 0:
-                    raise PointerError(f"BuddyAllocator: the block at {address:#x} is free already and waits for its streams")
-                return leaf
-            # The leaf is free, or inside a block. The lowest node above it without free memory is a block in use.
-            node = leaf + (<size_t>1 << pool.order)
-            while node > 0 and pool.largest[node] != 0:
-                node >>= 1
-            if node == 0:
-                raise PointerError(f"BuddyAllocator: the block at {address:#x} is free already")
-        raise PointerError(f"BuddyAllocator: {address:#x} lies inside a pool, but no block starts there")
+        if (address - pool.base) & (self.min_chunk_size - 1) or pool.requested[leaf] in (0, FREED_HERE) or \
+                self.waiting.size() > 0 and self.waiting.count(address) > 0:
+            raise no_live_block(self, address)
+        return leaf
 
     cdef int report_event(self, str kind, size_t address, size_t nbytes) except -1:
         return _reporter.event(kind, self.place, address, nbytes, "", "")

@@ -48,7 +48,7 @@ from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
 from minicaffe.memory.arguments cimport bytes_of
-from minicaffe.memory.allocator cimport Allocator, limit_text, out_of_memory
+from minicaffe.memory.allocator cimport Allocator, limit_text, no_live_block, out_of_memory
 from minicaffe.memory.red_zones cimport RedZones
 from minicaffe.memory.reporter cimport Reporter
 from minicaffe.memory.provider cimport StreamOrder
@@ -56,7 +56,7 @@ from minicaffe.memory.streams cimport NO_STREAM, StreamAllocator
 
 from collections import namedtuple
 
-from minicaffe.errors import ConfigError, OutOfMemoryError, PointerError
+from minicaffe.errors import ConfigError, OutOfMemoryError
 from minicaffe.memory.reporter import Stats, live, reporter
 from minicaffe.memory.streams import stream_number
 
@@ -429,22 +429,8 @@ cdef class BlockCache(StreamAllocator):
         known = self.blocks.find(address)
         if known == self.blocks.end() or dereference(known).second.state != LIVE or \
                 self.waiting.size() > 0 and self.waiting.count(address) > 0:
-            raise self.no_block(address)
+            raise no_live_block(self, address)
         return &dereference(known).second
-
-    cdef no_block(self, size_t address):
-        """Return the PointerError that explains why no live block starts at `address`."""
-        cdef size_t start = 0
-        for item in self.blocks:
-            if item.first <= address < item.first + item.second.nbytes:
-                start = item.first
-        if start == 0:
-            why = "is no live block; it comes from another allocator, or its segment was freed"
-        elif start != address:
-            why = f"lies inside the block at {start:#x}, but no block starts there"
-        else:
-            why = "is free already" + (" and waits for its streams" if self.waiting.count(address) else "")
-        return PointerError(f"{type(self).__name__}: {address:#x} {why}")
 
     cdef int report_event(self, str kind, size_t address, size_t nbytes, str detail) except -1:
         return _reporter.event(kind, self.place, address, nbytes, "", detail)

@@ -9,7 +9,7 @@ from numbers import Integral
 from threading import RLock
 
 from minicaffe.device import context
-from minicaffe.errors import ConfigError, DependencyError, PointerError, WrongTypeError, check_callable, check_type, shown
+from minicaffe.errors import ConfigError, DependencyError, PointerError, WrongTypeError, shown
 from minicaffe.memory import reporter
 from minicaffe.memory.allocator import Allocator, SystemAllocator
 from minicaffe.memory.buffer import Buffer
@@ -48,24 +48,13 @@ class Registry:
             ``streams(place)`` returns the StreamOrder that caching allocators use.
         default : str
             Name of the default allocator, as for `use`.
-
-        Raises
-        ------
-        WrongTypeError
-            If `place_type` is no type, a function is not callable, or `default` is no str.
         """
-        check_callable(factory, "factory", field="memory.register")
-        for function, name in ((side, "side"), (streams, "streams")):
-            if function is not None:
-                check_callable(function, name, field="memory.register")
-        check_type(default, str, "default", "the name of an allocator", field="memory.register")
         with self._lock:
             self.unregister(place_type)
             self._providers[place_type] = Provider(factory, side, streams, default)
 
     def unregister(self, place_type):
-        """Remove the provider of a kind of place and its allocators; live blocks keep theirs. WrongTypeError for no type."""
-        check_type(place_type, type, "place_type", "the type of a place, such as CUDAPlace")
+        """Remove the provider of a kind of place and its allocators; live blocks keep theirs."""
         with self._lock:
             self._providers.pop(place_type, None)
             for made in self._allocators, self._sides:

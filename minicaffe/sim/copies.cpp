@@ -77,25 +77,18 @@ void refuse_unwritten(const char* call, const Span& from, size_t size) {
            from.allocation->text().c_str());
 }
 
-/// Note that `op`, a copy or fill called `what` in the report, wrote `size` bytes.
-void wrote(Operation& op, const Span& to, size_t size, const char* what) {
-  if (to.allocation) {
-    to.allocation->written = true;
-    op.accesses.push_back({to.allocation, to.offset, to.offset + size, true});
-  }
-  auto& counter = state().counters.copies[what];
-  ++counter.count;
-  counter.bytes += size;
+/// Note that `op` wrote `size` bytes.
+void wrote(Operation& op, const Span& to, size_t size) {
+  if (!to.allocation) return;
+  to.allocation->written = true;
+  op.accesses.push_back({to.allocation, to.offset, to.offset + size, true});
 }
 
 void move(Operation& op, const std::string& call, const End& to_end, const End& from_end, size_t size) {
   Span to = resolve(call.c_str(), "destination", to_end, size), from = resolve(call.c_str(), "source", from_end, size);
-  const char* direction = !to.allocation ? (from.allocation ? "device to host" : "host to host")
-                          : !from.allocation ? "host to device"
-                          : to.allocation->device == from.allocation->device ? "device to device" : "device to peer";
   if (!to.allocation && from.allocation && state().settings.uninitialized) refuse_unwritten(call.c_str(), from, size);
   memmove(to.memory, from.memory, size);
-  wrote(op, to, size, direction);
+  wrote(op, to, size);
   if (from.allocation) op.accesses.push_back({from.allocation, from.offset, from.offset + size, false});
 }
 
@@ -166,7 +159,7 @@ CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr p, unsigned char value, size_t size
     submit(*stream, {"cuMemsetD8Async", &context, [=](Operation& op) {
                        Span to = resolve("cuMemsetD8Async", "destination", device(p), size);
                        memset(to.memory, value, size);
-                       wrote(op, to, size, "fill");
+                       wrote(op, to, size);
                      }});
   });
 }

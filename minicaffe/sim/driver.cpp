@@ -87,7 +87,6 @@ void at_exit() {
   std::lock_guard<std::recursive_mutex> hold(state().lock);
   if (state().settings.leak)
     for (auto& device : state().devices) report_leaks(device->context);
-  if (state().settings.report) fputs(report().c_str(), stderr);
 }
 
 Device& device_at(const char* call, CUdevice ordinal) {

@@ -111,11 +111,6 @@ void run_kernel(Operation& op, const Plan& plan) {
     where += formatted(", block (%u, %u, %u), thread (%u, %u, %u)", t.block_x, t.block_y_, t.block_z_, t.thread_x, t.thread_y,
                        t.thread_z);
   }
-  auto& counter = state().counters.kernels[plan.function->name];
-  const mc::Thread& b = plan.block;
-  ++counter.launches;
-  counter.threads += (unsigned long long)(b.blocks_x) * b.blocks_y * b.blocks_z * threads_of(b);
-
   std::string damage;
   for (auto& a : run.opened) {
     bool write = a->open & PROT_WRITE;

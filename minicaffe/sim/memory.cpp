@@ -68,10 +68,8 @@ CUdeviceptr allocate(Device& device, size_t size) {
   a->start = find_room(device, a->pages);
   a->address = CUdeviceptr(device.base) + a->start + front_slack(*a);
   a->number = ++device.numbered;
-  ++device.allocations;
   device.cursor = a->start + a->pages + page_size();
   device.used += rounded;
-  device.peak = std::max(device.peak, device.used);
   auto it = device.freed.lower_bound(a->start);  // a wrapped range: what was freed here can no longer be reported
   if (it != device.freed.begin() && std::prev(it)->first + std::prev(it)->second.pages > a->start) --it;
   while (it != device.freed.end() && it->first < a->start + a->pages) it = device.freed.erase(it);

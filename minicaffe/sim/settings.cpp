@@ -1,4 +1,4 @@
-// MINICAFFE_SIM: settings, planned failures, the report and the list of objects that were not freed. Separated by commas:
+// MINICAFFE_SIM: settings, planned failures, and the list of objects that were not freed. Separated by commas:
 //   devices=N        how many (1)
 //   peers=0-1,1-2    pairs of devices that can have access to each other's memory (none); nothing after = means none again
 //   memory=SIZE      of each (4GiB)
@@ -13,7 +13,6 @@
 //                    written. A kernel's reads of unwritten parts of an allocation are not detected
 //   leak=1           objects that were not freed are listed on stderr, at the context's end or the process's
 //   deferred=1       work is delayed until a call waits for it, so a host that does not wait sees old values
-//   report=1         counts of launches, copies and allocations on stderr at the end
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -26,7 +25,7 @@ namespace {
 
 constexpr std::pair<const char*, bool Settings::*> kFlags[] = {
     {"race", &Settings::race}, {"uninitialized", &Settings::uninitialized}, {"leak", &Settings::leak},
-    {"deferred", &Settings::deferred}, {"report", &Settings::report}};
+    {"deferred", &Settings::deferred}};
 
 [[noreturn]] void bad_setting(const std::string& setting, const char* rule) {
   fail(CUDA_ERROR_INVALID_VALUE, "MINICAFFE_SIM: '%s': %s", setting.c_str(), rule);
@@ -105,8 +104,7 @@ void parse(Settings& settings, const std::string& setting) {
         settings.*flag = value == "1";
         return;
       }
-    bad_setting(setting,
-                "unknown; known are devices, peers, memory, capability, fail, race, uninitialized, leak, deferred, report");
+    bad_setting(setting, "unknown; known are devices, peers, memory, capability, fail, race, uninitialized, leak, deferred");
   }
 }
 
@@ -139,18 +137,6 @@ void apply_planned_failure(const char* call) {
   CUresult code = found->second.code;
   state().planned.erase(found);
   fail(code, "%s: made to fail by MINICAFFE_SIM", call);
-}
-
-std::string report() {
-  std::string text = "minicaffe simulated device: report\n";
-  for (auto& d : state().devices)
-    text += formatted("  device %d: %llu allocations, %zu bytes at most, %zu now, %zu in all\n", d->ordinal, d->allocations,
-                      d->peak, d->used, state().settings.memory);
-  for (auto& c : state().counters.copies)
-    text += formatted("  %-16s %10llu times %16llu bytes\n", c.first.c_str(), c.second.count, c.second.bytes);
-  for (auto& k : state().counters.kernels)
-    text += formatted("  kernel %s: %llu launches, %llu threads\n", k.first.c_str(), k.second.launches, k.second.threads);
-  return text;
 }
 
 /// List on stderr the objects that the context still holds.
@@ -191,14 +177,6 @@ __attribute__((visibility("default"))) unsigned long long mcsim_planned(const ch
   std::lock_guard<std::recursive_mutex> hold(state().lock);
   auto found = state().planned.find(call);
   return found == state().planned.end() ? 0 : found->second.in;
-}
-
-/// The report into `out` of `size` bytes; the bytes it takes with its end.
-__attribute__((visibility("default"))) size_t mcsim_report(char* out, size_t size) {
-  std::lock_guard<std::recursive_mutex> hold(state().lock);
-  std::string text = report();
-  if (out && size) snprintf(out, size, "%s", text.c_str());
-  return text.size() + 1;
 }
 
 }  // extern "C"

@@ -2,7 +2,7 @@
 //
 // Unlike a GPU's driver it is slow and checks every access, handle, limit and order that it can check;
 // cuGetErrorString(code) describes the last error with that code in this thread. Files: errors (the
-// messages), settings (MINICAFFE_SIM, reports), memory (ranges, allocations, pinned memory), copies, streams (order of work,
+// messages), settings (MINICAFFE_SIM), memory (ranges, allocations, pinned memory), copies, streams (order of work,
 // events, races), graphs (capture), kernels (modules, launches), fibers (threads that wait for each other), faults (SIGSEGV),
 // driver (devices, contexts, the table of entry points). It has the calls that minicaffe, its tests and its tools make, so no
 // textures, arrays, memory pools, managed memory or PTX.
@@ -244,11 +244,10 @@ struct Device {
   // Two mappings of `file`, each of `range` bytes. Device addresses are in `base`, whose pages are inaccessible but while a kernel
   // uses them, so that the host cannot read them by mistake. The driver itself reads and writes by `backing`.
   char *base, *backing;
-  size_t range, cursor, used = 0, peak = 0;  // cursor: the offset where the search for free addresses starts
+  size_t range, cursor, used = 0;  // cursor: the offset where the search for free addresses starts
   int file;
   std::map<size_t, std::shared_ptr<Allocation>> live;  // by start
   std::map<size_t, Freed> freed;                       // by start
-  unsigned long long allocations = 0;                  // for the report
   unsigned numbered = 0;                               // since the context was made
   Context context;
   bool holds(CUdeviceptr address) const { return address - reinterpret_cast<CUdeviceptr>(base) < range; }
@@ -314,7 +313,7 @@ struct Settings {
   size_t memory = size_t(4) << 30;
   int capability = 90;                  // the compute capability times 10
   std::set<std::pair<int, int>> peers;  // both ways round
-  bool race = false, uninitialized = false, leak = false, deferred = false, report = false;
+  bool race = false, uninitialized = false, leak = false, deferred = false;
 };
 
 struct Planned {
@@ -322,20 +321,8 @@ struct Planned {
   CUresult code;
 };
 
-struct Counters {
-  struct Kernel {
-    unsigned long long launches = 0, threads = 0;
-  };
-  struct Copies {
-    unsigned long long count = 0, bytes = 0;
-  };
-  std::map<std::string, Kernel> kernels;
-  std::map<std::string, Copies> copies;
-};
-
 void configure_from_environment();
 void apply_planned_failure(const char* call);
-std::string report();
 void report_leaks(Context& context);
 bool is_entry_point(const std::string& name);
 void reset(Context& context);
@@ -356,7 +343,6 @@ struct State {
   pid_t process = 0;
   Settings settings;
   std::map<std::string, Planned> planned;
-  Counters counters;
   std::vector<std::unique_ptr<Device>> devices;
   std::map<uintptr_t, Pinned> pinned;
   Handles<Stream, Kind::Stream> streams;

@@ -58,12 +58,6 @@ def feed(net, data, label):
     net.feed(data=data, label=label)
     data[...], label[...] = np.nan, 99      # it is the caller's again
 
-def sent():
-    "How many copies to the device have run."
-    room = ctypes.create_string_buffer(1 << 16)
-    ctypes.CDLL(minicaffe.sim.library()).mcsim_report(room, len(room))
-    return sum(int(line.split()[3]) for line in room.value.decode().splitlines() if "host to device" in line)
-
 def copies(call):
     with memory.record() as events:
         call()
@@ -133,12 +127,15 @@ def test_neither_feed_nor_step_waits():
 def test_two_batches_are_under_way():
     """A third waits for the first, so that two page-locked arrays of each input are enough."""
     fed("""
-    net = Net(definition())
-    began, done = sent(), []
-    for data, label in batches[:3]:
-        net.feed(data=data, label=label)
-        done.append(sent() - began)
-    assert done == [0, 0, 4], done
+    done = []
+    for count in 1, 2, 3:
+        net, sent = Net(definition()), cuda.Event(cuda.current())
+        for number, (data, label) in enumerate(batches[:count]):
+            net.feed(data=data, label=label)
+            if number == 0:
+                sent.record(cuda.current().copies)
+        done.append(sent.done())
+    assert done == [False, False, True], done
     assert (net.blobs["data"].cpu_data == data).all() and (net.blobs["label"].cpu_data == label).all()
     held = memory.stats(memory.PinnedPlace()).reserved
     for data, label in batches:

@@ -161,17 +161,12 @@ PROCESSORS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") el
     ("0::/box", {"sys/fs/cgroup/box/cpu.max": "max 100000"}, None),
     ("0::/a/b", {"sys/fs/cgroup/a/cpu.max": "100000 100000", "sys/fs/cgroup/a/b/cpu.max": "max 100000"}, 1),
     ("0::/host/path/not/seen/inside", {"sys/fs/cgroup/cpu.max": "150000 100000"}, 1.5),
-    ("1:cpu,cpuacct:/box", {"sys/fs/cgroup/cpu/box/cpu.cfs_quota_us": "100000",
-                            "sys/fs/cgroup/cpu/box/cpu.cfs_period_us": "100000"}, 1),
-    ("1:cpu:/", {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, None),
     ("4:memory:/box", {"sys/fs/cgroup/cpu.max": "1000 100000"}, None),
     ("0::/box", {"sys/fs/cgroup/box/cpu.max": "nonsense"}, None),
     ("0::/box", {"sys/fs/cgroup/box/cpu.max": "50000 0"}, None),     # no quota of a period
     ("0::/box", {"sys/fs/cgroup/box/cpu.max": "0 100000"}, None),
-    ("4:memory:/box", {"sys/fs/cgroup/cpu/box/cpu.cfs_quota_us": "1000", "sys/fs/cgroup/cpu/box/cpu.cfs_period_us": "100000"}, None),
     ("0::/box", {"sys/fs/cgroup/box/cpu.max": "-1 100000"}, None),
     ("0::/box", {"sys/fs/cgroup/box/cpu.max": "50000"}, None),
-    ("1:cpu:/", {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "1000", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "0"}, None),
     ("nonsense", {}, None), ("", {}, None), ("0:", {}, None),
 ])
 def test_the_quota_of_a_container_bounds_the_default(tmp_path, cgroup, files, quota):
@@ -183,38 +178,30 @@ def test_the_quota_of_a_container_bounds_the_default(tmp_path, cgroup, files, qu
 
 
 def test_the_lowest_quota_of_a_group_and_its_ancestors_counts(tmp_path, monkeypatch):
-    """Random trees of both versions; groups beside the path, and of other controllers, do not count."""
+    """Random trees; groups beside the path, and of other controllers, do not count."""
     random = np.random.default_rng(4)
     lowest_places = set()
     for case in range(60):
         root, processors = tmp_path / str(case), int(random.choice([3, 64]))
         monkeypatch.setattr(os, "sched_getaffinity", lambda process, count=processors: set(range(count)), raising=False)
-        lines, quotas = [], []
-        for controllers in random.permutation(["", "cpu,cpuacct", "memory"])[:random.integers(1, 4)]:
-            path = ["a", "b", "c"][:random.integers(0, 4)]
-            lines.append(f"{len(lines)}:{controllers}:/{'/'.join(path)}")
-            top = root / ("sys/fs/cgroup/cpu" if controllers == "cpu,cpuacct" else "sys/fs/cgroup/memory" if controllers else "sys/fs/cgroup")
-            here = []
-            for place in [top.joinpath(*path[:depth]) for depth in range(len(path) + 1)] + [top / "beside"]:
-                place.mkdir(parents=True, exist_ok=True)
-                limit, period = int(random.integers(10_000, 4_000_000)), int(random.choice([50_000, 100_000]))
-                kind = random.choice(["quota", "none", "no file"])
-                if kind == "no file" and place.name != "beside":
-                    continue
-                if controllers:
-                    (place / "cpu.cfs_quota_us").write_text(f"{limit if kind == 'quota' else -1}\n")
-                    (place / "cpu.cfs_period_us").write_text(f"{period}\n")
-                else:
-                    (place / "cpu.max").write_text(f"{limit if kind == 'quota' else 'max'} {period}\n")
-                if kind == "quota" and controllers != "memory" and place.name != "beside":
-                    here.append(limit / period)
-            if here:
-                lowest_places.add((controllers, len(here) > 1 and here.index(min(here)) - len(here)))   # -1: the innermost
-            quotas += here
+        path, quotas = ["a", "b", "c"][:random.integers(0, 4)], []
+        lines = list(random.permutation([f"0::/{'/'.join(path)}", "4:memory:/a"]))
+        top = root / "sys/fs/cgroup"
+        for place in [top.joinpath(*path[:depth]) for depth in range(len(path) + 1)] + [top / "beside"]:
+            place.mkdir(parents=True, exist_ok=True)
+            limit, period = int(random.integers(10_000, 4_000_000)), int(random.choice([50_000, 100_000]))
+            kind = random.choice(["quota", "none", "no file"])
+            if kind == "no file" and place.name != "beside":
+                continue
+            (place / "cpu.max").write_text(f"{limit if kind == 'quota' else 'max'} {period}\n")
+            if kind == "quota" and place.name != "beside":
+                quotas.append(limit / period)
+        if quotas:
+            lowest_places.add(len(quotas) > 1 and quotas.index(min(quotas)) - len(quotas))     # -1: the innermost
         (root / "proc/self").mkdir(parents=True)
         (root / "proc/self/cgroup").write_text("\n".join(lines) + "\n")
         assert usable_processors(root) == min([processors, *(max(1, int(-(-quota // 1))) for quota in quotas)]), lines
-    assert {(version, place) for version in ("", "cpu,cpuacct") for place in (-1, -2)} <= lowest_places
+    assert {-1, -2} <= lowest_places
 
 
 def test_without_cgroups_the_affinity_counts(tmp_path):

@@ -254,11 +254,11 @@ def test_the_half_that_just_has_room_is_cut():
 def test_misuse_of_pointers():
     buddy, _ = make()
     block = buddy.alloc(500)
-    for wrong, message in [(block + 1, "no block starts there"), (block + 128, "no block starts there"), (64, "no live")]:
-        with pytest.raises(PointerError, match=message):
+    for wrong in block + 1, block + 128, 64:
+        with pytest.raises(PointerError, match=f"no live block starts at {wrong:#x}"):
             buddy.free(wrong)
     buddy.free(block)
-    with pytest.raises(PointerError, match="free already"):
+    with pytest.raises(PointerError, match="no live block starts at"):
         buddy.free(block)
 
 
@@ -329,9 +329,9 @@ def test_a_block_used_elsewhere_waits(place):
     buddy.record_stream(block, 0)  # its own
     buddy.free(block)
     assert streams.calls == ["record"] and buddy.stats().count == 1
-    with pytest.raises(PointerError, match="is free already and waits for its streams"):
+    with pytest.raises(PointerError, match="no live block starts at"):
         buddy.free(block)
-    with pytest.raises(PointerError, match="waits for its streams"):
+    with pytest.raises(PointerError, match="no live block starts at"):
         buddy.record_stream(block, 5)
     assert buddy.alloc(100) != block
     streams.reach(5)

@@ -195,9 +195,9 @@ def test_a_block_used_on_other_streams_waits_for_them():
     cache.free(block)
     assert (streams.put, cache.stats().live, cache.stats().waiting) == ({1: 1, 2: 1}, 0, 20 * MIB)
     assert blocks(cache) == [(20 * MIB, "waiting")]
-    with pytest.raises(PointerError, match="free already and waits for its streams"):
+    with pytest.raises(PointerError, match="no live block starts at"):
         cache.free(block)
-    with pytest.raises(PointerError, match="free already"):
+    with pytest.raises(PointerError, match="no live block starts at"):
         cache.record_stream(block, 1)
     streams.reach(1)
     second = cache.alloc(20 * MIB)
@@ -306,14 +306,14 @@ def test_record_stream_without_streams_is_refused():
 def test_misuse_of_pointers():
     cache, _ = make()
     block = cache.alloc(1000)
-    for wrong, message in [(block + 1, "lies inside the block"), (block + 1024, "is free already"), (64, "another allocator")]:
+    for wrong, message in [(block + 1, "no live block"), (block + 1024, "no live block"), (64, "another allocator")]:
         with pytest.raises(PointerError, match=message):
             cache.free(wrong)
     cache.free(block)
-    with pytest.raises(PointerError, match="is free already"):
+    with pytest.raises(PointerError, match="no live block"):
         cache.free(block)
     cache.empty_cache()
-    with pytest.raises(PointerError, match="its segment was freed"):
+    with pytest.raises(PointerError, match="no live block"):
         cache.free(block)
     assert cache.stats()[:2] == (0, 1000)
 

@@ -55,7 +55,7 @@ def test_a_block_waits_for_the_streams_that_copy_it():
     cache.record_stream(block, 4)
     cache.free(block)
     assert (cache.stats().live, cache.stats().waiting, cache.stats().reserved) == (0, 512, 512)
-    with pytest.raises(PointerError, match="is free already"):
+    with pytest.raises(PointerError, match="no live block"):
         cache.free(block)
     streams.reach(0)
     assert cache.alloc(512) != block
@@ -124,14 +124,14 @@ def test_failure_of_the_nth_upstream_allocation(nth):
 def test_misuse():
     cache, _ = make()
     block = cache.alloc(1000)
-    with pytest.raises(PointerError, match="CachingHostAllocator: .* lies inside the block at .*, but no block starts there"):
+    with pytest.raises(PointerError, match="CachingHostAllocator: no live block starts at .*, lies inside a block"):
         cache.free(block + 512)
-    with pytest.raises(PointerError, match="is no live block; it comes from another allocator"):
+    with pytest.raises(PointerError, match="no live block starts at .*another allocator"):
         cache.free(64)
     with pytest.raises(ConfigError, match="made without `streams`"):
         cache.record_stream(block, 1)
     cache.free(block)
-    with pytest.raises(PointerError, match="free already"):
+    with pytest.raises(PointerError, match="no live block starts at"):
         cache.record_stream(block, 1)
 
 

@@ -210,19 +210,19 @@ def test_an_address_that_was_given_back_below_is_found():
         Buffer(mine, 100)
     above = FailAllocator(mine, 0)
     other = above.alloc(3 * MIB)
-    with pytest.raises(PointerError, match="CachingAllocator: .* is free already"):
+    with pytest.raises(PointerError, match="CachingAllocator: no live block starts at"):
         above.free(other)
     assert mine.stats().count == 1
 
 
 def test_a_foreign_address_is_not_freed():
     mine = Own()
-    with pytest.raises(PointerError, match="is no live block"):
+    with pytest.raises(PointerError, match="no live block starts at"):
         LimitAllocator(mine, 1000).free(4096)
     above = FailAllocator(mine, 0)
     address = above.alloc(10)
     above.free(address)
-    with pytest.raises(PointerError, match="is no live block"):
+    with pytest.raises(PointerError, match="no live block starts at"):
         above.free(address)
 
 

@@ -18,7 +18,7 @@ sim = ctypes.CDLL(library, ctypes.RTLD_GLOBAL)  # before the bindings look for a
 
 from cuda.bindings import driver  # noqa: E402
 
-PLAIN = "race=0,uninitialized=0,leak=0,deferred=0,report=0"
+PLAIN = "race=0,uninitialized=0,leak=0,deferred=0"
 
 
 class DriverError(Exception):
@@ -72,12 +72,6 @@ def configure(text):
     code = sim.mcsim_configure(text.encode())
     if code:
         raise DriverError(driver.CUresult(code), driver.cuGetErrorString(driver.CUresult(code))[1].decode())
-
-
-def report():
-    text = ctypes.create_string_buffer(1 << 16)
-    sim.mcsim_report(text, ctypes.c_size_t(len(text)))
-    return text.value.decode()
 
 
 def new_context(device=0):

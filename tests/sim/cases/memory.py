@@ -4,7 +4,7 @@ import ctypes
 import itertools
 
 import numpy as np
-from sim_runner import configure, cu, download, driver, new_context, raises, report, upload
+from sim_runner import configure, cu, download, driver, new_context, raises, upload
 
 
 def device_properties():
@@ -201,10 +201,3 @@ def contexts():
     with raises("CONTEXT_IS_DESTROYED", "was released"):
         cu.MemAlloc(16)
     assert int(new_context()) == int(context)
-
-
-def counted():
-    p = upload(np.zeros(25, "float32"))
-    download(p, 25)
-    text = report()
-    assert "host to device" in text and "device to host" in text and "at most" in text, text
