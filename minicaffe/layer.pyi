@@ -21,7 +21,6 @@ class Layer:
     backward_reads_bottoms: bool
     backward_reads_tops: bool
     overwrites_outputs: bool
-    flops_per_value: tuple[int, int]
     parts: Sequence[Any]
     reads_shapes_only: bool
     test_outputs: Any

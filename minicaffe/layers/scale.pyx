@@ -20,7 +20,6 @@ cdef class ScaleLayer(AxesLayer):
     """
 
     backward_reads_tops = False
-    flops_per_value = 2, 1
 
     cdef int bias   # index of the bias in blobs, -1 without one
 

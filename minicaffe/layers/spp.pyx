@@ -84,12 +84,6 @@ cdef class SPPLayer(Layer):
     cpdef backward_gpu(self, list top, list propagate_down, list bottom):
         self.backward_cpu(top, propagate_down, bottom)
 
-    def flops(self, bottom, top):
-        return sum([layer.flops(bottoms, tops) for layer, bottoms, tops in self.inside])
-
-    def backward_flops(self, bottom, top, needs):
-        return sum([layer.backward_flops(bottoms, tops, [needs[0]] * len(bottoms)) for layer, bottoms, tops in self.inside])
-
     def capture_obstacle(self):
         return None
 

@@ -103,7 +103,6 @@ cdef class SoftmaxLossLayer(ClassLossLayer):
     exact_num_top_blobs = -1
     min_top_blobs = 1
     max_top_blobs = 2
-    flops_per_value = 5, 2      # the softmax; p - 1 where the label is, times the weight
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.loss_param
