@@ -123,15 +123,13 @@ cdef class Layer:
         """Return the layer's own blobs that each forward writes before it or backward reads them, as a list."""
         return []
 
-    def scratch_blocks(self):
-        """Return the blocks on the device, which a CUDA graph uses, of what `release_memory` frees."""
+    def scratch_memory(self):
+        """Return what a CUDA graph uses of what `release_memory` frees: blocks on the device, and what engines prepared."""
         cdef Blob blob
-        blobs = [*self.scratch_blobs(), *(blob for operation in self.operations() for blob in operation.own_blobs())]
-        return [block for blob in blobs for memory in (blob.data_memory, blob.diff_memory) for block in memory.blocks_on_device()]
-
-    def primitives(self):
-        """Return what engines prepared for its operations, whose memory a CUDA graph uses."""
-        return [primitive for operation in self.operations() for primitive in operation.primitives()]
+        operations = self.operations()
+        blobs = [*self.scratch_blobs(), *(blob for operation in operations for blob in operation.own_blobs())]
+        blocks = [block for blob in blobs for memory in (blob.data_memory, blob.diff_memory) for block in memory.blocks_on_device()]
+        return [*blocks, *(primitive for operation in operations for primitive in operation.primitives())]
 
     def release_memory(self):
         """Free what the layer holds between forward and the next: scratch memory, what backward needs, what engines prepared."""

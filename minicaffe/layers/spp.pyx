@@ -90,8 +90,8 @@ cdef class SPPLayer(Layer):
     def scratch_blobs(self):
         return [blob for layer, _, tops in self.inside for blob in (*layer.scratch_blobs(), *tops) if layer.type != "Concat"]
 
-    def primitives(self):
-        return [primitive for layer, *_ in self.inside for primitive in layer.primitives()]
+    def scratch_memory(self):
+        return Layer.scratch_memory(self) + [part for layer, *_ in self.inside for part in layer.scratch_memory()]
 
     def release_memory(self):
         Layer.release_memory(self)
