@@ -64,7 +64,6 @@ cdef class Layer:
     backward_reads_bottoms = True   # the data of bottoms; False lets a plan recycle it earlier (net/schedule.pyx)
     backward_reads_tops = True
     overwrites_outputs = False      # forward writes its tops whole, backward the diffs of its bottoms: a plan may recycle them
-    flops_per_value = 1, 1  # of the largest bottom or top: forward; backward for each bottom that gets a gradient (cost.py)
     parts = ()              # of its top, for each bottom: where that may be written directly (engines/epilogue.pyx)
     reads_shapes_only = False   # the values of its bottoms do not matter
     test_outputs = None     # what a test reports of its tops in place of means: a class as OutputMeans of solver/report.py
@@ -124,15 +123,13 @@ cdef class Layer:
         """Return the layer's own blobs that each forward writes before it or backward reads them, as a list."""
         return []
 
-    def scratch_blocks(self):
-        """Return the blocks on the device, which a CUDA graph uses, of what `release_memory` frees."""
+    def scratch_memory(self):
+        """Return what a CUDA graph uses of what `release_memory` frees: blocks on the device, and what engines prepared."""
         cdef Blob blob
-        blobs = [*self.scratch_blobs(), *(blob for operation in self.operations() for blob in operation.own_blobs())]
-        return [block for blob in blobs for memory in (blob.data_memory, blob.diff_memory) for block in memory.blocks_on_device()]
-
-    def primitives(self):
-        """Return what engines prepared for its operations, whose memory a CUDA graph uses."""
-        return [primitive for operation in self.operations() for primitive in operation.primitives()]
+        operations = self.operations()
+        blobs = [*self.scratch_blobs(), *(blob for operation in operations for blob in operation.own_blobs())]
+        blocks = [block for blob in blobs for memory in (blob.data_memory, blob.diff_memory) for block in memory.blocks_on_device()]
+        return [*blocks, *(primitive for operation in operations for primitive in operation.primitives())]
 
     def release_memory(self):
         """Free what the layer holds between forward and the next: scratch memory, what backward needs, what engines prepared."""
@@ -169,15 +166,14 @@ cdef class Layer:
     def flops(self, bottom, top):
         """Return the floating-point operations of forward, as inspection/cost.py counts them."""
         self.check_blobs(as_blob_list(bottom, "bottom"), as_blob_list(top, "top"))
-        return 2 * self.multiply_adds(bottom, top) + self.flops_per_value[0] * _largest(bottom, top)
+        return 2 * self.multiply_adds(bottom, top) or (0 if self.host_only else _largest(bottom, top))
 
     def backward_flops(self, bottom, top, needs):
         """Return those of backward, if the bottoms for which `needs` is true get a gradient."""
-        self.check_blobs(as_blob_list(bottom, "bottom"), as_blob_list(top, "top"))
-        values, products = _largest(bottom, top), 2 * self.multiply_adds(bottom, top)
-        cdef object flops = sum(needs) * (products // max(len(bottom), 1) + self.flops_per_value[1] * values)
+        cdef object products = 2 * self.multiply_adds(bottom, top), values = self.flops(bottom, top)
+        cdef object flops = sum(needs) * (products // max(len(bottom), 1) or values)
         if self.needs_gradient(0) and self.blobs:
-            flops += products or 2 * values     # of a weight
+            flops += values
         for i in range(1, len(self.blobs)):
             if self.needs_gradient(i):
                 flops += sum(blob.count for blob in top)    # of a bias

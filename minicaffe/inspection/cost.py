@@ -5,9 +5,8 @@ The arithmetic of the formula is counted, whatever the engine does: engine WINOG
 - A multiplication and the addition of its product are two operations. So convolutions, deconvolutions, inner products, LSTM and RNN
   cost exactly ``2 m n k`` for each of their matrix products: one forward, one for the gradient of the bottom, one for that of the
   weights. A bias is what a sum starts from and costs nothing forward; its gradient is one addition for each value of the top.
-- All other types cost a number of operations for each value of their largest bottom or top (`Layer.flops_per_value`): an addition,
-  a comparison, a quotient and a function such as exp count one each. It is 1 unless the type says otherwise, 0 for data, views and
-  copies. Pooling and LRN count each value of each window. A learned weight of such a type costs two for each value backward.
+- All other types cost one operation for each value of their largest bottom or top, whatever it is, and backward as many for each
+  gradient; data and views cost none.
 
 Bytes are those of the arrays in plain order, each read or written once: forward reads bottoms and parameters and writes tops.
 Backward reads the diffs of the tops, the data that its type needs (`Layer.backward_reads_bottoms`, `backward_reads_tops`) and the

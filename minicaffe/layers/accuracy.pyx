@@ -7,7 +7,7 @@ score compares as higher.
 import numpy as np
 
 from minicaffe.layer cimport Context, DeviceLayer
-from minicaffe.layers.base.labels cimport Blob, count_labels, set_label_shape
+from minicaffe.layers.base.loss cimport Blob, count_labels, set_label_shape
 from minicaffe.ops.loss.caffe cimport Labels, kNoLabel
 from minicaffe.ops.ranking.caffe cimport count_correct
 

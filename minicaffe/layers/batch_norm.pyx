@@ -35,7 +35,6 @@ cdef class BatchNormLayer(DeviceLayer):
     """
 
     exact_num_bottom_blobs = 1
-    flops_per_value = 4, 8
     exact_num_top_blobs = 1
     backward_reads_tops = False
 

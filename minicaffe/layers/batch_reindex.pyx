@@ -10,7 +10,6 @@ cdef class BatchReindexLayer(RowLayer):
     """``y[m] = x[index[m]]`` along axis 0; bottom[1] holds the indices, which may repeat."""
 
     exact_num_bottom_blobs = 2
-    flops_per_value = 0, 1
     exact_num_top_blobs = 1
     refuses_in_place = True
     no_gradient = {1: "indices"}

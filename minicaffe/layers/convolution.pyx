@@ -17,7 +17,6 @@ cdef class ConvolutionLayer(WindowLayer):
     min_top_blobs = 1
     equal_num_bottom_top_blobs = True
     backward_reads_tops = False
-    flops_per_value = 0, 0
     transposed = False  # a deconvolution's is True: the top is the image
 
     cdef bint bias_term

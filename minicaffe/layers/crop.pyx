@@ -19,7 +19,6 @@ cdef class CropLayer(DeviceLayer):
     """Cut bottom[0] to the size of bottom[1] from ``axis`` on, starting at ``offset``; bottom[1]'s values do not count."""
 
     exact_num_bottom_blobs = 2
-    flops_per_value = 0, 0
     exact_num_top_blobs = 1
     refuses_in_place = True
     backward_reads_bottoms = backward_reads_tops = False

@@ -13,7 +13,6 @@ cdef class EmbedLayer(RowLayer):
     """``y[m] = W[x[m]] + b``: rows of a learned table W [input_dim, num_output]; duplicates add up in its gradient."""
 
     exact_num_bottom_blobs = 1
-    flops_per_value = 0, 1
     exact_num_top_blobs = 1
     refuses_in_place = True
     no_gradient = {0: "indices"}

@@ -20,7 +20,6 @@ cdef class FilterLayer(RowLayer):
     """
 
     min_bottom_blobs = 2
-    flops_per_value = 0, 0
     min_top_blobs = 1
     refuses_in_place = True
     always_reshape = True

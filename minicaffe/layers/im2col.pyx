@@ -13,7 +13,6 @@ cdef class Im2colLayer(WindowLayer):
     """Channel ``c taps + u`` of the top is what tap u reads of channel c. The gradient of a pixel is the sum over its readers."""
 
     exact_num_bottom_blobs = 1
-    flops_per_value = 0, 1
     exact_num_top_blobs = 1
     backward_reads_bottoms = backward_reads_tops = False
 

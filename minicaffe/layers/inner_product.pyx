@@ -20,7 +20,6 @@ cdef class InnerProductLayer(OperationLayer):
     exact_num_top_blobs = 1
     refuses_in_place = True
     backward_reads_tops = False
-    flops_per_value = 0, 0
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.inner_product_param

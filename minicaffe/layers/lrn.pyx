@@ -38,13 +38,6 @@ cdef class LRNLayer(OperationLayer):
 
     cdef bint within
 
-    def flops(self, bottom, top):
-        window = self.param.lrn_param.local_size ** (2 if self.within else 1)
-        return (window + 5) * top[0].count  # x^2, their sum, alpha sum + k, the power, the product
-
-    def backward_flops(self, bottom, top, needs):
-        return 2 * self.flops(bottom, top) if needs[0] else 0    # the scales again, and a sum of as many ratios
-
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.lrn_param
         if param.local_size % 2 == 0 or param.local_size >= 2**31:

@@ -18,7 +18,6 @@ cdef class MVNLayer(OperationLayer):
     """
 
     exact_num_bottom_blobs = 1
-    flops_per_value = 5, 8
     exact_num_top_blobs = 1
 
     cpdef layer_setup(self, list bottom, list top):

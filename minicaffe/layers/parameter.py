@@ -14,7 +14,6 @@ class ParameterLayer(Layer):
     """
 
     exact_num_bottom_blobs = 0
-    flops_per_value = 0, 0
     exact_num_top_blobs = 1
     overwritten = ()    # as of SourceLayer
 

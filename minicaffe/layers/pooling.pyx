@@ -116,12 +116,6 @@ cdef class PoolingLayer(DeviceLayer):
     def backward_reads_tops(self):
         return bool(self.op.mask_shown)
 
-    def flops(self, bottom, top):
-        return self.op.shape.kernel_h * self.op.shape.kernel_w * top[0].count
-
-    def backward_flops(self, bottom, top, needs):
-        return (1 if self.op.method == MAX else self.op.shape.kernel_h * self.op.shape.kernel_w) * top[0].count if needs[0] else 0
-
     def operations(self):
         return [self.op]
 

@@ -13,7 +13,6 @@ cdef class PReLULayer(BroadcastLayer):
     """``y = max(x, 0) + a min(x, 0)`` with a learned a for each channel (axis 1), or one for all (He et al. 2015)."""
 
     exact_num_bottom_blobs = 1
-    flops_per_value = 2, 2
     exact_num_top_blobs = 1
 
     cpdef layer_setup(self, list bottom, list top):

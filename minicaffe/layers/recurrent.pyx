@@ -65,7 +65,6 @@ cdef class SequenceLayer(DeviceLayer):
     """
 
     states = ()   # names of what a step leaves to the next, as snapshots have them; the first is h
-    flops_per_value = 3, 3     # of the output, beside the products
     gates = 1     # values that a step computes for each of the D outputs
     backward_reads_tops = False
     refuses_in_place = True
@@ -157,16 +156,9 @@ cdef class SequenceLayer(DeviceLayer):
     def multiply_adds(self, bottom, top):
         return sum(_multiply_adds(product) for product in self.operations())
 
-    def flops(self, bottom, top):
-        return 2 * self.multiply_adds(bottom, top) + self.flops_per_value[0] * top[0].count
-
     def backward_flops(self, bottom, top, needs):
-        products = 2 * self.multiply_adds(bottom, top)      # of the weights' gradients; as many of those of the values
-        flops = 2 * products + (self.flops_per_value[1] + self.gates) * top[0].count
-        for i, product in ((0, self.x_product), (2, self.static_product)):
-            if product is not None and not needs[i]:
-                flops -= 2 * _multiply_adds(product)
-        return flops
+        products = [self.x_product] * (not needs[0]) + [self.static_product] * (self.static and not needs[2])    # that none needs
+        return 4 * self.multiply_adds(bottom, top) - 2 * sum([_multiply_adds(product) for product in products])
 
     def check_shapes(self, list bottom):
         """Raise ShapeError unless the bottoms fit each other."""
@@ -299,7 +291,6 @@ cdef class LSTMLayer(SequenceLayer):
     """
 
     states = ("h", "c")
-    flops_per_value = 14, 25    # forward: 4 sums of two products, 4 functions, c = f c + i g with cont, o tanh(c)
     gates = 4
 
     cdef Blob cells     # c of all steps

@@ -3,8 +3,7 @@
 Different from Caffe: a target that becomes `ignore_label` only when it is cut to an integer is an error; Caffe ignores it.
 """
 
-from minicaffe.layers.base.loss cimport BATCH_SIZE, FULL, VALID, Context, LossLayer, mode_of, same_count
-from minicaffe.layers.base.labels cimport Blob, place_of
+from minicaffe.layers.base.loss cimport BATCH_SIZE, FULL, VALID, Blob, Context, LossLayer, mode_of, place_of, same_count
 from minicaffe.ops.loss.caffe cimport check_targets, kNoLabel, sigmoid_loss, sigmoid_loss_backward
 
 from minicaffe.errors import DataError

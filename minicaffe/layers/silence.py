@@ -7,7 +7,6 @@ class SilenceLayer(Layer):
     """Any number of bottoms, no top; the gradient is zero."""
 
     host_only = True
-    flops_per_value = 0, 0
     min_bottom_blobs = 1
     exact_num_top_blobs = 0
     backward_reads_bottoms = False

@@ -12,7 +12,6 @@ class SoftmaxLayer(OperationLayer):
     """
 
     exact_num_bottom_blobs = 1
-    flops_per_value = 5, 4  # maximum, difference, exp, sum, quotient; product, sum, difference, product
     exact_num_top_blobs = 1
     backward_reads_bottoms = False
 

@@ -19,15 +19,14 @@ cdef class SplitLayer(DeviceLayer):
     min_top_blobs = 1
     refuses_in_place = True
     backward_reads_bottoms = backward_reads_tops = False
-    flops_per_value = 0, 1
     cdef readonly list without_gradient     # tops whose readers pass none; None: no net has set it
 
     def leave_out(self, tops):
         """Add no diffs of these tops: a reader with `propagate_down: false` may share their memory, such as Flatten."""
         self.without_gradient = tops
 
-    def backward_flops(self, bottom, top, needs):
-        return bottom[0].count * (len(top) - 1) if needs[0] else 0
+    def flops(self, bottom, top):
+        return 0
 
     cpdef reshape(self, list bottom, list top):
         for blob in top:

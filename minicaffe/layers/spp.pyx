@@ -84,20 +84,14 @@ cdef class SPPLayer(Layer):
     cpdef backward_gpu(self, list top, list propagate_down, list bottom):
         self.backward_cpu(top, propagate_down, bottom)
 
-    def flops(self, bottom, top):
-        return sum([layer.flops(bottoms, tops) for layer, bottoms, tops in self.inside])
-
-    def backward_flops(self, bottom, top, needs):
-        return sum([layer.backward_flops(bottoms, tops, [needs[0]] * len(bottoms)) for layer, bottoms, tops in self.inside])
-
     def capture_obstacle(self):
         return None
 
     def scratch_blobs(self):
         return [blob for layer, _, tops in self.inside for blob in (*layer.scratch_blobs(), *tops) if layer.type != "Concat"]
 
-    def primitives(self):
-        return [primitive for layer, *_ in self.inside for primitive in layer.primitives()]
+    def scratch_memory(self):
+        return Layer.scratch_memory(self) + [part for layer, *_ in self.inside for part in layer.scratch_memory()]
 
     def release_memory(self):
         Layer.release_memory(self)

@@ -12,7 +12,6 @@ cdef class TileLayer(DeviceLayer):
     """Repeat the bottom ``tiles`` times along ``axis``: [a b] becomes [a b a b]."""
 
     exact_num_bottom_blobs = 1
-    flops_per_value = 0, 1
     exact_num_top_blobs = 1
     refuses_in_place = True
     backward_reads_bottoms = backward_reads_tops = False

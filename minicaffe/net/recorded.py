@@ -125,6 +125,6 @@ class RecordedWork:
             generator.offset = self.first_draw
         self.graph, self.before, self.after = graph, before, device_states(blobs)
         # Other runs may replace these.
-        self.scratch = [part for layer in net.layers for part in (*layer.scratch_blocks(), *layer.primitives())]
+        self.scratch = [part for layer in net.layers for part in layer.scratch_memory()]
         log.debug("CUDA graph: %s is recorded, %d nodes", self.what, graph.nodes)
         return True

@@ -152,7 +152,7 @@ def test_what_a_net_reads_of_a_layer(name, bottoms, tops, gradient, fields):
         assert 0 <= costs[0] <= costs[1]
         assert layer.get_state() is None or layer.get_state() == layer.get_state()
         layer.release_memory()
-        assert layer.scratch_blocks() == [] == layer.primitives()
+        assert layer.scratch_memory() == []
 
 
 @pytest.mark.parametrize("name, bottoms, tops, gradient, fields", LAYERS, ids=NAMES)

@@ -50,7 +50,6 @@ class BNLayer(ForkLayer):
 
     exact_num_bottom_blobs = 1
     min_top_blobs, max_top_blobs = 1, 3
-    flops_per_value = 4, 8
     backward_reads_tops = False
     ignores_unit_axes = True
 

@@ -16,7 +16,6 @@ class RearrangedLayer(ForkLayer):
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
     refuses_in_place = True
-    flops_per_value = 0, 0
     backward_reads_bottoms = backward_reads_tops = False
 
     def reshape(self, bottom, top):

@@ -31,7 +31,6 @@ class BilinearLayer(ForkLayer):
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
     refuses_in_place = True
-    flops_per_value = 4, 4
     backward_reads_bottoms = backward_reads_tops = False
 
     matrix_sizes = table_sizes = None   # the result of sizes() for which the matrices, and the tables, were built
@@ -291,7 +290,6 @@ class UpsampleLayer(ForkLayer):
     min_bottom_blobs, max_bottom_blobs = 1, 2
     exact_num_top_blobs = 1
     refuses_in_place = True
-    flops_per_value = 0, 1
     backward_reads_tops = False
     no_gradient = {1: "the mask"}
 

@@ -52,7 +52,6 @@ class LstmLayer(ForkLayer):
     min_bottom_blobs, max_bottom_blobs = 1, 2
     exact_num_top_blobs = 1
     refuses_in_place = True
-    flops_per_value = 14, 25
     backward_reads_tops = False
     no_gradient = {1: "the sequence indicators"}
 
@@ -175,7 +174,6 @@ class ContinuationIndicatorLayer(ForkLayer):
 
     exact_num_top_blobs = 1
     refuses_in_place = True
-    flops_per_value = 0, 0
     reads_shapes_only = True
     backward_reads_bottoms = backward_reads_tops = False
 

@@ -27,7 +27,6 @@ class ChannelNormalizeLayer(ForkLayer):
     min_top_blobs = 1
     max_top_blobs = 2
     refuses_in_place = True
-    flops_per_value = 3, 4
     message = "normalize_param"
     fields_of_message = (Field("normalize_type", "L2", "L2 or L1"), Field("bp_norm", False, "whether the norms pass a gradient"))
     ignored = ("fix_gradient",)     # the fork does not read it on the CPU

@@ -22,7 +22,6 @@ cdef class PermuteLayer(DeviceLayer):
     """
 
     exact_num_bottom_blobs = 1
-    flops_per_value = 0, 0
     exact_num_top_blobs = 1
     refuses_in_place = True
     backward_reads_bottoms = backward_reads_tops = False

@@ -16,8 +16,9 @@ cdef class BroadcastLayer(DeviceLayer):
 
 
 cdef class AxesLayer(BroadcastLayer):
-    cdef object field   # scale_param or bias_param, for errors
+    cdef object values_param, field     # the message with axis, and its name, for errors
+    cdef bint scales                    # whether the values are factors
+    cdef int make_values(self, list bottom, param, str field, filler) except -1
     cdef Blob values(self, list bottom)
-    cdef tuple parameter_shape(self, list bottom, param)
-    cdef int view_by_values(self, list bottom, list top, param) except -1
-    cdef int sum_dy(self, const Context& on, const void* dy, Blob values, bint learned) except -1
+    cdef Blob bias(self, list bottom)
+    cdef void* gradient_of(self, const Context& on, list bottom, Blob values, bint* add) except? NULL

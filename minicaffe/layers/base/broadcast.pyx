@@ -8,8 +8,10 @@ from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.loops.lanes.caffe cimport Channels
-from minicaffe.engines.layouts cimport by_channels, data_layout, diff_layout
-from minicaffe.loops.sums.caffe cimport channel_sums
+from minicaffe.engines.epilogue cimport Epilogue
+from minicaffe.engines.layouts cimport by_channels, data_layout, diff_layout, stored
+from minicaffe.loops.sums.caffe cimport channel_dots, channel_sums
+from minicaffe.ops.broadcast.caffe cimport copy_typed, scale_by, scale_shift, shift_by
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layers.base.checks import axis_of, saved_bottom
@@ -50,29 +52,37 @@ cdef class BroadcastLayer(DeviceLayer):
 
 
 cdef class AxesLayer(BroadcastLayer):
-    """What Scale and Bias share: the broadcast values are a parameter, or the second bottom."""
+    """Scale and Bias: ``y = x values`` or ``y = x + values``, which are a parameter or the second bottom; Scale may add a bias."""
 
     min_bottom_blobs = 1
     max_bottom_blobs = 2
     exact_num_top_blobs = 1
+    backward_reads_tops = False
 
-    cdef Blob values(self, list bottom):
-        """Return the blob that is broadcast."""
-        return <Blob> (bottom[1] if len(bottom) > 1 else self.blobs[0])
-
-    cdef tuple parameter_shape(self, list bottom, param):
-        """Return the axes of x that the parameter covers."""
+    cdef int make_values(self, list bottom, param, str field, filler) except -1:
+        """Append the parameter unless there is a second bottom; `field` is that of `param` in LayerParameter."""
         cdef Blob x = bottom[0]
-        axis = axis_of(x, param.axis, f"{self.field}.axis")
+        self.values_param, self.field = param, field
+        if len(bottom) > 1:
+            return 0
+        axis = axis_of(x, param.axis, f"{field}.axis")
         if param.num_axes < -1 or axis + param.num_axes > x.num_axes:
             raise ConfigError(f"must be -1, or from 0 to {x.num_axes - axis} for a bottom of shape {list(x.shape)} and axis "
-                              f"{axis}, got {param.num_axes}", field=f"{self.field}.num_axes")
-        return x.shape[axis:] if param.num_axes == -1 else x.shape[axis:axis + param.num_axes]
+                              f"{axis}, got {param.num_axes}", field=f"{field}.num_axes")
+        self.add_param(x.shape[axis:] if param.num_axes == -1 else x.shape[axis:axis + param.num_axes], filler, f"{field}.filler")
 
-    cdef int view_by_values(self, list bottom, list top, param) except -1:
-        """See x by the shape of the broadcast blob, and shape the top."""
+    cdef Blob values(self, list bottom):
+        return <Blob> (bottom[1] if len(bottom) > 1 else self.blobs[0])
+
+    cdef Blob bias(self, list bottom):
+        """Return the blob that is added, or None."""
+        if not self.scales:
+            return self.values(bottom)
+        return <Blob> self.blobs[len(self.blobs) - 1] if self.values_param.bias_term else None
+
+    cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0], values = self.values(bottom)
-        axis = axis_of(x, param.axis, f"{self.field}.axis") if values.num_axes else 0
+        axis = axis_of(x, self.values_param.axis, f"{self.field}.axis") if values.num_axes else 0
         if x.shape[axis:axis + values.num_axes] != values.shape:
             where = "bottom[1]" if len(bottom) > 1 else "blobs[0]"
             raise ShapeError(f"has shape {list(values.shape)}, which bottom[0] of shape {list(x.shape)} does not have from "
@@ -80,9 +90,55 @@ cdef class AxesLayer(BroadcastLayer):
         self.split_axes(x, axis, values.num_axes)
         (<Blob?> top[0]).reshape_like(x)
 
-    cdef int sum_dy(self, const Context& on, const void* dy, Blob values, bint learned) except -1:
-        """The gradient of a bias, the sum of dy; added if it is `learned` and has something to add to."""
-        cdef bint add = learned
-        cdef void* out = values.gradient_on(on, None, &add) if learned else values.mutable_diff_on(on)
+    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef Blob bias = self.bias(bottom)
+        cdef const void* s = self.values(bottom).data_on(on)
+        cdef const void* b = bias.data_on(on) if bias is not None else NULL
+        cdef Layout layout = self.layout_forward(on, bottom)
+        cdef const void* x = (<Blob> bottom[0]).data_in_layout(on, layout)
+        cdef void* kept = self.keep(on, bottom, top, layout) if self.scales else NULL
+        cdef void* y = (<Blob> top[0]).overwrite_data_in_layout(on, layout)
         with nogil:
-            channel_sums(on, self.dtype, self.stored, 1, add, out, dy)
+            if not self.scales:
+                shift_by(on, self.dtype, self.stored, x, y, NULL, b)
+            elif b:
+                scale_shift(on, self.dtype, self.stored, x, y, kept, s, b)
+            else:
+                scale_by(on, self.dtype, self.stored, x, y, kept, s)
+
+    def join(self, Epilogue epilogue, list bottom, bint backward):
+        if backward or len(bottom) > 1 or self.blobs[0].shape != bottom[0].shape[1:2] or self.axes.outer != bottom[0].shape[0]:
+            return False    # not a parameter for each channel
+        bias = self.bias(bottom)
+        return epilogue.affine(self.blobs[0] if self.scales else None, bias, (
+            self.scales and self.needs_gradient(0), bias is not None and self.needs_gradient(len(self.blobs) - 1)))
+
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        cdef Blob x = bottom[0], values = self.values(bottom), bias = self.bias(bottom)
+        cdef Layout layout = self.layout_backward(on, bottom, top) if self.scales else by_channels(
+            diff_layout(on, top), x, self.axes, &self.stored)
+        cdef const void* dy = (<Blob> top[0]).diff_in_layout(on, layout)
+        cdef const void* saved
+        cdef const void* s
+        cdef void* out
+        cdef bint add
+        if bias is not None and (propagate_down[1] if bias in bottom else self.needs_gradient(len(self.blobs) - 1)):
+            out = self.gradient_of(on, bottom, bias, &add)
+            with nogil:
+                channel_sums(on, self.dtype, self.stored, 1, add, out, dy)
+        if self.scales and (propagate_down[1] if values in bottom else self.needs_gradient(0)):
+            saved = self.forward_x(bottom, top).data_in_layout(on, layout)
+            out = self.gradient_of(on, bottom, values, &add)
+            with nogil:
+                channel_dots(on, self.dtype, self.stored, 1, add, out, saved, dy)
+        if propagate_down[0] and self.scales:
+            s, out = values.data_on(on), x.overwrite_diff_in_layout(on, layout)
+            with nogil:
+                scale_by(on, self.dtype, self.stored, dy, out, NULL, s)
+        elif propagate_down[0] and top[0] is not x:
+            copy_typed(on, self.dtype, stored(layout, x), dy, x.overwrite_diff_in_layout(on, layout))
+
+    cdef void* gradient_of(self, const Context& on, list bottom, Blob values, bint* add) except? NULL:
+        """Return where the gradient of `values` goes: into the diff of a bottom, or added to that of a parameter."""
+        add[0] = values not in bottom
+        return values.gradient_on(on, None, add) if add[0] else values.mutable_diff_on(on)

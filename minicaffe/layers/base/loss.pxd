@@ -30,3 +30,6 @@ cdef class SoftmaxLossLayer(ClassLossLayer):
 
 cdef int same_count(list bottom) except -1
 cdef int mode_of(object param, int mode) except -1
+cdef int set_label_shape(Labels* labels, Blob x, int axis, int end, Blob blob) except -1
+cdef long long count_labels(int dtype, const Labels& labels, Blob blob) except -1
+cdef str place_of(Blob blob, long long index)

@@ -11,7 +11,6 @@ class SourceLayer(Layer):
     """No bottoms; a type says what its tops hold."""
 
     host_only = True
-    flops_per_value = 0, 0
     exact_num_bottom_blobs = 0
     overwritten = ()    # numbers of tops that layers in place change, so that forward has to write them (net/build.py)
 

@@ -17,7 +17,6 @@ cdef class StripLayer(DeviceLayer):
     """
 
     backward_reads_bottoms = backward_reads_tops = False
-    flops_per_value = 0, 0
     refuses_in_place = True
 
     cdef int copy_parts(self, const Context& on, list parts, Blob whole, bint join, bint diff, list wanted) except -1:

@@ -8,7 +8,6 @@ class ViewLayer(Layer):
     """One bottom, one top with its memory; a type says which shape the top has."""
 
     host_only = True
-    flops_per_value = 0, 0
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
     refuses_in_place = True

@@ -20,7 +20,6 @@ class HDF5OutputLayer(Layer):
     """
 
     host_only = True
-    flops_per_value = 0, 0
     exact_num_bottom_blobs = 2
     exact_num_top_blobs = 0
 
