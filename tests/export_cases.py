@@ -139,7 +139,7 @@ CASES = {
     "contrastive": (layer("ContrastiveLoss", "contrastive_loss_param { margin: 3 }", "x0 x1 x2"), (5, 2), (5, 2), (5,)),
     "contrastive of old": (layer("ContrastiveLoss", "contrastive_loss_param { margin: 3 legacy_version: true }", "x0 x1 x2"), (5, 2), (5, 2), (5,)),
 }
-OF_DATA = {"Data", "ImageData", "HDF5Data", "MemoryData", "WindowData", "AnnotatedData", "HDF5Output", "DetectionEvaluate", "MultiBoxLoss", "Python",
+OF_DATA = {"Data", "ImageData", "HDF5Data", "MemoryData", "WindowData", "AnnotatedData", "VideoData", "HDF5Output", "DetectionEvaluate", "MultiBoxLoss", "Python",
            "Input"}
 
 

@@ -38,6 +38,7 @@ PARAMS = {
     "RNN": ("recurrent_param",),
     "SigmoidCrossEntropyLoss": ("loss_param",),
     "SoftmaxWithLoss": ("softmax_param", "loss_param"),
+    "VideoData": ("video_data_param", "data_param", "transform_param"),
     "WindowData": ("window_data_param", "transform_param"),
 }
 

@@ -8,8 +8,8 @@ A fixed number of buffers is reused: up to `depth` are full, `hold` more are use
 `_ThreadState` with the two queues, not to the Prefetcher. So the thread ends when the Prefetcher (or the layer that holds it) is
 freed.
 
-A batch reader fills the buffers: with records of a database (record_batches.py), pictures of a list (image_batches.py) or windows
-of pictures (window_batches.py). A batch reader has
+A batch reader fills the buffers: with records of a database (record_batches.py), pictures of a list (image_batches.py), windows of
+pictures (window_batches.py) or frames of a video (video_batches.py). A batch reader has
 
     source           the file or database, for names and errors
     open(number)     called by the thread first: batches begin at record `number`, counted from the start of training

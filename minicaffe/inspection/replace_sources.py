@@ -15,7 +15,7 @@ from minicaffe.net.definitions import filter_layers, with_batch_size
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2, copy_of, upgrade
 
-READERS = ("Data", "AnnotatedData", "ImageData", "WindowData", "HDF5Data", "MemoryData")
+READERS = ("Data", "AnnotatedData", "ImageData", "WindowData", "VideoData", "HDF5Data", "MemoryData")
 
 
 @dataclass

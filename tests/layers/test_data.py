@@ -186,7 +186,7 @@ def test_without_label_size(tmp_path, caplog):
     assert len(warned) == 1 and "layer 'd' (Data)" in warned[0] and "has 3 elements of float_data beside the picture; they are not read" in warned[0]
 
 
-@pytest.mark.parametrize("kind, param", [("AnnotatedData", "data_param"), ("WindowData", "data_param"),
+@pytest.mark.parametrize("kind, param", [("AnnotatedData", "data_param"), ("VideoData", "data_param"), ("WindowData", "data_param"),
                                          ("WindowData", "image_data_param")])
 def test_other_types_refuse_label_size(kind, param):
     size = "batch_size: 2 label_size: 2" if param == "data_param" else "label_size: 2"

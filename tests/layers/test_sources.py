@@ -29,6 +29,7 @@ SOURCES = {
                      'min_scale: 0.3 } } }',
     "ImageData": f'image_data_param {{ source: "list.txt" shuffle: true rand_skip: 4 batch_size: %d }} {RANDOM}',
     "WindowData": 'window_data_param { source: "windows.txt" fg_fraction: 0.4 batch_size: %d } transform_param { crop_size: 8 mirror: true }',
+    "VideoData": f'video_data_param {{ video_type: VIDEO video_file: "film.avi" skip_frames: 1 }} data_param {{ batch_size: %d }} {RANDOM}',
     "HDF5Data": 'hdf5_data_param { source: "files.txt" shuffle: true batch_size: %d }',
 }
 every_source = pytest.mark.parametrize("kind", SOURCES)
@@ -44,6 +45,10 @@ def filled(tmp_path_factory):
     (folder / "list.txt").write_text("".join(f"{folder}/{i}.png {i}\n" for i in range(RECORDS)))
     (folder / "windows.txt").write_text("".join(
         windows_of(f"{folder}/{i}.png", (i + 1, 0.9, *OBJECT), (1, 0.1, i, i, i + 9, i + 8), number=i) for i in range(RECORDS)))
+    video = cv2.VideoWriter(str(folder / "film.avi"), cv2.VideoWriter_fourcc(*"MJPG"), 10.0, (SIZE, SIZE))
+    for picture in pictures:
+        video.write(picture)
+    video.release()
     for name, first, last in (("a", 0, 3), ("b", 3, 4), ("c", 4, RECORDS)):
         with h5py.File(folder / f"{name}.h5", "w") as file:
             file["data"], file["label"] = random.random((last - first, 2), np.float32), np.arange(first, last, dtype=np.float32)

@@ -13,6 +13,7 @@ from minicaffe.proto import caffe_pb2
 
 COUNT, SIDE, CROP = 7, 8, 5
 FILES = {"a": 3, "b": 1, "c": 3}        # of HDF5, with so many rows
+SKIPPED = 1                             # frames of the video between two
 OBJECTS, BACKGROUND = range(0, COUNT), range(0, COUNT, 2)   # pictures with such a window
 CUT = f"transform_param {{ crop_size: {CROP} mirror: true scale: 0.5 }}"
 
@@ -39,6 +40,12 @@ def make_files(folder):
     (folder / "windows.txt").write_text("".join(
         f"# {i}\n{folder}/{i}.png\n3\n{SIDE}\n{SIDE}\n{1 + (i in BACKGROUND)}\n{i + 1} 0.9 0 1 {CROP - 1} {CROP}\n"
         + f"1 0.1 1 0 {CROP} {CROP - 1}\n" * (i in BACKGROUND) for i in OBJECTS))
+    writer = cv2.VideoWriter(str(folder / "film.avi"), cv2.VideoWriter_fourcc(*"MJPG"), 10.0, (4 * SIDE, 4 * SIDE))
+    for picture in pictures:
+        writer.write(cv2.resize(picture, (4 * SIDE, 4 * SIDE)))
+    writer.release()
+    capture = cv2.VideoCapture(str(folder / "film.avi"))
+    made["frames"] = [capture.read()[1] for _ in range(COUNT)]
     made["rows"] = {}
     for name, count in FILES.items():
         rows = made["rows"][name] = dice.uniform(-1, 1, (count, 2)).astype(np.float32)
@@ -155,6 +162,14 @@ class WindowModel(Model):
         return np.stack(data), np.array(labels)
 
 
+class VideoModel(Model):
+    text = (f'type: "VideoData" video_data_param {{ video_type: VIDEO video_file: "FOLDER/film.avi" skip_frames: {SKIPPED} }} '
+            f"data_param {{ batch_size: BATCH prefetch: DEPTH }} {CUT}")
+
+    def record(self, seed, number, phase):
+        return 0.5 * cut(self.made["frames"][number * (SKIPPED + 1) % COUNT], seed, number, phase), 0
+
+
 class HDF5Model(Model):
     text = 'type: "HDF5Data" hdf5_data_param { source: "FOLDER/files.txt" batch_size: BATCH shuffle: true }'
 
@@ -198,4 +213,4 @@ def cut(picture, seed, number, phase, size=CROP):
 
 
 MODELS = {"Data": DataModel, "LevelDB": LevelDBModel, "ImageData": ImageModel, "real labels": RealLabelsModel, "AnnotatedData": AnnotatedModel,
-          "WindowData": WindowModel, "HDF5Data": HDF5Model, "HDF5Data in order": OrderedHDF5Model}
+          "WindowData": WindowModel, "VideoData": VideoModel, "HDF5Data": HDF5Model, "HDF5Data in order": OrderedHDF5Model}

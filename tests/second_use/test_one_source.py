@@ -369,7 +369,7 @@ SEQUENCES = {
         [(m.mode(CPU, 3), m.mode(GPU, 3)) for _ in range(6)])),
     "another seed at the same position": (["Data", "ImageData", "AnnotatedData", "WindowData", "HDF5Data"], False, lambda m: (
         m.forward(2), m.seek(1 << 40, None, 3))),
-    "the same on a GPU": (["Data", "AnnotatedData"], True, lambda m: (m.forward(2), m.seek(6, None, 3))),
+    "the same on a GPU": (["Data", "AnnotatedData", "VideoData"], True, lambda m: (m.forward(2), m.seek(6, None, 3))),
     "a state at the end of a file": (["HDF5Data", "HDF5Data in order"], False, lambda m: (
         [(m.forward(1), m.save()) for _ in range(4)], m.restore(0, 5), m.restore(1, 5), m.restore(4, 5), m.restore(2, 5))),
     "a state that does not fit": (["HDF5Data"], False, lambda m: (m.forward(1), m.fail_to_restore({"seed": 77, "position": "9"}), m.forward(2))),
@@ -377,7 +377,7 @@ SEQUENCES = {
         [(m.release(), m.fail_by_a_file(name, 3)) for name in ("b", "c", "a")])),
     "a state behind an error in the first batch": (["HDF5Data in order"], False, lambda m: (
         m.batch_size(4), m.fail_by_a_file("b", 1, 0), m.forward(2))),
-    "a record that can be read again": (["Data", "ImageData"], False, lambda m: (
+    "a record that can be read again": (["Data", "ImageData", "VideoData"], False, lambda m: (
         m.forward(1), m.fail(2, DataError("broken"), 2, True), m.fail(0, OutOfMemoryError("broken"), 1, True))),
     "the same on a GPU, after the batches before it": (["Data", "WindowData"], True, lambda m: (
         m.forward(1), m.fail(5, DataError("broken"), 2, True), m.fail(4, OutOfMemoryError("broken"), 1, True))),

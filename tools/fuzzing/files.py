@@ -94,6 +94,7 @@ class Folder:
         net.save("model.caffemodel")
         net.save_hdf5("model.h5")
         write_secret([blob.shape for blob in net.learnable_params])
+        write_video("film.avi")
         self._contents = {path: Path(path).read_bytes() for path in _files(".")}
         self._stamps = self._look()
 
@@ -131,6 +132,14 @@ def write_lmdb(path, records):
     with lmdb.open(path, map_size=1 << 20, lock=False, sync=False) as env, env.begin(write=True) as transaction:
         for i, record in enumerate(records):
             transaction.put(f"{i:08d}".encode(), record)
+
+
+def write_video(path):
+    """Write a film of a few frames."""
+    writer = cv2.VideoWriter(path, cv2.VideoWriter_fourcc(*"MJPG"), 10.0, (16, 12))
+    for i in range(3):
+        writer.write(np.full((12, 16, 3), 40 * i, np.uint8))
+    writer.release()
 
 
 def mean_seed(shape):

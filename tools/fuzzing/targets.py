@@ -357,6 +357,40 @@ class Amplified(Kind):
             os.remove(path)
 
 
+class Videos(Kind):
+    """The file of the layer VideoData: a playlist of others under any name, the name of a numbered sequence, or a film."""
+
+    extension, share = "video", 0.3
+    names = (b"images/%d.png", b"images/%01d.png", b"images/%s%s%n", b"images/0.png", b"%d", b"concat:film.avi|film.avi", b"images",
+             b"list.txt", b"mean.binaryproto", b"file:film.avi")
+    lists = (b"#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:5\n#EXTINF:1.0,\nfilm.avi\n#EXT-X-ENDLIST\n",
+             b"#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\ncase.video\n", b"#EXTM3U\nfilm.avi\nimages/0.png\n",
+             b"ffconcat version 1.0\nfile film.avi\nduration 1\nfile film.avi\n", b"ffconcat version 1.0\nfile 'images/0.png'\n",
+             b"ffconcat version 1.0\nfile case.video\n")
+
+    def case(self, rng):
+        kind = rng.randrange(4)
+        if kind == 0:
+            return rng.choice(self.names)
+        if kind == 1:
+            return octets.mutate(Path("film.avi").read_bytes(), rng)
+        playlist = rng.choice(self.lists)
+        return harmless(octets.mutate(playlist, rng) if kind == 2 else playlist)
+
+    def run(self, data):
+        Path("case.video").write_bytes(data)
+        path = data.decode() if data in self.names else "case.video"
+        Path("case.prototxt").write_text(f"""layer {{ name: "v" type: "VideoData" top: "data"
+          data_param {{ batch_size: 2 prefetch: 1 }} video_data_param {{ video_type: VIDEO video_file: "{path}" }} }}""")
+        try:
+            minicaffe.Net("case.prototxt", minicaffe.TRAIN, trusted=False)
+        except minicaffe.errors.ConfigError:
+            pass
+        else:
+            raise AssertionError("a net that is not trusted has opened a video")
+        run_net("case.prototxt", minicaffe.TRAIN)
+
+
 class OnnxModels(Kind):
     """Models of ONNX that become nets."""
 
@@ -417,7 +451,7 @@ def kinds():
     onnx = {"onnx": OnnxModels()} if find_spec("onnx") and find_spec("onnxruntime") else {}
     return {"net": Nets(), "solver": Solvers(), "weights": Weights(), "hdf5weights": HDF5Weights(), "state": States(),
             "hdf5state": HDF5States(), "mean": Means(), "slots": Slots(), "datum": Datums(), "hdf5data": HDF5Files(),
-            "list": Lists(), "amplified": Amplified(), **onnx}
+            "list": Lists(), "video": Videos(), "amplified": Amplified(), **onnx}
 
 
 def make(all_kinds, chosen, seed, number):

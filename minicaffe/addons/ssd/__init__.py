@@ -10,6 +10,7 @@ LAYERS = {
     "PriorBox": f"{__name__}.prior_box:PriorBoxLayer",
     "PriorBoxClustered": f"{__name__}.prior_box:PriorBoxClusteredLayer",
     "SmoothL1Loss": f"{__name__}.smooth_l1_loss:SmoothL1LossLayer",
+    "VideoData": f"{__name__}.video_data:VideoDataLayer",
 }
 COMMANDS = {
     "detect": ("Use a trained net", f"{__name__}.detect:detect", "Find boxes on pictures by a net of SSD.", "parallel"),

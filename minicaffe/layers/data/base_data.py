@@ -1,4 +1,4 @@
-"""Base of the layers with a prefetch thread: Data, AnnotatedData, ImageData, WindowData (Caffe base_data_layer.cpp).
+"""Base of the layers with a prefetch thread: Data, AnnotatedData, ImageData, WindowData, VideoData (Caffe base_data_layer.cpp).
 
 The arrays of the thread become the tops' memory without a copy. In GPU mode they are page-locked, and the next batch is copied to
 the device on a separate stream while the current one is computed (data/upload.py). Different from Caffe: random draws depend on

@@ -1,0 +1,206 @@
+"""VideoData: frames of a file that the test writes; a camera only in that there is none."""
+
+import numpy as np
+import pytest
+
+cv2 = pytest.importorskip("cv2")
+
+from pictures import batch, planes, source_net  # noqa: E402
+
+from minicaffe.blob import Dtype  # noqa: E402
+from minicaffe.common import TEST  # noqa: E402
+from minicaffe.errors import ConfigError, DataError, Error, FileError  # noqa: E402
+
+
+def text(fields, size=1, transform="", top='top: "data" top: "label"'):
+    return (f'layer {{ name: "v" type: "VideoData" {top} data_param {{ batch_size: {size} }} video_data_param {{ {fields} }} '
+            f"transform_param {{ {transform} }} }}")
+
+
+@pytest.fixture
+def video(tmp_path, monkeypatch):
+    """Seven frames of 32 x 48 in ``film.avi`` in the working directory, as OpenCV reads them."""
+    monkeypatch.chdir(tmp_path)
+    writer = cv2.VideoWriter("film.avi", cv2.VideoWriter_fourcc(*"MJPG"), 10.0, (48, 32))
+    assert writer.isOpened()
+    for i in range(7):
+        frame = np.full((32, 48, 3), 30 * i, np.uint8)
+        frame[:, :24, 2] = 200
+        writer.write(frame)
+    writer.release()
+    capture = cv2.VideoCapture("film.avi")
+    frames = [capture.read()[1] for _ in range(7)]
+    assert not capture.read()[0] and [round(frame[:, 24:].mean() / 30) for frame in frames] == list(range(7))
+    return frames
+
+
+FILE = 'video_type: VIDEO video_file: "film.avi"'
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+def test_frames_in_order_round_and_round(video, dtype):
+    net = source_net(text(FILE, 3), dtype)
+    assert net.tops[0][0].shape == (3, 3, 32, 48) and net.tops[0][1].shape == (3,)
+    for k in range(5):
+        data, labels = batch(net)
+        np.testing.assert_array_equal(data, planes([video[(3 * k + i) % 7] for i in range(3)]))
+        assert (labels == 0).all()
+
+
+def test_skipped_frames(video):
+    net = source_net(text(f"{FILE} skip_frames: 2", 2))
+    for k in range(4):
+        np.testing.assert_array_equal(batch(net)[0], planes([video[3 * (2 * k + i) % 7] for i in range(2)]))
+
+
+def test_transformed(video):
+    net = source_net(text(FILE, 2, "scale: 0.5 mean_value: 10 crop_size: 16 resize_param { height: 20 width: 30 } "
+                                   "noise_param { inverse: true }", 'top: "data"'), phase=TEST)
+    net.forward_from_to(0, 0)
+    wanted = [(255 - cv2.resize(frame, (30, 20)))[2:18, 7:23] for frame in video[:2]]
+    np.testing.assert_array_equal(net.tops[0][0].cpu_data, (planes(wanted) - 10) * 0.5)
+
+
+def test_a_resumed_run_goes_on(video):
+    net = source_net(text(f"{FILE} skip_frames: 1", 2, "mirror: true"))
+    batch(net)
+    state = net.layers[0].get_state()
+    wanted = [batch(net)[0] for _ in range(4)]
+    other = source_net(text(f"{FILE} skip_frames: 1", 2, "mirror: true"), seed=9)
+    other.layers[0].set_state(state)
+    for data in wanted:
+        np.testing.assert_array_equal(batch(other)[0], data)
+
+
+@pytest.mark.parametrize("fields, size, error, message", [
+    (FILE, 0, ConfigError, "data_param.batch_size: must be at least 1, got 0"),
+    ("video_type: VIDEO", 1, ConfigError, "video_data_param.video_file: must be given for video_type: VIDEO"),
+    ('video_type: VIDEO video_file: "nowhere.avi"', 1, FileError, "video_data_param.video_file: nowhere.avi: no such video file"),
+    ('video_type: VIDEO video_file: "text.avi"', 1, FileError, "video_data_param.video_file: text.avi: OpenCV cannot open it; check its format"),
+    ("device_id: -1", 1, ConfigError, "video_data_param.device_id: must be at least 0, got -1"),
+    ("device_id: 63", 1, FileError, "video_data_param.device_id: camera 63: OpenCV cannot open it; check device_id"),
+])
+def test_wrong(video, fields, size, error, message):
+    with open("text.avi", "w") as file:
+        file.write("no film")
+    with pytest.raises(error, match=rf"test.prototxt.*layer 'v' \(VideoData\): {message}"):
+        source_net(text(fields, size))
+
+
+def test_wrong_transform(video):
+    with pytest.raises(Error, match=r"layer 'v' \(VideoData\): .*film.avi: record 0: transform_param.crop_size: must be at most height"):
+        source_net(text(FILE, 1, "crop_size: 40"))
+
+
+def test_a_file_that_goes_away(video, tmp_path):
+    net = source_net(text(FILE, 4))
+    (tmp_path / "film.avi").write_bytes(b"")
+    with pytest.raises((FileError, DataError), match="film.avi.*OpenCV cannot open it"):
+        batch(net)
+
+
+def test_untrusted(video, tmp_path):
+    (tmp_path / "list.avi").write_text(f"ffconcat version 1.0\nfile '{tmp_path}/film.avi'\n")
+    cv2.imwrite("p_001.png", video[1])
+    for name, rule in (("film.avi", "asks for a video, which may be a playlist"), ("list.avi", "asks for a video"),
+                       ("p_%03d.png", "asks for a video"), ("/film.avi", "asks to read '/film.avi' outside the working")):
+        with pytest.raises(ConfigError, match=f"video_data_param.video_file: the net is not trusted, and {rule}"):
+            source_net(text(f'video_type: VIDEO video_file: "{name}"'), trusted=False)
+    with pytest.raises(ConfigError, match="video_data_param.device_id: the net is not trusted, and asks for a camera"):
+        source_net(text(""), trusted=False)
+
+
+def test_a_frame_that_does_not_fit_a_field_is_named_with_it(video):
+    with pytest.raises(Error, match=r"film.avi: .*record 0: transform_param.mean_value: give one value, or one for each of the 3"):
+        batch(source_net(text(FILE, 2, "mean_value: 1 mean_value: 2")))
+
+
+class Capture:
+    """Frames 0, 1, ... of a camera; counts what is grabbed and decoded."""
+
+    def __init__(self):
+        self.grabbed, self.decoded, self.released = 0, [], 0
+
+    def isOpened(self):
+        return True
+
+    def grab(self):
+        self.grabbed += 1
+        return True
+
+    def retrieve(self):
+        self.decoded.append(self.grabbed - 1)
+        return True, np.full((2, 3, 3), self.grabbed - 1, np.uint8)
+
+    def release(self):
+        self.released += 1
+
+
+def reader_of(video, monkeypatch, skip):
+    from minicaffe.addons.ssd.video_batches import VideoBatches
+    from minicaffe.data.augment import Augmenter
+    from minicaffe.data.transform import Transformer
+    from minicaffe.proto import caffe_pb2
+    param, capture = caffe_pb2.TransformationParameter(), Capture()
+    monkeypatch.setattr(VideoBatches, "_opened", lambda reader: capture)
+    return VideoBatches(video, Transformer(param, TEST), Augmenter(param), skip), capture
+
+
+@pytest.mark.parametrize("skip", [0, 2])
+@pytest.mark.parametrize("start", [0, 5])
+def test_a_camera_gives_its_next_frames_whatever_their_number(monkeypatch, skip, start):
+    reader, capture = reader_of(0, monkeypatch, skip)
+    reader.open(start)
+    assert capture.grabbed == 0
+    batch = reader._load(range(start, start + 6, 3))        # of every third record: a camera has no others to pass over
+    assert capture.decoded == [0, skip + 1] and batch.shape == (2, 3, 2, 3)
+    reader._load(range(start + 6, start + 9))
+    assert capture.decoded == [(skip + 1) * i for i in range(5)] and capture.grabbed == 4 * (skip + 1) + 1
+    reader.close()
+    reader.close()
+    assert capture.released == 1
+
+
+def test_a_camera_is_free_after_its_shape_is_known(monkeypatch):
+    """Another program may use it until the thread opens it again."""
+    reader, capture = reader_of(1, monkeypatch, 0)
+    reader.close()      # that was never opened
+    assert reader.infer_shape() == (3, 2, 3) and capture.released == 1
+    reader.open(0)
+    reader._load(range(2))
+    assert capture.released == 1
+    reader.close()
+    assert capture.released == 2
+
+
+def test_a_file_that_starts_over_is_closed_before(monkeypatch):
+    class Short(Capture):
+        def grab(self):
+            return super().grab() and self.grabbed <= 2
+
+    reader, _ = reader_of("film", monkeypatch, 0)
+    opened = []
+    monkeypatch.setattr(type(reader), "_opened", lambda reader: (opened.append(Short()), opened[-1])[1])
+    reader.open(0)
+    reader._load(range(5))
+    reader.close()
+    assert [(capture.decoded, capture.released) for capture in opened] == [([0, 1], 1), ([0, 1], 1), ([0], 1)]
+
+
+@pytest.mark.parametrize("skip", [0, 2])
+def test_frames_of_a_file_that_no_batch_has_are_not_decoded(monkeypatch, skip):
+    reader, capture = reader_of("film", monkeypatch, skip)
+    reader.open(4)
+    reader._load(range(4, 12, 3))
+    reader._load(range(13, 15))
+    assert capture.decoded == [(skip + 1) * i for i in (4, 7, 10, 13, 14)] and capture.grabbed == 14 * (skip + 1) + 1
+
+
+def test_a_frame_of_another_size_is_named_with_its_number(monkeypatch):
+    reader, capture = reader_of("film", monkeypatch, 0)
+    monkeypatch.setattr(capture, "retrieve", lambda: (True, np.zeros((2 + (capture.grabbed > 9), 3, 3), np.uint8)))
+    reader.open(4)
+    reader._load(range(4, 6))
+    with pytest.raises(DataError) as caught:
+        reader._load(range(6, 12, 3))
+    assert str(caught.value).startswith("film: record 9: is 3 x 3 x 3, the first of the batch is 3 x 2 x 3; use batch_size: 1")
