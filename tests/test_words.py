@@ -24,7 +24,7 @@ def test_the_checkout_passes(words, capsys):
 
 def test_all_places_are_read(words):
     names = {name.as_posix() for name in words.files()}
-    assert {"README.md", ".ci/run", "docs/course/README.md", "minicaffe/blob.pyx", "minicaffe/__init__.pyi", "minicaffe/addons/trace/view/page.js",
+    assert {"README.md", ".ci/run", "docs/course/README.md", "minicaffe/blob.pyx", "minicaffe/blob.pyi", "minicaffe/addons/trace/view/page.js",
             "tools/gpu_check", "tools/limits.py", "tests/test_blob.py"} <= names
     assert not words.SKIPPED & names and all((ROOT / name).is_file() for name in words.SKIPPED)
 

@@ -33,8 +33,7 @@ class VideoBatches:
 
     def fill(self, numbers, buffer):
         """Put the frames `numbers` into `buffer`; of a camera the next frames, with these numbers for random draws."""
-        batch = self._load(numbers)
-        batch.write(*buffer.reshape(batch.shape), numbers.start, numbers.step)
+        buffer.write(self._load(numbers), numbers)
 
     def close(self):
         """Release the video."""

@@ -5,6 +5,7 @@ same frame. A net that came with ``trusted=False`` reads no video: FFmpeg follow
 ``p_%03d.png`` for all files of that pattern.
 """
 
+from minicaffe.addons.ssd.augment import Augmenter
 from minicaffe.addons.ssd.video_batches import VideoBatches
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, in_field
@@ -45,4 +46,5 @@ class VideoDataLayer(PrefetchingLayer):
     def make_batches(self):
         param = self.param.video_data_param
         video = param.video_file if self.numbered else param.device_id
-        return VideoBatches(video, self.transformer(), self.augmenter(), param.skip_frames)
+        return VideoBatches(video, self.transformer(), Augmenter(self.param.transform_param, seed=self.seed),
+                            param.skip_frames)

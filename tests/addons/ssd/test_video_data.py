@@ -137,8 +137,8 @@ class Capture:
 
 
 def reader_of(video, monkeypatch, skip):
+    from minicaffe.addons.ssd.augment import Augmenter
     from minicaffe.addons.ssd.video_batches import VideoBatches
-    from minicaffe.data.augment import Augmenter
     from minicaffe.data.transform import Transformer
     from minicaffe.proto import caffe_pb2
     param, capture = caffe_pb2.TransformationParameter(), Capture()
