@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from minicaffe.cli import bars, options
-from minicaffe.cli.inputs import MOST_NAMES, ext_option, left_out_text
+from minicaffe.cli.inputs import ext_option, left_out_text
 from minicaffe.cli.pictures import sheet, to_rgb, write_png
 from minicaffe.data.class_folders import convert_folders
 from minicaffe.data.convert import compute_mean, convert_images
@@ -137,9 +137,6 @@ def _print_folder_results(db, made, backend):
     click.echo(f"{db}/mean.binaryproto: {', '.join(f'{value:g}' for value in made.mean)}")
     if made.unreadable:
         click.echo(f"{made.unreadable} pictures could not be read")
-    if made.inner:
-        few = ", ".join(list(made.inner)[:MOST_NAMES]) + ", ..." * (len(made.inner) > MOST_NAMES)
-        click.echo(f"{sum(made.inner.values())} pictures are in folders inside the classes' folders and count for these: {few}")
     if made.left_out:
         click.echo(f"{left_out_text(made.left_out)}; they are in no class, of another kind (--ext), or links to folders")
 

@@ -13,7 +13,7 @@ from minicaffe.data.datasets import raw_datum
 from minicaffe.data.datum import opencv
 from minicaffe.data.db import new_database
 from minicaffe.data.image_list import ImageList, decode_picture, read_content
-from minicaffe.data.real_labels import label_fields
+from minicaffe.data.numbers import label_fields
 from minicaffe.data.transform import Transformer
 from minicaffe.errors import ConfigError, DataError, FileError, ShapeError
 from minicaffe.memory.budget import check_bytes

@@ -23,7 +23,7 @@ import numpy as np
 
 from minicaffe.data.db import new_database
 from minicaffe.data.download import fetch
-from minicaffe.data.real_labels import label_fields
+from minicaffe.data.numbers import label_fields
 from minicaffe.errors import ConfigError, DataError, FileError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import check_free

@@ -9,7 +9,6 @@ number of times (two nets, two layers).
 
 import contextlib
 import os
-import shutil
 from pathlib import Path
 
 from minicaffe.data.db_leveldb import LevelDB
@@ -102,10 +101,6 @@ def new_folder(path, force=False):
         growing = folder / path.name
         yield growing
         if os.path.lexists(path):
-            old = path.with_name(f".{path.name}.{os.getpid()}.old")
-            path.rename(old)
-            growing.rename(path)
-            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
-        else:
-            growing.rename(path)
+            path.rename(folder / f"{path.name}.old")    # removed with `folder`
+        growing.rename(path)
 

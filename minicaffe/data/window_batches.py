@@ -11,7 +11,7 @@ import numpy as np
 
 from minicaffe.data.datum import opencv
 from minicaffe.data.image_list import decode_picture, read_content
-from minicaffe.data.integers import integer
+from minicaffe.data.numbers import integer
 from minicaffe.data.transform import draw
 from minicaffe.errors import DataError, located, shown
 from minicaffe.proto.files import read_lines

@@ -261,7 +261,7 @@ def test_no_records(make_db, backend):
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"nonsense" * 2000])
 def test_data_mdb_of_other_content(tmp_path, content):
     (tmp_path / "data.mdb").write_bytes(content)
-    with pytest.raises(FileError, match="is not a readable LMDB|its data.mdb is (empty|text), where the data file of an LMDB database is expected"):
+    with pytest.raises(FileError, match="is not a readable LMDB"):
         open_db(tmp_path, "LMDB")
 
 
