@@ -25,30 +25,13 @@ def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, r
     In it: ``train_lmdb`` and ``test_lmdb`` (or ``..._leveldb``), shuffled, with `test_share` of each class in the latter;
     ``labels.txt``, whose line n (from 0) names class n, in alphabetical order; ``mean.binaryproto`` of the training pictures.
 
-    Parameters
-    ----------
-    root, path : str or Path
-    test_share : float
-        At least 0 and below 1. A class of two or more pictures has at least one in each database, a single picture is for training.
-        With 0 there is no database for tests.
-    test_from : str or Path, optional
-        Such a folder with the pictures for tests, instead of a share.
-    seed : int
-        Of the shuffling: the same pictures and seed give the same databases.
-    endings : sequence of str
-        Extensions of pictures, in small letters; files of other kinds are left out.
-    backend, gray, resize_width, resize_height, encoded, encode_type, force, progress
-        As for `minicaffe.data.convert.convert_images`; without a size all pictures must have one.
+    A class of two or more pictures has at least one in each database, a single picture is for training. With `test_share` 0 there
+    is no database for tests; `test_from` is such a folder with the pictures for tests instead of a share. The same pictures and
+    `seed` give the same databases. `endings` are extensions of pictures, in small letters; other files are left out. All other
+    parameters are as of `minicaffe.data.convert.convert_images`; without a size all pictures must have one.
 
-    Returns
-    -------
-    FolderConversion
-
-    Raises
-    ------
-    ConfigError, FileError, DataError
-        `root` or `test_from` is not such a folder, one lies in the other, a class has no pictures, or no pictures for training;
-        pictures differ in size.
+    Raises ConfigError, FileError or DataError if `root` or `test_from` is not such a folder, one lies in the other, a class has no
+    pictures, none is left for training or tests, or pictures differ in size.
     """
     if not 0 <= test_share < 1:
         raise ConfigError(f"must be at least 0 and below 1, got {test_share:g}", field="test_share")

@@ -22,29 +22,11 @@ KINDS = (LevelDB, LMDB)  # index: caffe_pb2.DataParameter.DB
 
 
 def open_db(source, backend, mode="r"):
-    """Open the database `source`.
+    """Return the `Database` in the folder `source`; with `mode` "w" create it: then `source` must not exist.
 
-    Parameters
-    ----------
-    source : str or Path
-        The directory of the database.
-    backend : str or int
-        ``"LMDB"`` or ``"LEVELDB"`` in any case, or the number that ``data_param.backend`` holds.
-    mode : {"r", "w"}
-        Read an existing database, or create one: then `source` must not exist.
-
-    Returns
-    -------
-    Database
-
-    Raises
-    ------
-    FileError
-        Nothing there, something else there, cut off, or (mode ``"w"``) something there already.
-    DataError
-        No records.
-    DependencyError
-        The package for `backend` is not installed.
+    `backend` is ``"LMDB"`` or ``"LEVELDB"`` in any case, or the number that ``data_param.backend`` holds. Raises FileError if
+    nothing or something else is there, or it is cut off; DataError if it has no records; DependencyError if its package is not
+    installed.
     """
     source = path_of(source)
     kind = backend_class(backend)
