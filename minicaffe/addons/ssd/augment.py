@@ -70,21 +70,18 @@ class Augmenter:
         return np.random.Generator(np.random.Philox(key=np.array([self.seed, number & 0xFFFFFFFFFFFFFFFF], np.uint64)))
 
     def picture(self, image, number):
-        """Return a picture without objects, (H, W) or (H, W, C), after all steps but the batch samplers, which need objects."""
-        return self._steps(image.reshape(*image.shape[:2], -1), np.zeros((0, 7)), number, None)[0]
+        """Return a picture without objects, (H, W) or (H, W, C), after all steps."""
+        return self(image.reshape(*image.shape[:2], -1), np.zeros((0, 7)), number)[0]
 
     def __call__(self, image, objects, number):
         """Return the picture and the objects that are left after all steps; boxes may reach over the edge."""
-        return self._steps(image, objects, number, self.samplers)
-
-    def _steps(self, image, objects, number, samplers):
         param, random = self.param, self.random(number)
         if param.HasField("distort_param"):
             image = distort(param.distort_param, image, random)
         if param.HasField("expand_param"):
             image, objects = self._expand(image, objects, random)
-        if samplers:
-            image, objects = self._sample(image, objects, samplers, random)
+        if self.samplers:
+            image, objects = self._sample(image, objects, random)
         if param.HasField("resize_param") and random.random() < param.resize_param.prob:
             frame = content_box(param.resize_param, *image.shape[:2])
             image = resize_picture(param.resize_param, image, random)
@@ -113,9 +110,9 @@ class Augmenter:
         return larger, self.project(objects, np.array([-left / width, -top / height, (columns - left) / width,
                                                        (rows - top) / height]))
 
-    def _sample(self, image, objects, samplers, random):
+    def _sample(self, image, objects, random):
         """Cut out one of the parts that the samplers find, if there is any."""
-        part = samplers.draw(np.ascontiguousarray(objects[:, BOX_COLUMNS]), int(random.integers(2**64, dtype=np.uint64)))
+        part = self.samplers.draw(np.ascontiguousarray(objects[:, BOX_COLUMNS]), int(random.integers(2**64, dtype=np.uint64)))
         if part is None:
             return image, objects
         height, width = image.shape[:2]
