@@ -183,8 +183,8 @@ def read_idx(path, axes):
 def read_cifar(directory, split):
     """Read pictures, uint8 (N, 3, 32, 32), and labels, uint8 (N,), of CIFAR-10's binary version."""
     names = [f"data_batch_{i}.bin" for i in range(1, 6)] if split == "train" else ["test_batch.bin"]
-    images, labels = zip(*(_parse_cifar(*_cifar_bytes(directory, name)) for name in names), strict=True)
-    return np.concatenate(images), np.concatenate(labels)
+    records = np.concatenate([_parse_cifar(*_cifar_bytes(directory, name)) for name in names])
+    return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
 
 
 def _cifar_bytes(directory, name):
@@ -215,7 +215,7 @@ def _parse_cifar(content, name):
         )
     records = np.frombuffer(content, np.uint8).reshape(count, CIFAR_RECORD)
     _check_labels(records[:, 0], name)
-    return records[:, 1:].reshape(count, 3, 32, 32), records[:, 0]
+    return records
 
 
 def _check_labels(labels, path):

@@ -57,18 +57,9 @@ cdef extern from "minicaffe/data/pixels.hpp" namespace "mc" nogil:
 
 
 def draw(seed, ordinal, which, n):
-    """Return the random integer in [0, n) that record `ordinal` gets.
+    """Return the random integer in [0, n), n up to 2**32, that record `ordinal`, counted from the start of training, gets.
 
-    Parameters
-    ----------
-    seed : int
-        The lower 64 bits are used.
-    ordinal : int
-        Number of the record since the start of training, from 0.
-    which : int
-        0 mirror (n = 2), 1 first row of the crop, 2 first column.
-    n : int
-        1 to 2**32.
+    `which`: 0 mirror (n = 2), 1 first row of the crop, 2 first column. The lower 64 bits of `seed` are used.
     """
     return draw_below(<uint64_t>(seed & 0xFFFFFFFFFFFFFFFF), <uint64_t>(ordinal & 0xFFFFFFFFFFFFFFFF), which, n)
 

@@ -31,18 +31,13 @@ CLAHE_LIMIT = 4.0
 Resize = caffe_pb2.ResizeParameter
 
 
-def augmenter(param, seed):
-    """Return the `Augmenter` of a data layer of the core (minicaffe/proto/unknown.py)."""
-    return Augmenter(param, seed=seed)
-
-
 class Augmenter:
     """Applies the steps; its state is constant.
 
     The lower 64 bits of `seed` are used. Raises ConfigError with the field of the TransformationParameter that is out of range.
     """
 
-    def __init__(self, param, samplers=None, seed=0):
+    def __init__(self, param, seed=0, samplers=None):
         self.param, self.samplers = param, samplers
         self.seed = seed & 0xFFFFFFFFFFFFFFFF
         if param.HasField("resize_param"):
@@ -307,3 +302,6 @@ def _need_bytes(image, field):
 def _need_colour(image, field):
     if image.shape[2] != 3:
         raise DataError(f"holds a picture of {image.shape[2]} channels; {field} needs 3")
+
+
+augmenter = Augmenter   # of data layers of the core (minicaffe/proto/unknown.py)
