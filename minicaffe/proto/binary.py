@@ -102,8 +102,6 @@ def read_blob(path):
     """Read a file that holds one BlobProto (mean image, infogain matrix) and return its `StoredBlob`."""
     data = map_bytes(path)
     with _naming_kind(data, path, "a single blob (binaryproto)", "mean"):
-        if not len(data):
-            raise DataError("is empty")
         blob = parse_blob(data)
         if not blob.data.size:
             raise DataError(f"holds a blob of shape {shown(blob.shape)} without numbers; fetch the file again")

@@ -77,7 +77,7 @@ def test_images_with_all_options(tmp_path, leveldb):
     assert result.exit_code == 0, result.stderr
     assert result.stdout == f"{tmp_path}/db: 1 records, 1 pictures could not be read\n"
     with open_db(tmp_path / "db", "leveldb") as db:
-        message = caffe_pb2.Datum.FromString(bytes(db.cursor().next()[1]))
+        message = caffe_pb2.Datum.FromString(bytes(db.cursor().read(1)[0][1]))
     assert cv2.imdecode(np.frombuffer(message.data, np.uint8), -1).shape == (2, 3)
 
 

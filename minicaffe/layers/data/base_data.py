@@ -14,7 +14,7 @@ from minicaffe.common import caffe
 from minicaffe.data.prefetch import Prefetcher
 from minicaffe.data.transform import Transformer
 from minicaffe.data.upload import DeviceUpload, pinned_array
-from minicaffe.errors import ConfigError, DataError, Error, FileError, in_field
+from minicaffe.errors import ConfigError, DataError, FileError, in_field
 from minicaffe.layers.base.checks import state_numbers
 from minicaffe.layers.data.sources import NumberedSource
 from minicaffe.memory.budget import check_bytes
@@ -29,8 +29,8 @@ DEFAULT_DEPTH = 4  # of data_param.prefetch; the memory of a larger depth is com
 class PrefetchingLayer(NumberedSource):
     """Tops: data (batch, channels, height, width), and label (batch,) where the type has it, or (batch, label_size).
 
-    A subclass defines `batch_field`; `prepare`, which reads the layer's other parameters and returns the shape of a record; and
-    `make_batches`.
+    A subclass defines `batch_field`; ``prepare()``, which reads the layer's other parameters and returns the shape of a record of
+    the first batch; and ``make_batches()``, which returns a new batch reader (data/prefetch.py) for the current `seed`.
 
     Attributes
     ----------
@@ -49,14 +49,6 @@ class PrefetchingLayer(NumberedSource):
         """Raise ConfigError unless the net may read what `make_batches` opens; called again before it, as links may change."""
         if self.param.transform_param.mean_file:
             caffe.check_path(self.param.transform_param.mean_file, "transform_param.mean_file")
-
-    def prepare(self):
-        """Read and check the parameters; return the shape of a record of the first batch."""
-        raise Error(f"layer type {self.type} does not define prepare()")
-
-    def make_batches(self):
-        """Return a new batch reader (data/prefetch.py) for the current `seed`."""
-        raise Error(f"layer type {self.type} does not define make_batches()")
 
     def transformer(self):
         """Return the Transformer, which crops and mirrors, for the current `seed`."""
