@@ -60,17 +60,14 @@ class Augmenter:
             check_probability(emit, "emit_overlap", "transform_param.emit_constraint")
         self.border_colour = _mean_colour(param)
 
-    def random(self, number):
-        """Return the generator of record `number`."""
-        return np.random.Generator(np.random.Philox(key=np.array([self.seed, number & 0xFFFFFFFFFFFFFFFF], np.uint64)))
-
     def picture(self, image, number):
         """Return a picture without objects, (H, W) or (H, W, C), after all steps."""
         return self(image.reshape(*image.shape[:2], -1), np.zeros((0, 7)), number)[0]
 
     def __call__(self, image, objects, number):
         """Return the picture and the objects that are left after all steps; boxes may reach over the edge."""
-        param, random = self.param, self.random(number)
+        param, key = self.param, np.array([self.seed, number & 0xFFFFFFFFFFFFFFFF], np.uint64)
+        random = np.random.Generator(np.random.Philox(key=key))
         if param.HasField("distort_param"):
             image = distort(param.distort_param, image, random)
         if param.HasField("expand_param"):

@@ -15,7 +15,7 @@ from minicaffe.data.prefetch import Prefetcher
 from minicaffe.data.transform import Transformer
 from minicaffe.data.upload import DeviceUpload, pinned_array
 from minicaffe.errors import ConfigError, DataError, FileError, in_field
-from minicaffe.layers.base.checks import state_numbers
+from minicaffe.layers.base.checks import check_size, state_numbers
 from minicaffe.layers.data.sources import NumberedSource
 from minicaffe.memory.budget import check_bytes
 from minicaffe.proto import unknown
@@ -60,8 +60,7 @@ class PrefetchingLayer(NumberedSource):
 
     def layer_setup(self, bottom, top):
         depth = self.param.data_param.prefetch
-        if depth < 1:
-            raise ConfigError(f"must be at least 1, got {depth}", field="data_param.prefetch")
+        check_size(depth, "data_param.prefetch")
         self.seed = self.generator.seed ^ self.generator.reserve_counters() << 32
         self.upload = None  # in GPU mode: of the next batch
         self.prefetcher = None  # started by the first forward, so that a restored position costs no reading
@@ -69,8 +68,7 @@ class PrefetchingLayer(NumberedSource):
         self.within = caffe.within
         self.check_files()
         self.batch_size = attrgetter(self.batch_field)(self.param)
-        if self.batch_size < 1:
-            raise ConfigError(f"must be at least 1, got {self.batch_size}", field=self.batch_field)
+        check_size(self.batch_size, self.batch_field)
         self.label_size = self._label_size()
         shape = self.prepare()
         with in_field(self.batch_field):

@@ -88,8 +88,6 @@ def first_record(param, look):
             raise
         except Error as error:
             raise db.locate(error, 0, key)
-        finally:
-            del record  # it points into the database
 
 
 def check_database(param):
