@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from minicaffe.cli import bars, options
-from minicaffe.cli.inputs import MOST_NAMES, ext_option, left_out_text
+from minicaffe.cli.inputs import ext_option, left_out_text
 from minicaffe.cli.pictures import sheet, to_rgb, write_png
 from minicaffe.data.class_folders import convert_folders
 from minicaffe.data.convert import compute_mean, convert_images
@@ -137,9 +137,6 @@ def _print_folder_results(db, made, backend):
     click.echo(f"{db}/mean.binaryproto: {', '.join(f'{value:g}' for value in made.mean)}")
     if made.unreadable:
         click.echo(f"{made.unreadable} pictures could not be read")
-    if made.inner:
-        few = ", ".join(list(made.inner)[:MOST_NAMES]) + ", ..." * (len(made.inner) > MOST_NAMES)
-        click.echo(f"{sum(made.inner.values())} pictures are in folders inside the classes' folders and count for these: {few}")
     if made.left_out:
         click.echo(f"{left_out_text(made.left_out)}; they are in no class, of another kind (--ext), or links to folders")
 
@@ -171,11 +168,10 @@ def mean(db, out, backend, force):
 def info(db, backend, png, force):
     """Show what DB holds: number of records, shapes, encodings, labels; with --png the first pictures."""
     options.check_outputs(png, force=force)
-    shapes, kinds, labels, reals, first = Counter(), Counter(), Counter(), {}, []  # reals: count -> records, least, ...
+    shapes, kinds, labels, reals, first = Counter(), Counter(), Counter(), {}, []  # reals: count -> labels of records
     with open_db(db, backend) as database, bars.progress() as progress:
-        cursor, count = database.cursor(), len(database)
-        for number in range(count):
-            key, value = cursor.next()
+        count = len(database)
+        for number, (key, value) in enumerate(database.records()):
             try:
                 record = read_datum(value)
                 if png and len(first) < SHEET_COLUMNS * SHEET_ROWS:
@@ -185,9 +181,7 @@ def info(db, backend, png, force):
             kinds["encoded picture" if record.encoded else "bytes" if record.data else "floats"] += 1
             shapes["in the picture file" if record.encoded else f"{record.channels} x {record.height} x {record.width}"] += 1
             if record.data and record.float_data:
-                values = labels_of(record, len(record.float_data))
-                found, low, high, total = reals.get(len(values), (0, values, values, np.zeros(len(values))))
-                reals[len(values)] = found + 1, np.minimum(low, values), np.maximum(high, values), total + values
+                reals.setdefault(len(record.float_data), []).append(labels_of(record, len(record.float_data)))
             else:
                 labels[record.label] += 1
             if number % 1000 == 999:
@@ -196,10 +190,10 @@ def info(db, backend, png, force):
     console.print(f"{db}: {count} records, {database.backend}", soft_wrap=True)
     console.print("channels x height x width: " + _listing(shapes))
     console.print("content: " + _listing(kinds))
-    for size, (found, low, high, total) in sorted(reals.items()):
-        spans = [f"{a:g} to {b:g}, mean {s / found:g}" for a, b, s in zip(low, high, total, strict=True)][:MOST_LABELS]
+    for size, values in sorted(reals.items()):
+        spans = [f"{one.min():g} to {one.max():g}, mean {one.mean(dtype=float):g}" for one in np.transpose(values)[:MOST_LABELS]]
         spans += ["..."] * (size > MOST_LABELS)
-        console.print(f"real-valued labels: {size} in each of {found} records: {'; '.join(spans)}", soft_wrap=True)
+        console.print(f"real-valued labels: {size} in each of {len(values)} records: {'; '.join(spans)}", soft_wrap=True)
     if labels:
         _show_labels(console, labels)
     if png:

@@ -11,10 +11,10 @@ from minicaffe.data.image_list import PICTURE_ENDINGS, ending
 from minicaffe.data.mean_file import write_mean
 from minicaffe.errors import ConfigError, DataError, FileError
 
-FolderConversion = namedtuple("FolderConversion", "classes train test unreadable left_out inner shape mean")
+FolderConversion = namedtuple("FolderConversion", "classes train test unreadable left_out shape mean")
 FolderConversion.__doc__ = """What `convert_folders` made: names of the classes, records of either database, unreadable pictures (a
-number), paths left out (files beside the class folders, files of other kinds, links to folders), the number of pictures in each
-folder inside a class folder, shape of a picture, mean of each channel."""
+number), paths left out (files beside the class folders, files of other kinds, links to folders), shape of a picture, mean of each
+channel."""
 SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}     # folders of a data set that are no classes
 
 
@@ -25,39 +25,22 @@ def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, r
     In it: ``train_lmdb`` and ``test_lmdb`` (or ``..._leveldb``), shuffled, with `test_share` of each class in the latter;
     ``labels.txt``, whose line n (from 0) names class n, in alphabetical order; ``mean.binaryproto`` of the training pictures.
 
-    Parameters
-    ----------
-    root, path : str or Path
-    test_share : float
-        At least 0 and below 1. A class of two or more pictures has at least one in each database, a single picture is for training.
-        With 0 there is no database for tests.
-    test_from : str or Path, optional
-        Such a folder with the pictures for tests, instead of a share.
-    seed : int
-        Of the shuffling: the same pictures and seed give the same databases.
-    endings : sequence of str
-        Extensions of pictures, in small letters; files of other kinds are left out.
-    backend, gray, resize_width, resize_height, encoded, encode_type, force, progress
-        As for `minicaffe.data.convert.convert_images`; without a size all pictures must have one.
+    A class of two or more pictures has at least one in each database, a single picture is for training. With `test_share` 0 there
+    is no database for tests; `test_from` is such a folder with the pictures for tests instead of a share. The same pictures and
+    `seed` give the same databases. `endings` are extensions of pictures, in small letters; other files are left out. All other
+    parameters are as of `minicaffe.data.convert.convert_images`; without a size all pictures must have one.
 
-    Returns
-    -------
-    FolderConversion
-
-    Raises
-    ------
-    ConfigError, FileError, DataError
-        `root` or `test_from` is not such a folder, one lies in the other, a class has no pictures, or no pictures for training;
-        pictures differ in size.
+    Raises ConfigError, FileError or DataError if `root` or `test_from` is not such a folder, one lies in the other, a class has no
+    pictures, none is left for training or tests, or pictures differ in size.
     """
     if not 0 <= test_share < 1:
         raise ConfigError(f"must be at least 0 and below 1, got {test_share:g}", field="test_share")
     size = resize_size(resize_width, resize_height)
-    classes, left_out, inner = _classes(str(root), endings)
+    classes, left_out = _classes(str(root), endings)
     test_classes = {}
     if test_from is not None:
-        test_share, (test_classes, more_left_out, more_inner) = 0, _classes(str(test_from), endings)
-        left_out, inner = left_out + more_left_out, {**inner, **more_inner}
+        test_share, (test_classes, more) = 0, _classes(str(test_from), endings)
+        left_out += more
         paths = [os.path.realpath(root), os.path.realpath(test_from)]
         if os.path.commonpath(paths) in paths:
             raise ConfigError(f"and {root} hold the same pictures; give folders of which none lies in the other",
@@ -91,11 +74,11 @@ def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, r
         with open_db(folder / f"train_{backend}", backend) as db:
             mean = compute_mean(db, progress)
         write_mean(folder / "mean.binaryproto", mean)
-    return FolderConversion(list(classes), *counts, unreadable, left_out, inner, mean.shape, mean.mean(axis=(1, 2), dtype=float))
+    return FolderConversion(list(classes), *counts, unreadable, left_out, mean.shape, mean.mean(axis=(1, 2), dtype=float))
 
 
 def _classes(root, endings):
-    """Return the sorted pictures of each class, relative to its folder; the paths left out; and inner folder: pictures in it.
+    """Return the sorted pictures of each class, relative to its folder; and the paths left out.
 
     Hidden files and folders are ignored.
     """
@@ -104,7 +87,7 @@ def _classes(root, endings):
     except OSError as error:
         raise FileError(f"must be a folder with a folder of pictures for each class: {error.strerror}", file=root) from None
     left_out = [entry.path for entry in entries if not entry.is_dir()]
-    classes, inner = {}, {}
+    classes = {}
     for entry in entries:
         if not entry.is_dir():
             continue
@@ -116,8 +99,6 @@ def _classes(root, endings):
             found = [path for path in paths if ending(path) in endings]
             left_out += [path for path in paths if ending(path) not in endings]
             pictures += [os.path.relpath(path, entry.path) for path in found]
-            if found and folder != entry.path:
-                inner[folder] = len(found)
         if not pictures:
             raise DataError("holds no pictures; remove it, put the pictures of this class into it, or name their extension "
                             "by --ext", file=entry.path)
@@ -129,7 +110,7 @@ def _classes(root, endings):
         raise DataError("holds folders and no pictures; name the folder whose folders are the classes, and if there is such a "
                         "folder for tests, that by --test-from",
                         file=os.path.join(root, next(iter(classes))))
-    return classes, left_out, inner
+    return classes, left_out
 
 
 def _unreadable(error):

@@ -13,7 +13,7 @@ from minicaffe.data.datasets import raw_datum
 from minicaffe.data.datum import opencv
 from minicaffe.data.db import new_database
 from minicaffe.data.image_list import ImageList, decode_picture, read_content
-from minicaffe.data.real_labels import label_fields
+from minicaffe.data.numbers import label_fields
 from minicaffe.data.transform import Transformer
 from minicaffe.errors import ConfigError, DataError, FileError, ShapeError
 from minicaffe.memory.sizes import check_bytes
@@ -27,40 +27,17 @@ def convert_images(root, list_file, path, *, backend="lmdb", gray=False, shuffle
                    check_size=False, encoded=False, encode_type="", label_size=None, force=False, progress=None):
     """Make a database from the pictures of a list.
 
+    `root` is put before each path of the list unchanged, so it ends with a slash. The list is shuffled with `shuffle`, unseeded.
+    Pictures are BGR, with `gray` of one channel, and resized (bilinear) to `resize_width` x `resize_height` unless both are 0. With
+    `encoded` the records hold picture files instead of pixels, the file itself if it needs no change; `encode_type`, such as
+    ``"png"``, implies that, and is by default each file's own suffix. With `label_size` each line has this many labels that are
+    real numbers; they are stored in float_data, and no `label` is. ``progress(text, done, total)`` is called during the work.
+    Returns the numbers of records written, and of pictures that could not be read.
+
     Different from Caffe: `check_size` compares height and width of the pictures, also of encoded ones (Caffe compares bytes,
     and fails on the second encoded picture). A list without a valid picture is an error. Pictures of several sizes are
     reported, since a net reads them only with a crop. `encoded` and `gray` together make grey picture files (Caffe keeps the
     colours).
-
-    Parameters
-    ----------
-    root : str
-        Put before each path of the list unchanged (so end it with a slash).
-    list_file, path : str or Path
-    backend : {"lmdb", "leveldb"}
-    gray : bool
-        One channel instead of three (BGR).
-    shuffle : bool
-        Shuffle the list; unseeded.
-    resize_width, resize_height : int
-        Resize (bilinear) to this; give both or neither (0).
-    check_size : bool
-        All pictures must have the size of the first.
-    encoded : bool
-        Store picture files instead of pixels: the file itself if it needs no change.
-    encode_type : str
-        Such as ``"png"``; implies `encoded`. Empty: each file's own suffix.
-    label_size : int, optional
-        Each line has this many labels that are real numbers; they are stored in float_data, and no `label` is (Caffe reads 0).
-    force : bool
-        Replace an existing database.
-    progress : callable, optional
-        ``progress(text, done, total)``.
-
-    Returns
-    -------
-    (int, int)
-        Records written, pictures that could not be read.
     """
     images = ImageList(list_file, label_size)
     entries = images.entries

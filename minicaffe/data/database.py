@@ -75,10 +75,6 @@ class Cursor:
         """Move to record `index` modulo the number of records. Steps over the keys: about 0.1 s for a million."""
         self._records = _endless_records(self._db, index % max(len(self._db), 1))
 
-    def next(self):
-        """Return (key, value) and step on; after the last record comes the first."""
-        return next(self._records)()
-
     def read(self, count, skip=0, gap=1):
         """Pass over `skip` records, then return a list of `count` (key, value), of every `gap`-th record; no others are read."""
         return [read() for read in itertools.islice(self._records, skip, skip + (count - 1) * gap + 1, gap)]

@@ -23,7 +23,7 @@ import numpy as np
 
 from minicaffe.data.db import new_database
 from minicaffe.data.download import fetch
-from minicaffe.data.real_labels import label_fields
+from minicaffe.data.numbers import label_fields
 from minicaffe.errors import ConfigError, DataError, FileError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import check_free
@@ -81,35 +81,12 @@ DATA_SETS = {
 
 
 def make_data_set(name, out, *, source=None, url=None, limit=None, backend="lmdb", force=False, progress=None):
-    """Make the train and test database of a data set.
+    """Make the train and test database of a data set; return the path of each and its number of records.
 
-    Parameters
-    ----------
-    name : {"fashion-mnist", "mnist", "cifar10"}
-    out : str or Path
-        Directory for the databases, such as ``<out>/mnist_train_lmdb``, each with a labels.txt; downloads go to
-        ``<out>/<name>_files``.
-    source : str or Path, optional
-        Directory with the original files, packed or unpacked; otherwise they are downloaded.
-    url : str, optional
-        Base address to download from instead of the usual one.
-    limit : int, optional
-        Take the first so many records of each split.
-    backend : {"lmdb", "leveldb"}
-    force : bool
-        Replace databases that exist.
-    progress : callable, optional
-        ``progress(text, done, total or None)``.
-
-    Returns
-    -------
-    list of (Path, int)
-        Databases made, and their number of records.
-
-    Raises
-    ------
-    FileError, DataError
-        Named file missing, damaged or not of the format; a database exists; the download failed.
+    The databases are in the folder `out`, such as ``<out>/mnist_train_lmdb``, each with a labels.txt. The original files, packed or
+    unpacked, are in the folder `source`, or are downloaded, from `url` instead of the usual address, to ``<out>/<name>_files``. Of
+    each split the first `limit` records are taken. ``progress(text, done, total or None)`` is called during the work. Raises
+    FileError or DataError if a file is missing, damaged or not of the format, a database exists, or the download failed.
     """
     data_set = DATA_SETS[name]
     if limit is not None and limit < 1:
@@ -206,8 +183,8 @@ def read_idx(path, axes):
 def read_cifar(directory, split):
     """Read pictures, uint8 (N, 3, 32, 32), and labels, uint8 (N,), of CIFAR-10's binary version."""
     names = [f"data_batch_{i}.bin" for i in range(1, 6)] if split == "train" else ["test_batch.bin"]
-    images, labels = zip(*(_parse_cifar(*_cifar_bytes(directory, name)) for name in names), strict=True)
-    return np.concatenate(images), np.concatenate(labels)
+    records = np.concatenate([_parse_cifar(*_cifar_bytes(directory, name)) for name in names])
+    return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
 
 
 def _cifar_bytes(directory, name):
@@ -238,7 +215,7 @@ def _parse_cifar(content, name):
         )
     records = np.frombuffer(content, np.uint8).reshape(count, CIFAR_RECORD)
     _check_labels(records[:, 0], name)
-    return records[:, 1:].reshape(count, 3, 32, 32), records[:, 0]
+    return records
 
 
 def _check_labels(labels, path):

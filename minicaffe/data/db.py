@@ -9,7 +9,6 @@ number of times (two nets, two layers).
 
 import contextlib
 import os
-import shutil
 from pathlib import Path
 
 from minicaffe.data.db_leveldb import LevelDB
@@ -23,29 +22,11 @@ KINDS = (LevelDB, LMDB)  # index: caffe_pb2.DataParameter.DB
 
 
 def open_db(source, backend, mode="r"):
-    """Open the database `source`.
+    """Return the `Database` in the folder `source`; with `mode` "w" create it: then `source` must not exist.
 
-    Parameters
-    ----------
-    source : str or Path
-        The directory of the database.
-    backend : str or int
-        ``"LMDB"`` or ``"LEVELDB"`` in any case, or the number that ``data_param.backend`` holds.
-    mode : {"r", "w"}
-        Read an existing database, or create one: then `source` must not exist.
-
-    Returns
-    -------
-    Database
-
-    Raises
-    ------
-    FileError
-        Nothing there, something else there, cut off, or (mode ``"w"``) something there already.
-    DataError
-        No records.
-    DependencyError
-        The package for `backend` is not installed.
+    `backend` is ``"LMDB"`` or ``"LEVELDB"`` in any case, or the number that ``data_param.backend`` holds. Raises FileError if
+    nothing or something else is there, or it is cut off; DataError if it has no records; DependencyError if its package is not
+    installed.
     """
     source = path_of(source)
     kind = backend_class(backend)
@@ -102,10 +83,6 @@ def new_folder(path, force=False):
         growing = folder / path.name
         yield growing
         if os.path.lexists(path):
-            old = path.with_name(f".{path.name}.{os.getpid()}.old")
-            path.rename(old)
-            growing.rename(path)
-            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
-        else:
-            growing.rename(path)
+            path.rename(folder / f"{path.name}.old")    # removed with `folder`
+        growing.rename(path)
 

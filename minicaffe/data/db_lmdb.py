@@ -11,7 +11,6 @@ import lmdb
 from minicaffe.data.database import Database
 from minicaffe.data.lmdb_pages import PageFile
 from minicaffe.errors import DataError, FileError, shown
-from minicaffe.proto import kinds
 
 MAP_SIZE = 10 << 20  # bytes, LMDB's own default
 
@@ -28,15 +27,7 @@ class LMDB(Database):
 
     @classmethod
     def open(cls, source):
-        marker = os.path.join(source, cls.marker)
-        try:
-            pages = PageFile(source)
-        except FileError as error:
-            head = kinds.head_of(marker)
-            kind = None if head is None else kinds.kind_of(head)
-            if kind is None or kind.name == "lmdb":
-                raise
-            raise FileError(f"its {cls.marker} {kinds.describe(kind, 'the data file of an LMDB database')}", file=source) from error
+        pages = PageFile(source)
         if pages.snapshot().entries == 0:
             raise DataError("holds no records; make the database again", file=source)
         return cls(source, pages)

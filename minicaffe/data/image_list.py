@@ -5,8 +5,7 @@ import stat
 from collections import Counter
 
 from minicaffe.data.datum import opencv, opencv_decode
-from minicaffe.data.integers import integer
-from minicaffe.data.real_labels import NUMBER, real
+from minicaffe.data.numbers import NUMBER, integer, real
 from minicaffe.errors import DataError, Error, FileError, shown
 from minicaffe.proto import kinds
 from minicaffe.proto.files import check_below, parse_lines, read_lines, read_whole

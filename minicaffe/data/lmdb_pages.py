@@ -32,18 +32,10 @@ Snapshot.__doc__ = """A committed state: its number, levels of its tree, records
 
 
 class PageFile:
-    """The mapped data file of an LMDB environment.
+    """The mapped ``data.mdb`` of an LMDB environment, the folder `source`.
 
-    Parameters
-    ----------
-    source : str
-        The directory of ``data.mdb``.
-
-    Raises
-    ------
-    FileError
-        The file cannot be opened, is no LMDB, is of another format, or shorter than its pages; later: its pages are
-        inconsistent.
+    Raises FileError if the file cannot be opened, is no LMDB, is of another format, or shorter than its pages; later if its pages
+    are inconsistent.
     """
 
     def __init__(self, source):

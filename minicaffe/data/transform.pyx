@@ -56,18 +56,9 @@ cdef extern from "minicaffe/data/pixels.hpp" namespace "mc" nogil:
 
 
 def draw(seed, ordinal, which, n):
-    """Return the random integer in [0, n) that record `ordinal` gets.
+    """Return the random integer in [0, n), n up to 2**32, that record `ordinal`, counted from the start of training, gets.
 
-    Parameters
-    ----------
-    seed : int
-        The lower 64 bits are used.
-    ordinal : int
-        Number of the record since the start of training, from 0.
-    which : int
-        0 mirror (n = 2), 1 first row of the crop, 2 first column.
-    n : int
-        1 to 2**32.
+    `which`: 0 mirror (n = 2), 1 first row of the crop, 2 first column. The lower 64 bits of `seed` are used.
     """
     return draw_below(<uint64_t>(seed & 0xFFFFFFFFFFFFFFFF), <uint64_t>(ordinal & 0xFFFFFFFFFFFFFFFF), which, n)
 
@@ -118,9 +109,6 @@ cdef class Transformer:
 
     cdef _set_crop(self, param):
         """Set the crop from crop_size, or SSD's crop_h and crop_w."""
-        for name in ("crop_size", "crop_h", "crop_w"):
-            if getattr(param, name) >= 1 << 31:
-                raise ConfigError(f"must be below 2^31, got {getattr(param, name)}", field=f"transform_param.{name}")
         if (param.crop_h > 0) != (param.crop_w > 0):
             raise ConfigError(f"give crop_h and crop_w, or neither, got {param.crop_h} and {param.crop_w}",
                               field="transform_param.crop_h")
@@ -181,10 +169,6 @@ cdef class Transformer:
     def load_images(self, images, labels=None):
         """Load a batch of decoded pictures: uint8 or float32 arrays (H, W, C) or (H, W), and their integer labels."""
         return Batch(self, images, [0] * len(images) if labels is None else labels)
-
-    def transform(self, records, data, labels=None, first=0, stride=1):
-        """Load `records` and write them: `load` and `Batch.write` in one call."""
-        (<Batch>self.load(records)).write(data, labels, first, stride)
 
     cdef tuple _output(self, const Picture* picture):
         """Return (C, h, w) of the output for a picture, or raise."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from minicaffe.data.datum import opencv
 from minicaffe.data.image_list import decode_picture, read_content
-from minicaffe.data.integers import integer
+from minicaffe.data.numbers import integer
 from minicaffe.data.transform import draw
 from minicaffe.errors import DataError, located, shown
 from minicaffe.proto.files import read_lines
@@ -133,7 +133,7 @@ class WindowBatches:
 
     Of a batch, for several processes of their joint batch, the share `fraction` shows objects; a batch begins at record `start`. A
     window, with `square` made a square about its centre, is scaled to `crop_size` with `context` pixels around it in the result.
-    `mean`, float64 of (3, 1, 1) or (3, H, W), whose centre crop is used, is subtracted. With `cache` the picture files are kept in
+    `mean`, float64 of (3, crop_size, crop_size), is subtracted. With `cache` the picture files are kept in
     memory. Pictures must lie in the folder `within`, if given (`minicaffe.proto.files.check_below`).
     """
 
@@ -183,11 +183,7 @@ class WindowBatches:
         rows, columns = slice(top, top + size[0]), slice(left, left + size[1])
         pixels = pixels.transpose(2, 0, 1).astype(out.dtype)
         if self.mean is not None:
-            mean = self.mean
-            if mean.shape[1:] != (1, 1):
-                offset = (mean.shape[2] - self.crop) // 2
-                mean = mean[:, offset + top:offset + rows.stop, offset + left:offset + columns.stop]
-            pixels -= mean.astype(out.dtype)
+            pixels -= self.mean[:, rows, columns].astype(out.dtype)
         out[:, rows, columns] = pixels * out.dtype.type(self.scale)
 
     def _region(self, row, shape, real):

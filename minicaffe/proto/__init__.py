@@ -7,19 +7,14 @@ Names are imported when first used, so that a program that only reads prototxt d
 import importlib
 
 _NAMES_OF_MODULE = {
-    "positions": ("Positions",),
-    "text": ("layer_fields", "parse_text", "read_text", "write_text"),
-    "fields": ("Fields", "copy_of"),
-    "binary": (
-        *("LayerBlobs", "StoredBlob", "StoredState", "is_hdf5", "parse_blob"),
-        *("read_blob", "read_net", "read_solver_state", "write_net", "write_solver_state"),
-    ),
-    "upgrade": (
-        *("Definition", "load", "load_net", "needs_upgrade", "upgrade_net", "upgrade_solver"),
-        *("read_net_file", "read_solver_file", "read_weights"),
-    ),
+    "positions": "Positions",
+    "text": "layer_fields parse_text read_text write_text",
+    "fields": "Fields copy_of",
+    "binary": "LayerBlobs StoredBlob StoredState is_hdf5 parse_blob read_blob read_net read_solver_state write_net "
+              "write_solver_state",
+    "upgrade": "Definition load load_net needs_upgrade upgrade_net upgrade_solver read_net_file read_solver_file read_weights",
 }
-_MODULE_OF = {name: module for module, names in _NAMES_OF_MODULE.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES_OF_MODULE.items() for name in names.split()}
 
 __all__ = list(_MODULE_OF)
 

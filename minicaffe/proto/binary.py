@@ -102,8 +102,6 @@ def read_blob(path):
     """Read a file that holds one BlobProto (mean image, infogain matrix) and return its `StoredBlob`."""
     data = map_bytes(path)
     with _naming_kind(data, path, "a single blob (binaryproto)", "mean"):
-        if not len(data):
-            raise DataError("is empty")
         blob = parse_blob(data)
         if not blob.data.size:
             raise DataError(f"holds a blob of shape {shown(blob.shape)} without numbers; fetch the file again")
@@ -138,26 +136,12 @@ def read_solver_state(path):
 
 
 def write_net(file, net, layers):
-    """Write a .caffemodel to a buffered binary file.
+    """Write a .caffemodel to a buffered binary file: the NetParameter `net` without blobs in it, and those of `layers`.
 
-    Parameters
-    ----------
-    file : binary file object
-    net : NetParameter
-        The definition; blobs in it are not written.
-    layers : sequence of LayerBlobs
-        The blobs of each entry of ``net.layer``, in the same order: `shape`, `data` and `diff` are written, without a copy.
-
-    Raises
-    ------
-    DataError
-        Before anything is written: if an array is neither float32 nor float64, does not fill its shape, or if the file would
-        exceed the 2 GiB - 1 bytes that protobuf can read.
-    ValueError
-        If `layers` has another length than ``net.layer``.
+    `layers` has the LayerBlobs of each entry of ``net.layer``, in the same order: `shape`, `data` and `diff` are written, without a
+    copy. Raises DataError, before anything is written, if an array is neither float32 nor float64, does not fill its shape, or if
+    the file would exceed the 2 GiB - 1 bytes that protobuf can read.
     """
-    if len(net.layer) != len(layers):
-        raise ValueError(f"blobs of {len(layers)} layers for the {len(net.layer)} layers of the net")
     head = copy_of(net)
     head.ClearField("layer")
     parts = [head.SerializeToString()]

@@ -29,7 +29,7 @@ HALF = 2
 LARGEST_HALF = 65504
 
 
-@dataclasses.dataclass(slots=True, eq=False, repr=False)
+@dataclasses.dataclass(slots=True, eq=False)
 class StoredBlob:
     """A blob as a file holds it.
 
@@ -57,11 +57,6 @@ class StoredBlob:
 
     def __post_init__(self):
         self.shape = tuple(self.shape)
-
-    def __repr__(self):
-        legacy = ", legacy" if self.legacy else ""
-        diff = ", with diff" if self.diff is not None else ""
-        return f"StoredBlob({shown(self.shape)} {self.data.dtype}{legacy}{diff})"
 
 
 @dataclasses.dataclass

@@ -82,25 +82,11 @@ def read_solver_file(path, skip_unknown_fields=False):
 
 
 def load_net(net, phase, level=None, stages=(), skip_unknown_fields=False, content=None):
-    """Return the Definition of a net for a state.
+    """Return the Definition of a net, the path of a prototxt of any age or a NetParameter, which is copied, for a state.
 
-    Parameters
-    ----------
-    net : str, path-like, or NetParameter
-        The path of a prototxt of any age, or a message, which is copied.
-    phase, level : int
-        TRAIN or TEST; None: the level is the message's own, and 0 for a file.
-    stages : sequence of str
-        Appended to those of the net.
-    skip_unknown_fields : bool
-        For fields of the net itself; `Net` checks those of its layers.
-    content : bytes, optional
-        The content of the file; `net` is then its name in errors.
-
-    Raises
-    ------
-    FileError, ConfigError, WrongTypeError
-        As `load`, and for an invalid phase, level or stages.
+    `level` None is the message's own, and 0 for a file; `stages` are appended to those of the net. `skip_unknown_fields` is for
+    fields of the net itself; `Net` checks those of its layers. With `content`, the bytes of the file, `net` is its name in errors.
+    Raises errors as `load`, and for an invalid phase, level or stages.
     """
     if not isinstance(phase, Integral) or isinstance(phase, bool) or phase not in (caffe_pb2.TRAIN, caffe_pb2.TEST):
         raise ConfigError(f"must be TRAIN (0) or TEST (1), got {shown(phase)}", field="phase")

@@ -20,24 +20,12 @@ MAX_PARTS = 500_000  # fields that are walked for one file
 
 
 def walk(data, count=None):
-    """Yield the fields of a serialized message.
+    """Yield (number, wire type, value, field) of the fields of a serialized message, a memoryview.
 
-    Parameters
-    ----------
-    data : memoryview
-    count : iterator, optional
-        Numbers from 0 on, by which the fields of several messages are counted together.
-
-    Yields
-    ------
-    (number, wire type, value, field)
-        `field` is a memoryview of all bytes of the field, tag included. `value` is the number of a VARINT (not yet signed), else a
-        memoryview of the content.
-
-    Raises
-    ------
-    DataError
-        If the bytes are no message, end too early, have a group, which Caffe's messages lack, or more than `MAX_PARTS` fields.
+    `field` is a memoryview of all bytes of the field, tag included. `value` is the number of a VARINT (not yet signed), else a
+    memoryview of the content. `count` is an iterator of numbers from 0 on, by which the fields of several messages are counted
+    together. Raises DataError if the bytes are no message, end too early, have a group, which Caffe's messages lack, or more than
+    `MAX_PARTS` fields.
     """
     at, end = 0, len(data)
     count = iter(range(MAX_PARTS + 1)) if count is None else count

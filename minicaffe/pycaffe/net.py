@@ -30,7 +30,8 @@ def _of_transformer(name):
         self.transformer.inputs[in_] = self.blobs[in_].shape
         return getattr(self.transformer, name)(in_, *arguments)
 
-    return functools.wraps(getattr(io.Transformer, name))(method)
+    method.__name__, method.__doc__ = name, f"As of `minicaffe.io.Transformer.{name}`."
+    return method
 
 
 class Net(base_net.Net):

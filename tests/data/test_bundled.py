@@ -31,6 +31,6 @@ def test_the_picture_is_a_record_and_has_a_name():
     cv2 = pytest.importorskip("cv2")
     names = (FOLDER / "labels.txt").read_text().splitlines()
     with open_db(FOLDER / "fashion_mnist_test_lmdb", "LMDB") as db:
-        value = db.cursor().next()[1]
+        value = db.cursor().read(1)[0][1]
         assert names[read_datum(value).label] == "ankle boot" and len(names) == 10
         assert (cv2.imread(str(FOLDER / "ankle_boot.png"), cv2.IMREAD_UNCHANGED) == datum_array(value)[0]).all()

@@ -28,14 +28,14 @@ def test_cursor_goes_in_key_order_and_round(make_db, backend):
         cursor = db.cursor()
         assert len(db) == 3
         assert [bytes(v) for _, v in cursor.read(7)] == [b"a", b"b", b"c", b"a", b"b", b"c", b"a"]
-        assert [bytes(part) for part in cursor.next()] == [b"00000001", b"b"]
+        assert [bytes(part) for part in cursor.read(1)[0]] == [b"00000001", b"b"]
 
 
 @pytest.mark.parametrize("index", [0, 1, 2, 3, 5, 3_000_000_001])
 def test_seek_counts_modulo_the_number_of_records(make_db, backend, index):
     with open_db(make_db([b"0", b"1", b"2"], backend), backend) as db:
         cursor = db.cursor()
-        cursor.next()
+        cursor.read(1)
         cursor.seek(index)
         assert [int(bytes(v)) for _, v in cursor.read(4)] == [(index + i) % 3 for i in range(4)]
 
@@ -54,10 +54,10 @@ def test_an_lmdb_that_the_program_itself_holds_open(make_db, how):
             assert transaction.get(b"00000001") == b"1"
     with open_db(path, "LMDB") as db:
         cursor = db.cursor()
-        cursor.next()
+        cursor.read(1)
         with lmdb.open(str(path), **how) as env, env.begin() as transaction:
-            assert bytes(cursor.next()[1]) == b"1" and transaction.get(b"00000002") == b"2"
-        assert bytes(cursor.next()[1]) == b"2" and values(db) == [b"0", b"1", b"2"]
+            assert bytes(cursor.read(1)[0][1]) == b"1" and transaction.get(b"00000002") == b"2"
+        assert bytes(cursor.read(1)[0][1]) == b"2" and values(db) == [b"0", b"1", b"2"]
 
 
 def test_the_program_writes_between_two_rounds(make_db):
@@ -83,7 +83,7 @@ def test_writing_while_it_is_read_is_an_error(tmp_path):
         write(b"a")
         with open_db(tmp_path, "LMDB") as db:
             cursor = db.cursor()
-            assert bytes(cursor.next()[1]) == b"a" * 100
+            assert bytes(cursor.read(1)[0][1]) == b"a" * 100
             write(b"b")  # leaves the pages that are read alone
             assert all(bytes(value) == b"a" * 100 for _, value in cursor.read(299))
             assert all(bytes(value) == b"b" * 100 for _, value in cursor.read(150))
@@ -138,7 +138,7 @@ def test_lmdb_is_read_as_py_lmdb_reads_it(tmp_path, count):
             cursor = db.cursor()
             for start in (0, len(wanted) // 2, len(wanted) - 1):
                 cursor.seek(start)
-                assert bytes(cursor.next()[0]) == wanted[start][0]
+                assert bytes(cursor.read(1)[0][0]) == wanted[start][0]
 
 
 def test_pages_that_are_damaged_are_an_error(tmp_path):
@@ -205,7 +205,7 @@ def test_lmdb_is_read_from_a_read_only_directory_without_lock_file(make_db):
     os.chmod(path / "data.mdb", 0o444)
     os.chmod(path, 0o555)
     with open_db(path, "LMDB") as db:
-        assert bytes(db.cursor().next()[1]) == b"a"
+        assert bytes(db.cursor().read(1)[0][1]) == b"a"
     assert os.listdir(path) == ["data.mdb"]
     os.chmod(path, 0o755)
 
@@ -214,9 +214,9 @@ def test_one_process_opens_a_database_twice(make_db, backend):
     path = make_db([b"a", b"b"], backend)
     first, second = open_db(path, backend), open_db(path, backend)
     cursor = second.cursor()
-    cursor.next()
+    cursor.read(1)
     first.close()
-    assert bytes(cursor.next()[1]) == b"b"
+    assert bytes(cursor.read(1)[0][1]) == b"b"
     del first, second, cursor
     gc.collect()
     with open_db(path, backend) as again:
@@ -261,7 +261,7 @@ def test_no_records(make_db, backend):
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"nonsense" * 2000])
 def test_data_mdb_of_other_content(tmp_path, content):
     (tmp_path / "data.mdb").write_bytes(content)
-    with pytest.raises(FileError, match="is not a readable LMDB|its data.mdb is (empty|text), where the data file of an LMDB database is expected"):
+    with pytest.raises(FileError, match="is not a readable LMDB"):
         open_db(tmp_path, "LMDB")
 
 
@@ -357,12 +357,12 @@ def test_new_database_replaces_only_by_force_and_only_when_whole(make_db, backen
     with pytest.raises(ValueError), new_database(path, backend, force=True):
         raise ValueError
     with open_db(path, backend) as db:
-        assert bytes(db.cursor().next()[1]) == b"old"
+        assert bytes(db.cursor().read(1)[0][1]) == b"old"
     del db
     with new_database(path, backend, force=True) as db:
         db.put(b"1", b"new")
     with open_db(path, backend) as db:
-        assert bytes(db.cursor().next()[1]) == b"new"
+        assert bytes(db.cursor().read(1)[0][1]) == b"new"
     assert os.listdir(path.parent) == ["db"]
 
 
@@ -378,21 +378,19 @@ def test_lmdb_written_by_others_with_lock_file(tmp_path):
         transaction.put(b"k", b"v")
     shutil.move(tmp_path / "db", tmp_path / "moved")
     with open_db(tmp_path / "moved", "LMDB") as db:
-        assert tuple(map(bytes, db.cursor().next())) == (b"k", b"v")
+        assert tuple(map(bytes, db.cursor().read(1)[0])) == (b"k", b"v")
 
 
 def test_a_closed_cursor_gives_nothing(make_db, backend):
     """It keeps no iterator of the database, which would hold it open."""
     with open_db(make_db([b"a", b"b"], backend), backend) as db:
         cursor, other = db.cursor(), db.cursor()
-        cursor.next()
+        cursor.read(1)
         cursor.close()
         assert cursor.read(3) == []
-        with pytest.raises(StopIteration):
-            cursor.next()
-        assert bytes(other.next()[1]) == b"a"
+        assert bytes(other.read(1)[0][1]) == b"a"
         cursor.seek(1)      # opens it again
-        assert bytes(cursor.next()[1]) == b"b"
+        assert bytes(cursor.read(1)[0][1]) == b"b"
 
 
 def test_a_reader_of_batches_closes_its_cursor(make_db, backend):
@@ -460,9 +458,9 @@ def test_a_value_ends_with_its_page_at_most(make_db, more):
     with open_db(path, "LMDB") as db:
         if more:
             with pytest.raises(FileError, match=f"a value of {room + 1} bytes does not fit into its page"):
-                db.cursor().next()
+                db.cursor().read(1)[0]
         else:
-            assert len(db.cursor().next()[1]) == room
+            assert len(db.cursor().read(1)[0][1]) == room
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 6, 7])
@@ -521,7 +519,7 @@ def test_either_page_of_the_transactions_shows_that_it_is_written_to(tmp_path, b
             write()
             with pytest.raises(FileError, match="was written to while it was read"):
                 reads[1]()
-            assert bytes(first.next()[0]) == bytes(second.next()[0]) == b"key"
+            assert bytes(first.read(1)[0][0]) == bytes(second.read(1)[0][0]) == b"key"
 
 
 def test_a_number_of_records_that_is_not_theirs(make_db):
@@ -578,16 +576,16 @@ def test_a_database_that_another_program_has_emptied(make_db):
     path = make_db([b"a", b"b", b"c"], "LMDB")
     with open_db(path, "LMDB") as db:
         started, sought = db.cursor(), db.cursor()
-        assert bytes(started.next()[1]) == b"a"
+        assert bytes(started.read(1)[0][1]) == b"a"
         with lmdb.open(str(path)) as env, env.begin(write=True) as transaction:
             for i in range(3):
                 transaction.delete(b"%08d" % i)
         assert len(db) == 0 and list(db.records()) == []
-        assert [bytes(started.next()[1]) for _ in range(2)] == [b"b", b"c"]     # of the state that it began with
+        assert [bytes(started.read(1)[0][1]) for _ in range(2)] == [b"b", b"c"]     # of the state that it began with
         sought.seek(5)
         for cursor in started, sought, db.cursor():
             with pytest.raises(DataError) as caught:
-                cursor.next()
+                cursor.read(1)
             assert str(caught.value) == f"{path}: holds no records any more; make the database again"
 
 
@@ -599,7 +597,7 @@ def test_a_record_that_another_program_has_removed_is_no_end(make_db):
         cursor.seek(2)
         with lmdb.open(str(path)) as env, env.begin(write=True) as transaction:
             transaction.delete(b"00000002")
-        assert [bytes(cursor.next()[1]) for _ in range(3)] == [b"a", b"b", b"a"]
+        assert [bytes(cursor.read(1)[0][1]) for _ in range(3)] == [b"a", b"b", b"a"]
 
 
 @pytest.mark.parametrize("what", ["link", "file", "link to a file", "link to nowhere"])

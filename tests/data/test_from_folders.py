@@ -71,7 +71,6 @@ def test_pictures_of_several_kinds_in_nested_folders(folder):
         (folder / "zoo" / "cow" / "2024" / name).write_bytes(b"x")
     (folder / "zoo" / "cow" / "more").symlink_to(folder / "zoo" / "bee")
     out = run("--from-folders", "zoo", "db", "--quiet")
-    assert "5 pictures are in folders inside the classes' folders and count for these: zoo/cow/2024/may\n" in out
     assert "5 left out (no extension 2, .heic 2, .mp4 1): zoo/cow/more, zoo/cow/2024/6.heic, zoo/cow/2024/7.HEIC, " in out
     names = {key.split("_", 1)[1] for split in ("train", "test") for key, label, _ in records(f"db/{split}_lmdb") if label == 2}
     assert names == {"cow/0.png", *(f"cow/2024/may/{name}" for name in ("one.JPG", "two.jpeg", "3.bmp", "4.webp", "5.tiff"))}
@@ -160,7 +159,7 @@ def test_hidden_folders_are_ignored_and_one_class_with_pictures_is_a_class(folde
     out = run("--from-folders", "one", "db")
     assert sorted(key.split("_", 1)[1] for split in ("train", "test") for key, _, _ in records(f"db/{split}_lmdb")) == \
         ["bee/0.png", "bee/a/1.png", "bee/b/1.png"]
-    assert "2 pictures are in folders inside the classes' folders" in out and (folder / "db" / "labels.txt").read_text() == "bee\n"
+    assert "train_lmdb: 2 records" in out and (folder / "db" / "labels.txt").read_text() == "bee\n"
 
 
 def test_pictures_that_are_all_in_inner_folders_of_two_classes(folder):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minicaffe.data.integers import integer
+from minicaffe.data.numbers import integer
 from minicaffe.errors import DataError
 
 

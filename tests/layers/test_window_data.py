@@ -253,7 +253,9 @@ def test_random_windows_like_the_plain_version(picture, context, square):
     """Thin ones, those that reach beyond each edge and those that lie outside; with a mean picture, about the place of the window."""
     random, kinds = np.random.default_rng(context), set()
     mean = random.uniform(0, 255, (3, 11, 13))
-    batches = WindowBatches(WindowList("windows.txt", "", 0.5, 0.5), 1, 0, CROP, 0, context=context, square=square, mean=mean, scale=0.5, cache=True)
+    begin = (13 - CROP) // 2
+    batches = WindowBatches(WindowList("windows.txt", "", 0.5, 0.5), 1, 0, CROP, 0, context=context, square=square,
+                            mean=mean[:, begin:begin + CROP, begin:begin + CROP], scale=0.5, cache=True)
     for _ in range(250):
         x1, x2 = np.sort(random.integers(-12, WIDTH + 12, 2)).tolist()
         y1, y2 = np.sort(random.integers(-12, HEIGHT + 12, 2)).tolist()

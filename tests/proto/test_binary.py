@@ -421,12 +421,6 @@ def test_layers_of_a_file_are_counted_before_it_is_parsed(tmp_path, monkeypatch,
         binary.split_net(net.SerializeToString()[:-1])
 
 
-def test_a_stored_blob_is_shown_with_what_it_has():
-    single, double = np.zeros(6, np.float32), np.zeros(1)
-    shown = [repr(StoredBlob(*of)) for of in (((2, 3), single), ((1, 1, 2, 3), single, single, True), ((), double, None, False), ((1,), double, double))]
-    assert shown == ["StoredBlob(2x3 float32)", "StoredBlob(1x1x2x3 float32, legacy, with diff)", "StoredBlob(() float64)", "StoredBlob(1 float64, with diff)"]
-
-
 @pytest.mark.parametrize("kind", [0, 1, 2, 3, 99])
 def test_the_type_of_raw_numbers_counts_only_where_there_are_some(kind):
     types = varint(10 << 3) + varint(kind) + varint(11 << 3) + varint(kind)

@@ -120,13 +120,6 @@ def hdf5_file(path):
         pass
 
 
-def database(path):
-    folder = path.with_name("db")
-    folder.mkdir(exist_ok=True)
-    (folder / "data.mdb").write_bytes(path.read_bytes())
-    open_db(folder, "LMDB")
-
-
 def log(path):
     read_run(path)
     raise no_log_error(path, "holds no outputs")
@@ -139,15 +132,14 @@ READERS = {
     "weights": (read_weights, "a .caffemodel, the weights of a net,", ()),
     "blob": (read_blob, "a single blob (binaryproto)", ()),
     "state": (read_solver_state, "the state of a solver (.solverstate)", ("a solver state",)),
-    "mean": (read_mean, "a mean file (binaryproto)", ()),
+    "mean": (read_mean, "a single blob (binaryproto)", ()),
     "hdf5": (hdf5_file, "an HDF5 file", ("an HDF5 file",)),
     "label map": (read_label_map, "a prototxt", ("a prototxt", "text", "empty")),
     "name sizes": (read_name_sizes, "a list of names, heights and widths", ("empty", "text")),
     "image list": (ImageList, "an image list", ("empty", "text")),
-    "window file": (lambda path: WindowList(str(path), "", 0.5, 0.5), "a window file", ("empty", "text")),
+    "window file": (lambda path: WindowList(str(path), "", 0.5, 0.5), "a window file", ("empty", "text", "a JSON file", "a prototxt", "a solver state")),
     "hdf5 list": (_read_list, "a list of HDF5 files", ("empty", "text", "a JSON file", "a prototxt", "a solver state")),
     "database": (lambda path: open_db(path, "LMDB"), "the folder of a database of kind LMDB", ()),
-    "data.mdb": (database, "the data file of an LMDB database", ("a file of an LMDB database",)),
     "trace": (load, "a trace (minicaffe trace NET --json FILE)", ("a JSON file", "text")),
     "log": (log, "the log of a training", ("empty", "text", "a JSON file")),
     "npy": (read_npy, "a NumPy array (.npy)", ("a NumPy array (.npy)",)),
@@ -166,8 +158,8 @@ def test_every_reader_names_what_a_file_is_and_what_was_expected(tmp_path, reade
         path.write_bytes(content)
         with pytest.raises((ConfigError, DataError, FileError)) as caught:
             read(path)
-        assert f"is {what.rstrip()}, where {wanted} is expected; " in str(caught.value).replace("its data.mdb ", ""), reader
-        assert str(path) in str(caught.value) or str(path.with_name("db")) in str(caught.value)
+        assert f"is {what.rstrip()}, where {wanted} is expected; " in str(caught.value), reader
+        assert str(path) in str(caught.value)
 
 
 def test_what_a_reader_takes_is_never_refused(tmp_path):

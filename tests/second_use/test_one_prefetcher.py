@@ -173,7 +173,7 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1))
     def next(self, which):
-        self.keep(which, [self.cursors[which].next()], [self.places[which]])
+        self.keep(which, [self.cursors[which].read(1)[0]], [self.places[which]])
 
     def keep(self, which, records, places):
         self.taken[which] = [*self.taken[which], *zip(records, places, strict=True)][-20:]

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 from minicaffe.addons.ssd.label_map import read_label_map
 from minicaffe.data.convert import check_picture, picture_datum, resize_size, write_records
 from minicaffe.data.datum import opencv
-from minicaffe.data.integers import integer
+from minicaffe.data.numbers import integer
 from minicaffe.errors import ConfigError, DataError, located, shown
 from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.files import parse_lines, read_bytes, read_lines

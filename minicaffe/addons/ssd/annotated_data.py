@@ -63,6 +63,6 @@ class AnnotatedDataLayer(DataLayer):
     def make_batches(self):
         param = self.param.data_param
         samplers = Samplers(self.param.annotated_data_param.batch_sampler, "annotated_data_param.batch_sampler")
-        augmenter = Augmenter(self.param.transform_param, samplers, self.seed)
+        augmenter = Augmenter(self.param.transform_param, self.seed, samplers)
         return AnnotatedBatches(param.source, param.backend, self.transformer(), augmenter,
                                 boxes=self.boxes, names=self.names)

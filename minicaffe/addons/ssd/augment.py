@@ -31,18 +31,13 @@ CLAHE_LIMIT = 4.0
 Resize = caffe_pb2.ResizeParameter
 
 
-def augmenter(param, seed):
-    """Return the `Augmenter` of a data layer of the core (minicaffe/proto/unknown.py)."""
-    return Augmenter(param, seed=seed)
-
-
 class Augmenter:
     """Applies the steps; its state is constant.
 
     The lower 64 bits of `seed` are used. Raises ConfigError with the field of the TransformationParameter that is out of range.
     """
 
-    def __init__(self, param, samplers=None, seed=0):
+    def __init__(self, param, seed=0, samplers=None):
         self.param, self.samplers = param, samplers
         self.seed = seed & 0xFFFFFFFFFFFFFFFF
         if param.HasField("resize_param"):
@@ -65,26 +60,20 @@ class Augmenter:
             check_probability(emit, "emit_overlap", "transform_param.emit_constraint")
         self.border_colour = _mean_colour(param)
 
-    def random(self, number):
-        """Return the generator of record `number`."""
-        return np.random.Generator(np.random.Philox(key=np.array([self.seed, number & 0xFFFFFFFFFFFFFFFF], np.uint64)))
-
     def picture(self, image, number):
-        """Return a picture without objects, (H, W) or (H, W, C), after all steps but the batch samplers, which need objects."""
-        return self._steps(image.reshape(*image.shape[:2], -1), np.zeros((0, 7)), number, None)[0]
+        """Return a picture without objects, (H, W) or (H, W, C), after all steps."""
+        return self(image.reshape(*image.shape[:2], -1), np.zeros((0, 7)), number)[0]
 
     def __call__(self, image, objects, number):
         """Return the picture and the objects that are left after all steps; boxes may reach over the edge."""
-        return self._steps(image, objects, number, self.samplers)
-
-    def _steps(self, image, objects, number, samplers):
-        param, random = self.param, self.random(number)
+        param, key = self.param, np.array([self.seed, number & 0xFFFFFFFFFFFFFFFF], np.uint64)
+        random = np.random.Generator(np.random.Philox(key=key))
         if param.HasField("distort_param"):
             image = distort(param.distort_param, image, random)
         if param.HasField("expand_param"):
             image, objects = self._expand(image, objects, random)
-        if samplers:
-            image, objects = self._sample(image, objects, samplers, random)
+        if self.samplers:
+            image, objects = self._sample(image, objects, random)
         if param.HasField("resize_param") and random.random() < param.resize_param.prob:
             frame = content_box(param.resize_param, *image.shape[:2])
             image = resize_picture(param.resize_param, image, random)
@@ -113,9 +102,9 @@ class Augmenter:
         return larger, self.project(objects, np.array([-left / width, -top / height, (columns - left) / width,
                                                        (rows - top) / height]))
 
-    def _sample(self, image, objects, samplers, random):
+    def _sample(self, image, objects, random):
         """Cut out one of the parts that the samplers find, if there is any."""
-        part = samplers.draw(np.ascontiguousarray(objects[:, BOX_COLUMNS]), int(random.integers(2**64, dtype=np.uint64)))
+        part = self.samplers.draw(np.ascontiguousarray(objects[:, BOX_COLUMNS]), int(random.integers(2**64, dtype=np.uint64)))
         if part is None:
             return image, objects
         height, width = image.shape[:2]
@@ -310,3 +299,6 @@ def _need_bytes(image, field):
 def _need_colour(image, field):
     if image.shape[2] != 3:
         raise DataError(f"holds a picture of {image.shape[2]} channels; {field} needs 3")
+
+
+augmenter = Augmenter   # of data layers of the core (minicaffe/proto/unknown.py)

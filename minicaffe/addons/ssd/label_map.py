@@ -1,6 +1,6 @@
 """Label maps and lists of names and sizes, the text files beside a detection database (SSD's convert_annoset)."""
 
-from minicaffe.data.integers import integer
+from minicaffe.data.numbers import integer
 from minicaffe.errors import DataError, located, shown
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.files import parse_lines, read_lines

@@ -46,5 +46,5 @@ class VideoDataLayer(PrefetchingLayer):
     def make_batches(self):
         param = self.param.video_data_param
         video = param.video_file if self.numbered else param.device_id
-        return VideoBatches(video, self.transformer(), Augmenter(self.param.transform_param, seed=self.seed),
+        return VideoBatches(video, self.transformer(), Augmenter(self.param.transform_param, self.seed),
                             param.skip_frames)

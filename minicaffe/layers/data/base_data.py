@@ -13,8 +13,8 @@ import numpy as np
 from minicaffe.common import caffe
 from minicaffe.data.prefetch import Prefetcher
 from minicaffe.data.transform import Transformer
-from minicaffe.errors import ConfigError, DataError, Error, FileError, in_field
-from minicaffe.layers.base.checks import state_numbers
+from minicaffe.errors import ConfigError, DataError, FileError, in_field
+from minicaffe.layers.base.checks import check_size, state_numbers
 from minicaffe.layers.data.sources import NumberedSource
 from minicaffe.memory.sizes import check_bytes
 from minicaffe.proto import unknown
@@ -28,8 +28,8 @@ DEFAULT_DEPTH = 4  # of data_param.prefetch; the memory of a larger depth is com
 class PrefetchingLayer(NumberedSource):
     """Tops: data (batch, channels, height, width), and label (batch,) where the type has it, or (batch, label_size).
 
-    A subclass defines `batch_field`; `prepare`, which reads the layer's other parameters and returns the shape of a record; and
-    `make_batches`.
+    A subclass defines `batch_field`; ``prepare()``, which reads the layer's other parameters and returns the shape of a record of
+    the first batch; and ``make_batches()``, which returns a new batch reader (data/prefetch.py) for the current `seed`.
 
     Attributes
     ----------
@@ -49,14 +49,6 @@ class PrefetchingLayer(NumberedSource):
         if self.param.transform_param.mean_file:
             caffe.check_path(self.param.transform_param.mean_file, "transform_param.mean_file")
 
-    def prepare(self):
-        """Read and check the parameters; return the shape of a record of the first batch."""
-        raise Error(f"layer type {self.type} does not define prepare()")
-
-    def make_batches(self):
-        """Return a new batch reader (data/prefetch.py) for the current `seed`."""
-        raise Error(f"layer type {self.type} does not define make_batches()")
-
     def transformer(self):
         """Return the Transformer, which crops and mirrors, for the current `seed`."""
         return Transformer(self.param.transform_param, self.phase, self.seed)
@@ -67,8 +59,7 @@ class PrefetchingLayer(NumberedSource):
 
     def layer_setup(self, bottom, top):
         depth = self.param.data_param.prefetch
-        if depth < 1:
-            raise ConfigError(f"must be at least 1, got {depth}", field="data_param.prefetch")
+        check_size(depth, "data_param.prefetch")
         self.seed = self.generator.seed ^ self.generator.reserve_counters() << 32
         self.upload = None  # in GPU mode: of the next batch
         self.prefetcher = None  # started by the first forward, so that a restored position costs no reading
@@ -76,8 +67,7 @@ class PrefetchingLayer(NumberedSource):
         self.within = caffe.within
         self.check_files()
         self.batch_size = attrgetter(self.batch_field)(self.param)
-        if self.batch_size < 1:
-            raise ConfigError(f"must be at least 1, got {self.batch_size}", field=self.batch_field)
+        check_size(self.batch_size, self.batch_field)
         self.label_size = self._label_size()
         shape = self.prepare()
         with in_field(self.batch_field):

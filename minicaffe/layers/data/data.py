@@ -1,6 +1,6 @@
 """Data: batches of pictures and labels from an LMDB or LevelDB (Caffe data_layer.cpp).
 
-Different from Caffe: `data_param.label_size` takes labels that are real numbers (data/real_labels.py).
+Different from Caffe: `data_param.label_size` takes labels that are real numbers (data/numbers.py).
 """
 
 import logging
@@ -88,8 +88,6 @@ def first_record(param, look):
             raise
         except Error as error:
             raise db.locate(error, 0, key)
-        finally:
-            del record  # it points into the database
 
 
 def check_database(param):

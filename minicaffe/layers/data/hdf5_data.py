@@ -9,7 +9,7 @@ import numpy as np
 
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, DataError, in_field
-from minicaffe.layers.base.checks import state_numbers
+from minicaffe.layers.base.checks import check_size, state_numbers
 from minicaffe.layers.data.sources import NumberedSource
 from minicaffe.proto.files import read_lines
 from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
@@ -24,8 +24,7 @@ class HDF5DataLayer(NumberedSource):
         param = self.param.hdf5_data_param
         if self.param.HasField("transform_param"):
             raise ConfigError("HDF5Data does not transform data; transform them when the files are made", field="transform_param")
-        if param.batch_size < 1:
-            raise ConfigError(f"must be at least 1, got {param.batch_size}", field="hdf5_data_param.batch_size")
+        check_size(param.batch_size, "hdf5_data_param.batch_size")
         caffe.check_path(param.source, "hdf5_data_param.source")
         self.batch_size = param.batch_size
         self.shuffle = param.shuffle

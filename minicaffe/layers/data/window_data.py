@@ -62,7 +62,7 @@ class WindowDataLayer(PrefetchingLayer):
         return windows
 
     def _mean(self, crop):
-        """Return the mean, one value a channel or a picture, or None."""
+        """Return the mean as a picture of the size of a window, or None."""
         param = self.param.transform_param
         if param.mean_file and param.mean_value:
             raise ConfigError("cannot both be set", field="transform_param.mean_file and mean_value")
@@ -70,16 +70,16 @@ class WindowDataLayer(PrefetchingLayer):
             if len(param.mean_value) not in (1, 3):
                 raise ShapeError(f"give one value, or one for each of the 3 channels of the picture, got {len(param.mean_value)}",
                                  field="transform_param.mean_value")
-            return np.broadcast_to(np.array(param.mean_value, np.float64), 3).reshape(3, 1, 1)
+            return np.broadcast_to(np.array(param.mean_value, np.float64).reshape(-1, 1, 1), (3, crop, crop))
         if not param.mean_file:
             return None
         mean = read_mean(param.mean_file)
         channels, height, width = mean.shape
-        # Caffe takes the offset for both axes from the width.
-        if channels != 3 or width < crop or height < (width - crop) // 2 + crop:
+        offset = (width - crop) // 2    # of both axes, as in Caffe
+        if channels != 3 or width < crop or height < offset + crop:
             raise ShapeError(f"'{param.mean_file}' is {channels} x {height} x {width}, too small for windows of 3 x {crop} x "
                              f"{crop} from its centre", field="transform_param.mean_file")
-        return mean
+        return mean[:, offset:offset + crop, offset:offset + crop]
 
     def make_batches(self):
         param = self.param.window_data_param

@@ -6,7 +6,7 @@ from command_line import data
 from records import datum
 
 from minicaffe.data.datum import labels_of, read_datum
-from minicaffe.data.real_labels import label_fields, real
+from minicaffe.data.numbers import label_fields, real
 from minicaffe.errors import DataError
 from minicaffe.proto import caffe_pb2
 
