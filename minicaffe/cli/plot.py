@@ -11,11 +11,10 @@ from pathlib import Path
 
 import click
 
-from minicaffe.cli import bars, options
+from minicaffe.cli import options
 from minicaffe.cli.inputs import SkippedInputs, csv_bytes, read_each
 from minicaffe.cli.parse_log import COLUMNS, no_log_error, read_run
-from minicaffe.cli.watch_table import table as watch_table
-from minicaffe.errors import ConfigError, DataError, DependencyError, FileError
+from minicaffe.errors import ConfigError, DependencyError, FileError
 from minicaffe.proto.atomic import replacing, write_bytes
 
 SAMPLE_PANELS = {"gradients": "parameter", "diffs": "diff", "activations": "blob"}   # panels of samples, and what names them
@@ -56,13 +55,12 @@ class Curve:
 @click.option("--along", type=click.Choice(["iterations", "seconds"]), default="iterations", show_default=True)
 @click.option("--output", "column", metavar="NAME", help="The output of the net to draw; by default those that fit the panel.")
 @click.option("--log", "logarithmic", is_flag=True, help="Logarithmic values; gradients, diffs and activations are so anyway.")
-@click.option("--table", is_flag=True, help="A table of the layers, as last measured by --watch or logged by debug_info.")
 @options.force
 @options.messages
-def plot(logs, picture, folder, panels, along, column, logarithmic, table, force):
+def plot(logs, picture, folder, panels, along, column, logarithmic, force):
     """Draw loss, accuracy and learning rate of trainings from their LOGs, or from what minicaffe train --json wrote."""
-    if (picture is not None) + (folder is not None) + table > 1:
-        raise click.UsageError("give one of --out, --csv and --table")
+    if picture is not None and folder is not None:
+        raise click.UsageError("give --out or --csv")
     if picture is not None:
         check_picture(picture, force)
     _, runs, errors = read_each(enumerate(logs), read_run)
@@ -71,8 +69,6 @@ def plot(logs, picture, folder, panels, along, column, logarithmic, table, force
         report_incomplete_log(run)
     if folder is not None:
         return write_tables(runs, folder, force)
-    if table:
-        return show_layers(runs)
     wanted = [name.strip() for name in panels.split(",")] if panels else PANELS
     for name in wanted:
         if name not in PANELS:
@@ -111,21 +107,6 @@ def write_tables(runs, folder, force):
         names = [*COLUMNS, *outputs(rows)]
         write_bytes(path, csv_bytes(names, (map(row.get, names) for row in rows)))
         click.echo(f"{path}: {len(rows)} rows")
-
-
-def show_layers(runs):
-    """Print for each run the table of its layers at the last iteration that was measured."""
-    console = bars.table_console()
-    for run in runs:
-        if not run.samples:
-            raise DataError("has no measurements of layers; train with --watch --json FILE, or with debug_info: true and a log",
-                            file=run.path)
-        last = run.samples[-1]["NumIters"]
-        samples = list({tuple(sample.get(key) for key in ("layer", *SAMPLE_PANELS.values())): sample for sample in run.samples
-                        if sample["NumIters"] == last}.values())    # a training that was resumed may have measured it twice
-        what = "mean absolute values, of debug_info" if "mean" in samples[0] else "norms"
-        console.print(f"{run.path}: layers at iteration {last} ({what})", markup=False, soft_wrap=True)
-        console.print(watch_table(samples, width=console.width))
 
 
 def outputs(rows):
@@ -167,8 +148,7 @@ def _series(run, panel, column):
         for sample in run.samples:
             if key in sample:
                 name = sample[key] if key == "parameter" else f"{sample['layer']} {sample[key]}"
-                size = sample.get("mean", sample.get("norm"))
-                groups.setdefault(name, []).append({**sample, "size": math.nan if size is None else size})
+                groups.setdefault(name, []).append({**sample, "size": math.nan if sample["norm"] is None else sample["norm"]})
         for label, rows in groups.items():
             yield label, False, rows, "size"
     elif panel == "rate":

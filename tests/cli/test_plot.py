@@ -8,8 +8,6 @@ import sys
 import pytest
 from rich.console import Console
 
-from minicaffe.cli import bars
-from minicaffe.cli.chart import histogram
 from minicaffe.cli.parse_log import read_run
 from minicaffe.cli.plot import Curve, curves, plot_panel, print_charts
 
@@ -88,8 +86,7 @@ def test_terminal_without_plotext(minicaffe, logs, monkeypatch):
 
 
 def test_one_kind_of_output(minicaffe, logs):
-    for some in (("--out=x.png", "--csv=."), ("--csv=.", "--table"), ("--out=x.png", "--table")):
-        assert "give one of --out, --csv and --table" in minicaffe("plot", "a.log", *some, status=2)
+    assert "give --out or --csv" in minicaffe("plot", "a.log", "--out=x.png", "--csv=.", status=2)
 
 
 @pytest.mark.parametrize("logarithmic", [False, True])
@@ -168,16 +165,6 @@ def test_cut_off_in_the_middle_of_a_number(minicaffe, logs):
     assert "holds no outputs of a net" in minicaffe("plot", "a.log", status=1)
 
 
-def test_a_bar_of_a_few_is_seen():
-    assert [line.split() for line in histogram([0, 1, 10000], 0.0, 3.0, 20)] == [["0", "0"], ["1", "▏", "1"], ["2", 11 * "█", "10000"]]
-
-
-def test_histogram():
-    lines = list(histogram([0, 1, 5], 0.0, 3.0, 20, utf8=False))
-    assert [line.split() for line in lines] == [["0", "0"], ["1", 3 * "#", "1"], ["2", 15 * "#", "5"]]
-    assert all(len(line) <= 20 for line in lines)
-
-
 @pytest.mark.parametrize("count", [1, 7])
 def test_the_look_of_a_panel(count):
     """A grid, no frame above and at the right, and a legend without a frame, beside the curves if it is long."""
@@ -201,14 +188,6 @@ def test_a_panel_without_a_finite_value(logarithmic):
     assert [line.get_label() for line in axes.lines] == ["lost"]
 
 
-def test_the_line_above_a_table_has_the_whole_path(minicaffe, logs, monkeypatch):
-    """It is not wrapped, and brackets are no markup."""
-    monkeypatch.setattr(bars, "table_console", lambda: Console(width=40))
-    name = "[bold]records of a training with a long name.jsonl"
-    (logs / "b.jsonl").rename(logs / name)
-    assert minicaffe("plot", name, "--table").splitlines()[0] == f"{name}: layers at iteration 0 (norms)"
-
-
 def test_train_and_test_of_one_run_have_colours_of_their_own():
     axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
     plot_panel(axes, "loss", [Curve("train", [0, 1], [1, 2]), Curve("test", [0, 1], [2, 3], test=True)], False, 1)
@@ -216,7 +195,7 @@ def test_train_and_test_of_one_run_have_colours_of_their_own():
 
 
 def test_which_lines_of_a_log_are_read(tmp_path):
-    """None before the first iteration; of debug_info none of a test; outputs of another iteration begin a row."""
+    """None before the first iteration; outputs of another iteration begin a row."""
     texts = ("lr = 0.5", "    Train net output #0: early = 1", "Iteration 0, Testing net (#0)", "    [Forward] Layer ip, top blob x data: 9",
              "    Test net output #0: accuracy = 0.5", "    [Forward] Layer ip, top blob ip data: 2", "    [Forward] Layer ip, param blob 1 data: 7",
              "    [Backward] Layer ip, param blob 0 diff: 3", "Iteration 0, loss = 2", "    Train net output #0: a = 1", "Iteration 10, loss = 1",
@@ -225,8 +204,7 @@ def test_which_lines_of_a_log_are_read(tmp_path):
     run, common = read_run(tmp_path / "log"), {"Seconds": 0.0, "LearningRate": None}
     assert run.tables == {"train": [{"NumIters": 0, **common, "a": 1.0}, {"NumIters": 10, **common, "b": 4.0}],
                           "test": [{"NumIters": 0, **common, "accuracy": 0.5}]}
-    samples = {"NumIters": 0, "Seconds": 0.0, "layer": "ip"}
-    assert run.samples == [{**samples, "blob": "ip", "mean": 2.0}, {**samples, "parameter": "ip[0]", "mean": 3.0}]
+    assert run.samples == []
 
 
 @pytest.mark.parametrize("end, cut", [
