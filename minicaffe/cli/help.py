@@ -15,7 +15,7 @@ SUBJECTS = {
         "level stage modules"),
     "Data": (
         "batch batch_size test_batch_size images_dim center_only listed ext mean scale raw_scale "
-        "channel_swap shapes images class_weights classes mirror"),
+        "channel_swap shapes class_weights classes mirror"),
     "Learning rate": "base_lr lr_mult lr_policy gamma power stepsize stepvalue plateau_winsize",
     "Update": (
         "max_iter type momentum momentum2 rms_decay delta weight_decay regularization_type clip_gradients iter_size random_seed "

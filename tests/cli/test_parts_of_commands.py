@@ -18,7 +18,7 @@ import pytest
 from minicaffe.addons.workflows import finetune
 from minicaffe.addons.workflows.class_weights import inverse_frequencies
 from minicaffe.addons.workflows.wrong_pictures import Restorer, _safe, picture_source
-from minicaffe.cli import earlier_files, extract_features, help, log, plot, ranks, records, show, signals, summary, training_file
+from minicaffe.cli import earlier_files, help, log, plot, ranks, records, show, signals, summary, training_file
 from minicaffe.cli.app import command_first, command_of, commands, explain
 from minicaffe.cli.bars import progress
 from minicaffe.cli.deploy import remove_dropout
@@ -504,36 +504,6 @@ def test_the_time_of_a_training(monkeypatch, end, rate):
     solver.iter = 30
     result.on_end(solver, False)
     assert list(result.lines(solver, None)) == ["Finished at iteration 30 of 30", f"time: {end - 5:.1f} s for 20 iterations{rate} (with tests and snapshots)"]
-
-
-@SEEDS
-def test_batches_of_pictures(seed, monkeypatch):
-    """Each picture once, in order, in batches of the net's size, of which the last may be smaller; each batch's arrays stay."""
-    dice, said = random.Random(seed), []
-    monkeypatch.setattr(extract_features.options, "notify", said.append)
-    monkeypatch.setattr(extract_features, "load_picture", lambda path, net: path)
-    monkeypatch.setattr(extract_features, "input_batch", lambda net, some: np.array(some, np.float32)[:, None])
-    size, total = dice.randint(1, 5), dice.randint(1, 17)
-    needed = (total + size - 1) // size
-    batches = dice.choice([0, 1, needed, needed + 1, dice.randint(1, 9)])
-
-    class Blob:
-        data = np.zeros((size, 1), np.float32)
-        shape = property(lambda self: self.data.shape)
-
-        def reshape(self, *shape):
-            self.data = buffer[: shape[0]] if shape == (shape[0], 1) else None
-
-    buffer = np.zeros((size, 1), np.float32)        # the memory of a blob is used again
-    blob, top = Blob(), SimpleNamespace(cpu_data=None)
-    net = SimpleNamespace(inputs=["x"], blobs={"x": blob}, forward=lambda: setattr(top, "cpu_data", blob.data))
-    count, arrays = extract_features.picture_batches(net, list(range(total)), batches, [top])
-    found = [one for (one,), _, _ in list(arrays)]
-    taken = min(batches or needed, needed)
-    assert count == taken and [one.ravel().tolist() for one in found] == [list(range(i * size, min(total, (i + 1) * size))) for i in range(taken)]
-    few = [f"{batches} batches of {size} are {batches * size} of {total} pictures; the others are left out, and BATCHES 0 takes all"]
-    many = [f"{total} pictures fill {needed} batches of {size}, so there are no {batches}"]
-    assert said == (few if taken < needed else many if batches > needed else [])
 
 
 # ---- curves
