@@ -54,8 +54,6 @@ class CaffeCommand(click.Command):
     ``ctx.meta["arguments"]`` holds the arguments in the second form, one word for each option.
     """
 
-    context_class = help.Context
-
     def __init__(self, *arguments, **named):
         super().__init__(*arguments, **named)
         for param in self.params:
@@ -82,7 +80,6 @@ class CaffeCommand(click.Command):
 class CaffeGroup(click.Group):
     """A group of such commands."""
 
-    context_class = help.Context
     command_class = CaffeCommand
 
 

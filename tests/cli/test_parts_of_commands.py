@@ -18,7 +18,7 @@ import pytest
 from minicaffe.addons.workflows import finetune
 from minicaffe.addons.workflows.class_weights import inverse_frequencies
 from minicaffe.addons.workflows.wrong_pictures import _safe, picture_source
-from minicaffe.cli import earlier_files, help, log, plot, ranks, records, show, signals, summary, training_file
+from minicaffe.cli import earlier_files, log, plot, ranks, records, show, signals, summary, training_file
 from minicaffe.cli.app import command_first, command_of, commands, explain
 from minicaffe.cli.bars import progress
 from minicaffe.cli.options import normalize_arguments
@@ -88,12 +88,6 @@ def test_details_are_those_of_building_and_compiling(capsys):
         wanted = [f"{name} {level}" for name in ("minicaffe.net.build", "minicaffe.cuda.compile", "minicaffe.net") for level in (20, 30)
                   if details or level == 30 or name == "minicaffe.net"]
         assert capsys.readouterr().err.splitlines() == wanted
-
-
-def test_an_option_of_26_letters_is_beside_its_text():
-    formatter = help.Formatter(width=80)
-    formatter.write_dl([("a" * 26, "text"), ("b" * 27, "text"), ("c" * 27, "")])
-    assert formatter.getvalue() == f"{'a' * 26}  text\n{'b' * 27}\n{'':28}text\n{'c' * 27}\n"
 
 
 def test_a_file_of_the_log_leaves_standard_error_as_it_was(tmp_path, capsys):
