@@ -399,7 +399,7 @@ def engineer(user):
              r"^< vendor \(vendor.prototxt", max_lines=4, status=1)
     user.run(from_page(elsewhere, "minicaffe fold", {"models/resnet50/deploy.prototxt resnet50": "vendor.prototxt vendor"}),
              "differs by at most", "^wrote folded.prototxt and folded.caffemodel: 10 layers of 14, 4 folded")
-    user.run("minicaffe show folded.caffemodel --histogram", terminal=True)
+    user.run("minicaffe show folded.caffemodel", terminal=True)
     user.run("minicaffe show vendor.caffemodel folded.caffemodel")
     user.run("minicaffe export folded.prototxt folded.caffemodel -o folded.onnx", "^wrote folded.onnx")
 

@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from minicaffe import entry_points
-from minicaffe.cli import help, ranks
+from minicaffe.cli import ranks
 from minicaffe.errors import ConfigError, ConfigWarning, Error, ShapeError, close_matches
 
 # Command of the core: its heading in `minicaffe --help`, its module, and its line there, for which no module is imported.
@@ -58,8 +58,6 @@ REPLACEMENTS = {
 
 class Commands(click.Group):
     """A group that imports a command when it is run, and accepts options before the command, as gflags does."""
-
-    context_class = help.Context
 
     def list_commands(self, ctx):
         return list(commands())

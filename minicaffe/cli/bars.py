@@ -1,4 +1,4 @@
-"""Progress bars on a terminal, nothing elsewhere; and tables."""
+"""Progress bars on a terminal, nothing elsewhere; tables; and the blocks of sparklines."""
 
 import contextlib
 import re
@@ -9,6 +9,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+BLOCKS = "▁▂▃▄▅▆▇█"  # of sparklines
+PLAIN_BLOCKS = "_.-=+*#@"  # for terminals without UTF-8
 RIGHT_ALIGNED = {"min", "max", "mean", "std", "norm", "zeros", "relative", "compared", "backward", "differences"}   # columns
 
 

@@ -9,7 +9,6 @@ database or file under the final name.
 from collections import Counter
 
 import click
-import numpy as np
 from rich.console import Console
 
 from minicaffe.cli import bars, options
@@ -18,7 +17,7 @@ from minicaffe.cli.pictures import sheet, to_rgb, write_png
 from minicaffe.data.class_folders import convert_folders
 from minicaffe.data.convert import compute_mean, convert_images
 from minicaffe.data.datasets import DATA_SETS, make_data_set, make_idx_set
-from minicaffe.data.datum import labels_of, picture_of, read_datum
+from minicaffe.data.datum import picture_of, read_datum
 from minicaffe.data.db import open_db
 from minicaffe.data.mean_file import write_mean
 from minicaffe.errors import Error
@@ -168,7 +167,7 @@ def mean(db, out, backend, force):
 def info(db, backend, png, force):
     """Show what DB holds: number of records, shapes, encodings, labels; with --png the first pictures."""
     options.check_outputs(png, force=force)
-    shapes, kinds, labels, reals, first = Counter(), Counter(), Counter(), {}, []  # reals: count -> labels of records
+    shapes, kinds, labels, reals, first = Counter(), Counter(), Counter(), Counter(), []
     with open_db(db, backend) as database, bars.progress() as progress:
         count = len(database)
         for number, (key, value) in enumerate(database.records()):
@@ -181,7 +180,7 @@ def info(db, backend, png, force):
             kinds["encoded picture" if record.encoded else "bytes" if record.data else "floats"] += 1
             shapes["in the picture file" if record.encoded else f"{record.channels} x {record.height} x {record.width}"] += 1
             if record.data and record.float_data:
-                reals.setdefault(len(record.float_data), []).append(labels_of(record, len(record.float_data)))
+                reals[len(record.float_data)] += 1
             else:
                 labels[record.label] += 1
             if number % 1000 == 999:
@@ -190,10 +189,8 @@ def info(db, backend, png, force):
     console.print(f"{db}: {count} records, {database.backend}", soft_wrap=True)
     console.print("channels x height x width: " + _listing(shapes))
     console.print("content: " + _listing(kinds))
-    for size, values in sorted(reals.items()):
-        spans = [f"{one.min():g} to {one.max():g}, mean {one.mean(dtype=float):g}" for one in np.transpose(values)[:MOST_LABELS]]
-        spans += ["..."] * (size > MOST_LABELS)
-        console.print(f"real-valued labels: {size} in each of {len(values)} records: {'; '.join(spans)}", soft_wrap=True)
+    for size, found in sorted(reals.items()):
+        console.print(f"real-valued labels: {size} in each of {found} records", soft_wrap=True)
     if labels:
         _show_labels(console, labels)
     if png:

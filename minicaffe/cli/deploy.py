@@ -11,7 +11,6 @@ from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2, copy_of
 from minicaffe.proto.atomic import write_bytes
-from minicaffe.proto.stored import to_half
 from minicaffe.proto.text import write_text
 
 
@@ -40,8 +39,8 @@ def _sizes(ctx, param, text):
 def deploy(file, weights, out, batch, shape, preprocessing, half, force, level, stage):
     """Write the deploy net of a training NET.
 
-    The data layer becomes an Input, the last loss its prediction (SoftmaxWithLoss: Softmax). Layers that need a label, Dropout, and
-    layers that the prediction does not need are left out. With WEIGHTS the parameters of the layers that are left are written, too.
+    The data layer becomes an Input, the last loss its prediction (SoftmaxWithLoss: Softmax). Layers that need a label, and layers
+    that the prediction does not need, are left out. With WEIGHTS the parameters of the layers that are left are written, too.
     """
     if half and not weights:
         raise click.UsageError("--half: it is for the parameters; give WEIGHTS")
@@ -62,7 +61,6 @@ def deploy(file, weights, out, batch, shape, preprocessing, half, force, level, 
         mean, name = training.mean(sizes[0]) if training is not None else (None, "")
     scale = training.scale if training is not None else None
     made.ClearField("state")
-    removed = remove_dropout(made)
     arrays = add_preprocessing(made, mean, scale, sizes, file) if preprocessing == "layers" else {}
     if arrays and not weights:
         raise click.UsageError("--preprocessing layers: the mean is a parameter; give WEIGHTS")
@@ -79,39 +77,7 @@ def deploy(file, weights, out, batch, shape, preprocessing, half, force, level, 
         net.save(f"{out}.caffemodel", half=half)
     write_bytes(f"{out}.prototxt", (text + write_text(made)).encode(errors="backslashreplace"))
     files = f"{out}.prototxt" + (f" and {out}.caffemodel" if weights else "")
-    left_out = f", {removed} Dropout left out" if removed else ""
-    click.echo(f"wrote {files}: {len(made.layer)} layers{left_out}; a record is {record}")
-    if half:
-        click.echo(f"half precision: {describe_rounding([blob.data for node in net.nodes for blob in node.blobs])}")
-
-
-def describe_rounding(arrays):
-    """Return what rounding arrays to float16 changes: the greatest difference, and how many numbers become 0."""
-    pairs = [(array, to_half(array)) for array in arrays]
-    greatest = max((np.abs(array - half).max(initial=0, where=np.isfinite(array)) for array, half in pairs), default=0)
-    lost = sum(int(((half == 0) & (array != 0)).sum()) for array, half in pairs)
-    return f"a parameter changes by at most {greatest:.2g}" + (f", {lost} become 0" if lost else "")
-
-
-def remove_dropout(net):
-    """Remove the Dropout layers of a NetParameter, except one whose top is the output; return how many."""
-    names, kept, removed = {}, [], 0
-    for i, layer in enumerate(net.layer):
-        bottoms = [names.get(name, name) for name in layer.bottom]
-        if layer.type == "Dropout" and any(layer.top[0] in other.bottom for other in list(net.layer)[i + 1:]):
-            names[layer.top[0]] = bottoms[0]
-            removed += 1
-            continue
-        if layer.type == "Dropout" and list(layer.top) == bottoms:
-            removed += 1
-            continue
-        one = copy_of(layer)
-        one.bottom[:] = bottoms
-        one.top[:] = [names.get(name, name) if name in layer.bottom else name for name in layer.top]
-        kept.append(one)
-    del net.layer[:]
-    net.layer.extend(kept)
-    return removed
+    click.echo(f"wrote {files}: {len(made.layer)} layers; a record is {record}")
 
 
 def add_preprocessing(net, mean, scale, sizes, file):

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from minicaffe import memory
-from minicaffe.cli.chart import BLOCKS, PLAIN_BLOCKS
+from minicaffe.cli.bars import BLOCKS, PLAIN_BLOCKS
 from minicaffe.cli.records import Result
 from minicaffe.cli.watch_table import table as watch_table
 from minicaffe.common import caffe

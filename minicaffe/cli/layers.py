@@ -5,11 +5,11 @@ lack, such as one of a program or of another package, is shown by its docstring.
 """
 
 import inspect
-import json
 import re
 import textwrap
 
 import click
+from rich.markdown import Markdown
 from rich.text import Text
 
 from minicaffe import entry_points
@@ -21,14 +21,13 @@ from minicaffe.proto import caffe_pb2
 PAGES = SOURCE / "docs" / "layers"
 TABLE = "| field | type | default | meaning |\n"
 LINK = re.compile(r"\[([^\]]+)\]\([^)]*#\w+\)")
-WIDTH = 100     # of paragraphs, on a terminal that is wider, and in a pipe
+WIDTH = 100     # of the text, on a terminal that is wider, and in a pipe
 
 
 @click.command(cls=options.CaffeCommand)
 @click.argument("type", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Write JSON: a list of all types, or what is known of one.")
 @options.common
-def layers(type, as_json):
+def layers(type):
     """List the layer types, or show what one of them computes, its bottoms and tops, its fields and their defaults.
 
     TYPE is a word such as Convolution, as field `type` of a layer has it. docs/layers/ has the same text.
@@ -36,17 +35,9 @@ def layers(type, as_json):
     from minicaffe.layer import layer_class, layer_types  # imports all layers, which --help should not
     sections = read_pages()
     if type is not None:
-        entry = describe(type, layer_class(type), sections)
-        if as_json:
-            click.echo(json.dumps(entry))
-        else:
-            show(entry)
-        return
+        return show(describe(type, layer_class(type), sections))
     types = layer_types()
     entries = [describe(name, types[name], sections) for name in sorted(types, key=str.lower)]
-    if as_json:
-        click.echo(json.dumps([{key: entry[key] for key in ("name", "summary", "bottoms", "tops", "origin")} for entry in entries]))
-        return
     table = bars.grid("type", "bottoms", "tops", "of", "what it does")
     for entry in entries:
         table.add_row(*(Text(entry[key]) for key in ("name", "bottoms", "tops", "origin", "summary")))
@@ -66,7 +57,7 @@ def read_pages():
 
 
 def describe(name, cls, sections):
-    """Return what is known of a layer type as a dict; `text` has paragraphs, bullet lists and tables of fields, lists of dicts."""
+    """Return what is known of a layer type as a dict of str; `text` is Markdown."""
     of_addons = entry_points.additions("layers").get(name)
     owner = f"{of_addons[0].package}, {cls.__module__}" if of_addons else cls.__module__
     facts = f"{owner}. Bottoms: {count_blobs(cls, name, 'bottom')}. Tops: {count_blobs(cls, name, 'top')}."
@@ -74,13 +65,13 @@ def describe(name, cls, sections):
     messages, text, seen = tables_of(sections), [], set()
     while blocks:
         block = blocks.pop(0)
-        text.append(read_table(block) if block.startswith(TABLE) else LINK.sub(r"\1", block))
+        text.append(LINK.sub(r"\1", block).replace(".<br>", ". ").replace("<br>", "; "))
         for message in LINK.findall(block):     # tables that several types share follow
             blocks += messages.get(message, []) if message not in seen else []
             seen.add(message)
     origin, bottoms, tops = re.fullmatch(r"(.*)\. Bottoms: (.*)\. Tops: (.*)\.", facts).groups()
     summary = re.split(r"(?<=[^.])\.(?= [A-Z`]|$)", " ".join(text[0].split()))[0]
-    return {"name": name, "summary": summary, "bottoms": bottoms, "tops": tops, "origin": origin, "text": text}
+    return {"name": name, "summary": summary, "bottoms": bottoms, "tops": tops, "origin": origin, "text": "\n\n".join(text)}
 
 
 def tables_of(sections):
@@ -93,16 +84,6 @@ def tables_of(sections):
                 name = message[1] if message else heading
                 found[name] = [paragraph if message else f"{heading}: {paragraph}".rstrip(": "), table]
     return found
-
-
-def read_table(block):
-    """Return the rows of a table of fields."""
-    rows = []
-    for line in block.splitlines()[2:]:
-        field, kind, default, meaning = (cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1])
-        rows.append({"field": field.strip("`"), "type": LINK.sub(r"\1", kind), "default": default.strip("`"),
-                     "meaning": meaning.replace("<br>", "\n")})
-    return rows
 
 
 def count_blobs(cls, name, which):
@@ -122,17 +103,6 @@ def count_blobs(cls, name, which):
 def show(entry):
     """Print what `describe` returned."""
     console = bars.table_console()
-    width = min(console.width, WIDTH)
     counts = (f"{entry[kind]} {kind[:-1] if entry[kind] in ('1', 'at least 1') else kind}" for kind in ("bottoms", "tops"))
-    click.echo(f"{entry['name']} ({entry['origin']}): {', '.join(counts)}")
-    for block in entry["text"]:
-        click.echo()
-        if isinstance(block, str):
-            for item in re.split(r"\n(?=- )", block):
-                click.echo(textwrap.fill(" ".join(item.split()), width, subsequent_indent="  " * item.startswith("- "),
-                                         break_long_words=False, break_on_hyphens=False))
-            continue
-        table = bars.grid("field", "type", "default", "meaning")
-        for row in block:
-            table.add_row(*map(Text, (f"  {row['field']}", row["type"], row["default"], row["meaning"])))
-        console.print(table)
+    click.echo(f"{entry['name']} ({entry['origin']}): {', '.join(counts)}\n")
+    console.print(Markdown(entry["text"]), width=min(console.width, WIDTH))

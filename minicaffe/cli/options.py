@@ -54,8 +54,6 @@ class CaffeCommand(click.Command):
     ``ctx.meta["arguments"]`` holds the arguments in the second form, one word for each option.
     """
 
-    context_class = help.Context
-
     def __init__(self, *arguments, **named):
         super().__init__(*arguments, **named)
         for param in self.params:
@@ -97,7 +95,6 @@ class ExtensibleCommand(CaffeCommand):
 class CaffeGroup(click.Group):
     """A group of such commands."""
 
-    context_class = help.Context
     command_class = CaffeCommand
 
 
@@ -397,7 +394,7 @@ def refuse_unused(names, purpose):
 def notify(line):
     """Print a notice on standard error, also on a terminal; --quiet hides it."""
     if not click.get_current_context().meta.get("quiet"):
-        click.echo(log.wrapped(line, sys.stderr), err=True)
+        click.echo(line, err=True)
 
 
 def print_ranks():

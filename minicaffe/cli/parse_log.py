@@ -22,7 +22,6 @@ ITERATION = re.compile(r"Iteration (\d+)")
 RATE = re.compile(rf"lr = {NUMBER}", re.I)
 OUTPUT = re.compile(rf"(Train|Test) net output #\d+: (\S+) = {NUMBER}", re.I)
 OUTPUT_END = re.compile(r" loss\)\s*$|Optimization Done\.\s*$")  # lines that are complete without a line end
-DEBUG = re.compile(rf"\[(?:Forward|Backward)\] Layer (.+), (top|param) blob (.+) (data|diff): {NUMBER}", re.I)
 MOMENT = re.compile(r"^[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+)")
 COLUMNS = ("NumIters", "Seconds", "LearningRate")
 
@@ -31,10 +30,9 @@ COLUMNS = ("NumIters", "Seconds", "LearningRate")
 class Run:
     """The records of one training that a file holds.
 
-    `tables` is ``{"train": rows, "test": rows}``; a row is a dict with `COLUMNS` and the outputs. `samples` are dicts with
-    ``NumIters`` and ``Seconds``. Of ``train --watch --json`` they are those of `minicaffe.inspection.watch.Watch.samples`; of a log
-    they are debug_info's lines of tops and parameter gradients, with ``mean`` (of absolute values) in place of norm and shares.
-    `cut` describes what is missing at the end of the file.
+    `tables` is ``{"train": rows, "test": rows}``; a row is a dict with `COLUMNS` and the outputs. `samples` are those of
+    `minicaffe.inspection.watch.Watch.samples` in records of ``train --watch --json``, with ``NumIters`` and ``Seconds``. `cut`
+    describes what is missing at the end of the file.
     """
 
     path: str
@@ -67,25 +65,12 @@ def read_run(path):
         run.cut = "its last line is cut off"
         lines.pop()
     iteration, rate, moments = None, None, times_of(lines, year)
-    debug, testing = {}, False  # lines of debug_info precede the line with the iteration and its loss
     begin = next((moment for line, moment in zip(lines, moments) if moment and "Solving" in line), None)
     for line, moment in zip(lines, moments):
         begin = begin or moment
         seconds = (moment - begin).total_seconds() if moment else None
         if found := ITERATION.search(line):
             iteration = int(found[1])
-            testing = "Testing net" in line
-            if debug and "loss" in line:
-                run.samples += [{"NumIters": iteration, "Seconds": seconds, **sample} for sample in debug.values()]
-                debug = {}
-        elif found := DEBUG.search(line):
-            layer, kind, name, part, mean = found.groups()
-            if not testing and (kind, part) in (("top", "data"), ("param", "diff")):
-                sample = {"layer": layer, "blob": name} if kind == "top" else {"layer": layer, "parameter": f"{layer}[{name}]"}
-                debug[layer, kind, name] = {**sample, "mean": float(mean)}
-            continue
-        elif "Test net output" in line:
-            testing = False
         if iteration is None:
             continue
         if found := RATE.search(line):

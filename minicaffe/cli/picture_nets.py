@@ -59,8 +59,11 @@ class IntegerList(click.ParamType):
         return numbers
 
 
-# The options about preprocessing, for `open_net`.
-preprocessing = options.combine_options(
+picture_net_options = options.combine_options(     # all options of `open_net`
+    click.option("--model", metavar="FILE",
+                 help=f"A deploy net, a training net, or a name of a trained net of the package: {', '.join(pretrained.names())}. "
+                 f"By default classify takes {pretrained.DEFAULT}."),
+    click.option("--weights", metavar="FILE", help="A .caffemodel, or HDF5; by default that of the package's net."),
     click.option("--like", metavar="FILE", help="The training net, which has mean, scale and size of pictures; by default one "
                  "beside the model with the same layers."),
     click.option("--mean", metavar="FILE|A,B,C", help="What to subtract: a number for "
@@ -72,14 +75,6 @@ preprocessing = options.combine_options(
                  help="Factor before the mean."),
     click.option("--channel-swap", type=IntegerList(), help="Order of channels; pictures are read as RGB. By "
                  "default 2,1,0 where the net takes three (Caffe's BGR), else none; '' for none."))
-IMAGE_OPTIONS = ("ext", "mean", "scale", "like", "channel_swap", "raw_scale")     # those that --images alone needs
-NO_PICTURES = "give pictures by --images, or a net that reads its own data"
-picture_net_options = options.combine_options(     # all options of `open_net`
-    click.option("--model", metavar="FILE",
-                 help=f"A deploy net, a training net, or a name of a trained net of the package: {', '.join(pretrained.names())}. "
-                 f"By default classify takes {pretrained.DEFAULT}."),
-    click.option("--weights", metavar="FILE", help="A .caffemodel, or HDF5; by default that of the package's net."),
-    preprocessing)
 
 
 def select_pretrained(given, default=None):
@@ -367,11 +362,3 @@ def load_picture(path, net):
     image = opencv().resize(image, (width, height)) if image.shape[:2] != (height, width) else image
     image = image[:, :, np.newaxis] if image.ndim == 2 else image[:, :, ::-1]
     return image.astype(np.float32) / 255
-
-
-def input_batch(net, pictures):
-    """Return pictures of `load_picture` as an array for the first input of `net`: the centre crop, preprocessed."""
-    name = net.inputs[0]
-    height, width = net.transformer.inputs[name][2:]
-    top, left = (int(room) // 2 for room in net.image_dims - (height, width))
-    return np.stack([net.transformer.preprocess(name, picture[top:top + height, left:left + width]) for picture in pictures])

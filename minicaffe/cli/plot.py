@@ -1,7 +1,7 @@
-"""``minicaffe plot``: curves of trainings, from logs or ``train --json``, in the terminal, as a picture, or as CSV files.
+"""``minicaffe plot``: curves of trainings, from logs or ``train --json``, as a picture, or as CSV files.
 
-plotext draws in the terminal, and matplotlib pictures; both are in the extra ``plots``. Different from Caffe's
-tools/extra/plot_training_log.py.example: panels have names, not numbers, and a picture can have several.
+matplotlib draws; it is in the extra ``plots``. Different from Caffe's tools/extra/plot_training_log.py.example: panels have names,
+not numbers, and a picture can have several.
 """
 
 import math
@@ -11,19 +11,15 @@ from pathlib import Path
 
 import click
 
-from minicaffe.cli import bars, options
+from minicaffe.cli import options
 from minicaffe.cli.inputs import SkippedInputs, csv_bytes, read_each
 from minicaffe.cli.parse_log import COLUMNS, no_log_error, read_run
-from minicaffe.cli.watch_table import table as watch_table
-from minicaffe.errors import ConfigError, DataError, DependencyError, FileError
+from minicaffe.errors import ConfigError, DependencyError, FileError
 from minicaffe.proto.atomic import replacing, write_bytes
 
 SAMPLE_PANELS = {"gradients": "parameter", "diffs": "diff", "activations": "blob"}   # panels of samples, and what names them
 NO_OUTPUTS = "holds no outputs of a net; is it the log of a training (minicaffe train net.prototxt 2> LOG, or --json LOG)?"
 PANELS = ("loss", "accuracy", "rate", "outputs", *SAMPLE_PANELS)
-MARKS = "*o+x#@%&"  # of the curves of a panel in a terminal; more curves are not drawn there
-HEIGHT = 16         # lines of a panel in a terminal, with its axis
-ASCII_FRAME = str.maketrans("│┤├─┬┴┼┌┐└┘", "|||---+++++")      # for terminals without UTF-8
 
 
 @dataclass
@@ -36,11 +32,6 @@ class Curve:
     run: int = 0
     test: bool = False
 
-    def points(self, logarithmic=False):
-        """Return xs and ys of the values that can be drawn: finite ones, and above 0 on a logarithmic axis."""
-        kept = [(x, y) for x, y in zip(self.xs, self.ys) if math.isfinite(y) and (y > 0 or not logarithmic)]
-        return [x for x, _ in kept], [y for _, y in kept]
-
     def not_finite(self):
         """Return a text with the number of the values that are not finite and the place of the first; "" if all are."""
         lost = [x for x, y in zip(self.xs, self.ys) if not math.isfinite(y)]
@@ -49,21 +40,21 @@ class Curve:
 
 @click.command(cls=options.CaffeCommand)
 @click.argument("logs", metavar="LOG...", nargs=-1, required=True)
-@click.option("--out", "picture", metavar="FILE", help="Draw a picture, .png, .svg or .pdf, not in the terminal; needs matplotlib.")
+@click.option("--out", "picture", metavar="FILE", help="The picture, .png, .svg or .pdf; by default LOG.svg of the first LOG.")
 @click.option("--csv", "folder", metavar="FOLDER", help="Write FOLDER/<LOG>.train and FOLDER/<LOG>.test, and draw nothing: "
               "iteration, seconds, learning rate and every output of the net.")
 @click.option("--show", "panels", metavar="A,B", help=f"Which panels, of {', '.join(PANELS)}; by default all that the logs have.")
 @click.option("--along", type=click.Choice(["iterations", "seconds"]), default="iterations", show_default=True)
 @click.option("--output", "column", metavar="NAME", help="The output of the net to draw; by default those that fit the panel.")
 @click.option("--log", "logarithmic", is_flag=True, help="Logarithmic values; gradients, diffs and activations are so anyway.")
-@click.option("--table", is_flag=True, help="A table of the layers, as last measured by --watch or logged by debug_info.")
 @options.force
 @options.messages
-def plot(logs, picture, folder, panels, along, column, logarithmic, table, force):
+def plot(logs, picture, folder, panels, along, column, logarithmic, force):
     """Draw loss, accuracy and learning rate of trainings from their LOGs, or from what minicaffe train --json wrote."""
-    if (picture is not None) + (folder is not None) + table > 1:
-        raise click.UsageError("give one of --out, --csv and --table")
-    if picture is not None:
+    if picture is not None and folder is not None:
+        raise click.UsageError("give --out or --csv")
+    if folder is None:
+        picture = picture if picture is not None else f"{logs[0]}.svg"
         check_picture(picture, force)
     _, runs, errors = read_each(enumerate(logs), read_run)
     SkippedInputs(len(logs)).report(errors)
@@ -71,8 +62,6 @@ def plot(logs, picture, folder, panels, along, column, logarithmic, table, force
         report_incomplete_log(run)
     if folder is not None:
         return write_tables(runs, folder, force)
-    if table:
-        return show_layers(runs)
     wanted = [name.strip() for name in panels.split(",")] if panels else PANELS
     for name in wanted:
         if name not in PANELS:
@@ -83,13 +72,10 @@ def plot(logs, picture, folder, panels, along, column, logarithmic, table, force
         has = sorted({name for run in runs for rows in run.tables.values() for name in outputs(rows)})
         there = f"its outputs are {', '.join(has)}" if has else f"it {NO_OUTPUTS}"
         raise no_log_error(logs[0], f"has no {column or ', '.join(wanted)} along {along}; {there}")
-    scales = [logarithmic or name in SAMPLE_PANELS for name, _ in drawn]
-    if picture is None:
-        return print_charts(drawn, scales, along)
     figure = new_figure(figsize=(8, 1 + 2.8 * len(drawn)))
     every = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, (name, found), scale in zip(every, drawn, scales, strict=True):
-        plot_panel(axes, name, found, scale, len(runs))
+    for axes, (name, found) in zip(every, drawn, strict=True):
+        plot_panel(axes, name, found, logarithmic or name in SAMPLE_PANELS, len(runs))
     axes.set_xlabel(along)
     figure.align_ylabels(every)
     save(figure, picture)
@@ -111,21 +97,6 @@ def write_tables(runs, folder, force):
         names = [*COLUMNS, *outputs(rows)]
         write_bytes(path, csv_bytes(names, (map(row.get, names) for row in rows)))
         click.echo(f"{path}: {len(rows)} rows")
-
-
-def show_layers(runs):
-    """Print for each run the table of its layers at the last iteration that was measured."""
-    console = bars.table_console()
-    for run in runs:
-        if not run.samples:
-            raise DataError("has no measurements of layers; train with --watch --json FILE, or with debug_info: true and a log",
-                            file=run.path)
-        last = run.samples[-1]["NumIters"]
-        samples = list({tuple(sample.get(key) for key in ("layer", *SAMPLE_PANELS.values())): sample for sample in run.samples
-                        if sample["NumIters"] == last}.values())    # a training that was resumed may have measured it twice
-        what = "mean absolute values, of debug_info" if "mean" in samples[0] else "norms"
-        console.print(f"{run.path}: layers at iteration {last} ({what})", markup=False, soft_wrap=True)
-        console.print(watch_table(samples, width=console.width))
 
 
 def outputs(rows):
@@ -167,8 +138,7 @@ def _series(run, panel, column):
         for sample in run.samples:
             if key in sample:
                 name = sample[key] if key == "parameter" else f"{sample['layer']} {sample[key]}"
-                size = sample.get("mean", sample.get("norm"))
-                groups.setdefault(name, []).append({**sample, "size": math.nan if size is None else size})
+                groups.setdefault(name, []).append({**sample, "size": math.nan if sample["norm"] is None else sample["norm"]})
         for label, rows in groups.items():
             yield label, False, rows, "size"
     elif panel == "rate":
@@ -182,55 +152,21 @@ def _series(run, panel, column):
                     yield f"{table} {name}", table == "test", rows, name
 
 
-def print_charts(drawn, scales, along):
-    """Print the panels, as wide as the terminal. Raises DependencyError without plotext."""
-    from rich.console import Console
-    from rich.text import Text
-    try:
-        import plotext
-    except ImportError:
-        raise missing("charts in the terminal", "plotext") from None
-    console = Console(highlight=False, markup=False, emoji=False)     # a name may have brackets
-    for (name, found), logarithmic in zip(drawn, scales, strict=True):
-        if len(found) > len(MARKS):
-            click.echo(f"{name}: the first {len(MARKS)} of {len(found)} curves; --out draws all")
-        console.print(name + (" (logarithmic)" if logarithmic else ""), style="bold")
-        plotext.clear_figure()
-        plotext.limit_size(False, False)
-        plotext.theme("clear")
-        plotext.plot_size(max(40, min(console.width, 120)), HEIGHT)
-        plotext.xlabel(along)
-        some = list(zip(MARKS, found))
-        values = {y for _, one in some for y in one.points(logarithmic)[1]}
-        plotext.yscale("log" if logarithmic and len(values) > 1 else "linear")
-        for mark, one in some:
-            plotext.plot(*one.points(logarithmic), marker=mark)
-        if values:
-            text = Text.from_ansi(plotext.build()).plain.rstrip()
-            console.print(text if console.encoding.startswith("utf") else text.translate(ASCII_FRAME), soft_wrap=True)
-        for mark, one in some:
-            console.print(f"  {mark} {one.label}, last {one.ys[-1]:.4g}{one.not_finite()}", soft_wrap=True)
-
-
 def new_figure(**size):
-    """Return a new figure of matplotlib. Raises DependencyError if there is none."""
+    """Return a new figure of matplotlib. Raises DependencyError if it is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise missing("pictures", "matplotlib") from None
+        raise DependencyError('pictures need matplotlib: pip install "minicaffe[plots]"; minicaffe plot LOG --csv FOLDER writes '
+                              "numbers") from None
     return Figure(layout="constrained", **size)
-
-
-def missing(what, package):
-    """Return the error for a package that draws and is not installed."""
-    return DependencyError(f'{what} need {package}: pip install "minicaffe[plots]"; minicaffe plot LOG --csv FOLDER writes numbers')
 
 
 def plot_panel(axes, name, found, logarithmic, runs):
     """Draw the Curves of a panel, tests dashed: a colour a run if there are several of a curve each, else a colour a curve."""
     by_run = runs > 1 and len({(one.run, one.test) for one in found}) == len(found)
     for number, one in enumerate(found):
-        axes.plot(one.xs, one.ys, label=one.label, color=f"C{(one.run if by_run else number) % 10}",
+        axes.plot(one.xs, one.ys, label=one.label + one.not_finite(), color=f"C{(one.run if by_run else number) % 10}",
                   linestyle="--" if one.test else "-", linewidth=1.4, marker="." if len(one.xs) < 50 else None)
     axes.set_ylabel(name)
     if logarithmic:

@@ -12,7 +12,7 @@ import numpy as np
 from rich.text import Text
 
 from minicaffe.cli import bars, options
-from minicaffe.cli.chart import BLOCKS, PLAIN_BLOCKS, histogram
+from minicaffe.cli.bars import BLOCKS, PLAIN_BLOCKS
 from minicaffe.cli.pictures import sheet, stretched, to_rgb, write_png
 from minicaffe.errors import ConfigError, DataError, Error, close_matches
 from minicaffe.proto import upgrade
@@ -21,7 +21,7 @@ from minicaffe.proto.files import is_hdf5
 from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
 from minicaffe.proto.stored import shown
 
-BINS, SMALL_BINS = 20, 12
+BINS = 12       # of the small histograms
 MAX_TILES, MIN_TILE_PIXELS, BORDER = 1024, 40, 2   # pictures in a sheet; pixels of the smallest; white pixels around each
 
 
@@ -38,12 +38,10 @@ class Parameter:
 @click.argument("weights", metavar="WEIGHTS")
 @click.argument("other", metavar="[WEIGHTS2]", required=False)
 @click.option("--layer", "layers", multiple=True, metavar="NAME", help="Of this layer only; repeatable.")
-@click.option("--histogram", "bins", is_flag=False, flag_value=BINS, type=click.IntRange(min=2, max=200), metavar="[BINS]",
-              help=f"Draw a histogram of each parameter, of {BINS} bins.")
 @click.option("--filters", metavar="FILE", help="Write the filters of the first layer, or of --layer, to this PNG file.")
 @options.force
 @options.messages
-def show(weights, other, layers, bins, filters, force):
+def show(weights, other, layers, filters, force):
     """List the parameters of WEIGHTS with their statistics; of two files, where they differ.
 
     WEIGHTS is a .caffemodel, an HDF5 file of weights, or a single blob such as a mean file.
@@ -69,16 +67,6 @@ def show(weights, other, layers, bins, filters, force):
             where = tuple(map(int, np.argwhere(~np.isfinite(one.array))[0]))
             console.print(f"{one.name}: {bad} values are not finite, the first at {list(where)}; the other numbers leave them out",
                           style="bold red", markup=False)
-    if bins:
-        width = min(console.width, 80)
-        for one in first:
-            console.print(f"\n{one.name} {shown(one.array.shape)}", markup=False, style="bold")
-            finite = one.array[np.isfinite(one.array)]
-            counts = bin_counts(finite, min(bins, max(2, finite.size)))
-            low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-            low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
-            for line in histogram(counts or [0], low, high, width, utf8):
-                console.print(line, markup=False)
     if filters:
         name, image = picture(first, weights)
         write_png(filters, image)
@@ -153,7 +141,7 @@ def statistics(array):
         std = float(finite.std(dtype=np.float64))
     return {"min": float(finite.min()), "max": float(finite.max()), "mean": mean, "std": std, "norm": norm,
             "zeros": float(np.mean(finite == 0)), "not_finite": int(array.size - finite.size),
-            "counts": bin_counts(finite, SMALL_BINS)}
+            "counts": bin_counts(finite, BINS)}
 
 
 def bin_counts(finite, bins):

@@ -1,4 +1,4 @@
-"""The samples of `minicaffe.inspection.watch`, or of a log with debug_info, as a table with a row for each layer."""
+"""The samples of `minicaffe.inspection.watch` as a table with a row for each layer."""
 
 import math
 
@@ -12,18 +12,16 @@ DROPPABLE_COLUMNS = ("weights", "saturated", "zeros", "diff", "activations")   #
 def rows(samples):
     """Return one dict for each layer, with `COLUMNS` and ``not_finite``, a text that is empty where all is finite.
 
-    `samples` are those of one iteration. Where they have a ``mean`` (debug_info) that is shown in place of norms. ``diff`` is the
-    gradient of the activations, ``gradient`` that of the weights.
+    `samples` are those of one iteration. ``diff`` is the gradient of the activations, ``gradient`` that of the weights.
     """
     found = {}
     for sample in samples:
         row = found.setdefault(sample["layer"], dict.fromkeys(COLUMNS) | {"layer": sample["layer"], "not_finite": ""})
-        size = sample.get("mean") if "mean" in sample else sample["norm"]
-        size = math.nan if size is None else size
+        size = sample["norm"]
         if "parameter" in sample:
             for key, value in (("gradient", size), ("weights", sample.get("data")), ("update", sample.get("update"))):
                 if value is not None:
-                    row[key] = math.hypot(row.get(key) or 0.0, value) if "mean" not in sample else max(row.get(key) or 0.0, value)
+                    row[key] = math.hypot(row.get(key) or 0.0, value)
         elif "diff" in sample:
             row["diff"] = size if row["diff"] is None or size != size else row["diff"]
         elif row["activations"] is None or size != size:

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from html import escape
 
 from minicaffe.errors import ConfigError
-from minicaffe.inspection.definition import WEIGHTED, get_layer_lr_mult, is_included
 from minicaffe.inspection.graph_layout import Box, place
 from minicaffe.inspection.summary import sizes
 
+WEIGHTED = {"Convolution": "convolution_param", "Deconvolution": "convolution_param", "InnerProduct": "inner_product_param"}
 RANKDIRS = ("LR", "RL", "TB", "BT")
 SIZE, LINE, PAD = 12, 15, 8             # of letters, of lines, and beside text, in pixels
 PILL, GAP, HEAD, MARGIN = 19, 6, 5, 16  # the height of a blob, between blobs, of an arrow's head, around the picture
@@ -298,3 +298,28 @@ def _kind(layer, in_place):
     if layer.type.endswith("Loss"):
         return "loss"
     return "neuron" if in_place or list(layer.bottom) == list(layer.top) else "other"
+
+
+def get_layer_lr_mult(layer):
+    """Return the learning-rate multipliers of weight and bias, 1.0 where none is given.
+
+    Raises
+    ------
+    ConfigError
+        If the type is not Convolution, Deconvolution or InnerProduct, or there are more than two ``param``; a ValueError.
+    """
+    if layer.type not in WEIGHTED:
+        raise ConfigError(f"shown for {', '.join(WEIGHTED)} only", field="lr_mult", layer=layer.name, layer_type=layer.type)
+    if len(layer.param) > 2:
+        raise ConfigError(f"weight and bias have two, got {len(layer.param)}", field="param", layer=layer.name,
+                          layer_type=layer.type)
+    given = [param.lr_mult if param.HasField("lr_mult") else 1.0 for param in layer.param]
+    return tuple(given + [1.0] * (2 - len(given)))
+
+
+def is_included(layer, phase):
+    """Whether the include and exclude rules of `layer` allow it in `phase`; other conditions of the rules are ignored."""
+    if layer.include and layer.exclude:
+        raise ConfigError("give include or exclude rules, not both", field="include", layer=layer.name, layer_type=layer.type)
+    rules = layer.include or layer.exclude
+    return not rules or any(rule.phase == phase for rule in rules) == bool(layer.include)

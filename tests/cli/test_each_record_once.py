@@ -1,6 +1,6 @@
 """Tests whose number of batches the command chooses give each record once; a given number says what it leaves out or repeats.
 
-extract_features does the same, and fills a deploy net with pictures.
+extract_features does the same.
 """
 
 import json
@@ -194,47 +194,3 @@ def test_features_of_each_record(minicaffe, records, tmp_path):
     fixed = 'layer { name: "flat" type: "Reshape" bottom: "data" top: "flat" reshape_param { shape { dim: 8 dim: 6 } } include { phase: TEST } }'
     (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, fixed))
     assert "BATCHES: must be a number of batches: " in minicaffe("extract_features", "w.caffemodel", "net.prototxt", "data", "g", 0, status=2)
-
-
-@pytest.mark.no_plan("extract_features reads a blob from the middle of the net, and has no plan")
-def test_features_of_pictures_by_a_deploy_net(minicaffe, records, tmp_path):
-    cv2 = pytest.importorskip("cv2")
-    (tmp_path / "pictures").mkdir()
-    for i in range(5):
-        cv2.imwrite(f"pictures/{i}.png", records[0][i, 0])
-    (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, ""))
-    (tmp_path / "deploy.prototxt").write_text("""layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 2 dim: 1 dim: 3 dim: 2 } } }
-        layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 3 } }
-        layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }""")
-    common = ("extract_features", "w.caffemodel", "deploy.prototxt", "ip,data")
-    error = minicaffe(*common, "f,d", 1, status=2)
-    assert "deploy.prototxt: nothing fills its input 'data', so its features would be meaningless; give pictures by --images" in error
-    assert not (tmp_path / "f").exists()
-    assert "--mean: for the pictures of --images, which is not given" in minicaffe(*common, "f,d", 1, "--mean=3", status=2)
-    out = minicaffe(*common, "f,d", 0, "--images=pictures", "--ext=png")
-    assert "f: 5 records of ip" in out and re.search("as in (net|all).prototxt", minicaffe.messages)
-    pixels = records[0][:5].reshape(5, -1).astype(float)
-    np.testing.assert_allclose(features("d"), pixels, atol=1e-3)
-    net = caffe.Net("deploy.prototxt", caffe.TEST, weights="w.caffemodel")
-    np.testing.assert_allclose(features("f"), pixels @ net.params["ip"][0].data.T + net.params["ip"][1].data, rtol=1e-3, atol=1e-3)
-    minicaffe(*common, "f2,d2", 2, "--images=pictures", "--ext=png")
-    assert len(features("f2")) == 4 and "2 batches of 2 are 4 of 5 pictures; the others are left out" in minicaffe.messages
-    minicaffe(*common, "f3,d3", 9, "--images=pictures/[34].png", "--images=pictures/0.png")
-    assert "3 pictures fill 2 batches of 2, so there are no 9" in minicaffe.messages
-    np.testing.assert_allclose(features("d3"), pixels[[3, 4, 0]], atol=1e-3)
-
-
-@pytest.mark.no_plan("extract_features reads a blob from the middle of the net, and has no plan")
-@pytest.mark.parametrize("height, width", [(4, 7), (7, 4)])
-def test_features_of_pictures_of_any_proportion(minicaffe, tmp_path, height, width):
-    cv2 = pytest.importorskip("cv2")
-    picture = np.random.default_rng(4).integers(0, 255, (height, width)).astype(np.uint8)
-    cv2.imwrite("one.png", picture)
-    (tmp_path / "deploy.prototxt").write_text(f"""
-        layer {{ name: "in" type: "Input" top: "data" input_param {{ shape {{ dim: 1 dim: 1 dim: {height} dim: {width} }} }} }}
-        layer {{ name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param {{ num_output: 2 }} }}""")
-    caffe.Net("deploy.prototxt", caffe.TEST).save("w.caffemodel")
-    minicaffe("extract_features", "w.caffemodel", "deploy.prototxt", "data", "d", 0, "--images=one.png")
-    with open_db("d", "LMDB") as db:
-        (_, record), = db.records()
-    np.testing.assert_allclose(caffe_pb2.Datum.FromString(bytes(record)).float_data, picture.ravel(), atol=1e-3)

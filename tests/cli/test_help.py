@@ -33,17 +33,6 @@ def help_text(words, capsys, monkeypatch, columns=80):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("columns", [80, 40, 200])
-@pytest.mark.parametrize(("words", "command"), ALL, ids=[" ".join(words) for words, _ in ALL])
-def test_no_word_is_broken(words, command, capsys, monkeypatch, columns):
-    out = help_text(words, capsys, monkeypatch, columns)
-    shown = set(out.split())
-    texts = [command.help, *(param.help for param in command.params if isinstance(param, click.Option) and not param.hidden)]
-    missing = [word for text in texts if text for word in text.split() if word != "\b" and word not in shown]
-    assert missing == [] and help.NO_BREAK not in out
-    assert all(len(line) <= 80 or len(line.split()) == 1 for line in out.splitlines())      # a path may be too long for a line
-
-
 def sections(out):
     """Return the headings of a help with the options below each."""
     found = {}
@@ -100,14 +89,6 @@ def test_the_page_has_the_same_groups():
     found = {heading: list(dict.fromkeys(re.findall(r"^\| `(\w+)", body, re.MULTILINE)))
              for heading, body in re.findall(r"^## (.*)\n((?:(?!## ).*\n)+)", page, re.MULTILINE)}
     assert found == groups()
-
-
-def test_help_on_forty_columns(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    assert cli.main(["--help"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 38 and "  train" in lines
-    assert lines[lines.index("  train") + 1] == "      Train a net, with a solver or"
 
 
 # ---- completion

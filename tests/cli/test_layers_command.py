@@ -1,6 +1,5 @@
-"""minicaffe layers: the list, one type with its fields, JSON; and that the pages that it shows agree with sources and messages."""
+"""minicaffe layers: the list, one type with its fields; and that the pages that it shows agree with sources and messages."""
 
-import json
 import re
 from pathlib import Path
 
@@ -40,29 +39,29 @@ def test_the_list_has_a_line_for_each_type(capsys):
 def test_one_type(capsys):
     assert cli.main(["layers", "Pooling"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Pooling (BVLC): 1 bottom, 1 to 2 tops\n") and "\n- It does not work in place: no top may be a bottom.\n" in out
-    assert re.search(r"^- `top\[1\]`: Blob, optional, of the same shape", out, re.M)
-    assert re.search(r"^Fields of `pooling_param` \(PoolingParameter\)\. Pooling, over the last two of four axes\.$", out, re.M)
-    assert re.search(r"^  stride +uint32 +1 +Distance between windows", out, re.M)
-    assert re.search(r"^  pool +enum +MAX +What is taken of each window\. *\n +MAX: a second top receives the index", out, re.M)
-    assert re.search(r"^ +one of CEIL \(the last window may reach over the edge\), FLOOR *$", out, re.M)
+    assert out.startswith("Pooling (BVLC): 1 bottom, 1 to 2 tops\n") and " It does not work in place: no top may be a bottom.\n" in out
+    assert re.search(r"^ . top\[1\]: Blob, optional, of the same shape", out, re.M)
+    assert re.search(r"^Fields of pooling_param \(PoolingParameter\)\. Pooling, over the last two of four axes\.$", out, re.M)
+    assert re.search(r"^ stride +uint32 +1 +Distance between windows", out, re.M)
+    assert re.search(r"^ pool +enum +MAX +What is taken of each window\. MAX: a second top", out, re.M)
+    assert "one of CEIL (the last window may reach" in out
     assert "](" not in out and "<br>" not in out and "|" not in out
 
 
 def test_messages_of_fields_follow(capsys):
     assert cli.main(["layers", "InnerProduct"]) == 0
     out = capsys.readouterr().out
-    assert out.index("\nFields of `inner_product_param` (InnerProductParameter)") < out.index("\nFillerParameter: Initial values")
+    assert out.index("\nFields of inner_product_param (InnerProductParameter)") < out.index("\nFillerParameter: Initial values")
     assert out.count("FillerParameter: ") == 1
-    assert re.search(r'^  type +string +"constant" +constant: `value` everywhere *\n +uniform: between', out, re.M)
+    assert re.search(r'^ type +string +"constant" +constant: value everywhere; uniform: between', out, re.M)
     assert cli.main(["layers", "Deconvolution"]) == 0
     out = capsys.readouterr().out       # of a table in the section of another type
-    assert out.index("Fields of `convolution_param`: ConvolutionParameter.") < out.index("Fields of `convolution_param` (ConvolutionParameter).")
-    assert re.search(r"^  num_output +uint32 ", out, re.M) and "FillerParameter: " in out
+    assert out.index("Fields of convolution_param: ConvolutionParameter.") < out.index("Fields of convolution_param (ConvolutionParameter).")
+    assert re.search(r"^ num_output +uint32 ", out, re.M) and "FillerParameter: " in out
     assert cli.main(["layers", "BNLL"]) == 0
     assert "It has no fields of its own." in capsys.readouterr().out
     assert cli.main(["layers", "Clip"]) == 0
-    assert re.search(r"^  min +float +required ", capsys.readouterr().out, re.M)
+    assert re.search(r"^ min +float +required ", capsys.readouterr().out, re.M)
 
 
 def test_a_terminal_gets_lines_of_its_width(capsys, monkeypatch):
@@ -72,18 +71,6 @@ def test_a_terminal_gets_lines_of_its_width(capsys, monkeypatch):
     assert max(len(line) for line in lines) <= 70
 
 
-def test_json(capsys):
-    assert cli.main(["layers", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert len(rows) == len(layer_types()) and set(rows[0]) == {"name", "summary", "bottoms", "tops", "origin"}
-    assert cli.main(["layers", "SoftmaxWithLoss", "--json"]) == 0
-    made = json.loads(capsys.readouterr().out)
-    assert (made["name"], made["bottoms"], made["tops"], made["origin"]) == ("SoftmaxWithLoss", "2", "1 to 2", "BVLC")
-    tables = [block for block in made["text"] if not isinstance(block, str)]
-    row = {row["field"]: row for table in tables for row in table}["ignore_label"]
-    assert (row["type"], row["default"]) == ("int32", "") and row["meaning"] == layer_reference.comment_of("LossParameter.ignore_label")
-
-
 def test_the_pages_have_what_their_tool_knows():
     """Each type of the package, its summary and all fields of its messages, those of nested messages too."""
     sections = layers.read_pages()
@@ -91,7 +78,7 @@ def test_the_pages_have_what_their_tool_knows():
         found, known = layers.describe(name, layer_types()[name], sections), describe(name)
         assert (found["bottoms"], found["tops"], found["origin"]) == (known.bottoms, known.tops, known.origin)
         assert found["summary"].lower().startswith(known.summary.lower())
-        tables = [[row["field"] for row in block] for block in found["text"] if not isinstance(block, str)]
+        tables = [re.findall(r"^\| `(\w+)` \|", block, re.M) for block in found["text"].split("\n\n")]
         assert all([field.name for field in message.fields] in tables for message in known.messages), name
 
 

@@ -9,7 +9,7 @@ from tiny import SOLVER, Process, run
 
 import minicaffe as caffe
 from minicaffe import cli
-from minicaffe.cli import app, log
+from minicaffe.cli import app
 from minicaffe.data.class_folders import convert_folders
 
 cv2 = pytest.importorskip("cv2")
@@ -163,22 +163,6 @@ def test_depth_of_a_summary(there, capsys):
     made = json.loads(capsys.readouterr().out)
     assert len(made["rows"]) == 33 and made["layers"] == 63 and sum(row["parameters"] for row in made["rows"]) == made["parameters"]
     assert made["rows"][1]["block"] == "a_block_with_a_long_name_0"
-
-
-@pytest.mark.parametrize("line, shown", [
-    ("word " * 18 + "end", ["word " * 15 + "word", "  word word end"]), ("a/" * 60 + "b", ["a/" * 60 + "b"]), ("short", ["short"]),
-    ("resume: minicaffe train " + "--option " * 9, ["resume: minicaffe train " + "--option " * 9]),
-])
-def test_notices_fit_into_a_terminal(line, shown, monkeypatch):
-    """A path is not broken, nor is a line with a command, which is to be copied."""
-    class Terminal:
-        def isatty(self):
-            return True
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "80")
-    assert log.wrapped(line, Terminal()).split("\n") == shown
-    monkeypatch.setenv("TERM", "dumb")
-    assert log.wrapped(line, Terminal()) == line
 
 
 def test_tables_have_no_spaces_at_the_ends_of_lines_in_a_pipe(there):

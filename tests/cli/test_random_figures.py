@@ -25,11 +25,11 @@ SEEDS = pytest.mark.parametrize("seed", range(40))
 
 
 class Training:
-    """A made-up training: `log` and `lines` (of --json) say the same; `rows` and `samples` are what they hold."""
+    """A made-up training: `log` and `lines` (of --json) say the same; `rows` are what they hold."""
 
     def __init__(self, seed):
         dice = self.dice = random.Random(seed)
-        self.log, self.lines, self.rows, self.samples = [], [], [], []
+        self.log, self.lines, self.rows = [], [], []
         self.clock, self.begin, self.solving = dice.randint(0, 60_000_000), None, dice.random() < 0.8
         names = ["loss", dice.choice(["accuracy", "top-5", "my_Accuracy"]), "aux/loss"]
         if dice.random() < 0.5:
@@ -68,28 +68,12 @@ class Training:
             {"name": name, "value": value if math.isfinite(value) else None} for name, value in found.items()]}
         self.lines.append(json.dumps(record | ({"lr": rate} if table == "train" else {})) + "\n")
 
-    def debug(self, train):
-        """Lines of debug_info; those of a test are left out."""
-        found = []
-        for layer in self.dice.sample(["a", "b, c", "d e"], self.dice.randint(0, 3)):
-            value = self.dice.choice([0.5, float("nan"), self.dice.uniform(0, 2)])
-            for kind, part, way in (("top", "data", "Forward"), ("param", "data", "Forward"), ("param", "diff", "Backward"), ("top", "diff", "Backward")):
-                self.say(f"    [{way}] Layer {layer}, {kind} blob 0 {part}: {value!r}")
-                if (kind, part) == ("top", "data"):
-                    found.append({"layer": layer, "blob": "0", "mean": value})
-                elif (kind, part) == ("param", "diff"):
-                    found.append({"layer": layer, "parameter": f"{layer}[0]", "mean": value})
-        return found if train else []
-
     def test(self, number, iteration):
         self.say(f"Iteration {iteration}, Testing net (#{number})")
-        self.debug(False)
         self.outputs("test", iteration, None, self.test_names)
 
     def display(self, iteration, rate):
-        found = self.debug(True)
         self.say(f"Iteration {iteration} (0 iter/s, 0s/10 iters), loss = 1")
-        self.samples += [{"NumIters": iteration, "Seconds": self.clock, **one} for one in found]
         self.outputs("train", iteration, rate, self.train_names)
         self.say(f"Iteration {iteration}, lr = {rate!r}")
 
@@ -113,8 +97,6 @@ def test_logs_and_records(seed, tmp_path):
     (tmp_path / "log").write_text("".join(made.log))
     run = read_run(tmp_path / "log")
     assert run.tables == {table: made.table(table, made.begin) for table in ("train", "test")}
-    assert run.samples == [{**one, "Seconds": pytest.approx((one["Seconds"] - made.begin) / 1e6, abs=1e-5), "mean": pytest.approx(one["mean"], nan_ok=True)}
-                           for one in made.samples]
     assert run.cut == (None if made.ends else "the training does not end in it")
     (tmp_path / "records").write_text("".join(made.lines))
     again = read_run(tmp_path / "records")
@@ -262,19 +244,18 @@ def test_the_wrong_answers_that_are_kept(seed):
 @SEEDS
 def test_rows_of_measured_layers(seed):
     dice = random.Random(seed)
-    layers, samples, debug = [f"layer{i}" for i in range(dice.randint(1, 7))], [], dice.random() < 0.3
+    layers, samples = [f"layer{i}" for i in range(dice.randint(1, 7))], []
     for layer in layers:
         for key in dice.choices(["blob", "diff", "parameter"], k=dice.randint(1, 5)):
-            size = dice.choice([math.nan if debug else None, math.inf]) if dice.random() < 0.1 else dice.choice([0.0, dice.uniform(0, 9)])
-            one = {"layer": layer, key: f"{key} {len(samples)}", "mean" if debug else "norm": size}
-            if not debug:
-                one |= {"zeros": dice.random(), "saturated": dice.choice([None, dice.random()]), "not_finite": 0.1 if dice.random() < 0.1 else 0}
-                if key == "parameter":
-                    one |= {"data": dice.choice([0.0, dice.random()]), "update": dice.choice([None, dice.random()])}
+            size = dice.choice([math.nan, math.inf]) if dice.random() < 0.1 else dice.choice([0.0, dice.uniform(0, 9)])
+            one = {"layer": layer, key: f"{key} {len(samples)}", "norm": size, "zeros": dice.random(), "saturated": dice.choice([None, dice.random()]),
+                   "not_finite": 0.1 if dice.random() < 0.1 else 0}
+            if key == "parameter":
+                one |= {"data": dice.choice([0.0, dice.random()]), "update": dice.choice([None, dice.random()])}
             samples.append(one)
 
     def sizes(some):
-        return [math.nan if (size := one.get("mean", one.get("norm"))) is None else size for one in some]
+        return [one["norm"] for one in some]
 
     wanted = []
     for layer in layers:
@@ -285,7 +266,7 @@ def test_rows_of_measured_layers(seed):
             return ([one for one, size in zip(some, sizes(some)) if math.isnan(size)][-1:] or some[:1] or [None])[0]
 
         def together(values):
-            return (max(values) if debug else math.sqrt(sum(value * value for value in values))) if values else None
+            return math.sqrt(sum(value * value for value in values)) if values else None
 
         top, diff = chosen(blobs), chosen(diffs)
         row = {"layer": layer, "activations": top and sizes([top])[0], "zeros": top and top.get("zeros"), "saturated": top and top.get("saturated"),
@@ -298,10 +279,6 @@ def test_rows_of_measured_layers(seed):
         row["not_finite"] = "" if not bad else bad[0].get("parameter") or bad[0].get("blob") or f"{bad[0]['diff']} diff"
         wanted.append(row)
     found = watch_table.rows(samples)
-    if debug:       # the largest of numbers that are not all numbers is not defined
-        for row, other in zip(found, wanted, strict=True):
-            if any(math.isnan(size) for size in sizes([one for one in samples if one["layer"] == row["layer"]])):
-                row["gradient"] = other["gradient"] = None
     for row in found:
         row.pop("update", None)
     assert found == [{key: pytest.approx(value, nan_ok=True) if isinstance(value, float) else value for key, value in row.items()} for row in wanted]

@@ -1,4 +1,4 @@
-"""minicaffe show: statistics, histograms and filters of weights files, and what differs between two."""
+"""minicaffe show: statistics and filters of weights files, and what differs between two."""
 
 import cv2
 import h5py
@@ -78,8 +78,6 @@ def test_the_table(minicaffe, files, monkeypatch):
     assert float(row[6]) == pytest.approx(np.linalg.norm(weights), rel=1e-3) and out.splitlines()[-1] == "4 parameters, 502 values"
     assert [line.split()[0] for line in minicaffe("show", "a.caffemodel", "--layer", "ip").splitlines()[1:3]] == ["ip[0]", "ip[1]"]
     assert "no parameters of a layer 'cnv'" in minicaffe("show", "a.caffemodel", "--layer", "cnv", status=2)
-    bars = minicaffe("show", "a.caffemodel", "--layer", "conv", "--histogram=10").split("conv[0] 5x3x3x3\n")[1].split("\n\n")[0]
-    assert len(bars.splitlines()) == 10 and sum(int(line.split()[-1]) for line in bars.splitlines()) == weights.size
     files.params["conv"][0].data[2, 1, 0, 0] = np.nan
     files.save("nan.caffemodel")
     assert "conv[0]: 1 values are not finite, the first at [2, 1, 0, 0]" in minicaffe("show", "nan.caffemodel")
@@ -163,22 +161,6 @@ def test_which_arrays_are_pictures(shape, wanted):
 
 def test_a_name_of_a_picture_is_no_markup(minicaffe, files):
     assert minicaffe("show", "a.caffemodel", "--filters", "[bold]f.png").splitlines()[-1].startswith("wrote [bold]f.png: conv[0] 5x3x3x3, ")
-
-
-def test_a_histogram_of_no_finite_value(minicaffe, tmp_path):
-    with h5py.File(tmp_path / "nan.h5", "w") as file:
-        file["data/[bold]scale/0"] = np.float32([np.nan, np.inf])
-    out = minicaffe("show", tmp_path / "nan.h5", "--histogram")
-    assert "[bold]scale[0]: 2 values are not finite, the first at [0]" in out and out.splitlines()[-1].split()[-1] == "0"
-
-
-@pytest.mark.parametrize("values, edges", [([1, 2, 4, 5], ["1", "3"]), ([7, 7, 7], ["6.5", "7"])])
-def test_a_histogram_begins_at_the_least_value(minicaffe, tmp_path, values, edges):
-    """That of equal values has them in its middle; brackets in a name are no markup."""
-    with h5py.File(tmp_path / "w.h5", "w") as file:
-        file["data/[bold]scale/0"] = np.float32(values)
-    lines = minicaffe("show", tmp_path / "w.h5", "--histogram=2").splitlines()
-    assert lines[-3] == f"[bold]scale[0] {len(values)}" and [line.split()[0] for line in lines[-2:]] == edges
 
 
 @pytest.mark.parametrize("count, columns, text", [(5, 3, ""), (9, 3, ""), (1024, 32, ""), (1025, 32, ", the first 1024 of 1025")])

@@ -7,9 +7,6 @@ import numpy as np
 import pytest
 from test_classify import DEPLOY, pictures  # noqa: F401  (a fixture)
 
-from minicaffe.data.db import open_db
-from minicaffe.proto import caffe_pb2
-
 COMMON = ["--model", "deploy.prototxt", "--weights", "w.caffemodel"]
 
 
@@ -60,30 +57,6 @@ def test_classify_skips_shapes(minicaffe, there, array):
     assert "1 of 2 inputs cannot be read" in minicaffe("classify", "0.png", "w.npy", "--out=r.json", *COMMON, status=1)
     assert "w.npy: must hold numbers (N, height, width, 3), got " in minicaffe.log
     assert [row["filename"] for row in json.loads((there / "r.json").read_text())["pictures"]] == ["0.png"]
-
-
-@pytest.mark.no_plan("extract_features reads a blob from the middle of the net, and has no plan")
-def test_extract_features_skips(minicaffe, there):
-    run(minicaffe, "extract_features", "w.caffemodel", "deploy.prototxt", "ip", "f", 0, "--images=in")
-    with open_db("f", "lmdb") as db:
-        records = {bytes(key): caffe_pb2.Datum.FromString(bytes(value)).float_data for key, value in db.records()}
-    assert list(records) == [b"0000000000", b"0000000001", b"0000000003"]
-    minicaffe("extract_features", "w.caffemodel", "deploy.prototxt", "ip", "g", 0, "--images=in/3.png")
-    with open_db("g", "lmdb") as db:
-        (_, value), = db.records()
-    np.testing.assert_allclose(records[b"0000000003"], caffe_pb2.Datum.FromString(bytes(value)).float_data, rtol=1e-5)
-
-
-@pytest.mark.no_plan("extract_features reads a blob from the middle of the net, and has no plan")
-def test_keys_of_other_blobs(minicaffe, there):
-    """A blob of one row for a batch of two: it has as many rows as a batch that lacks a picture."""
-    with (there / "deploy.prototxt").open("a") as file:
-        file.write('layer { name: "sum" type: "Reduction" bottom: "ip" top: "sum" }')
-    images = [f"--images=in/{i}.png" for i in (2, 0, 1, 3)]
-    run(minicaffe, "extract_features", "w.caffemodel", "deploy.prototxt", "ip,sum", "f,g", 0, *images)
-    for name, keys in (("f", [1, 2, 3]), ("g", [0, 1])):
-        with open_db(name, "lmdb") as db:
-            assert [int(bytes(key)) for key, _ in db.records()] == keys
 
 
 def test_plot_skips(minicaffe, there):

@@ -1,7 +1,6 @@
 """train --watch: what it says and writes, also of values that are not finite, and that a training without it does nothing of it."""
 
 import io
-import json
 import re
 
 import pytest
@@ -9,6 +8,7 @@ from rich.console import Console
 from tiny import Process, run
 
 from minicaffe.cli.parse_log import read_run
+from minicaffe.cli.plot import curves
 from minicaffe.cli.watch_table import rows, table
 
 DIVERGING = ("--base-lr=1e25", "--display=1", "--max-iter=9")
@@ -23,10 +23,8 @@ def test_watch_in_log_and_json(minicaffe, folder):
     assert [(s["layer"], s.get("blob") or s.get("parameter") or s["diff"] + " diff") for s in samples if s["NumIters"] == 0] == [
         ("in", "data"), ("in", "target"), ("scale", "scaled"), ("loss", "loss"), ("scale", "scaled diff"),
         ("scale", "scale[0]"), ("scale", "scale[1]")]
-    out = minicaffe("plot", "w.jsonl", "--show", "diffs")
-    assert out.startswith("diffs (logarithmic)") and "* scale scaled, last " in out
-    out = minicaffe("plot", "w.jsonl", "--show", "gradients,activations")
-    assert out.startswith("gradients (logarithmic)") and "* scale[0], last " in out and "scale scaled, last " in out
+    labels = {panel: [one.label for one in curves([read_run(folder / "w.jsonl")], panel, "NumIters")] for panel in ("diffs", "gradients", "activations")}
+    assert labels["diffs"] == ["scale scaled"] and "scale[0]" in labels["gradients"] and "scale scaled" in labels["activations"]
     assert "w.jsonl.train: 3 rows" in minicaffe("plot", "w.jsonl", "--csv", ".")
     quiet = run("train", "solver.prototxt", "--watch", "7", "--quiet", cwd=folder)
     assert quiet.returncode == 0 and "[Watch]" not in quiet.stderr
@@ -52,35 +50,6 @@ def test_where_a_nan_began(folder):
     assert bad[0]["layer"] in ("scale", "loss") and bad[0]["wrong"] > 0 and f"Layer {bad[0]['layer']}: " in done.stderr
     done = run("train", "solver.prototxt", "--base-lr=3e38", "--display=1", "--watch=1", cwd=folder)
     assert done.returncode == 1 and re.search(r"Layer scale: .*update of scale\[\d\] is not finite", done.stderr)
-
-
-def test_debug_info_as_curves_and_table(minicaffe, folder):
-    """The lines of Caffe's debug_info, which stay as they are, give the same table; those of test nets are left out."""
-    log = run("train", "solver.prototxt", "--debug-info=true", cwd=folder).stderr
-    assert "    [Forward] Layer scale, top blob scaled data: " in log
-    (folder / "d.log").write_text(log)
-    samples = read_run("d.log").samples
-    assert [s["NumIters"] for s in samples if s.get("parameter") == "scale[1]"] == [0, 10, 20]
-    assert not any(s["layer"] == "sum" for s in samples)    # of the test net alone
-    mean = [float(line.split()[-1]) for line in log.splitlines() if "Layer scale, param blob 0 diff" in line]
-    assert [s["mean"] for s in samples if s.get("parameter") == "scale[0]"] == mean
-    out = minicaffe("plot", "d.log", "--table")
-    assert out.startswith("d.log: layers at iteration 20 (mean absolute values, of debug_info)\n")
-    row = next(line.split() for line in out.splitlines() if line.startswith("scale "))
-    assert float(row[1]) == pytest.approx([s["mean"] for s in samples if s.get("blob") == "scaled"][-1], rel=1e-3)
-    assert minicaffe("plot", "d.log", "--show", "gradients").startswith("gradients (logarithmic)")
-    (folder / "plain.log").write_text("Iteration 0, loss = 1\n")
-    assert "has no measurements of layers" in minicaffe("plot", "plain.log", "--table", status=1)
-
-
-def test_an_iteration_that_is_measured_twice(minicaffe, folder):
-    """A training that was stopped and resumed appends to its records; the table has the last ones, not the sum."""
-    with open(folder / "twice.jsonl", "w") as file:
-        for norm in (3.0, 4.0):
-            sample = {"layer": "a", "parameter": "a[0]", "norm": norm, "zeros": 0, "saturated": None, "not_finite": 0, "data": 1.0}
-            print(json.dumps({"event": "watch", "time": 1.0, "iteration": 100, "samples": [sample]}), file=file)
-    assert minicaffe("plot", "twice.jsonl", "--table").splitlines()[2].split() == ["a", "4", "1"]
-    assert minicaffe("plot", "twice.jsonl", "--show", "loss, gradients").startswith("gradients")
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
@@ -143,7 +112,7 @@ def test_which_layers_a_low_table_has(count, most):
 
 def test_a_sample_without_a_norm_is_no_record(minicaffe, folder):
     (folder / "odd.jsonl").write_text('{"event": "watch", "time": 1, "iteration": 0, "samples": [{"layer": "a", "blob": "x"}]}\n')
-    assert "odd.jsonl:1: is no record of minicaffe train --json: 'norm'" in minicaffe("plot", "odd.jsonl", "--table", status=1)
+    assert "odd.jsonl:1: is no record of minicaffe train --json: 'norm'" in minicaffe("plot", "odd.jsonl", status=1)
 
 
 @pytest.mark.parametrize("samples, expected", [
@@ -154,8 +123,6 @@ def test_a_sample_without_a_norm_is_no_record(minicaffe, folder):
     ([{"layer": "a", "blob": "x", "norm": 1.0, "zeros": 0, "saturated": 0.25, "not_finite": 1e-6}], {"not_finite": "x", "saturated": 0.25}),
     ([{"layer": "a", "blob": "x", "norm": 1.0, "zeros": 0, "saturated": None, "not_finite": 0},
       {"layer": "a", "diff": "x", "norm": 2.0, "zeros": 0, "saturated": None, "not_finite": 0.5}], {"diff": 2.0, "not_finite": "x diff"}),
-    ([{"layer": "a", "blob": "x", "mean": 0.5}, {"layer": "a", "parameter": "a[0]", "mean": 0.25}], {"activations": 0.5, "gradient": 0.25}),
-    ([{"layer": "a", "parameter": f"a[{i}]", "mean": mean} for i, mean in enumerate((0.25, 0.5, 0.125))], {"gradient": 0.5}),
 ])
 def test_rows(samples, expected):
     [row] = rows(samples)

@@ -96,7 +96,7 @@ def test_images_with_real_labels(tmp_path, encoded):
     np.testing.assert_array_equal([record.float_data for record in records], np.array(labels, np.float32))
     assert all(record.data and record.encoded == encoded and not record.HasField("label") for record in records)
     shown = run("info", path).stdout
-    assert "real-valued labels: 3 in each of 3 records: 0.001 to 2.883, mean 0.994667; -1 to 5, mean 1.63333; 0 to 3, mean 1.33333" in shown
+    assert "real-valued labels: 3 in each of 3 records\n" in shown
     assert "labels: 1 different" not in shown
     assert failed(run("images", "--float-labels", 4, f"{tmp_path}/", tmp_path / "list", tmp_path / "other"), 1, "list:1: label '0.png' is not")
     assert run("images", "--float-labels", 0, "a/", "b", "c").exit_code == 2
@@ -156,14 +156,13 @@ def test_info(make_db, backend, tmp_path):
 
 
 def test_info_of_long_names_and_many_labels(make_db, monkeypatch):
-    """Lines with a path or labels are not wrapped, and 50 labels are shown."""
+    """Lines with a path or labels are not wrapped."""
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.setattr(command, "Console", lambda **how: Console(width=20, **how))
     path = make_db([caffe_pb2.Datum(channels=1, height=1, width=1, data=b"x", float_data=range(count)).SerializeToString() for count in (50, 51)])
     lines = run("info", path).stdout.splitlines()
-    shown = "; ".join(f"{i} to {i}, mean {i}" for i in range(50))
     assert lines[0] == f"{path}: 2 records, LMDB"
-    assert lines[-2:] == [f"real-valued labels: {count} in each of 1 records: {shown}{more}" for count, more in ((50, ""), (51, "; ..."))]
+    assert lines[-2:] == [f"real-valued labels: {count} in each of 1 records" for count in (50, 51)]
 
 
 def test_result_of_folders(capsys):

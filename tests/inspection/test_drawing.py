@@ -10,7 +10,7 @@ import pytest
 import minicaffe as caffe
 from minicaffe.errors import ConfigError
 from minicaffe.inspection import drawing
-from minicaffe.inspection.definition import get_layer_lr_mult, is_included
+from minicaffe.inspection.drawing import get_layer_lr_mult, is_included
 from minicaffe.net import net as core
 from minicaffe.proto import caffe_pb2, text, upgrade
 

@@ -8,8 +8,7 @@ import click
 from minicaffe.addons.drawing.draw import check_format, svg_to_png
 from minicaffe.cli import options
 from minicaffe.errors import ConfigError
-from minicaffe.inspection.definition import is_included
-from minicaffe.inspection.drawing import RANKDIRS, net_svg
+from minicaffe.inspection.drawing import RANKDIRS, is_included, net_svg
 from minicaffe.inspection.replace_sources import replace_sources
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2

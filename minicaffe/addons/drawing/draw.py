@@ -8,8 +8,7 @@ import os
 import re
 
 from minicaffe.errors import ConfigError, DependencyError
-from minicaffe.inspection.definition import get_layer_lr_mult
-from minicaffe.inspection.drawing import net_svg
+from minicaffe.inspection.drawing import get_layer_lr_mult, net_svg
 from minicaffe.proto.atomic import write_bytes
 
 __all__ = ["draw_net", "draw_net_to_file", "get_layer_lr_mult"]

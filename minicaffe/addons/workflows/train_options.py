@@ -2,7 +2,7 @@
 
 import click
 
-from minicaffe.cli import earlier_files, options
+from minicaffe.cli import earlier_files
 from minicaffe.errors import located
 
 BEST_TESTS = 20       # least number of tests of a training made for a net, where the best one is wanted
@@ -38,15 +38,3 @@ def prepare(solver, given):
         from minicaffe.addons.workflows.best_test import BestTest
         with located(field="--keep-best" if given["keep_best"] else "--patience"):
             solver.best = BestTest(solver, given["keep_best"], given["patience"])
-    if given["patience"]:
-        report_patience(given["patience"], solver.param)
-
-
-def report_patience(patience, param):
-    """Report it if the tests of a SolverParameter are too few for `patience`, so that it never ends the training."""
-    least = patience + (not param.test_initialization)     # intervals up to the first test that can end it
-    if least * param.test_interval >= param.max_iter:
-        most = (param.max_iter - 1) // least
-        remedy = f"--test-interval={most} or less, or a smaller --patience" if most else "a smaller --patience, or more iterations"
-        options.notify(f"--patience={patience} never ends this training: {param.max_iter} iterations with a test every "
-                       f"{param.test_interval} have too few tests; give {remedy}")

@@ -1,4 +1,7 @@
-"""The pictures that a test got wrong, as PNG files in a folder, and a table of them, ``wrong.csv``."""
+"""The pictures that a test got wrong, as PNG files in a folder, and a table of them, ``wrong.csv``.
+
+A picture is what the net sees: its lowest value is black, its highest white.
+"""
 
 import csv
 import os
@@ -7,15 +10,13 @@ import re
 import numpy as np
 
 from minicaffe.cli.inputs import csv_bytes
-from minicaffe.cli.picture_nets import PictureSource
 from minicaffe.cli.pictures import to_rgb, write_png
-from minicaffe.errors import ConfigError, Error, FileError
+from minicaffe.errors import ConfigError, FileError
 from minicaffe.proto.atomic import check_free, check_writable, delayed_interrupts, temporary_folder, write_bytes
 from minicaffe.proto.files import read_bytes
 
 TABLE = "wrong.csv"
 NAME_LENGTH = 40    # characters of a class's name in the name of a file
-PIXELS = ("Data", "ImageData", "AnnotatedData", "WindowData")   # sources of pixels from 0 to 255
 
 
 def check_folder(path, force):
@@ -69,8 +70,6 @@ class WrongPictures:
             raise ConfigError(f"--wrong needs one label for each picture, and a picture has {confusion.prediction.positions}",
                               file=net.file, layer=confusion.prediction.node.name, layer_type=confusion.prediction.node.type)
         self.blob = source.tops[0]
-        overwritten = any(self.blob in node.tops for node in net.nodes if node is not source)
-        self.restore = Restorer(source, net.file, overwritten)
 
     def add(self, first, truth, answer, scores, counted, pictures):
         """Take the wrong answers of a batch whose first record has number `first`."""
@@ -98,7 +97,7 @@ class WrongPictures:
             folder = beside / "new"
             folder.mkdir()
             for row, kept in zip(rows, self.kept, strict=True):
-                write_png(folder / row[0], self.restore(kept[4]))
+                write_png(folder / row[0], to_rgb(kept[4]))
             write_bytes(folder / TABLE, csv_bytes(["file", "truth", "answer", "score", "number"],
                                                   ([*row[:3], f"{row[3]:.6g}", row[4]] for row in rows)))
             with delayed_interrupts():
@@ -118,38 +117,6 @@ def picture_source(net):
     """Return the first node of a net that gives pictures; None if none does."""
     return next((node for node in net.nodes if node.tops and not node.bottoms and node.type != "Parameter"
                  and node.tops[0].num_axes == 4), None)
-
-
-class Restorer:
-    """Turns a picture as the net sees it back into pixels: scale and mean of `transform_param` are undone.
-
-    Other pictures, those that a layer has `overwritten` in place, and those that come out below 0 or above 255, are stretched from
-    their lowest value to black and their highest to white.
-    """
-
-    def __init__(self, source, file, overwritten=False):
-        self.scale, self.mean, self.rgb = 0.0, None, False
-        training = PictureSource(file, source.param)
-        if source.type in PIXELS and not overwritten:
-            self.rgb = training.is_rgb()
-            self.scale = source.param.transform_param.scale
-            channels, height, width = source.tops[0].shape[1:]
-            try:
-                self.mean, _ = training.mean(channels)
-            except Error as error:
-                raise error.at(file=file, layer=source.name, layer_type=source.type) from None
-            if self.mean is not None and self.mean.ndim == 3:
-                top, left = (self.mean.shape[1] - height) // 2, (self.mean.shape[2] - width) // 2
-                self.mean = self.mean[:, top:top + height, left:left + width]
-
-    def __call__(self, picture):
-        """Return an (H, W, 3) uint8 image of a (C, H, W) picture."""
-        if self.scale:
-            mean = 0 if self.mean is None else self.mean.reshape(-1, 1, 1) if self.mean.ndim == 1 else self.mean
-            pixels = picture / self.scale + mean
-            if np.isfinite(pixels).all() and -1 < pixels.min() and pixels.max() < 256:
-                picture = pixels.round().clip(0, 255).astype(np.uint8)
-        return to_rgb(picture[::-1] if self.rgb and len(picture) == 3 else picture)
 
 
 def _safe(name):
