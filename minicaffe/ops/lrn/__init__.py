@@ -1,1 +1,1 @@
-from minicaffe.ops.lrn import engine_caffe, engine_cudnn, engine_onednn  # noqa: F401 they register themselves
+from minicaffe.ops.lrn import engine_caffe, engine_onednn  # noqa: F401 they register themselves
