@@ -29,7 +29,7 @@ cdef extern from *:
     enum: kMaxDevices "mc::cuda::kMaxDevices"
 
 cdef enum:
-    # Bytes of a stream's workspace (ops/gemm/caffe.hpp): what cuBLAS's documentation recommends (cublasSetWorkspace), 32 MiB from
+    # Bytes of a stream's workspace for cuBLAS: what its documentation recommends (cublasSetWorkspace), 32 MiB from
     # compute capability 9.0 on. With less it uses slower algorithms. Small GPUs keep the memory, as in PyTorch.
     WORKSPACE = 4 << 20
     LARGE_WORKSPACE = 32 << 20

@@ -29,7 +29,7 @@ struct Stream {
   int recording;        // every kernel is launched by watch()
   long long launches;
   double* scratch;      // kScratch values on the device, for sums in two launches
-  void* workspace;      // for long matrix products that several blocks share
+  void* workspace;      // of cuBLAS
   long long workspace_bytes;
   const double* rate;   // during graph capture: address of the learning rate on the device; else null
   const unsigned long long* drawn;  // likewise: address of an offset added to the start of every stream of random numbers

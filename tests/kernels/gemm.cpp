@@ -37,7 +37,6 @@ int column_major(void*, int trans_a, int trans_b, int m, int n, int k, const T* 
 
 struct Size {
   int m, n, k, pad, count, terms;
-  bool workspace;
 };
 
 template <class T> void gemm_case(Size z, bool trans_a, bool trans_b, T alpha, T beta, const char* what) {
@@ -52,7 +51,7 @@ template <class T> void gemm_case(Size z, bool trans_a, bool trans_b, T alpha, T
   // Not a word more than a matrix has: the last row of each operand ends with the matrix, not with its leading dimension.
   size_t cut = size_t(z.pad);
   auto room = [&](index_t size, size_t n) { return n && size ? size_t(size) * n - cut : 0; };
-  Array<T> a(room(size_a, all), 1), b(room(size_b, all), 2), start(room(size_c, size_t(z.count)), 3), work(200000);
+  Array<T> a(room(size_a, all), 1), b(room(size_b, all), 2), start(room(size_c, size_t(z.count)), 3);
   std::vector<double> want(start.data, start.data + start.count);
   for (int i = 0; i < z.count; ++i)
     for (int r = 0; r < z.m; ++r)
@@ -66,8 +65,6 @@ template <class T> void gemm_case(Size z, bool trans_a, bool trans_b, T alpha, T
         double& to = want[size_t(i * size_c + r * ldc + s)];
         to = alpha * sum + (beta == T(0) ? 0.0 : beta * to);
       }
-  batches.workspace = work.data;
-  batches.workspace_count = z.workspace ? 200000 : 0;
   on_both(text("%s %d x %d x %d + %d, %d batches of %d terms, %d%d, alpha %g beta %g, %zu bytes", what, z.m, z.n, z.k, z.pad,
                z.count, z.terms, trans_a, trans_b, double(alpha), double(beta), sizeof(T)),
           [&](const mc::Context& on) {
@@ -89,26 +86,24 @@ template <class T> void gemm_cases(const std::vector<Size>& sizes, const char* w
     }
 }
 
-// m, n, k, padding of rows, batches, terms, workspace
+// m, n, k, padding of rows, batches, terms
 static const std::vector<Size> kSizes = {
-    {1, 1, 1, 0, 1, 1, false},     {2, 3, 4, 0, 1, 1, false},    {32, 32, 16, 0, 1, 1, false}, {33, 31, 17, 0, 1, 1, false},
-    {64, 64, 64, 4, 1, 1, false},  {40, 50, 8, 1, 1, 1, false},  {5, 70, 100, 3, 1, 1, false}, {3, 4, 0, 0, 1, 1, false},
-    {0, 4, 3, 0, 1, 1, false},     {10, 12, 20, 0, 3, 1, false}, {7, 9, 11, 0, 2, 5, false},   {20, 25, 64, 0, 1, 6, false},
-    {20, 25, 60, 0, 1, 9, true},   {20, 24, 900, 0, 2, 1, true}, {16, 16, 33, 2, 1, 4, true}};
+    {1, 1, 1, 0, 1, 1},  {2, 3, 4, 0, 1, 1},    {32, 32, 16, 0, 1, 1}, {33, 31, 17, 0, 1, 1}, {64, 64, 64, 4, 1, 1},
+    {40, 50, 8, 1, 1, 1}, {5, 70, 100, 3, 1, 1}, {3, 4, 0, 0, 1, 1},    {0, 4, 3, 0, 1, 1},    {10, 12, 20, 0, 3, 1},
+    {7, 9, 11, 0, 2, 5}, {20, 25, 64, 0, 1, 6}, {20, 25, 60, 0, 1, 5}, {20, 24, 300, 0, 2, 1}, {16, 16, 33, 2, 1, 4}};
 
 CASE(gemm_small) {
   stream().multiprocessors = 64;
   for_both_types([](auto type) { gemm_cases<decltype(type)>(kSizes, "small tiles"); });
-  gemm_case<float>({1, 2, 1, 0, 65537, 1, false}, false, false, 1, 0, "more batches than a grid has");
+  gemm_case<float>({1, 2, 1, 0, 65537, 1}, false, false, 1, 0, "more batches than a grid has");
   stream().multiprocessors = 2;
 }
 
 CASE(gemm_large) {
   stream().multiprocessors = 1;
   for_both_types([](auto type) {
-    gemm_cases<decltype(type)>({{128, 128, 8, 0, 1, 1, false}, {130, 140, 20, 0, 1, 1, false}, {128, 256, 24, 4, 1, 1, false},
-                                {129, 127, 9, 1, 1, 1, false}, {120, 100, 12, 0, 2, 3, false}, {200, 150, 0, 0, 1, 1, false}},
-                               "large tiles");
+    gemm_cases<decltype(type)>({{128, 128, 8, 0, 1, 1}, {130, 140, 20, 0, 1, 1}, {128, 256, 24, 4, 1, 1}, {129, 127, 9, 1, 1, 1},
+                                {120, 100, 12, 0, 2, 3}, {200, 150, 0, 0, 1, 1}}, "large tiles");
   });
   stream().multiprocessors = 2;
 }
@@ -118,7 +113,7 @@ CASE(gemm_library) {
   stream().libraries = &libraries;
   long long launches = stream().launches;
   for_both_types([](auto type) {
-    gemm_cases<decltype(type)>({{2, 3, 4, 0, 1, 1, false}, {10, 12, 20, 3, 3, 1, false}, {7, 9, 11, 0, 2, 5, false}}, "library");
+    gemm_cases<decltype(type)>({{2, 3, 4, 0, 1, 1}, {10, 12, 20, 3, 3, 1}, {7, 9, 11, 0, 2, 5}}, "library");
   });
   if (stream().launches != launches) fail("our kernel ran");
   stream().libraries = nullptr;

@@ -12,8 +12,6 @@ namespace mc {
 struct GemmBatches {
   index_t count = 1, a = 0, b = 0, c = 0;
   index_t terms = 1, term_a = 0, term_b = 0;
-  void* workspace = nullptr;  // null: the stream's. Several blocks share a tile through it if C is small and the sum long
-  index_t workspace_count = 0;  // elements
 };
 
 namespace cuda {
@@ -31,9 +29,7 @@ template <> struct GemmTiles<double> {
 // The speed of a small tile relative to a large one, as it reads more per product. It is preferred if large tiles leave
 // multiprocessors idle. (An estimate: to be measured.)
 constexpr double kSmallPace = 0.45;
-constexpr unsigned kMaxGridZ = 65535;
-// The minimum of steps for a block: with fewer, its launch and the sum of its slice cost more than they save.
-constexpr index_t kSliceSteps = 8;
+constexpr index_t kMaxGridZ = 65535;
 
 template <class K> index_t gemm_tiles(index_t m, index_t n) {
   return ((m + K::kSide - 1) / K::kSide) * ((n + K::kSide - 1) / K::kSide);
@@ -49,31 +45,17 @@ GemmOperand<T> gemm_operand(const T* data, index_t ld, index_t batch, index_t te
 template <class K, class T>
 void launch_gemm(Stream& stream, index_t m, index_t n, index_t k, T alpha, GemmOperand<T> a, GemmOperand<T> b, T beta, T* c,
                  index_t ldc, const GemmBatches& batches) {
-  index_t tiles = gemm_tiles<K>(m, n), steps = (k + K::kDepth - 1) / K::kDepth * batches.terms;
-  index_t wanted = 2 * stream.multiprocessors / std::max<index_t>(1, tiles * batches.count);
-  index_t room = batches.workspace_count / (m * n * batches.count);
-  index_t slices = std::min({wanted, room, steps / kSliceSteps, index_t(kMaxGridZ)});
   for (GemmOperand<T>* x : {&a, &b}) {
     x->step = x->along_depth ? K::kDepth : K::kDepth * x->ld;
     x->wrap = x->term - ((k + K::kDepth - 1) / K::kDepth - 1) * x->step;
   }
-  K kernel{a, b, c, ldc, batches.c, int(m), int(n), int(k), int(batches.terms), int((n + K::kSide - 1) / K::kSide), 1, alpha, beta};
-  if (slices > 1) {
-    T* parts = static_cast<T*>(batches.workspace);
-    kernel.slices = int(slices);
-    kernel.c = parts, kernel.ldc = n, kernel.c_batch = m * n;
-    kernel.alpha = T(1), kernel.beta = T(0);
+  K kernel{a, b, c, ldc, batches.c, int(m), int(n), int(k), int(batches.terms), int((n + K::kSide - 1) / K::kSide), alpha, beta};
+  for (index_t first = 0; first < batches.count; first += kMaxGridZ) {
+    launch(stream, kernel, unsigned(gemm_tiles<K>(m, n)), 1, unsigned(std::min(kMaxGridZ, batches.count - first)));
+    kernel.a.data += kMaxGridZ * kernel.a.batch;
+    kernel.b.data += kMaxGridZ * kernel.b.batch;
+    kernel.c += kMaxGridZ * kernel.c_batch;
   }
-  index_t most = kMaxGridZ / kernel.slices;
-  for (index_t first = 0; first < batches.count; first += most) {
-    launch(stream, kernel, unsigned(tiles), 1, unsigned(std::min(most, batches.count - first) * kernel.slices));
-    kernel.a.data += most * kernel.a.batch;
-    kernel.b.data += most * kernel.b.batch;
-    kernel.c += most * kernel.slices * kernel.c_batch;
-  }
-  if (slices > 1)
-    for_each(stream, m * n * batches.count,
-             GemmAddSlices<T>{static_cast<const T*>(batches.workspace), c, n, ldc, m * n, batches.c, int(slices), alpha, beta});
 }
 
 /// By our own kernel, with the tile that fits the shape.
@@ -125,10 +107,6 @@ void gemm(const Context& on, const cpu::Blas& blas, bool trans_a, bool trans_b, 
   if (batches.terms <= 0 || k <= 0) batches.terms = 1, k = 0;
   if (on.stream && on.stream->libraries && on.stream->libraries->cublas && k > 0)
     return cuda::library_gemm(*on.stream, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, batches);
-  if (on.stream && !batches.workspace) {
-    batches.workspace = on.stream->workspace;
-    batches.workspace_count = on.stream->workspace_bytes / index_t(sizeof(T));
-  }
   if (on.stream)
     return cuda::our_gemm(*on.stream, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, batches);
   for (index_t i = 0; i < batches.count; ++i)

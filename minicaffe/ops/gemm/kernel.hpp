@@ -46,7 +46,6 @@ template <class T, int side_, int patch_, int depth_> struct Gemm {
   index_t ldc, c_batch;
   int m, n, k, terms;  // C = beta C + alpha (sum over `terms` of op(A) op(B))
   int column_tiles;
-  int slices;  // blocks that share a tile, each with a part of the steps and a C of its own
   T alpha, beta;
 
   static MC_DEVICE int side(bool along_depth, int at) { return along_depth ? at / kDepth : at % kSide; }
@@ -99,17 +98,14 @@ template <class T, int side_, int patch_, int depth_> struct Gemm {
     const int warp = thread / 32, lane = thread % 32;
     const int row = (warp / kWarps * 4 + lane / 8) * kPatch, column = (warp % kWarps * 8 + lane % 8) * kPatch;
 
-    const int steps = (k + kDepth - 1) / kDepth, batch = int(t.block_z()) / slices, slice = int(t.block_z()) % slices;
-    const index_t total = index_t(steps) * terms, begin = total * slice / slices;
-    const index_t term = steps ? begin / steps : 0, at = begin - term * steps;
     Loader left, right;
-    left.start(a, a.data + batch * a.batch + term * a.term + at * a.step, first_row, m, thread);
-    right.start(b, b.data + batch * b.batch + term * b.term + at * b.step, first_column, n, thread);
+    left.start(a, a.data + t.block_z() * a.batch, first_row, m, thread);
+    right.start(b, b.data + t.block_z() * b.batch, first_column, n, thread);
 
     T sum[2][2][kPatch][kPatch] = {};
 
-    int ahead = k - int(at) * kDepth;  // depth that is left of the term
-    int todo = int(total * (slice + 1) / slices - begin), now = 0;
+    int ahead = k;  // depth that is left of the term
+    int todo = (k + kDepth - 1) / kDepth * terms, now = 0;
     if (todo > 0) {
       left.load(a, ahead, thread);
       right.load(b, ahead, thread);
@@ -166,23 +162,6 @@ template <class T, int side_, int patch_, int depth_> struct Gemm {
       for (int j = 0; j < kPatch; ++j)
         if (first + j < n) line[first + j] = alpha * sum[j] + (beta != T(0) ? beta * line[first + j] : T(0));
     }
-  }
-};
-
-/// c = alpha (the sum of the slices) + beta c for a matrix of n columns; slices lie `size` apart, those of a batch together.
-template <class T> struct GemmAddSlices {
-  const T* part;
-  T* c;
-  index_t n, ldc, size, c_batch;
-  int slices;
-  T alpha, beta;
-  MC_HD void operator()(index_t i) const {
-    index_t batch = i / size, at = i - batch * size, row = at / n;
-    const T* from = part + batch * slices * size + at;
-    T sum = from[0];
-    for (int s = 1; s < slices; ++s) sum += from[s * size];
-    T& to = c[batch * c_batch + row * ldc + at - row * n];
-    to = alpha * sum + (beta != T(0) ? beta * to : T(0));
   }
 };
 
