@@ -153,7 +153,7 @@ cdef class Layer:
 
     def capture_obstacle(self):
         """Return why a CUDA graph cannot hold this layer, or None."""
-        return None if self.host_only else "it runs on the CPU"
+        return None if self.host_only or isinstance(self, DeviceLayer) else "it runs on the CPU"
 
     cpdef inspect(self, list bottom):
         """Check on the host what forward checks there; called before each replay of a CUDA graph, which checks nothing."""
@@ -166,7 +166,8 @@ cdef class Layer:
     def flops(self, bottom, top):
         """Return the floating-point operations of forward, as inspection/cost.py counts them."""
         self.check_blobs(as_blob_list(bottom, "bottom"), as_blob_list(top, "top"))
-        return 2 * self.multiply_adds(bottom, top) or (0 if self.host_only else _largest(bottom, top))
+        return 2 * self.multiply_adds(bottom, top) or (
+            0 if self.host_only else max([blob.count for blob in [*bottom, *top]], default=0))
 
     def backward_flops(self, bottom, top, needs):
         """Return those of backward, if the bottoms for which `needs` is true get a gradient."""
@@ -372,9 +373,6 @@ cdef class DeviceLayer(Layer):
                 raise ConfigError(f"{self.type} has no gradient for {what}; set propagate_down: false", field=f"bottom[{i}]")
         return 0
 
-    def capture_obstacle(self):
-        return None
-
     cpdef forward_cpu(self, list bottom, list top):
         self.check_blobs(bottom, top)
         self.forward_on(cpu_context(), bottom, top)
@@ -410,10 +408,6 @@ cdef int renew_loss_weights(list weights, list top) except -1:
 cdef list as_blob_list(blobs, str what):
     """Return a list of blobs that a caller gave."""
     return check_type(blobs, list, what, "a list of Blob")
-
-
-cdef long long _largest(list bottom, list top):
-    return max([blob.count for blob in [*bottom, *top]], default=0)
 
 
 cdef unsigned long long stamps(list bottom, list top):

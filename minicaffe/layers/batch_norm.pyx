@@ -127,8 +127,6 @@ cdef class BatchNormLayer(DeviceLayer):
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if propagate_down[0]:
-            if self.norm.needs_x_copy():
-                saved_bottom(self.norm.kept, bottom[0])
             self.norm.backward(on, bottom[0], top[0])
 
     cdef int divide(self, const Context& on, Blob sums, Blob values) except -1:

@@ -37,8 +37,6 @@ cdef class ConvolutionLayer(WindowLayer):
             if number % self.group:
                 raise ConfigError(f"must divide the {number} {what}, got {self.group}", field="convolution_param.group")
         self.output_sizes(bottom[0])  # before memory is taken for the weights
-        if len(self.param.blobs) not in (0, 1 + self.bias_term):
-            raise ConfigError(f"give none or {1 + self.bias_term}, got {len(self.param.blobs)}", field="blobs")
         outer, inner = (self.channels, self.num_output) if self.transposed else (self.num_output, self.channels)
         with located(field="convolution_param"):
             self.add_param((outer, inner // self.group, *self.kernel), param.weight_filler, "convolution_param.weight_filler")

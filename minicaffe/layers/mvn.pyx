@@ -4,11 +4,8 @@ Different from Caffe: it may run in place.
 """
 
 from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
 from minicaffe.layers.base.operation cimport OperationLayer
 from minicaffe.ops.batch_norm.operation cimport EPS_OUTSIDE, NONE, Standardize
-
-from minicaffe.layers.base.checks import saved_bottom
 
 
 cdef class MVNLayer(OperationLayer):
@@ -33,9 +30,3 @@ cdef class MVNLayer(OperationLayer):
         groups = shape[0] if self.param.mvn_param.across_channels else shape[0] * shape[1]
         op.set_shape(1, groups, x.count // groups if groups else 0, top[0] is x)
         top[0].reshape_to(shape)
-
-    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        cdef Standardize op = self.op
-        if op.needs_x_copy():
-            saved_bottom(op.kept, bottom[0])
-        OperationLayer.backward_on(self, on, top, propagate_down, bottom)

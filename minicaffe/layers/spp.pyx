@@ -22,6 +22,7 @@ cdef class SPPLayer(Layer):
     top : Blob, shape (N, C (1 + 4 + ...)); (N, C, 1, 1) for `spp_param.pyramid_height` 1
     """
 
+    host_only = True    # itself: the layers inside run where the mode says
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
     refuses_in_place = True
@@ -77,15 +78,6 @@ cdef class SPPLayer(Layer):
         cdef Layer layer
         for layer, bottoms, tops in reversed(self.inside if propagate_down[0] else []):
             layer.run_backward(tops, [True] * len(bottoms), bottoms)
-
-    cpdef forward_gpu(self, list bottom, list top):
-        self.forward_cpu(bottom, top)    # the layers run where the mode says
-
-    cpdef backward_gpu(self, list top, list propagate_down, list bottom):
-        self.backward_cpu(top, propagate_down, bottom)
-
-    def capture_obstacle(self):
-        return None
 
     def scratch_blobs(self):
         return [blob for layer, _, tops in self.inside for blob in (*layer.scratch_blobs(), *tops) if layer.type != "Concat"]

@@ -1,11 +1,10 @@
 """ViewLayer: another shape for the same memory. The top shares data and diff with the bottom, so nothing is computed."""
 
-from minicaffe.errors import Error
 from minicaffe.layer import Layer
 
 
 class ViewLayer(Layer):
-    """One bottom, one top with its memory; a type says which shape the top has."""
+    """One bottom, one top with its memory; a type defines ``top_shape(bottom)``, which returns the top's."""
 
     host_only = True
     exact_num_bottom_blobs = 1
@@ -13,10 +12,6 @@ class ViewLayer(Layer):
     refuses_in_place = True
     backward_reads_bottoms = backward_reads_tops = False
     overwrites_outputs = True
-
-    def top_shape(self, bottom):
-        """Return the shape of the top for a bottom blob."""
-        raise Error(f"layer type {self.type} does not define top_shape(bottom)")
 
     def reshape(self, bottom, top):
         top[0].reshape_to(self.top_shape(bottom[0]))

@@ -35,7 +35,6 @@ class NumberedSource(SourceLayer):
 
     batch_size = 1
     position = 0
-    numbered = True     # False: each process has records of its own, such as a camera's
     sharding = None        # of the batches: (count, rank), see `take_every`
     end = None          # of a test that gives each record once: the number behind the last one; its last batch may be smaller
 
@@ -157,7 +156,7 @@ def log_undivided_sources(net):
     """Log which sources of a net do not divide records over the processes that train together."""
     for node in net.nodes:
         layer = node.layer
-        numbered = isinstance(layer, NumberedSource) and layer.numbered
+        numbered = isinstance(layer, NumberedSource)
         constant = node.type == "DummyData" and not layer.varying
         if node.tops and not (node.bottoms or node.blobs or numbered or constant):
             log.info("layer '%s' (%s) gives each rank what it is given", node.name, node.type)

@@ -74,9 +74,9 @@ cdef class CaffeStandardize(Primitive):
         """Compute dx from dy, and add to the gradients of the epilogue's blobs."""
         cdef Standardize op = operation
         cdef Blob values = op.kept if op.needs_x_copy() else x
-        if values.count != x.count:
-            raise ShapeError(f"was {list(values.shape)} in forward and is {list(x.shape)} now; run forward again",
-                             field="bottom[0]")
+        if values is None or not values.same_shape(x):
+            raise ShapeError(f"forward has not run for a bottom of shape {list(x.shape)}, and backward of a layer in place needs "
+                             "the bottom that it kept; run forward before backward", field="bottom[0]")
         cdef Channels shape
         cdef Layout layout = by_channels(diff_layout(on, [y], True) or data_layout(on, [values], True), x, op.shape, &shape)
         cdef int dtype = element(layout, x)
