@@ -120,7 +120,7 @@ def test_classify(minicaffe, there):
     assert ".: holds no picture (jpg); --ext names others" in minicaffe("classify", ".", "--ext=jpg", "--out", "x.npy", *common, status=1)
     assert "whole numbers" in minicaffe("classify", ".", "--out", "x.npy", *common, "--channel_swap", "a", status=2)
     assert "2 whole numbers" in minicaffe("classify", ".", "--out", "x.npy", *common[:2], "--images_dim", "256", status=2)
-    assert "counted from 0 to 2" in minicaffe("classify", "0.png", "--out", "x.npy", *common, "--channel_swap", "0,1,7", status=2)
+    assert "must have a channel, 0 to 2," in minicaffe("classify", "0.png", "--out", "x.npy", *common, "--channel_swap", "0,1,7", status=2)
     assert "no such" in minicaffe("classify", "9.png", "--out", "x.npy", *common, status=1)
 
 
