@@ -29,8 +29,6 @@ struct Launch {
 
 namespace {
 
-unsigned threads_of(const mc::Thread& t) { return t.threads_x * t.threads_y * t.threads_z; }
-
 /// "mc::Some<float>" of "const char* mc::spelling() [with K = mc::Some<float>]", which is what kernels are found by.
 std::string readable(const char* name) {
   std::string text = name;
