@@ -16,7 +16,7 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe import cli
-from minicaffe.data.datum import datum_array
+from minicaffe.data.datum import picture_of, read_datum
 from minicaffe.data.db import open_db
 
 cv2 = pytest.importorskip("cv2")
@@ -49,7 +49,7 @@ def there(tmp_path_factory):
         assert cli.main(command.split()) == 0
         (folder / "pictures" / "more").mkdir(parents=True)
         with open_db("models/data/fashion_mnist_test_lmdb", "LMDB") as db:
-            pictures = [datum_array(value).copy() for _, value in db.records()][::1000 // PICTURES][:PICTURES]
+            pictures = [picture_of(read_datum(value)).copy() for _, value in db.records()][::1000 // PICTURES][:PICTURES]
         for i, picture in enumerate(pictures):
             cv2.imwrite(f"pictures/{'more/' if i % 2 else ''}{i}.png", picture[0])
         net = caffe.Net("lenet.prototxt", caffe.TEST, weights="lenet.caffemodel")

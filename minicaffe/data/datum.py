@@ -44,11 +44,6 @@ def check_datum(datum):
     return datum
 
 
-def datum_array(record):
-    """Return the picture in a record as `picture_of` its Datum does; raise DataError as `read_datum` or `picture_of`."""
-    return picture_of(read_datum(record))
-
-
 def picture_of(datum, force_color=False, force_gray=False):
     """Return the picture (C, H, W) of a Datum message, decoded by `decode_image` if it is encoded.
 

@@ -29,7 +29,10 @@ def open_db(source, backend, mode="r"):
     installed.
     """
     source = path_of(source)
-    kind = backend_class(backend)
+    kind = next((kind for number, kind in enumerate(KINDS) if backend == number or str(backend).upper() == kind.backend),
+                None)
+    if kind is None:
+        raise ConfigError(f"must be one of {', '.join(kind.backend for kind in KINDS)}, got {shown(backend)}", field="backend")
     if mode == "w":
         if os.path.lexists(source):
             raise FileError("exists already; remove it or choose another name", file=source)
@@ -49,14 +52,6 @@ def open_db(source, backend, mode="r"):
             "check the path"
         raise FileError(f"is not a database of kind {kind.backend}: no {kind.marker} in it; {remedy}", file=source)
     return kind.open(source)
-
-
-def backend_class(backend):
-    """Return LMDB or LevelDB for a name in any case or a number of ``DataParameter.DB``."""
-    for number, kind in enumerate(KINDS):
-        if backend == number or isinstance(backend, str) and backend.upper() == kind.backend:
-            return kind
-    raise ConfigError(f"must be one of {', '.join(kind.backend for kind in KINDS)}, got {shown(backend)}", field="backend")
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from array import array
 from collections import Counter
 
 from minicaffe.data.datum import opencv, opencv_decode
@@ -37,7 +38,7 @@ class ImageList:
     def __init__(self, path, label_size=None):
         self.path, self.label_size = str(path), label_size
         lines = read_lines(path, "an image list")
-        self._blank = [number for number, line in enumerate(lines, 1) if not line.strip()]
+        self._lines = array("I", (number for number, line in enumerate(lines, 1) if line.strip()))
         self.entries = parse_lines(path, lines, lambda line: _entry(line, label_size), "an image list")
         if not self.entries:
             raise DataError("the image list is empty", file=self.path)
@@ -45,10 +46,7 @@ class ImageList:
     def locate(self, error, index):
         """Put the list, the line and the number of an entry into `error`, which keeps its field, and return it."""
         error.record = index
-        line = index + 1
-        for blank in self._blank:
-            line += blank <= line
-        return error.at(file=self.path, line=line)
+        return error.at(file=self.path, line=self._lines[index])
 
 
 def _entry(line, label_size):

@@ -98,12 +98,12 @@ def parse_blob(data, need_data=True):
     """
     content = {}
     for number, wire, value, _ in walk(memoryview(data)):
-        if wire == (VARINT if number in VARINTS else LENGTH_DELIMITED):
-            if number in content and DATA <= number <= DOUBLE_DIFF:
-                return _parse_pieces(data, need_data)
+        known = wire == (VARINT if number in VARINTS else LENGTH_DELIMITED)
+        if wire == UNPACKED.get(number) or known and number in content and DATA <= number <= DOUBLE_DIFF:
+            # Numbers with a tag before each, or in several pieces: protobuf puts them together.
+            return parse_blob(parse_message(caffe_pb2.BlobProto, bytes(data)).SerializeToString(), need_data)
+        if known:
             content[number] = value
-        elif wire == UNPACKED.get(number):
-            return _parse_pieces(data, need_data)
     legacy = not content.keys().isdisjoint(LEGACY)
     shape = tuple(int32(content.get(number, 0)) for number in LEGACY) if legacy else read_dims(content.get(SHAPE, b""))
     needed = _count(shape)
@@ -124,12 +124,6 @@ def parse_blob(data, need_data=True):
             raise DataError(f"holds no numbers, its shape {shown(shape)} needs {needed}; save it again")
         found[0] = np.empty(0, np.float32)
     return StoredBlob(shape, *found, legacy, SHAPE in content)
-
-
-def _parse_pieces(data, need_data):
-    """As `parse_blob`, of numbers in several pieces or with a tag before each: protobuf puts them together."""
-    message = parse_message(caffe_pb2.BlobProto, bytes(data))
-    return parse_blob(message.SerializeToString(), need_data)
 
 
 def read_dims(content):

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from minicaffe.data.datasets import raw_datum
-from minicaffe.data.datum import datum_array, read_datum
+from minicaffe.data.datum import picture_of, read_datum
 from minicaffe.data.db import new_database, open_db
 
 PICTURES = Path(__file__).resolve().parents[1] / "data"
@@ -23,7 +23,7 @@ def write_pairs(source, target, per_picture, seed):
     """Write `per_picture` random pairs for each picture of the LMDB `source` to the new LMDB `target`; return their number."""
     db = open_db(source, "LMDB")
     values = [value for _, value in db.records()]
-    pictures = [datum_array(value) for value in values]
+    pictures = [picture_of(read_datum(value)) for value in values]
     classes = [read_datum(value).label for value in values]
     db.close()
     numbers = random.Random(seed)

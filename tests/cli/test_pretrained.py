@@ -10,7 +10,7 @@ import train_pretrained
 import minicaffe as caffe
 from minicaffe import errors, pretrained
 from minicaffe.cli.train import train
-from minicaffe.data.datum import datum_array, read_datum
+from minicaffe.data.datum import picture_of, read_datum
 from minicaffe.data.db import open_db
 from minicaffe.proto import binary, caffe_pb2, read_text
 
@@ -24,7 +24,7 @@ def bundled_pictures():
     """Return pictures (COUNT, 1, 28, 28) as training makes them, and their labels (COUNT,)."""
     with open_db(ROOT / "models" / "data" / "fashion_mnist_test_lmdb", "LMDB") as db:
         records = [value for _, value in db.cursor().read(len(db))][::2]
-        return np.stack([datum_array(value) for value in records]) * np.float32(1 / 256), np.array([read_datum(value).label for value in records])
+        return np.stack([picture_of(read_datum(value)) for value in records]) * np.float32(1 / 256), np.array([read_datum(value).label for value in records])
 
 
 @pytest.mark.parametrize(("name", "least"), [("lenet", 0.91), ("mlp", 0.89)])

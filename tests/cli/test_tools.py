@@ -12,7 +12,7 @@ import pytest
 import minicaffe as caffe
 from minicaffe.cli import app
 from minicaffe.cli.parse_log import read_run, times_of
-from minicaffe.data.datum import datum_array
+from minicaffe.data.datum import picture_of, read_datum
 from minicaffe.data.db import open_db
 from minicaffe.proto import caffe_pb2
 
@@ -82,10 +82,10 @@ def test_names_of_caffes_converters(minicaffe, there):
     assert "db: 6 records" in minicaffe("convert_mnist_data", "-backend=lmdb", "images.gz", "labels", "db")
     rows = records("db")
     assert rows[3][0] == b"00000003" and caffe_pb2.Datum.FromString(rows[4][1]).label == 1
-    np.testing.assert_array_equal(datum_array(rows[1][1])[0].ravel(), np.arange(16, 32))
+    np.testing.assert_array_equal(picture_of(read_datum(rows[1][1]))[0].ravel(), np.arange(16, 32))
     minicaffe("convert_mnist_siamese_data", "images.gz", "labels", "pairs", "--seed", 1)
     for _, value in records("pairs"):
-        pair = datum_array(value)
+        pair = picture_of(read_datum(value))
         digits = [plane[0, 0] // 16 % 3 for plane in pair]
         assert pair.shape == (2, 4, 4) and caffe_pb2.Datum.FromString(value).label == (digits[0] == digits[1])
     (there / "cifar").mkdir()
@@ -96,7 +96,7 @@ def test_names_of_caffes_converters(minicaffe, there):
     assert records("cifar10_test_lmdb")[1][0] == b"00001"
     (there / "list.txt").write_text("0.png 3\n1.png 4\n")
     minicaffe("convert_imageset", "./", "list.txt", "pictures", "-resize_width", 6, "-resize_height=5", "-gray")
-    assert datum_array(records("pictures")[1][1]).shape == (1, 5, 6)
+    assert picture_of(read_datum(records("pictures")[1][1])).shape == (1, 5, 6)
     assert "mean_value channel [0]" in minicaffe("compute-image-mean", "pictures", "mean.binaryproto", "-backend", "lmdb")
     assert caffe_pb2.BlobProto.FromString((there / "mean.binaryproto").read_bytes()).height == 5
     assert "exists already" in minicaffe("data", "idx", "images.gz", "labels", "db", status=1)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from minicaffe.data.datum import datum_array, read_datum
+from minicaffe.data.datum import picture_of, read_datum
 from minicaffe.data.db import open_db
 
 FOLDER = Path(__file__).resolve().parents[2] / "models" / "data"
@@ -20,7 +20,7 @@ def test_records(split, per_class):
         assert {(info.channels, info.height, info.width) for info in infos} == {(1, 28, 28)}
         assert Counter(info.label for info in infos) == dict.fromkeys(range(10), per_class)
         assert [info.label for info in infos[:4]] == {"train": [9, 0, 0, 3], "test": [9, 2, 1, 1]}[split]
-        assert len({datum_array(value).tobytes() for _, value in records}) > 9.9 * per_class
+        assert len({picture_of(read_datum(value)).tobytes() for _, value in records}) > 9.9 * per_class
 
 
 def test_no_lock_file_is_bundled_or_made():
@@ -33,4 +33,4 @@ def test_the_picture_is_a_record_and_has_a_name():
     with open_db(FOLDER / "fashion_mnist_test_lmdb", "LMDB") as db:
         value = db.cursor().read(1)[0][1]
         assert names[read_datum(value).label] == "ankle boot" and len(names) == 10
-        assert (cv2.imread(str(FOLDER / "ankle_boot.png"), cv2.IMREAD_UNCHANGED) == datum_array(value)[0]).all()
+        assert (cv2.imread(str(FOLDER / "ankle_boot.png"), cv2.IMREAD_UNCHANGED) == picture_of(read_datum(value))[0]).all()

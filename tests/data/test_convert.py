@@ -6,7 +6,7 @@ import pytest
 from records import datum
 
 from minicaffe.data.convert import compute_mean, convert_images, quiet_opencv, resize_size
-from minicaffe.data.datum import datum_array, read_datum
+from minicaffe.data.datum import picture_of, read_datum
 from minicaffe.data.db import open_db
 from minicaffe.data.image_list import ImageList, decode_picture, read_content
 from minicaffe.data.mean_file import read_mean, write_mean
@@ -38,7 +38,7 @@ def test_raw_pictures(folder, backend, caplog):
     assert counts == (3, 1)
     assert list(records) == ["00000000_a.png", "00000002_my cats/b.png", "00000003_c.jpg"]
     for (_, value), name, label in zip(records.items(), ("a.png", "my cats/b.png", "c.jpg"), (3, -2, 0), strict=True):
-        assert (datum_array(value) == cv2.imread(str(folder / name)).transpose(2, 0, 1)).all()
+        assert (picture_of(read_datum(value)) == cv2.imread(str(folder / name)).transpose(2, 0, 1)).all()
         assert read_datum(value).label == label
     assert "broken.png' is text, where a picture is expected; name another file; skipped" in caplog.text
 
@@ -46,7 +46,7 @@ def test_raw_pictures(folder, backend, caplog):
 def test_gray_and_resize(folder):
     _, records = convert(folder, gray=True, resize_width=3, resize_height=5)
     want = cv2.resize(cv2.imread(str(folder / "a.png"), cv2.IMREAD_GRAYSCALE), (3, 5))
-    assert (datum_array(records["00000000_a.png"]) == want[None]).all()
+    assert (picture_of(read_datum(records["00000000_a.png"])) == want[None]).all()
 
 
 @pytest.mark.parametrize("sizes", [(3, 0), (0, 3), (-1, 3), (-2, -2)])
@@ -84,7 +84,7 @@ def test_opencv_keeps_quiet(folder, capfd):
 def test_gray_and_encoded_gives_grey_files(folder):
     _, records = convert(folder, gray=True, encoded=True)
     want = cv2.imread(str(folder / "a.png"), cv2.IMREAD_GRAYSCALE)
-    assert (datum_array(records["00000000_a.png"]) == want).all() and datum_array(records["00000000_a.png"]).shape[0] == 1
+    assert (picture_of(read_datum(records["00000000_a.png"])) == want).all() and picture_of(read_datum(records["00000000_a.png"])).shape[0] == 1
 
 
 def test_encoded_keeps_the_files_as_they_are(folder):
@@ -100,7 +100,7 @@ def test_encode_type_converts_only_what_is_of_another_type(folder):
     assert caffe_pb2.Datum.FromString(records["00000000_a.png"]).data == (folder / "a.png").read_bytes()
     jpeg = caffe_pb2.Datum.FromString(records["00000003_c.jpg"])
     assert jpeg.data.startswith(b"\x89PNG")
-    assert (datum_array(records["00000003_c.jpg"]) == cv2.imread(str(folder / "c.jpg")).transpose(2, 0, 1)).all()
+    assert (picture_of(read_datum(records["00000003_c.jpg"])) == cv2.imread(str(folder / "c.jpg")).transpose(2, 0, 1)).all()
 
 
 def test_jpeg_is_jpg(folder):
@@ -110,7 +110,7 @@ def test_jpeg_is_jpg(folder):
 
 def test_encoded_and_resized_is_encoded_anew(folder):
     _, records = convert(folder, encoded=True, resize_width=2, resize_height=2)
-    assert datum_array(records["00000000_a.png"]).shape == (3, 2, 2)
+    assert picture_of(read_datum(records["00000000_a.png"])).shape == (3, 2, 2)
 
 
 def test_unknown_encode_type(folder):

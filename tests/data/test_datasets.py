@@ -15,7 +15,7 @@ import pytest
 
 from minicaffe.data import datasets
 from minicaffe.data.datasets import CIFAR_RECORD, DataSet, make_data_set, read_idx
-from minicaffe.data.datum import datum_array, read_datum
+from minicaffe.data.datum import picture_of, read_datum
 from minicaffe.data.db import open_db
 from minicaffe.data.download import fetch
 from minicaffe.errors import ConfigError, DataError, FileError
@@ -81,7 +81,7 @@ def test_mnist_like(tmp_path, packed, name, stem):
         assert len(names) == 10 and names[9] == ("9" if name == "mnist" else "ankle boot")
         for i, (key, value) in enumerate(records(path)):
             assert key == b"%08d" % i
-            assert (datum_array(value) == IMAGES[split][i]).all()
+            assert (picture_of(read_datum(value)) == IMAGES[split][i]).all()
             assert read_datum(value).label == LABELS[split][i]
 
 
@@ -106,7 +106,7 @@ def test_cifar10(tmp_path, form):
         assert key == b"%05d" % i
         datum = read_datum(value)
         assert (datum.channels, datum.height, datum.width, datum.label) == (3, 32, 32, record[0])
-        assert datum_array(value).tobytes() == record[1:]
+        assert picture_of(read_datum(value)).tobytes() == record[1:]
 
 
 def test_limit_and_progress(tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from records import datum
 
-from minicaffe.data.datum import datum_array, decode_image, read_datum
+from minicaffe.data.datum import decode_image, picture_of, read_datum
 from minicaffe.errors import ConfigError, DataError, DependencyError, Error
 from minicaffe.proto import caffe_pb2
 
@@ -19,8 +19,8 @@ from minicaffe.proto import caffe_pb2
 def test_bytes(pixels):
     record = datum(pixels[0], label=7)
     assert read_datum(record) == caffe_pb2.Datum(channels=3, height=7, width=5, label=7, data=pixels[0].tobytes())
-    assert (datum_array(record) == pixels[0]).all()
-    assert (datum_array(memoryview(record)) == pixels[0]).all()
+    assert (picture_of(read_datum(record)) == pixels[0]).all()
+    assert (picture_of(read_datum(memoryview(record))) == pixels[0]).all()
 
 
 def test_negative_label(pixels):
@@ -50,16 +50,16 @@ def test_float_data_in_every_form(form):
         "packed twice": floats_packed(values[:2]) + b"\x28\x05" + floats_packed(values[2:]),
         "mixed": floats_one_by_one(values[:1]) + floats_packed(values[1:4]) + floats_one_by_one(values[4:]),
     }[form]
-    assert (datum_array(head + body) == np.array(values, np.float32).reshape(1, 2, 3)).all()
+    assert (picture_of(read_datum(head + body)) == np.array(values, np.float32).reshape(1, 2, 3)).all()
 
 
 def test_data_comes_before_float_data():
     message = caffe_pb2.Datum(channels=1, height=1, width=2, data=b"ab", float_data=[1.0])
-    assert datum_array(message.SerializeToString()).tolist() == [[[97, 98]]]
+    assert picture_of(read_datum(message.SerializeToString())).tolist() == [[[97, 98]]]
 
 
 def test_fields_in_any_order_and_the_last_value_wins():
-    assert datum_array(b"\x22\x01z" + b"\x22\x02ab" + b"\x18\x09\x18\x02\x10\x01\x08\x01").tolist() == [[[97, 98]]]
+    assert picture_of(read_datum(b"\x22\x01z" + b"\x22\x02ab" + b"\x18\x09\x18\x02\x10\x01\x08\x01")).tolist() == [[[97, 98]]]
 
 
 @pytest.mark.parametrize("record", [b"not a datum at all", b"\x08", b"\x22\x05abc", b"\x00\x01", b"\x32\x03abc"])
@@ -102,7 +102,7 @@ def test_shape_must_fit_the_floats():
 @given(st.binary(max_size=200))
 def test_any_bytes_give_a_picture_or_a_minicaffe_error(record):
     try:
-        array = datum_array(record)
+        array = picture_of(read_datum(record))
     except Error:
         return
     assert array.ndim == 3 and array.size
@@ -113,7 +113,7 @@ def test_png_decodes_to_bgr_planes(pixels):
     content = cv2.imencode(".png", image)[1].tobytes()
     record = caffe_pb2.Datum(data=content, encoded=True, label=4).SerializeToString()
     assert read_datum(record).encoded
-    assert (datum_array(record) == pixels[0]).all()
+    assert (picture_of(read_datum(record)) == pixels[0]).all()
 
 
 @pytest.mark.parametrize(("flags", "channels"), [({}, 1), ({"force_color": True}, 3), ({"force_gray": True}, 1)])
@@ -134,7 +134,7 @@ def test_pictures_that_cannot_be_decoded():
     with pytest.raises(DataError, match="cannot decode its 7 bytes"):
         decode_image(b"no file")
     with pytest.raises(DataError, match="^is marked encoded, but OpenCV cannot decode its 0 bytes$"):
-        datum_array(caffe_pb2.Datum(encoded=True).SerializeToString())
+        picture_of(read_datum(caffe_pb2.Datum(encoded=True).SerializeToString()))
     with pytest.raises(DataError, match="uint16 samples"):
         decode_image(cv2.imencode(".png", np.zeros((2, 2), np.uint16))[1].tobytes())
     with pytest.raises(ConfigError, match="cannot both"):
@@ -215,7 +215,7 @@ def test_every_small_shape_fits_its_own_content_alone():
             for content in ({"data": bytes(size)}, {"float_data": [0.0] * size}):
                 record = caffe_pb2.Datum(channels=shape[0], height=shape[1], width=shape[2], **content).SerializeToString()
                 if fits:
-                    assert datum_array(record).shape == shape
+                    assert picture_of(read_datum(record)).shape == shape
                 else:
                     with pytest.raises(DataError, match="has channels x height x width = "):
                         read_datum(record)

@@ -8,7 +8,7 @@ import pytest
 from command_line import data
 
 from minicaffe.data.class_folders import convert_folders
-from minicaffe.data.datum import datum_array, read_datum
+from minicaffe.data.datum import picture_of, read_datum
 from minicaffe.data.db import open_db
 from minicaffe.data.mean_file import read_mean
 from minicaffe.errors import ConfigError
@@ -35,7 +35,7 @@ def run(*arguments, status=0):
 
 def records(path, backend="lmdb"):
     with open_db(path, backend) as db:
-        return [(bytes(key).decode(), read_datum(value).label, datum_array(value)) for key, value in db.records()]
+        return [(bytes(key).decode(), read_datum(value).label, picture_of(read_datum(value))) for key, value in db.records()]
 
 
 def test_what_is_made(folder):

@@ -59,12 +59,13 @@ def data_layer(fields):
 
 
 @pytest.mark.parametrize("text, words", [
-    (data_layer("batch_size: 4294967295"), r"\(Data\): data_param.batch_size: axis 0 must have a size"),
+    (data_layer("batch_size: 4294967295"), r"\(Data\): data_param.batch_size: must be at most 2\^31 - 1, got 4294967295"),
     (data_layer("batch_size: 500000000"), r"\(Data\): data_param.batch_size: .* would take \d+ bytes"),
     (data_layer("batch_size: 100000000"), r"\(Data\): data_param.batch_size: the records of a batch of 100000000 would take"),
-    (data_layer("batch_size: 1 prefetch: 4294967295"), r"\(Data\): data_param.prefetch: 4294967295 batches made ready would take"),
+    (data_layer("batch_size: 1 prefetch: 4294967295"), r"\(Data\): data_param.prefetch: must be at most 2\^31 - 1"),
+    (data_layer("batch_size: 1 prefetch: 2147483647"), r"\(Data\): data_param.prefetch: 2147483647 batches made ready would take"),
     ('layer { name: "d" type: "HDF5Data" top: "data" hdf5_data_param { source: "h5.txt" batch_size: 4294967295 } }',
-     r"\(HDF5Data\): hdf5_data_param.batch_size: axis 0"),
+     r"\(HDF5Data\): hdf5_data_param.batch_size: must be at most 2\^31 - 1"),
     (INPUT.format("dim: 2 dim: 3") + 'layer { name: "t" type: "Tile" bottom: "x" top: "y" tile_param { tiles: 1000000000 } }',
      r"2: layer 't' \(Tile\): tile_param.tiles: axis 1"),
     (INPUT.format("dim: 2 dim: 3") + 'layer { name: "c" type: "Concat" bottom: "x" top: "y" concat_param { concat_dim: 4294967295 } }',

@@ -160,7 +160,7 @@ def test_a_batch_begins_with_its_background_wherever_it_begins(picture):
 
 @pytest.mark.parametrize("fields, transform, error", [
     ("batch_size: 0", "", "window_data_param.batch_size: must be at least 1"),
-    ("batch_size: 4294967295", "", "window_data_param.batch_size: .*(elements|size)"),
+    ("batch_size: 4294967295", "", "window_data_param.batch_size: must be at most"),
     ("batch_size: 1", "crop_size: 0", "transform_param.crop_size: must be given"),
     ("batch_size: 1", "crop_size: 4294967295", "transform_param.crop_size"),
     ("batch_size: 1 context_pad: 4", "", "window_data_param.context_pad: must be less than half of crop_size 8, got 4"),

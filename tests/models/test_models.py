@@ -13,7 +13,7 @@ import pytest
 from opencv_table import slim
 
 import minicaffe as caffe
-from minicaffe.data.datum import datum_array, read_datum
+from minicaffe.data.datum import picture_of, read_datum
 from minicaffe.data.db import open_db
 from minicaffe.errors import ShapeError
 from minicaffe.proto import LayerBlobs, StoredBlob, caffe_pb2, upgrade
@@ -300,11 +300,11 @@ def test_siamese_trains_on_its_pairs(tmp_path, monkeypatch):
     with open_db(source, "LMDB") as db:
         classes = {}
         for _, value in db.records():
-            classes.setdefault(datum_array(value).tobytes(), set()).add(read_datum(value).label)
+            classes.setdefault(picture_of(read_datum(value)).tobytes(), set()).add(read_datum(value).label)
     with open_db(tmp_path / "pairs", "LMDB") as db:
         same = 0
         for _, value in db.records():
-            pair, label = datum_array(value), read_datum(value).label
+            pair, label = picture_of(read_datum(value)), read_datum(value).label
             assert pair.shape == (2, 28, 28)
             assert label == bool(classes[pair[0].tobytes()] & classes[pair[1].tobytes()])
             same += label

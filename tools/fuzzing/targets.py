@@ -21,7 +21,7 @@ from fuzzing.text import TextMutator, harmless
 from minicaffe.addons.caffe2.tensor import Tensor
 from minicaffe.blob import Blob, Dtype
 from minicaffe.cli.upgrade import parse_binary
-from minicaffe.data.datum import datum_array, read_datum
+from minicaffe.data.datum import picture_of, read_datum
 from minicaffe.data.image_list import ImageList
 from minicaffe.data.mean_file import read_mean
 from minicaffe.layer import layer_types
@@ -269,7 +269,7 @@ class Datums(Kind):
         files.write_lmdb("case_lmdb", [data, good] if zlib.crc32(data) % 2 else [good, data])
         rule = "crop_size: 3 mirror: true" if zlib.crc32(data) % 3 else "mean_value: 1"
         Path("case.prototxt").write_text(DATA_NET % (rule, "case_lmdb"))
-        attempt(lambda: read_datum(data), lambda: datum_array(data), lambda: run_net("case.prototxt", minicaffe.TRAIN))
+        attempt(lambda: read_datum(data), lambda: picture_of(read_datum(data)), lambda: run_net("case.prototxt", minicaffe.TRAIN))
 
 
 class HDF5Files(Kind):

@@ -9,7 +9,7 @@ import pytest
 from minicaffe import cli
 from minicaffe.addons.ssd.annosets import _count_oddities, _resize, convert_annotated
 from minicaffe.addons.ssd.label_map import read_label_map
-from minicaffe.data.datum import datum_array
+from minicaffe.data.datum import picture_of, read_datum
 from minicaffe.data.db import open_db
 from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError
 from minicaffe.proto import caffe_pb2
@@ -63,7 +63,7 @@ def test_three_forms(folder, kind, caplog):
     wanted = WANTED if kind != "txt" else [(*row[:3], False) for row in WANTED]
     for record in records.values():
         assert record.type == caffe_pb2.AnnotatedDatum.BBOX and record.HasField("type") and objects(record) == wanted
-    pixels = datum_array(records["00000000_a b.png"].datum.SerializeToString())
+    pixels = picture_of(read_datum(records["00000000_a b.png"].datum.SerializeToString()))
     np.testing.assert_array_equal(pixels, cv2.imread(str(folder / "a b.png")).transpose(2, 0, 1))
 
 
@@ -269,7 +269,7 @@ def test_encoded_pictures_keep_their_bytes_where_nothing_changes_them(folder, op
     for name, record in convert(folder, encoded=True, **options)[1].items():
         assert record.datum.encoded and (record.datum.data == (folder / name.split("_", 1)[1]).read_bytes()) == kept
         if "resize_width" in options:
-            assert datum_array(record.datum.SerializeToString()).shape == (3, 7, 9)
+            assert picture_of(read_datum(record.datum.SerializeToString())).shape == (3, 7, 9)
 
 
 @pytest.mark.parametrize(("least", "most", "size"), [(1 << 31, 0, "4294967296 x 2147483648"), (1 << 30, 0, "2147483648 x 1073741824"),
