@@ -1,9 +1,9 @@
 // A cuDNN (and the few calls of cuBLAS) that writes each call as a JSON line to the file FAKE_LOG. With FAKE_COMPUTES set
 // they also compute, slowly (slow_cudnn.hpp).
 //
-// Pointers are written as numbers. FAKE_FAIL holds statuses to return instead, "cudnnBackendExecute=3000,cudnnBackendFinalize
-// plan=5000,...". Prototypes are written down again here, from NVIDIA's documentation and not from minicaffe/cuda/cudnn.hpp, so that a
-// slip in one of the two shows. Convolutions: fake_graph.hpp.
+// Descriptors are written as what they were set to, pointers as numbers, factors as values of the tensors' type. FAKE_FAIL holds
+// statuses to return instead, "cudnnBackendExecute=3000,cudnnBackendFinalize plan=5000,...". Prototypes are written down again here, from
+// NVIDIA's documentation and not from minicaffe/cuda/cudnn.hpp, so that a slip in one of the two shows. Convolutions: fake_graph.hpp.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +14,11 @@
 namespace {
 
 std::string quoted(const std::string& text) { return "\"" + text + "\""; }
+std::string list(int n, const int* values) {
+  std::string text = "[";
+  for (int i = 0; i < n; ++i) text += (i ? "," : "") + std::to_string(values[i]);
+  return text + "]";
+}
 std::string show(const void* p) { return std::to_string(reinterpret_cast<size_t>(p)); }
 std::string show(int i) { return std::to_string(i); }
 std::string show(size_t i) { return std::to_string(i); }
