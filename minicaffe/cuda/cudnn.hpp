@@ -1,11 +1,12 @@
 // Engine CUDNN: cuDNN 9 by pointers and declarations of our own (no header, no link). Convolutions use its graph interface
-// (cudnnBackend...).
+// (cudnnBackend...), LRN its older one.
 //
 // A function throws std::runtime_error with the reason if there is no cuDNN, or if cuDNN does not support the case
 // (engines/engine.pyx). An error is stored in the stream.
 //
-// This file has the calls; what a convolution does with them is in ops/conv/cudnn.hpp. Plans are kept for each shape until the
-// process ends. Numbers and types are those of cudnn_graph.h; tests/cuda/test_cudnn.py compares them.
+// This file has the calls and the code that all operations share; that of one operation is in ops/<operation>/cudnn.hpp.
+// Descriptors and plans are kept for each shape until the process ends.
+// Numbers and types are those of cudnn_graph.h and cudnn_ops.h; tests/cuda/test_cudnn.py compares them.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -21,7 +22,7 @@
 namespace mc {
 namespace cuda {
 
-constexpr int kNchw = 0, kNhwc = 1;
+constexpr int kNchw = 0, kNhwc = 1, kAcrossChannels = 0;
 constexpr int kNotSupported = 3000, kNotSupportedEnd = 4000;  // a category of cudnnStatus_t
 constexpr int kRefused = -1;                                  // used as a status: not supported by our code
 
@@ -59,12 +60,19 @@ enum Number : int { MC_CUDNN_NUMBERS(MC_CUDNN_NUMBER) };
 #define MC_CUDNN_CALLS(X)                                                                                                     \
   X(cudnnCreate, void**)                                                                                                      \
   X(cudnnSetStream, void*, void*)                                                                                             \
+  X(cudnnCreateTensorDescriptor, void**)                                                                                      \
+  X(cudnnSetTensorNdDescriptorEx, void*, int, int, int, const int*)                                                           \
   X(cudnnBackendCreateDescriptor, int, void**)                                                                                \
   X(cudnnBackendSetAttribute, void*, int, int, int64_t, const void*)                                                          \
   X(cudnnBackendGetAttribute, void*, int, int, int64_t, int64_t*, void*)                                                      \
   X(cudnnBackendFinalize, void*)                                                                                              \
   X(cudnnBackendExecute, void*, void*, void*)                                                                                 \
-  X(cudnnBackendDestroyDescriptor, void*)
+  X(cudnnBackendDestroyDescriptor, void*)                                                                                     \
+  X(cudnnCreateLRNDescriptor, void**)                                                                                         \
+  X(cudnnSetLRNDescriptor, void*, unsigned, double, double, double)                                                           \
+  X(cudnnLRNCrossChannelForward, void*, void*, int, const void*, void*, const void*, const void*, void*, void*)               \
+  X(cudnnLRNCrossChannelBackward, void*, void*, int, const void*, void*, const void*, void*, const void*, void*, const void*, \
+    const void*, void*, void*)
 
 struct CudnnCalls {
 #define MC_CUDNN_MEMBER(name, ...) int (*name)(__VA_ARGS__);
@@ -94,6 +102,7 @@ struct Cudnn {
   void (*fail)(Stream*, const char* call, int status);     // acquires the GIL
   const char* (*status_name)(int status);
   std::mutex mutex;               // a handle serves one thread at a time
+  std::map<CudnnKey, void*> descriptors;
   std::map<CudnnKey, CudnnPlans*> plans;
 };
 
@@ -141,6 +150,28 @@ inline const void* cudnn_factor(int dtype, bool one) {
   static const float floats[] = {0, 1};
   static const double doubles[] = {0, 1};
   return dtype == DOUBLE ? static_cast<const void*>(doubles + one) : floats + one;
+}
+
+/// The descriptor that belongs to `key`; make(&descriptor) creates and sets it the first time.
+template <class Make> void* cudnn_descriptor(Cudnn& cudnn, const CudnnKey& key, const Make& make) {
+  auto found = cudnn.descriptors.find(key);
+  if (found != cudnn.descriptors.end()) return found->second;
+  void* descriptor = nullptr;
+  make(&descriptor);
+  return cudnn.descriptors[key] = descriptor;
+}
+
+enum CudnnKind { kTensor, kLrn };  // the first number of a key
+
+/// A dense tensor.
+inline void* cudnn_tensor(Cudnn& cudnn, int dtype, const std::array<index_t, 4>& sizes) {
+  CudnnKey key = {kTensor, dtype};
+  int dims[4];
+  for (int a = 0; a < 4; ++a) key[2 + a] = sizes[a], dims[a] = int(sizes[a]);
+  return cudnn_descriptor(cudnn, key, [&](void** made) {
+    MC_CUDNN(cudnn, cudnnCreateTensorDescriptor, made);
+    MC_CUDNN(cudnn, cudnnSetTensorNdDescriptorEx, *made, kNchw, dtype, 4, dims);
+  });
 }
 
 /// A descriptor of the graph interface, destroyed with this object: set attributes, finalize, then read it or use it in another.

@@ -7,7 +7,7 @@ finds the libraries of the wheels nvidia-cublas and nvidia-cudnn-cu13 or of an i
 
 Environment, read when cuDNN is opened: ``MINICAFFE_CUDNN_WORKSPACE`` is the memory limit of a convolution (``256MiB``),
 ``MINICAFFE_DETERMINISTIC=1`` uses only plans with reproducible results, ``MINICAFFE_CUDNN_TUNE=0`` turns measuring off.
-Not here: pooling, LRN, BatchNorm, Softmax and activations, which our own kernels compute; layouts other than Caffe's.
+Not here: pooling, BatchNorm, Softmax and activations, for which our own kernels take less time; layouts other than Caffe's.
 """
 
 import ctypes

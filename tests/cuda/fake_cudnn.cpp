@@ -13,12 +13,24 @@
 
 namespace {
 
+struct Descriptor {
+  std::string text;
+  bool is_double;
+  slow::Shape shape;     // of a tensor
+  int number = 1;        // size of an LRN
+  double reals[3] = {};  // alpha, beta, k of an LRN
+
+  slow::Tensor tensor() const { return {shape, is_double}; }
+};
+using D = Descriptor*;
+
 std::string quoted(const std::string& text) { return "\"" + text + "\""; }
 std::string list(int n, const int* values) {
   std::string text = "[";
   for (int i = 0; i < n; ++i) text += (i ? "," : "") + std::to_string(values[i]);
   return text + "]";
 }
+std::string show(D d) { return quoted(d ? d->text : "null"); }
 std::string show(const void* p) { return std::to_string(reinterpret_cast<size_t>(p)); }
 std::string show(int i) { return std::to_string(i); }
 std::string show(size_t i) { return std::to_string(i); }
@@ -27,6 +39,8 @@ std::string show(double x) {
   std::snprintf(text, sizeof(text), "%.17g", x);
   return text;
 }
+double value(D d, const void* p) { return d->is_double ? *(const double*)p : double(*(const float*)p); }
+std::string factor(D d, const void* p) { return show(value(d, p)); }
 
 /// The status that FAKE_FAIL has for a call.
 int failing(const std::string& name) {
@@ -59,6 +73,10 @@ template <class Work> int computed(int status, const Work& work) {
   if (int code = slow::launch(guarded)) return std::fprintf(stderr, "the slow cuDNN: the launch fails, %d\n", code), 5000;
   return 0;
 }
+int create(const char* name, D* made) {
+  *made = new Descriptor{"unset", false};
+  return call(name);
+}
 
 /// c = alpha op(a) op(b) + beta c, column-major
 template <class T>
@@ -88,6 +106,52 @@ int cudnnCreate(void** handle) { *handle = (void*)0x1234; return call("cudnnCrea
 int cudnnSetStream(void* handle, void* stream) {
   slow::stream = stream;
   return call("cudnnSetStream", "handle", show((const void*)handle), "stream", show((const void*)stream));
+}
+
+int cudnnCreateTensorDescriptor(D* d) { return create("cudnnCreateTensorDescriptor", d); }
+int cudnnSetTensorNdDescriptorEx(D d, int format, int type, int n, const int* dims) {
+  *d = {"tensor " + show(format) + " " + show(type) + " " + list(n, dims), type == 1, slow::Shape(dims, dims + n)};
+  return call("cudnnSetTensorNdDescriptorEx");
+}
+int cudnnCreateLRNDescriptor(D* d) { return create("cudnnCreateLRNDescriptor", d); }
+int cudnnSetLRNDescriptor(D d, unsigned n, double alpha, double beta, double k) {
+  d->number = int(n), d->reals[0] = alpha, d->reals[1] = beta, d->reals[2] = k;
+  d->text = "lrn " + show(int(n)) + " " + show(alpha) + " " + show(beta) + " " + show(k);
+  return call("cudnnSetLRNDescriptor");
+}
+int cudnnLRNCrossChannelForward(void*, D lrn, int mode, const void* alpha, D x, const void* px, const void* beta, D y, void* py) {
+  int status = call("cudnnLRNCrossChannelForward", "op", show(lrn), "mode", show(mode), "alpha", factor(y, alpha), "x", show(x), "px", show(px),
+              "beta", factor(y, beta), "y", show(y), "py", show((const void*)py));
+  return computed(status, [px, py, a = value(y, alpha), b = value(y, beta), lrn = *lrn, x = *x, y = *y] {
+    const slow::Values from = x.tensor().read(px);
+    slow::Values to(from.size());
+    slow::each_place(x.shape, [&](const std::vector<size_t>& at) {
+      for (int c = 0; c < int(at.size()); ++c)
+        to[at[c]] = from[at[c]] * std::pow(slow::lrn_scale(from, at, c, lrn.number, lrn.reals[0], lrn.reals[2]), -lrn.reals[1]);
+    });
+    y.tensor().blend(py, a, to, b);
+  });
+}
+int cudnnLRNCrossChannelBackward(void*, D lrn, int mode, const void* alpha, D y, const void* py, D dy, const void* pdy, D x,
+                                 const void* px, const void* beta, D dx, void* pdx) {
+  int status = call("cudnnLRNCrossChannelBackward", "op", show(lrn), "mode", show(mode), "alpha", factor(dx, alpha), "y", show(y), "py", show(py),
+              "dy", show(dy), "pdy", show(pdy), "x", show(x), "px", show(px), "beta", factor(dx, beta), "dx", show(dx), "pdx",
+              show((const void*)pdx));
+  return computed(status, [px, py, pdy, pdx, a = value(dx, alpha), b = value(dx, beta), lrn = *lrn, x = *x, y = *y, dy = *dy, dx = *dx] {
+    const slow::Values vx = x.tensor().read(px), vy = y.tensor().read(py), vdy = dy.tensor().read(pdy);
+    slow::Values to(vx.size());
+    const int n = lrn.number;
+    slow::each_place(x.shape, [&](const std::vector<size_t>& at) {
+      for (int c = 0; c < int(at.size()); ++c) {
+        double sum = 0;
+        for (int j = std::max(0, c - n / 2); j <= std::min(int(at.size()) - 1, c + n / 2); ++j)
+          sum += vdy[at[j]] * vy[at[j]] / slow::lrn_scale(vx, at, j, n, lrn.reals[0], lrn.reals[2]);
+        to[at[c]] = vdy[at[c]] * std::pow(slow::lrn_scale(vx, at, c, n, lrn.reals[0], lrn.reals[2]), -lrn.reals[1]) -
+                    2 * lrn.reals[0] * lrn.reals[1] / n * vx[at[c]] * sum;
+      }
+    });
+    dx.tensor().blend(pdx, a, to, b);
+  });
 }
 
 // ---- cuBLAS

@@ -90,4 +90,22 @@ void convolve(const Shape& image, const Shape& weights, const Shape& columns, co
           }
 }
 
+/// visit(indices of all channels at one place) for every image and pixel.
+inline void each_place(const Shape& shape, const std::function<void(const std::vector<size_t>&)>& visit) {
+  const size_t inner = count(shape) / shape[0] / shape[1];
+  for (int n = 0; n < shape[0]; ++n)
+    for (size_t pixel = 0; pixel < inner; ++pixel) {
+      std::vector<size_t> indices;
+      for (int c = 0; c < shape[1]; ++c) indices.push_back((size_t(n) * shape[1] + c) * inner + pixel);
+      visit(indices);
+    }
+}
+
+/// k + alpha / n * the sum of squares around channel c.
+inline double lrn_scale(const Values& x, const std::vector<size_t>& place, int c, int n, double alpha, double k) {
+  double sum = 0;
+  for (int j = std::max(0, c - n / 2); j <= std::min(int(place.size()) - 1, c + n / 2); ++j) sum += x[place[j]] * x[place[j]];
+  return k + alpha / n * sum;
+}
+
 }  // namespace slow

@@ -44,7 +44,7 @@ def record(fake, tmp_path, *specs, **environment):
 
 def named(result, *names):
     """The calls that compute something, or those called `names`."""
-    pattern = re.compile("|".join(names) if names else "cudnn(BackendExecute|Batch)")
+    pattern = re.compile("|".join(names) if names else "cudnn(BackendExecute|LRN|Batch)")
     return [call for call in result["calls"] if pattern.match(call["call"])]
 
 
@@ -121,11 +121,23 @@ def test_deconvolution_is_the_same_backward(recorded):
     assert [to_w[name] for name in ("px", "pw", "py", "beta")] == [at["dy"], at["dw0"], at["x"], 1]
 
 
+def test_lrn(recorded):
+    result, at = recorded["lrn"], recorded["lrn"]["at"]
+    forward, backward = named(result)[:2]
+    tensor = "tensor 0 0 [2,7,1,12]"
+    for call in forward, backward:  # alpha as in the prototxt: cuDNN divides it by local_size
+        assert call["op"] == "lrn 5 0.25 0.75 2" and (call["mode"], call["alpha"], call["beta"]) == (0, 1, 0)
+    assert (forward["x"], forward["y"], forward["px"], forward["py"]) == (tensor, tensor, at["x"], at["y"])
+    assert [backward[k] for k in ("px", "py", "pdy", "pdx")] == [at[k] for k in ("x", "y", "dy", "dx")]
+    assert {backward[k] for k in ("x", "y", "dy", "dx")} == {tensor}
+
+
 def test_double(fake, tmp_path):
     """Tensors and factors are double then; single factors would be read as rubbish."""
-    conv, = record(fake, tmp_path, {"name": "conv 1x1", "dtype": "DOUBLE"})
+    conv, lrn = record(fake, tmp_path, {"name": "conv 1x1", "dtype": "DOUBLE"}, {"name": "lrn", "dtype": "DOUBLE"})
     assert {call["x"] for call in named(conv)} == {"1 [3,4,6,5] [120,30,5,1] 16"}
     assert all(" type 1" in call["conv"] for call in named(conv)) and {call["beta"] for call in named(conv)} == {0, 1}
+    assert named(lrn)[0]["x"] == "tensor 0 1 [2,7,1,12]" and named(lrn)[0]["alpha"] == 1
 
 
 # ---- the fake: who computes
@@ -133,26 +145,27 @@ def test_double(fake, tmp_path):
 
 def test_who_asks(fake, tmp_path):
     uses = [{}, {"use": False}, {"use": True}]      # use_cudnn; by default it is not called
-    specs = [{"name": "conv 1x1", "engine": engine, **use} for engine in ("CAFFE", "DEFAULT", "CUDNN") for use in uses]
+    specs = [{"name": "lrn", "engine": engine, **use} for engine in ("CAFFE", "DEFAULT", "CUDNN") for use in uses]
     asked = [bool(named(result)) for result in record(fake, tmp_path, *specs)]
     assert asked == [False, False, False, True, False, True, True, True, True]
-    assert not any(named(result) for result in record(fake, tmp_path, *({"name": "conv 1x1", "engine": "DEFAULT"},), MINICAFFE_ENGINE="caffe"))
-    code = "minicaffe.set_mode_gpu(); from cudnn_cases import make, step; step(*make('conv', 'DEFAULT'))"
+    assert not any(named(result) for result in record(fake, tmp_path, *({"name": "lrn", "engine": "DEFAULT"},), MINICAFFE_ENGINE="caffe"))
+    code = "minicaffe.set_mode_gpu(); from cudnn_cases import make, step; step(*make('lrn', 'DEFAULT'))"
     calls = tmp_path / "calls"
     calls.write_text("")
     run(f"sys.path.insert(0, {str(HERE)!r}); {code}", "sim", MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(calls), MINICAFFE_ENGINE="cudnn")
-    assert "cudnnBackendExecute" in calls.read_text()
+    assert "cudnnLRNCrossChannelForward" in calls.read_text()
 
 
 @pytest.mark.parametrize(("name", "why"), [
-    ("conv 4 axes", "more than 3 axes"), ("conv large window", "larger than the padded image")])  # fmt: skip
+    ("conv 4 axes", "more than 3 axes"), ("conv large window", "larger than the padded image"),
+    ("lrn within", "within a channel"), ("lrn 17", "local_size above 16")])  # fmt: skip
 def test_what_is_refused_here(recorded, name, why):
     result = recorded[name]
     assert not named(result) and result["error"] is None
     assert len(result["log"]) == 1 and why in result["log"][0] and "engine CAFFE computes instead" in result["log"][0]
 
 
-@pytest.mark.parametrize("name", ["relu", "softmax", "ave", "lrn", "conv empty", "batch norm"])
+@pytest.mark.parametrize("name", ["relu", "softmax", "ave", "lrn empty", "batch norm"])
 def test_what_is_never_asked_for(recorded, name):
     """Engine CAFFE computes it, also with ``engine: CUDNN`` or, of BatchNorm, after `use_cudnn`, without a warning."""
     result = recorded[name]
@@ -161,7 +174,7 @@ def test_what_is_never_asked_for(recorded, name):
 
 def test_what_is_refused_by_default_is_no_warning(fake, tmp_path):
     """The log has it at level debug; after `use_cudnn` and with ``engine: CUDNN`` it is a warning."""
-    specs = [{"name": "conv 4 axes", "engine": "DEFAULT"}, {"name": "conv 4 axes", "engine": "DEFAULT", "use": True}, {"name": "conv 4 axes"}]
+    specs = [{"name": "lrn 17", "engine": "DEFAULT"}, {"name": "lrn 17", "engine": "DEFAULT", "use": True}, {"name": "lrn 17"}]
     default, *asked = record(fake, tmp_path, *specs)
     assert default["log"] == [] and default["engines"] == ["CAFFE"]
     assert [len(result["log"]) for result in asked] == [1, 0]      # once for each reason
@@ -169,7 +182,8 @@ def test_what_is_refused_by_default_is_no_warning(fake, tmp_path):
 
 REFUSALS = [
     ("conv", "cudnnBackendFinalize graph"), ("conv", "cudnnBackendFinalize heuristic"), ("conv", "cudnnBackendFinalize plan"),
-    ("conv", "cudnnBackendExecute"), ("conv", "cudnnBackendFinalize data"), ("conv", "cudnnBackendCreateDescriptor weights")]
+    ("conv", "cudnnBackendExecute"), ("conv", "cudnnBackendFinalize data"), ("conv", "cudnnBackendCreateDescriptor weights"),
+    ("lrn", "cudnnLRNCrossChannelForward"), ("lrn", "cudnnLRNCrossChannelBackward")]  # fmt: skip
 PLANS = "cudnnBackendFinalize plan", "cudnnBackendExecute"
 
 
@@ -410,6 +424,7 @@ def test_without_cudnn(fake, tmp_path):
     minicaffe.set_mode_gpu()
     for _ in range(2):
         step(*make("conv"))
+        step(*make("lrn"))
     """
     for environment, words in (
             ({}, "the simulated device has none"), ({"MINICAFFE_CUDNN": str(tmp_path / "none.so")}, "none.so"),
@@ -438,7 +453,7 @@ def test_without_cudnn_by_default(place, tmp_path):
     sys.path.insert(0, {str(HERE)!r})
     from cudnn_cases import make, step
     minicaffe.set_mode_gpu()
-    for name in "conv", "conv 1x1":
+    for name in "conv", "lrn":
         net, rng = make(name, "DEFAULT")
         step(net, rng)
         assert net.engines()[0]["engine"] == "CAFFE"
@@ -457,7 +472,7 @@ def test_wrong_settings(fake, variable, value, words):
     sys.path.insert(0, {str(HERE)!r})
     from cudnn_cases import make, step
     for _ in range(2):
-        refused(errors.ConfigError, lambda: (minicaffe.set_mode_gpu(), step(*make("conv"))), {variable!r}, {words!r})
+        refused(errors.ConfigError, lambda: (minicaffe.set_mode_gpu(), step(*make("lrn"))), {variable!r}, {words!r})
     """, "sim", MINICAFFE_CUDNN=str(fake), **{variable: value})
 
 
@@ -690,15 +705,17 @@ CHECK_ROW(BWD_FILTER, DW, X, DY, kBackwardWeights)
 static_assert(kMaxNotes >= CUDNN_NUMERICAL_NOTE_TYPE_COUNT && std::is_same_v<cudnnBackendDescriptor_t, void*> && sizeof(cudnnHandle_t) == sizeof(void*));
 static_assert(sizeof(cudnnDataType_t) == 4 && sizeof(cudnnConvolutionMode_t) == 4 && sizeof(cudnnBackendHeurMode_t) == 4 &&
               sizeof(cudnnPointwiseMode_t) == 4 && sizeof(cudnnBackendNumericalNote_t) == 4 && sizeof(bool) == 1);
+static_assert(kNchw == CUDNN_TENSOR_NCHW && kAcrossChannels == CUDNN_LRN_CROSS_CHANNEL_DIM1);
 static_assert(CUDNN_DATA_FLOAT == 0 && CUDNN_DATA_DOUBLE == 1 && CUDNN_STATUS_SUCCESS == 0);
 static_assert(CUDNN_STATUS_NOT_SUPPORTED == kNotSupported && CUDNN_STATUS_INTERNAL_ERROR == kNotSupportedEnd);
+static_assert(CUDNN_LRN_MAX_N == 16 && CUDNN_LRN_MIN_K == 1e-5 && CUDNN_LRN_MIN_BETA == 0.01);
 """
 
 
 # ---- both engines
 
 
-LEFT_TO_CAFFE = {"conv 4 axes", "conv large window"}
+LEFT_TO_CAFFE = {"conv 4 axes", "conv large window", "lrn within", "lrn 17"}
 
 
 def apart(place, **environment):
@@ -751,8 +768,7 @@ def test_the_state_says_which_libraries_are_open(fake):
     from gradient import layer_net, run_forward
     minicaffe.set_mode_gpu()
     assert cuda.state().devices[0].handles == {{"cuBLAS": 130100, "cuDNN": None}}
-    run_forward(layer_net('layer {{ name: "n" type: "Convolution" bottom: "x" top: "y" '
-                          'convolution_param {{ num_output: 1 kernel_size: 1 engine: CUDNN }} }}', [np.ones((2, 3, 1, 1))]))
+    run_forward(layer_net('layer {{ name: "n" type: "LRN" bottom: "x" top: "y" lrn_param {{ engine: CUDNN }} }}', [np.ones((2, 3, 1, 1))]))
     assert cuda.state().devices[0].handles == {{"cuBLAS": 130100, "cuDNN": 92800}}
     print(cuda.state())
     """, "sim", MINICAFFE_CUBLAS=str(fake), MINICAFFE_CUDNN=str(fake))
@@ -838,7 +854,8 @@ def test_a_trace_has_the_calls_of_libraries(fake):
     net = Net(text.parse_text('force_backward: true '
         'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 4 dim: 6 dim: 6 } } } '
         'layer { name: "conv" type: "Convolution" bottom: "x" top: "y" convolution_param { num_output: 4 kernel_size: 3 engine: CUDNN } } '
-        'layer { name: "norm" type: "BatchNorm" bottom: "y" top: "n" batch_norm_param { use_global_stats: false } } '
+        'layer { name: "lrn" type: "LRN" bottom: "y" top: "l" lrn_param { engine: CUDNN } } '
+        'layer { name: "norm" type: "BatchNorm" bottom: "l" top: "n" batch_norm_param { use_global_stats: false } } '
         'layer { name: "ip" type: "InnerProduct" bottom: "n" top: "z" inner_product_param { num_output: 3 } }',
         caffe_pb2.NetParameter)[0])
     for _ in range(2):
@@ -858,6 +875,7 @@ def test_a_trace_has_the_calls_of_libraries(fake):
             assert f"  call {calls[0].name}, {calls[0].took / 1e6:.3f} ms" in lines
             assert (row[3], row[5], row[-2]) == (f"{there / 1e6:.3f}", f"{step['bytes'] / there:.1f}", str(len(busy))), row
     assert found["forward", "conv"] == ["cudnnBackendExecute"] and found["forward", "ip"] == ["cublasGemmStridedBatched"], found
+    assert found["forward", "lrn"] == ["cudnnLRNCrossChannelForward"] and found["backward", "lrn"] == ["cudnnLRNCrossChannelBackward"]
     assert not found["forward", "norm"] and not found["backward", "norm"], found
     assert found["backward", "conv"] == ["cudnnBackendExecute"] * 2 and len(found["backward", "ip"]) == 2, found
     total = sum(map(len, found.values()))
