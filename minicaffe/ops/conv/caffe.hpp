@@ -321,7 +321,7 @@ inline index_t images_at_once(const ConvShape& s) {
 /// How many elements of scratch memory the functions below need.
 inline index_t conv_scratch(const Context& on, int dtype, const ConvShape& s) {
   if (on.stream) return s.columns_are_image() ? 0 : images_at_once(s) * columns_of_image(s);
-  if (cpu::is_depthwise(s)) return 0;
+  if (cpu::is_depthwise(s)) return cpu::depthwise_scratch(s, on.threads);
   return dispatch(dtype, [&](auto type) -> index_t {
     using T = decltype(type);
     return std::max({cpu::forward_scratch<T>(s, on.threads), cpu::backward_data_scratch<T>(s, on.threads),
@@ -345,8 +345,7 @@ inline void conv_forward(const Context& on, const cpu::Blas& blas, int dtype, co
     auto y = static_cast<T*>(y_);
     auto room = static_cast<T*>(scratch);
     if (!on.stream && cpu::is_depthwise(s))
-      return cpu::for_each(on.threads, s.images * s.channels, cpu::DepthwiseForward<T>{s.window, s.channels, x, w, b, y},
-                           4 * (s.pixels + s.positions) + 1);
+      return cpu::depthwise<cpu::DepthwiseForward>(s, on.threads, s.images * s.channels, room, s.channels, x, w, b, y);
     if (!on.stream) return cpu::conv_forward(s, on.threads, x, w, b, y, room);
     each_column_matrix(s, const_cast<T*>(x), room, [&](index_t first, index_t images, T* columns) {
       if (columns == room) im2col(on, dtype, images * s.channels, s.window, x + first * s.channels * s.pixels, columns);
@@ -369,8 +368,7 @@ inline void conv_backward_data(const Context& on, const cpu::Blas& blas, int dty
     auto dx = static_cast<T*>(dx_);
     auto room = static_cast<T*>(scratch);
     if (!on.stream && cpu::is_depthwise(s))
-      return cpu::for_each(on.threads, s.images * s.channels, cpu::DepthwiseBackwardData<T>{s.window, s.channels, dy, w, b, dx},
-                           4 * (s.pixels + s.positions) + 1);
+      return cpu::depthwise<cpu::DepthwiseBackwardData>(s, on.threads, s.images * s.channels, room, s.channels, dy, w, b, dx);
     if (!on.stream) return cpu::conv_backward_data(s, on.threads, dy, w, b, dx, room);
     each_column_matrix(s, dx, room, [&](index_t first, index_t images, T* columns) {
       GemmBatches batches;
@@ -394,8 +392,7 @@ inline void conv_backward_weights(const Context& on, const cpu::Blas& blas, int 
     auto dweight = static_cast<T*>(dweight_);
     auto room = static_cast<T*>(scratch);
     if (!on.stream && cpu::is_depthwise(s))
-      return cpu::for_each(on.threads, s.channels, cpu::DepthwiseBackwardWeights<T>{s.window, s.images, s.channels, x, dy, dweight},
-                           4 * s.images * (s.pixels + s.positions) + 1);
+      return cpu::depthwise<cpu::DepthwiseBackwardWeights>(s, on.threads, s.channels, room, s.images, s.channels, x, dy, dweight);
     if (!on.stream) return cpu::conv_backward_weights(s, on.threads, x, dy, dweight, room);
     each_column_matrix(s, const_cast<T*>(x), room, [&](index_t first, index_t images, T* columns) {
       if (columns == room) im2col(on, dtype, images * s.channels, s.window, x + first * s.channels * s.pixels, columns);

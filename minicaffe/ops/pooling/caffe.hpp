@@ -21,10 +21,10 @@ inline PoolFrame pool_frame(const PoolShape& s) {
   return {height, width, !s.pad_h && !s.pad_w && height <= s.height && width <= s.width};
 }
 
-/// Elements of scratch memory that pool_forward needs: on the CPU a frame for each thread.
-inline index_t pool_scratch(const Context& on, const PoolShape& s) {
+/// Elements of scratch memory that pool_forward needs, or the backward of AVE: on the CPU a frame for each thread.
+inline index_t pool_scratch(const Context& on, const PoolShape& s, bool backward) {
   const PoolFrame frame = pool_frame(s);
-  return on.stream || frame.inside ? 0 : on.threads * frame.height * frame.width;
+  return on.stream || (frame.inside && !backward) ? 0 : on.threads * frame.height * frame.width;
 }
 
 /// Copy an image plane into a frame; elements outside the image are `border`.
@@ -214,16 +214,41 @@ template <class T, int L> struct MaskScatter2x2 {
   }
 };
 
-/// dx of MAX and STOCHASTIC, which have a mask, or of AVE, where `mask` is null.
-inline void pool_backward(const Context& on, int dtype, const PoolShape& s, const void* dy, const void* mask, void* dx) {
+/// Adds each dy / area to all pixels of its window, in a frame of which the part inside the image is then copied to dx. Windows are
+/// K x K; K = 0: of any size.
+template <class T, int K> struct MeanScatter {
+  PoolShape s;
+  PoolFrame frame;
+  const T* dy;
+  T *dx, *scratch;
+  MC_HD void operator()(index_t plane) const {
+    index_t kernel_h = K ? K : s.kernel_h, kernel_w = K ? K : s.kernel_w;
+    for (index_t i = 0; i < frame.height * frame.width; ++i) scratch[i] = T(0);
+    const T* from = dy + plane * s.out_height * s.out_width;
+    for (index_t ph = 0; ph < s.out_height; ++ph)
+      for (index_t pw = 0; pw < s.out_width; ++pw) {
+        T share = from[ph * s.out_width + pw] / T(pool_window(s, ph, pw).area);
+        T* to = scratch + ph * s.stride_h * frame.width + pw * s.stride_w;
+        for (index_t h = 0; h < kernel_h; ++h)
+          for (index_t w = 0; w < kernel_w; ++w) to[h * frame.width + w] += share;
+      }
+    T* to = dx + plane * s.height * s.width;
+    index_t rows = min_(s.height, frame.height - s.pad_h), columns = min_(s.width, frame.width - s.pad_w);
+    for (index_t h = 0; h < s.height; ++h) {
+      index_t covered = h < rows ? columns : 0;  // pixels of the row that are in the frame
+      for (index_t w = 0; w < covered; ++w) to[h * s.width + w] = scratch[(h + s.pad_h) * frame.width + s.pad_w + w];
+      for (index_t w = covered; w < s.width; ++w) to[h * s.width + w] = T(0);
+    }
+  }
+};
+
+inline void mask_backward(const Context& on, int dtype, const PoolShape& s, const void* dy, const void* mask, void* dx) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
     auto from = static_cast<const T*>(dy), where = static_cast<const T*>(mask);
     auto to = static_cast<T*>(dx);
     const index_t pixels = s.height * s.width, planes = s.planes();
-    if (!mask)
-      for_each(on, planes * pixels, PoolBackward<T, false, 0>{s, from, nullptr, to}, 32);
-    else if (on.stream || planes < on.threads)
+    if (on.stream || planes < on.threads)
       for_each(on, planes * pixels, PoolBackward<T, true, 0>{s, from, where, to}, 16);
     else if (s.kernel_h == 2 && s.kernel_w == 2 && s.stride_h == 2 && s.stride_w == 2 && s.height == 2 * s.out_height &&
              s.width == 2 * s.out_width && s.out_width >= 4)  // padding would make more windows
@@ -233,6 +258,33 @@ inline void pool_backward(const Context& on, int dtype, const PoolShape& s, cons
     else
       cpu::for_each(on.threads, planes, MaskScatter<T>{pixels, s.out_height * s.out_width, from, where, to}, pixels);
   });
+}
+
+inline void mean_backward(const Context& on, int dtype, const PoolShape& s, const void* dy, void* dx, void* scratch) {
+  dispatch(dtype, [&](auto type) {
+    using T = decltype(type);
+    auto from = static_cast<const T*>(dy);
+    auto to = static_cast<T*>(dx);
+    PoolFrame frame = pool_frame(s);
+    index_t pixels = frame.height * frame.width;
+    if (on.stream || s.planes() < on.threads || pixels == 0)
+      return for_each(on, s.planes() * s.height * s.width, PoolBackward<T, false, 0>{s, from, nullptr, to}, 32);
+    index_t cost = pixels + s.out_height * s.out_width * s.kernel_h * s.kernel_w;
+    cpu::parallel(on.threads, s.planes(), std::max<index_t>(1, cpu::kGrain / cost), [&](int thread, index_t begin, index_t end) {
+      T* mine = static_cast<T*>(scratch) + thread * pixels;
+      if (s.kernel_h == 3 && s.kernel_w == 3)
+        cpu::range(MeanScatter<T, 3>{s, frame, from, to, mine}, begin, end);
+      else
+        cpu::range(MeanScatter<T, 0>{s, frame, from, to, mine}, begin, end);
+    });
+  });
+}
+
+/// dx of MAX and STOCHASTIC, which have a mask, or of AVE, where `mask` is null.
+inline void pool_backward(const Context& on, int dtype, const PoolShape& s, const void* dy, const void* mask, void* dx,
+                          void* scratch) {
+  if (!mask) return mean_backward(on, dtype, s, dy, dx, scratch);
+  mask_backward(on, dtype, s, dy, mask, dx);
 }
 
 // ---- on a device, in the layout with channels last. `dtype` is that of x, y and their gradients as stored; the mask has the type

@@ -9,9 +9,9 @@ from minicaffe.ops.pooling.operation cimport STOCHASTIC, Pooling, PoolShape
 from minicaffe.engines.table import CAFFE
 
 cdef extern from "minicaffe/ops/pooling/caffe.hpp" namespace "mc" nogil:
-    long long pool_scratch(const Context&, const PoolShape&)
+    long long pool_scratch(const Context&, const PoolShape&, bint backward)
     void pool_forward(const Context&, int, const PoolShape&, const void* x, void* y, void* mask, void* scratch)
-    void pool_backward(const Context&, int, const PoolShape&, const void* dy, const void* mask, void* dx)
+    void pool_backward(const Context&, int, const PoolShape&, const void* dy, const void* mask, void* dx, void* scratch)
     void stochastic_forward(const Context&, int, const PoolShape&, unsigned long long seed, unsigned long long start,
                             const void* x, void* y, void* mask)
     void pool_forward_channels_last(const Context&, int, const PoolShape&, const void* x, void* y, void* mask)
@@ -30,7 +30,7 @@ cdef class CaffePooling(Primitive):
         cdef const void* from_ = x.data_in_layout(on, self.x)
         cdef void* to = y.overwrite_data_in_layout(on, self.y)
         cdef void* where = mask.overwrite_data_in_layout(on, self.mask) if mask is not None else NULL
-        cdef void* scratch = op.scratch(on, pool_scratch(on, op.shape))
+        cdef void* scratch = op.scratch(on, pool_scratch(on, op.shape, False))
         cdef bint last = self.x is not None
         with nogil:
             if last:
@@ -46,12 +46,13 @@ cdef class CaffePooling(Primitive):
         cdef const void* dy = y.diff_in_layout(on, self.y)
         cdef const void* where = mask.data_in_layout(on, self.mask) if mask is not None else NULL
         cdef void* dx = x.overwrite_diff_in_layout(on, self.x)
+        cdef void* scratch = op.scratch(on, pool_scratch(on, op.shape, True) if mask is None else 0)
         cdef bint last = self.x is not None
         with nogil:
             if last:
                 pool_backward_channels_last(on, dtype, op.shape, dy, where, dx)
             else:
-                pool_backward(on, dtype, op.shape, dy, where, dx)
+                pool_backward(on, dtype, op.shape, dy, where, dx, scratch)
 
 
 CAFFE.computes(Pooling, CaffePooling)
