@@ -7,6 +7,7 @@ namespace cuda {
 
 struct Stream;
 struct Cudnn;  // cuda/cudnn.hpp
+struct CublasLt;  // cuda/cublaslt.hpp
 
 /// cublasSgemmStridedBatched and cublasDgemmStridedBatched. Matrices are column-major; trans is 0 (no) or 1 (yes).
 template <class T>
@@ -18,6 +19,7 @@ struct Libraries {
   void* cublas;  // cublasHandle_t, set to the stream; null: none
   CublasGemm<float> sgemm;
   CublasGemm<double> dgemm;
+  CublasLt* cublaslt;  // null: none; never without cuBLAS
   void (*fail)(Stream*, const char* call, int status);
   Cudnn* cudnn;                   // null before the first operation that uses it, and if it is missing
   const char* no_cudnn;           // why it is missing, once that is known

@@ -41,6 +41,14 @@ cdef extern from "minicaffe/cuda/cudnn.hpp" nogil:
     const char** kCudnnNames "mc::cuda::kCudnnNames"
     const int kCudnnCalls "mc::cuda::kCudnnCalls"
 
+cdef extern from "minicaffe/cuda/cublaslt.hpp" nogil:
+    cppclass CublasLt "mc::cuda::CublasLt":
+        CublasLt() except +
+        int call        # CublasLtCalls; only its address is used
+        int tf32, deterministic
+    const char** kCublasLtNames "mc::cuda::kCublasLtNames"
+    const int kCublasLtCalls "mc::cuda::kCublasLtCalls"
+
 cdef extern from "minicaffe/cuda/libraries.hpp" nogil:
     ctypedef void (*sgemm_function "mc::cuda::CublasGemm<float>")()
     ctypedef void (*dgemm_function "mc::cuda::CublasGemm<double>")()
@@ -48,6 +56,7 @@ cdef extern from "minicaffe/cuda/libraries.hpp" nogil:
         void* cublas
         sgemm_function sgemm
         dgemm_function dgemm
+        CublasLt* cublaslt
         void (*fail)(CudaStream*, const char* call, int status) noexcept
         Cudnn* cudnn
         const char* no_cudnn
@@ -96,6 +105,8 @@ cdef int set_math(Libraries* libraries) except -1:
     if libraries.cublas != NULL:
         _checked(_cublas, _cublas_error, "cublasSetMathMode", ctypes.c_void_p(<uintptr_t> libraries.cublas),
                  TF32_MATH if tf32 else DEFAULT_MATH)
+    if libraries.cublaslt != NULL:
+        libraries.cublaslt.tf32 = tf32
     if libraries.cudnn != NULL:
         libraries.cudnn.tf32 = tf32
 
@@ -171,12 +182,31 @@ cdef int attach_cublas(CudaStream* stream, Libraries* libraries) except -1:
     _checked(library, _cublas_error, "cublasCreate_v2", ctypes.byref(handle))
     _checked(library, _cublas_error, "cublasSetStream_v2", handle, ctypes.c_void_p(<uintptr_t> stream.handle))
     libraries.cublas = <void*> <uintptr_t> handle.value
+    libraries.cublaslt = new_cublaslt(library)
     set_math(libraries)
     # A workspace of ours: otherwise cuBLAS would allocate one during graph capture, which is not allowed.
     _checked(library, _cublas_error, "cublasSetWorkspace_v2", handle, ctypes.c_void_p(<uintptr_t> stream.workspace),
              ctypes.c_size_t(stream.workspace_bytes))
     libraries.sgemm = <sgemm_function> <uintptr_t> _address(library.cublasSgemmStridedBatched)
     libraries.dgemm = <dgemm_function> <uintptr_t> _address(library.cublasDgemmStridedBatched)
+
+
+cdef CublasLt* new_cublaslt(library) except? NULL:
+    """Return a new CublasLt, whose functions libcublas finds in the libcublasLt that it depends on; NULL if there are none."""
+    try:
+        addresses = [_address(getattr(library, (<bytes> kCublasLtNames[i]).decode())) for i in range(kCublasLtCalls)]
+    except AttributeError as error:
+        log.info("no cuBLASLt (%s): biases are added by our own kernel", error)
+        return NULL
+    cdef CublasLt* cublaslt = new CublasLt()    # lives as long as the process, as the device does
+    fill_calls(<void**> &cublaslt.call, addresses)
+    cublaslt.deterministic = switched_on("MINICAFFE_DETERMINISTIC")
+    return cublaslt
+
+
+cdef void fill_calls(void** calls, list addresses) noexcept:
+    for i, address in enumerate(addresses):
+        calls[i] = <void*> <uintptr_t> address
 
 
 def _cublas_error(call, status, remedy=""):
@@ -231,8 +261,7 @@ cdef Cudnn* new_cudnn(CudaStream* stream) except NULL:
     if version < MIN_CUDNN:
         raise DependencyError(f"cuDNN is of version {version}, older than {MIN_CUDNN}")
     cdef Cudnn* cudnn = new Cudnn()     # lives as long as the process, as the device does
-    for i, address in enumerate(addresses):
-        (<void**> &cudnn.call)[i] = <void*> <uintptr_t> address
+    fill_calls(<void**> &cudnn.call, addresses)
     handle = ctypes.c_void_p()
     if stream.activate(stream):
         stream.raise_error(stream)

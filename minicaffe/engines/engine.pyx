@@ -379,7 +379,7 @@ def set_precision(name):
         bfloat16; they accumulate in float32 and use a rounded copy of the weights. Layers after a convolution keep bfloat16.
         Parameters, their diffs and history, statistics and losses stay float32. On the CPU float32 is used, with a warning, where
         bf16 is slower: in inner products of few rows whose weights are learned, and for channels that do not fill blocks. On a GPU
-        inner products use float32 arrays, as in tf32.
+        inner products of few rows, or behind float32 arrays, use float32 arrays, as in tf32.
 
     Raises
     ------

@@ -1,9 +1,10 @@
-// A cuDNN (and the few calls of cuBLAS) that writes each call as a JSON line to the file FAKE_LOG. With FAKE_COMPUTES set
+// A cuDNN (and the few calls of cuBLAS and cuBLASLt) that writes each call as a JSON line to the file FAKE_LOG. With FAKE_COMPUTES set
 // they also compute, slowly (slow_cudnn.hpp).
 //
 // Descriptors are written as what they were set to, pointers as numbers, factors as values of the tensors' type. FAKE_FAIL holds
 // statuses to return instead, "cudnnBackendExecute=3000,cudnnBackendFinalize plan=5000,...". Prototypes are written down again here, from
-// NVIDIA's documentation and not from minicaffe/cuda/cudnn.hpp, so that a slip in one of the two shows. Convolutions: fake_graph.hpp.
+// NVIDIA's documentation and not from minicaffe/cuda/cudnn.hpp, so that a slip in one of the two shows. Convolutions: fake_graph.hpp,
+// cuBLASLt: fake_cublaslt.hpp.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -92,6 +93,7 @@ void multiply(bool trans_a, bool trans_b, size_t m, size_t n, size_t k, double a
 
 }  // namespace
 
+#include "fake_cublaslt.hpp"
 #include "fake_graph.hpp"
 
 extern "C" {

@@ -874,7 +874,7 @@ def test_a_trace_has_the_calls_of_libraries(fake):
             assert f"{there / 1e6:.3f} ms of it on the device" in lines[1], lines
             assert f"  call {calls[0].name}, {calls[0].took / 1e6:.3f} ms" in lines
             assert (row[3], row[5], row[-2]) == (f"{there / 1e6:.3f}", f"{step['bytes'] / there:.1f}", str(len(busy))), row
-    assert found["forward", "conv"] == ["cudnnBackendExecute"] and found["forward", "ip"] == ["cublasGemmStridedBatched"], found
+    assert found["forward", "conv"] == ["cudnnBackendExecute"] and found["forward", "ip"] == ["cublasLtMatmul"], found
     assert found["forward", "lrn"] == ["cudnnLRNCrossChannelForward"] and found["backward", "lrn"] == ["cudnnLRNCrossChannelBackward"]
     assert not found["forward", "norm"] and not found["backward", "norm"], found
     assert found["backward", "conv"] == ["cudnnBackendExecute"] * 2 and len(found["backward", "ip"]) == 2, found

@@ -1,14 +1,17 @@
 """The inner product by engine CAFFE (ops/inner_product/caffe.hpp).
 
 On a device a bottom whose channels are last is read as it is: the weights have the order of its rows, and so have their gradient
-and history, which stay in it.
+and history, which stay in it. In precision bf16 the products are of bf16 if the bottom is; top and gradients are bf16 then,
+weights are rounded in each forward, and gradients of parameters are float32. cuBLASLt computes these.
 """
 
 from libc.string cimport memcpy
 
-from minicaffe.kernels.types cimport item_size
+from minicaffe.device.context cimport context
+from minicaffe.kernels.types cimport BF16, FLOAT, item_size
 from minicaffe.engines.channels_last cimport channels_last
 from minicaffe.engines.engine cimport Blob, Context, Layout, Operation, Primitive
+from minicaffe.engines.epilogue cimport ReluEpilogue
 from minicaffe.ops.gemm.blas cimport Blas, blas
 from minicaffe.ops.inner_product.operation cimport InnerProduct
 from minicaffe.engines.layouts cimport data_layout
@@ -16,37 +19,102 @@ from minicaffe.engines.layouts cimport data_layout
 from minicaffe.engines.table import CAFFE
 
 cdef extern from "minicaffe/ops/inner_product/caffe.hpp" namespace "mc" nogil:
-    void inner_product_forward(const Context&, const Blas& blas, int dtype, long long m, long long n, long long k, bint transpose,
-                               const void* x, const void* weight, const void* bias, void* y)
+    bint inner_product_forward(const Context&, const Blas& blas, int dtype, long long m, long long n, long long k, bint transpose,
+                               const void* x, const void* weight, const void* bias, void* y, bint relu)
     void inner_product_backward(const Context&, const Blas& blas, int dtype, long long m, long long n, long long k, bint transpose,
                                 const void* x, const void* weight, const void* dy, void* dweight, bint add_weight, void* dbias,
                                 bint add_bias, void* dx)
+    long long rounded_bias(long long n, long long k)
+    void round_parameters(const Context&, long long n, long long k, const void* weight, const void* bias, void* rounded)
+    bint inner_product_forward_bf16(const Context&, long long m, long long n, long long k, const void* x, const void* rounded,
+                                    bint bias, void* y, bint relu, bint trial)
+    bint inner_product_backward_bf16(const Context&, long long m, long long n, long long k, const void* rounded, const void* dy,
+                                     void* dx, bint trial)
+    bint inner_product_gradients_bf16(const Context&, long long m, long long n, long long k, const void* x, const void* dy,
+                                      void* dweight, bint add_weight, void* dbias, bint add_bias)
+
+cdef extern from "minicaffe/cuda/cublaslt.hpp" namespace "mc::cuda" nogil:
+    bint has_cublaslt(const Context&)
 
 cdef enum:
     ROWS = 48           # parts of a gradient are whole blocks of ops/inner_product/few_rows.hpp
     PART = 1 << 19      # elements, some 2 MiB
+    # Up to so many rows, of learned weights and of others, rounding the weights takes longer than products of bf16 save. An
+    # estimate, by the bytes of the weights and the rates of an H100.
+    FEW_LEARNED = 64
+    FEW = 512
 
 
 cdef class CaffeInnerProduct(Primitive):
-    cdef Layout x, weight       # of bottom and weights, and of their gradients, since the last forward; None: plain
+    cdef bint of_bf16                   # whether products of bf16 may be computed
+    cdef Layout x, y, weight            # of bottom, top and weights, and of their gradients, since the last forward; None: plain
+
+    def __cinit__(self, InnerProduct op):
+        self.fuses = op.dtype == FLOAT and has_cublaslt(context())
+        self.of_bf16 = self.fuses and op.precision() == "bf16" and op.m > (FEW_LEARNED if op.learned else FEW)
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef InnerProduct op = operation
         cdef const Blas* library = blas()
-        self.x = rows_layout(op, x, data_layout(on, [x])) if on.stream != NULL and not op.transpose else None
-        self.weight = channels_last((op.n, *self.x.dims[1:]), op.dtype) if self.x is not None else None
+        cdef ReluEpilogue epilogue = op.epilogue
+        cdef bint wanted = epilogue is not None and epilogue.rectifies and self.fuses, relu
+        self.x = self.y = self.weight = None
+        if on.stream != NULL and not op.transpose:
+            self.x = rows_layout(op, x, data_layout(on, [x], self.of_bf16))
+        if self.x is not None:
+            self.weight = channels_last((op.n, *self.x.dims[1:]), op.dtype)
+            if self.x.dtype == BF16 and not self.forward_bf16(on, op, x, y, weight, bias, wanted, &relu):
+                self.of_bf16, self.x, self.weight = False, None, None
+        if self.y is None:
+            with nogil:
+                relu = inner_product_forward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, x.data_in_layout(on, self.x),
+                                             weight.data_in_layout(on, self.weight), bias.data_on(on) if bias is not None else NULL,
+                                             y.mutable_data_on(on), wanted)
+        if relu:
+            op.epilogue = None
+        elif wanted:
+            self.fuses = False      # the next schedule has the ReLU as a step
+
+    cdef bint forward_bf16(self, const Context& on, InnerProduct op, Blob x, Blob y, Blob weight, Blob bias, bint wanted,
+                           bint* relu) except -1:
+        """Compute forward of bf16; return False if there is no algorithm. Set `relu`: whether the `wanted` ReLU is computed."""
+        cdef const void* from_ = x.data_in_layout(on, self.x)
+        cdef const void* w = weight.data_in_layout(on, self.weight)
+        cdef const void* b = bias.data_on(on) if bias is not None else NULL
+        cdef bint biased = bias is not None
+        cdef void* rounded = op.keep(((rounded_bias(op.n, op.k) + op.n + 1) // 2,)).mutable_data_on(on)
+        relu[0] = wanted and inner_product_forward_bf16(on, op.m, op.n, op.k, from_, rounded, biased, NULL, True, True)
+        if not relu[0] and not inner_product_forward_bf16(on, op.m, op.n, op.k, from_, rounded, biased, NULL, False, True):
+            return False
+        self.y = channels_last((op.m, op.n), BF16)
+        cdef bint done
         with nogil:
-            inner_product_forward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, x.data_in_layout(on, self.x),
-                                  weight.data_in_layout(on, self.weight), bias.data_on(on) if bias is not None else NULL,
-                                  y.mutable_data_on(on))
+            round_parameters(on, op.n, op.k, w, b, rounded)
+            done = inner_product_forward_bf16(on, op.m, op.n, op.k, from_, rounded, biased, y.overwrite_data_in_layout(on, self.y),
+                                              relu[0], False)
+        if not done:        # not for the alignment of y
+            self.y = None
+        return done
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef InnerProduct op = operation
         cdef const Blas* library = blas()
+        cdef const void* dy = y.diff_in_layout(on, self.y)
+        cdef const void* rounded
+        cdef bint done
+        if self.y is not None:
+            rounded = op.kept.data_on(on)
+            if inner_product_backward_bf16(on, op.m, op.n, op.k, rounded, dy, NULL, True):
+                with nogil:
+                    done = inner_product_backward_bf16(on, op.m, op.n, op.k, rounded, dy, x.overwrite_diff_in_layout(on, self.x),
+                                                       False)
+                if done:
+                    return 0
+        cdef Layout layout = self.x_in_float(op)
         with nogil:
             inner_product_backward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, NULL,
                                    weight.data_in_layout(on, self.weight), y.diff_on(on), NULL, False, NULL, False,
-                                   x.overwrite_diff_in_layout(on, self.x))
+                                   x.overwrite_diff_in_layout(on, layout))
 
     cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef InnerProduct op = operation
@@ -55,15 +123,28 @@ cdef class CaffeInnerProduct(Primitive):
             consumer, op.consumer = op.consumer, None
             self.stream_weight_gradient(on, op, x, y, consumer)
             weight = None
-        cdef const void* bottom = x.data_in_layout(on, self.x) if weight is not None else NULL
-        cdef bint add_weight = True, add_bias = True
+        cdef Layout layout = self.x
+        cdef const void* bottom = x.data_in_layout(on, layout) if weight is not None else NULL
+        cdef const void* dy = y.diff_in_layout(on, self.y)
+        cdef bint add_weight = True, add_bias = True, done = False
         cdef void* dweight = weight.gradient_on(on, self.weight, &add_weight) if weight is not None else NULL
         cdef void* dbias = NULL
         if bias is not None:
             dbias = bias.mutable_diff_on(on) if on.stream == NULL else bias.gradient_on(on, None, &add_bias)
+        if self.y is not None:
+            with nogil:
+                done = inner_product_gradients_bf16(on, op.m, op.n, op.k, bottom, dy, dweight, add_weight, dbias, add_bias)
+            if done:
+                return 0
+            layout, dbias = self.x_in_float(op), NULL
+            bottom, dy = x.data_in_layout(on, layout), y.diff_on(on)
         with nogil:
-            inner_product_backward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, bottom, NULL, y.diff_on(on), dweight,
-                                   add_weight, dbias, add_bias, NULL)
+            inner_product_backward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, bottom, NULL, dy, dweight, add_weight,
+                                   dbias, add_bias, NULL)
+
+    cdef Layout x_in_float(self, InnerProduct op):
+        """Return the layout of the bottom with elements of its own type."""
+        return channels_last(self.x.dims, op.dtype) if self.x is not None else None
 
     cdef int stream_weight_gradient(self, const Context& on, InnerProduct op, Blob x, Blob y, consumer) except -1:
         """Pass each part of the weights' gradient to `consumer` as soon as it is computed, while it is in the cache."""
