@@ -82,13 +82,18 @@ class ExtensibleCommand(CaffeCommand):
 
     modules = ()
 
-    def parse_args(self, ctx, args):
-        own = {name.lstrip("-").replace("_", "-") for param in self.params for name in (*param.opts, *param.secondary_opts)}
-        words = {word.lstrip("-").partition("=")[0].replace("_", "-") for word in args if word.startswith("-")}
-        if not self.modules and (ctx.resilient_parsing or not words <= own):
+    def import_modules(self):
+        """Import the modules of add-ons, and add their options."""
+        if not self.modules:
             self.modules = entry_points.option_modules(self.name)
             for module in self.modules:
                 self.params += module.PARAMS
+
+    def parse_args(self, ctx, args):
+        own = {name.lstrip("-").replace("_", "-") for param in self.params for name in (*param.opts, *param.secondary_opts)}
+        words = {word.lstrip("-").partition("=")[0].replace("_", "-") for word in args if word.startswith("-")}
+        if ctx.resilient_parsing or not words <= own:
+            self.import_modules()
         return super().parse_args(ctx, args)
 
 

@@ -15,7 +15,7 @@ from minicaffe.addons.export.operators import preprocess
 from minicaffe.addons.export.pytorch import layers  # noqa: F401 - it registers writers and operators
 from minicaffe.addons.export.pytorch.check import compare
 from minicaffe.addons.export.pytorch.names import FORWARD_NAMES, identifiers
-from minicaffe.addons.export.pytorch.source import WRITERS, Source, helper_texts, helpers_used_by, line_of, plain, sizes
+from minicaffe.addons.export.pytorch.source import WRITERS, Source, helper_texts, helpers_used_by, line_of, plain
 from minicaffe.addons.export.pytorch.state import write_state
 from minicaffe.errors import ConfigError, shown
 from minicaffe.proto.atomic import replacing
@@ -101,7 +101,7 @@ def to_module(net, file_name="net", preprocessing=None):
     exporting.export_layers(net, source.values, source.add)
     name, = identifiers([net.name or "Net"], {*helper_texts(), *FORWARD_NAMES}, "Net")
     returned = [source.values[blob.name] for blob in outputs]
-    given = ", ".join(f"{name}: {sizes(blob.shape)}" for name, blob in zip(inputs, net.input_blobs))
+    given = ", ".join(f"{name}: {' x '.join(map(str, blob.shape))}" for name, blob in zip(inputs, net.input_blobs))
     description = f"forward({given}) returns {', '.join(returned)}. Sizes are those of the prototxt."
     return Module(name, source, inputs, [blob.name for blob in outputs], _head(net, name, file_name), description)
 
