@@ -139,7 +139,7 @@ cdef class Layer:
             blob.release()
         self.reshaped_stamp = self.forward_counts = 0      # backward raises until a forward has made ready for it
 
-    def join(self, epilogue, list bottom, bint backward):
+    def fuse(self, epilogue, list bottom, bint backward):
         """Fuse this layer into the one below: add what it computes to the Epilogue (engines/epilogue.pyx), and return True.
 
         False, the default: the layer runs by itself. Return False, too, if the epilogue cannot compute the layer, or if

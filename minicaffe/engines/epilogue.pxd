@@ -9,13 +9,13 @@ cdef class ConcatSlice:
     cdef readonly Blob whole
     cdef readonly long long first   # its first channel there
     cdef readonly long long unit    # common divisor of the channels of all parts
-    cdef readonly str by            # the layer that concatenates it with the others
+    cdef readonly str concat_name   # the layer that concatenates it with the others
     cdef long long pitch            # bytes in the whole from one image to the next, in the layout of the last `begin`
     cdef bint written               # the result was written here, so that no copy is needed
     # Its values are from a fused ReLU, whose gradient is computed when the whole's diff is split.
     cdef public bint computes_relu_gradient
     cdef char* begin(self, const Context& on, Layout layout) except? NULL
-    cdef bint take(self)
+    cdef bint reset_written(self)
 
 
 cdef class Epilogue:
@@ -34,7 +34,7 @@ cdef class ChannelEpilogue(Epilogue):
     cdef Blob addend                    # of the shape of the result, or None
     cdef vector[float] slopes           # a value for each channel, or one for all; empty: none
     cdef vector[float] factors, terms   # rounded: ``factors y + terms``
-    cdef void then(self, const vector[double]& scale, const vector[double]& shift) noexcept
+    cdef void append_affine(self, const vector[double]& scale, const vector[double]& shift) noexcept
     cdef int round(self, Blob bias) except -1
 
 

@@ -10,8 +10,8 @@ from minicaffe.memory.synced cimport SyncedMemory
 cdef class ConcatSlice:
     """The channels of a concatenated blob, `whole`, from `first` on: an operation may write its result there, without a copy."""
 
-    def __init__(self, Blob whole not None, long long first, long long unit, str by not None):
-        self.whole, self.first, self.unit, self.by = whole, first, unit, by
+    def __init__(self, Blob whole not None, long long first, long long unit, str concat_name not None):
+        self.whole, self.first, self.unit, self.concat_name = whole, first, unit, concat_name
 
     cdef char* begin(self, const Context& on, Layout layout) except? NULL:
         """Return the address for a result in `layout` (None: plain); NULL if the whole cannot have this layout."""
@@ -27,7 +27,7 @@ cdef class ConcatSlice:
         self.pitch = nbytes // self.whole.dims[0]
         return <char*> self.whole.mutable_data_in_layout(on, whole_layout) + self.pitch // self.whole.dims[1] * self.first
 
-    cdef bint take(self):
+    cdef bint reset_written(self):
         """Return whether it was written, and reset that: for the layer that concatenates the parts."""
         cdef bint written = self.written
         self.written = False
@@ -35,7 +35,7 @@ cdef class ConcatSlice:
 
 
 cdef class Epilogue:
-    """The layers after an operation that are fused into it, in their order (`Layer.join`). Each method returns whether it fits.
+    """The layers after an operation that are fused into it, in their order (`Layer.fuse`). Each method returns whether it fits.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ cdef class Epilogue:
         As the attributes of these names (epilogue.pxd).
     """
 
-    moves = False   # whether the result may go to another blob than the operation's own top
+    allows_other_top = False   # whether the result may go to another blob than the operation's own top
 
     def __init__(self, Blob top not None, bint fuses_backward=False, bint adds=False):
         self.top, self.fuses_backward, self.adds = top, fuses_backward, adds
@@ -70,7 +70,7 @@ cdef class Epilogue:
 cdef class ChannelEpilogue(Epilogue):
     """``z = scale y + shift + addend``, then ``max(z, 0) + slopes min(z, 0)``; each part is optional."""
 
-    moves = True
+    allows_other_top = True
 
     cpdef bint standardize(self, Blob mean, Blob variance, Blob factor, double eps) except -1:
         if self.addend is not None or self.slopes.size():
@@ -82,18 +82,18 @@ cdef class ChannelEpilogue(Epilogue):
         for i in range(scales.size()):
             scales[i] = 1 / sqrt(scales[i] * part + eps)
             means[i] *= -part * scales[i]
-        self.then(scales, means)
+        self.append_affine(scales, means)
         return True
 
     cpdef bint affine(self, Blob scale, Blob shift, learned) except -1:
         if self.addend is not None or self.slopes.size():
             return False
         cdef size_t count = (scale if scale is not None else shift).count
-        self.then(values_of(scale) if scale is not None else vector[double](count, 1.0),
+        self.append_affine(values_of(scale) if scale is not None else vector[double](count, 1.0),
                   values_of(shift) if shift is not None else vector[double](count, 0.0))
         return True
 
-    cdef void then(self, const vector[double]& scale, const vector[double]& shift) noexcept:
+    cdef void append_affine(self, const vector[double]& scale, const vector[double]& shift) noexcept:
         cdef size_t i
         if self.scale.empty():
             self.scale, self.shift = scale, shift

@@ -109,7 +109,7 @@ cdef class BatchNormLayer(DeviceLayer):
     def capture_obstacle(self):
         return None if self.norm.group is None else "it uses the mean and variance of all ranks' batches"
 
-    def join(self, Epilogue epilogue, list bottom, bint backward):
+    def fuse(self, Epilogue epilogue, list bottom, bint backward):
         if backward or not self.norm.given:
             return False
         mean, variance, factor = self.blobs

@@ -86,7 +86,7 @@ cdef class EltwiseLayer(DeviceLayer):
     def operations(self):
         return [self.sum] if self.operation == SUM else []
 
-    def join(self, Epilogue epilogue, list bottom, bint backward):
+    def fuse(self, Epilogue epilogue, list bottom, bint backward):
         if backward or self.operation != SUM or len(bottom) != 2 or self.coefficients != vector[double](2, 1.0):
             return False
         return epilogue.add(bottom[1] if bottom[0] is epilogue.top else bottom[0])

@@ -42,7 +42,7 @@ cdef class PReLULayer(BroadcastLayer):
             prelu_forward(on, self.dtype, self.stored, x.data_in_layout(on, layout), y.overwrite_data_in_layout(on, layout),
                           kept, a)
 
-    def join(self, Epilogue epilogue, list bottom, bint backward):
+    def fuse(self, Epilogue epilogue, list bottom, bint backward):
         return not backward and epilogue.rectify(self.blobs[0])
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:

@@ -10,5 +10,5 @@ class ReLULayer(ActivationLayer):
         self.slope = param.negative_slope
         self.set_function(Function.RELU, (self.slope,), in_place=self.slope >= 0, engine=param.engine)
 
-    def join(self, epilogue, bottom, backward):
+    def fuse(self, epilogue, bottom, backward):
         return epilogue.rectify(self.slope)   # backward in place reads the top alone

@@ -45,7 +45,7 @@ cdef class Fusion:
             step = Step(self.epilogue_of(i, operation, fused_backward), i)
         except Error as error:
             raise node.with_place(error)
-        step.part = self.part_of(i, step) if operation.epilogue_class.moves else None
+        step.part = self.part_of(i, step) if operation.epilogue_class.allows_other_top else None
         if len(step.nodes) > 1 or step.part is not None:
             step.operation = operation
             step.fused_backward = fused_backward and len(step.nodes) > 1
@@ -65,7 +65,7 @@ cdef class Fusion:
             if len(fused_node.tops) != 1 or not has_builtin_passes(fused_node.layer):
                 break
             if not (len(fused_node.bottoms) == 1 and fused_node.bottoms[0] is top and fused_node.tops[0] is top):
-                if self.training or not epilogue.moves or fused_node.tops[0] is top or not self.only_reader(k, top) \
+                if self.training or not epilogue.allows_other_top or fused_node.tops[0] is top or not self.only_reader(k, top) \
                         or not any(blob is top for blob in fused_node.bottoms):
                     break
             if not add_to_epilogue(epilogue, fused_node, self.may_run_backward):
@@ -107,10 +107,11 @@ cdef Lifetime lifetime_of(dict lifetimes, SyncedMemory memory):
     return lifetimes[id(memory)]
 
 
-cdef dict find_lifetimes(list nodes, list head, kept, list params, bint training, dict deferred_relus):
+cdef dict find_lifetimes(list nodes, list backward_starts, kept, list params, bint training, dict deferred_relus):
     """The lifetimes of the memories of all blobs, by the memory's id.
 
-    `head` has for each node the first node of the step that computes its backward; `deferred_relus` is of `find_deferred_relus`.
+    `backward_starts` has for each node the first node of the step that computes its backward; `deferred_relus` is of
+    `find_deferred_relus`.
     """
     cdef Node node
     cdef Blob blob
@@ -145,7 +146,7 @@ cdef dict find_lifetimes(list nodes, list head, kept, list params, bint training
         for blob, needed in zip(node.bottoms, node.bottom_needs):
             if needed:
                 lifetime_of(lifetimes, blob.diff_memory).record_use(at, True)
-        if head[i] != i:    # the first node kept what it needs, and reads none of their data
+        if backward_starts[i] != i:    # the first node kept what it needs, and reads none of their data
             continue
         for blob in (*(node.bottoms if node.layer.backward_reads_bottoms and i not in deferred_relus else ()),
                      *(node.tops if node.layer.backward_reads_tops and i not in deferred_relus or i in joining else ())):
@@ -188,7 +189,7 @@ cdef dict find_deferred_relus(list nodes, dict concat_slices):
         node, whole = nodes[last], nodes[index]
         if not (hasattr(node.layer, "defer_gradient") and has_builtin_passes(node.layer) and node.needs_backward
                 and whole.bottom_needs[which] and node.bottoms == node.tops == [blob]
-                and node.layer.join(ReluEpilogue(blob), node.bottoms, True)):
+                and node.layer.fuse(ReluEpilogue(blob), node.bottoms, True)):
             continue
         joined_top = whole.tops[0]
         if not any([top in later.bottoms and (<Blob> top).data_memory is joined_top.data_memory
@@ -197,7 +198,7 @@ cdef dict find_deferred_relus(list nodes, dict concat_slices):
     return found
 
 
-cdef tuple find_complete_gradients(list nodes, list learnable, list head):
+cdef tuple find_complete_gradients(list nodes, list learnable, list backward_starts):
     """For each node the list of the learnable parameters, by number, whose gradients its backward completes; those of no node.
 
     Neither are their data read afterwards.
@@ -205,7 +206,8 @@ cdef tuple find_complete_gradients(list nodes, list learnable, list head):
     last = {}       # by the id of a parameter's memory: the node whose backward uses it last, adds to a gradient or reads data
     for i in reversed(range(len(nodes))):
         if nodes[i].needs_backward:
-            last.update((id(memory), head[i]) for blob in nodes[i].blobs for memory in (blob.data_memory, blob.diff_memory))
+            last.update((id(memory), backward_starts[i])
+                        for blob in nodes[i].blobs for memory in (blob.data_memory, blob.diff_memory))
     learned, without_gradient = [[] for _ in nodes], []
     for i, blob in enumerate(learnable):
         if id(blob.diff_memory) in last:
@@ -256,7 +258,7 @@ cdef Schedule compile_nodes(list nodes, kept, list params, list learnable, bint 
     cdef Node node
     cdef Lifetime lifetime
     cdef int i, count = len(nodes)
-    cdef list head = list(range(count)), ends = [None] * (2 * count)
+    cdef list backward_starts = list(range(count)), ends = [None] * (2 * count)
     made.nodes, made.training, made.plan, made.may_run_backward = nodes, training, plan, training or not plan
     made.stamp, made.epoch, made.threads, made.device = stamp, current_epoch(), on.threads.count, -1
     if on.stream != NULL:
@@ -264,12 +266,12 @@ cdef Schedule compile_nodes(list nodes, kept, list params, list learnable, bint 
     fusion.nodes, fusion.training, fusion.may_run_backward, fusion.concat_slices = nodes, training, made.may_run_backward, {}
     made.deferred_relus = {}
     if plan:
-        fusion.lifetimes = find_lifetimes(nodes, head, kept, params, training, {})
+        fusion.lifetimes = find_lifetimes(nodes, backward_starts, kept, params, training, {})
         fusion.concat_slices = find_concat_slices(nodes, fusion.lifetimes)
         if training and on.stream == NULL:
             made.deferred_relus = find_deferred_relus(nodes, fusion.concat_slices)
             fusion.lifetimes = None
-            fusion.lifetimes = find_lifetimes(nodes, head, kept, params, training, made.deferred_relus)
+            fusion.lifetimes = find_lifetimes(nodes, backward_starts, kept, params, training, made.deferred_relus)
     made.forward, made.backward = [], []
     i = 0
     while i < count:
@@ -283,25 +285,25 @@ cdef Schedule compile_nodes(list nodes, kept, list params, list learnable, bint 
                                               if k in made.deferred_relus else None))
         made.forward.append(step)
         if step.fused_backward:
-            head[i:i + len(step.nodes)] = [i] * len(step.nodes)
+            backward_starts[i:i + len(step.nodes)] = [i] * len(step.nodes)
         ends[i:i + len(step.nodes)] = [step] * len(step.nodes)
         i += len(step.nodes)
-    learned, made.without_gradient = find_complete_gradients(nodes, learnable, head)
+    learned, made.without_gradient = find_complete_gradients(nodes, learnable, backward_starts)
     users = Counter(id(memory) for node in nodes for blob in node.blobs for memory in (blob.data_memory, blob.diff_memory))
     for i in reversed(range(count)):
-        if head[i] == i:
-            step = Step([node for node, k in zip(nodes, head) if k == i], i)
+        if backward_starts[i] == i:
+            step = Step([node for node, k in zip(nodes, backward_starts) if k == i], i)
             step.fused_backward, step.updates = len(step.nodes) > 1, learned[i]
             find_large_gradient(step, learnable, users)
             made.backward.append(step)
             ends[2 * count - 1 - i] = step
     for i in range(count):
-        ends[2 * count - 1 - i] = ends[2 * count - 1 - <int> head[i]]
+        ends[2 * count - 1 - i] = ends[2 * count - 1 - <int> backward_starts[i]]
     if not plan:
         return made
     made.plain_copies = [[blob.data_memory for blob in node.blobs] for node in nodes]
     fusion.lifetimes = None     # each Lifetime has a reference to its memory, and `shared_outside_net` allows for one
-    cdef dict lifetimes = find_lifetimes(nodes, head, kept, params, training, made.deferred_relus)
+    cdef dict lifetimes = find_lifetimes(nodes, backward_starts, kept, params, training, made.deferred_relus)
     made.pool = registry.host_pool()
     made.gradients = [lifetime_of(lifetimes, blob.diff_memory) for blob in learnable]
     for step in made.forward:

@@ -69,9 +69,9 @@ cdef class Runner:
     cdef Schedule last_schedule               # of the last run forward as a whole
     cdef bint followed_schedule              # the last run forward was a whole one, by `last_schedule`
     cdef bint reshaped              # `reshape_all` has changed a shape since
-    cdef object take                # while backward runs: see `forward_backward`
+    cdef object on_gradients        # while backward runs: see `forward_backward`
     cdef bint in_parts
-    cdef list complete              # learnable parameters, by number, with complete gradients that `take` has not got yet
+    cdef list complete              # learnable parameters, by number, with complete gradients that `on_gradients` has not got yet
     cdef long long unreported_elements          # their elements
 
     def __init__(self, list nodes not None, param_table not None, overwritten, bint debug_info=False):
@@ -168,14 +168,14 @@ cdef class Runner:
         self.check_range(end, start)
         self.run_backward_range(start, end)
 
-    cdef bint run_backward_range(self, int start, int end, take=None, bint in_parts=False) except -1:
-        """Run backward; return whether `take` got the gradients: it gets none in an observed run."""
+    cdef bint run_backward_range(self, int start, int end, on_gradients=None, bint in_parts=False) except -1:
+        """Run backward; return whether `on_gradients` got the gradients: it gets none in an observed run."""
         cdef int i
         with self.lock:
             self.check_ready()
             if self.reshaped:
                 raise ShapeError("the net was reshaped since the last forward; run forward before backward")
-            self.take, self.in_parts, self.complete, self.unreported_elements = take, in_parts, [], 0
+            self.on_gradients, self.in_parts, self.complete, self.unreported_elements = on_gradients, in_parts, [], 0
             try:
                 if self.followed_schedule and self.whole(end, start):
                     self.run_scheduled_backward(self.last_schedule)
@@ -186,7 +186,7 @@ cdef class Runner:
                     self.run_layer_backward(i)
                 return False
             finally:
-                self.take = None
+                self.on_gradients = None
 
     def skip_backward(self):
         """With a plan, free what the last forward saved for a backward that will not run."""
@@ -210,38 +210,38 @@ cdef class Runner:
 
     cdef int run_scheduled_backward(self, Schedule schedule) except -1:
         cdef Step step
-        cdef Node head
+        cdef Node first_node
         cdef list complete
         cdef int i
         schedule.stale = schedule.stale or schedule.stamp != self.stamp()
         for step in schedule.backward:
-            head, complete = step.nodes[0], step.updates
-            if head.needs_backward:
-                if step.fused_backward and head.fused_into < 0:    # `unfuse` has undone the fusion
+            first_node, complete = step.nodes[0], step.updates
+            if first_node.needs_backward:
+                if step.fused_backward and first_node.fused_into < 0:    # `unfuse` has undone the fusion
                     for i in range(step.first + len(step.nodes) - 1, step.first - 1, -1):
                         self.run_layer_backward(i)
                     schedule.finish_backward_step(step)
                 else:
                     self.report_fused_events(step, "backward")
-                    self.report_event("begin", head, "backward")
+                    self.report_event("begin", first_node, "backward")
                     try:
-                        head.reallocate_bottom_diffs()
+                        first_node.reallocate_bottom_diffs()
                         if step.fused_backward:
-                            head.run_backward()
-                        elif self.take is not None and self.in_parts and schedule.plan and step.large is not None:
+                            first_node.run_backward()
+                        elif self.on_gradients is not None and self.in_parts and schedule.plan and step.large is not None:
                             complete = self.run_partial_backward(step, schedule)
                         else:
-                            head.backward()
+                            first_node.backward()
                         schedule.finish_backward_step(step)
                     finally:
-                        self.report_event("end", head, "backward")
-            if self.take is not None:
+                        self.report_event("end", first_node, "backward")
+            if self.on_gradients is not None:
                 self.report_gradients(schedule, complete)
-        if self.take is not None:
+        if self.on_gradients is not None:
             self.report_gradients(schedule, schedule.without_gradient, True)
 
     cdef list run_partial_backward(self, Step step, Schedule schedule):
-        """Run a backward that gives a large gradient part by part to `take`; return the other complete parameters."""
+        """Run a backward that gives a large gradient part by part to `on_gradients`; return the other complete parameters."""
         cdef Node node = step.nodes[0]
         cdef Operation operation = node.layer.operations()[0]
         if (<Blob> self.learnable_params[step.large]).diff_memory.has_external_view():       # a view needs all of it
@@ -259,16 +259,16 @@ cdef class Runner:
         return [i for i in step.updates if i != step.large]
 
     def take_part(self, large, part):
-        """Give a part of the gradient of parameter `large` to `take`."""
-        return self.take([large], part, False)
+        """Give a part of the gradient of parameter `large` to `on_gradients`."""
+        return self.on_gradients([large], part, False)
 
     cdef int report_gradients(self, Schedule schedule, list which, bint last=False) except -1:
-        """Give complete gradients to `take`, small ones together; free those that it has used."""
+        """Give complete gradients to `on_gradients`, small ones together; free those that it has used."""
         for i in which:
             self.complete.append(i)
             self.unreported_elements += (<Blob> self.learnable_params[i]).count
         if last or self.unreported_elements >= (UPDATE_CHUNK if self.in_parts else 1):
-            schedule.free_updated_gradients(self.take(self.complete, None, last) or [])
+            schedule.free_updated_gradients(self.on_gradients(self.complete, None, last) or [])
             self.complete, self.unreported_elements = [], 0
 
     def backward_layer(self, index):
@@ -289,7 +289,7 @@ cdef class Runner:
         finally:    # events after an error do not belong to the layer
             self.report_event("end", node, "backward")
 
-    def forward_backward(self, bint run_sources=True, bint read_loss=True, on_loss=None, take=None, bint in_parts=True):
+    def forward_backward(self, bint run_sources=True, bint read_loss=True, on_loss=None, on_gradients=None, bint in_parts=True):
         """Run the whole net forward and backward.
 
         Parameters
@@ -300,12 +300,12 @@ cdef class Runner:
             False: return 0, as while a CUDA graph is recorded, when there is no loss yet.
         on_loss : callable, optional
             Gets the loss before backward begins.
-        take : callable, optional
-            ``take(which, part, last)`` gets the numbers of learnable parameters whose gradients are complete, and returns those
+        on_gradients : callable, optional
+            ``on_gradients(which, part, last)`` gets the numbers of learnable parameters with complete gradients, and returns those
             whose gradients it has used; `last` is True in its last call. It is called while backward runs, or once at the end if
             the run is observed. `part` is None, or of a single large gradient ``(blob, first, count)``: these elements, in `blob`.
         in_parts : bool
-            False: `take` gets no parts of gradients, and small gradients do not wait for others.
+            False: `on_gradients` gets no parts of gradients, and small gradients do not wait for others.
 
         Returns
         -------
@@ -322,12 +322,12 @@ cdef class Runner:
                 loss += self.losses(0, last)
             if on_loss is not None:
                 on_loss(loss)
-            taken = self.run_backward_range(last, 0, take, in_parts)
+            taken = self.run_backward_range(last, 0, on_gradients, in_parts)
             if self.debug_info:
                 from minicaffe.net.observe import log_norms
                 log_norms(self.learnable_params)
-            if take is not None and not taken:
-                take(list(range(len(self.learnable_params))), None, True)
+            if on_gradients is not None and not taken:
+                on_gradients(list(range(len(self.learnable_params))), None, True)
             return loss
 
     cdef int unfuse(self, int index) except -1:
@@ -486,12 +486,13 @@ cdef class Runner:
 
     cdef int report_fused_events(self, Step step, str detail) except -1:
         """Report the nodes that were computed, or are, by the first one of a step."""
-        cdef Node head = step.nodes[0], node
+        cdef Node first_node = step.nodes[0], node
         if not _reporter.recording:
             return 0
         for node in step.nodes[1:] if detail == "forward" else step.nodes[:0:-1]:
             self.report_event("begin", node, detail)
-            self.report_event("end", node, detail if detail == "forward" and not step.ran_fused else f"{detail} with {head.name}")
+            fused = detail != "forward" or step.ran_fused
+            self.report_event("end", node, f"{detail} with {first_node.name}" if fused else detail)
 
     def reshape_all(self):
         """Propagate changed input shapes through the layers without computing (Caffe Net::Reshape)."""

@@ -55,7 +55,8 @@ cdef class Step:
     @property
     def fused(self):
         """list of str: the layers that the last run fused into the first one, and the Concat whose slice it wrote."""
-        return ([node.name for node in self.nodes[1:]] if self.ran_fused else []) + ([self.part.by] if self.wrote_part else [])
+        fused = [node.name for node in self.nodes[1:]] if self.ran_fused else []
+        return [*fused, self.part.concat_name] if self.wrote_part else fused
 
     cdef unsigned long long present_stamp(self) noexcept:
         cdef unsigned long long stamp = 0
@@ -134,23 +135,23 @@ cdef class Step:
 
     cdef int unfuse(self) except -1:
         """Compute the fused layers again one by one, for a backward that runs them one by one."""
-        cdef Node head = self.nodes[0], node
-        cdef Blob top = head.tops[0]
-        if not self.fused_backward or head.fused_into < 0:
+        cdef Node first_node = self.nodes[0], node
+        cdef Blob top = first_node.tops[0]
+        if not self.fused_backward or first_node.fused_into < 0:
             return 0
         cdef bint gone = top.data_memory.head == RECYCLED
         data = None if gone else top.data.copy()
         top.data_memory.renew()
         try:
-            head.layer.unfuse(head.bottoms, head.tops)
+            first_node.layer.unfuse(first_node.bottoms, first_node.tops)
             for node in self.nodes[1:]:
                 node.forward()
-            head.fused_into, self.ran_fused = -1, False
+            first_node.fused_into, self.ran_fused = -1, False
         except BaseException as error:
             if gone:
                 top.data_memory.recycle()
             if isinstance(error, Error):
-                head.with_place(error)
+                first_node.with_place(error)
             raise
         if data is not None:
             top.data[...] = data        # with the changes by later layers in place
@@ -160,7 +161,7 @@ cdef bint add_to_epilogue(Epilogue epilogue, Node node, bint may_run_backward) e
     """Add a node to an epilogue; return whether that is possible."""
     if epilogue.fuses_backward and not node.bottom_needs[0]:
         return False
-    if not node.layer.join(epilogue, node.bottoms, node.needs_backward and may_run_backward and not epilogue.fuses_backward):
+    if not node.layer.fuse(epilogue, node.bottoms, node.needs_backward and may_run_backward and not epilogue.fuses_backward):
         return False
     epilogue.top = node.tops[0]
     return True
@@ -241,7 +242,7 @@ cdef class Schedule:
                             and not any(blob.data_memory is (<Blob> read).data_memory for read in node.bottoms)):
                         blob.data_memory.recycle()
         for step in self.forward:
-            if step.part is not None and step.part.take() and step.part.whole.data_memory.skip_zero_fill:
+            if step.part is not None and step.part.reset_written() and step.part.whole.data_memory.skip_zero_fill:
                 step.part.whole.data_memory.recycle()
 
     cdef int expire(self) except -1:

@@ -21,10 +21,10 @@ cdef list schedule_rows(Schedule schedule, kept, list params, list learnable):
     cdef Node node
     cdef Lifetime lifetime
     cdef int at, i, count = len(schedule.nodes)
-    cdef list head = list(range(count)), rows = [], ends = [None] * (2 * count)
+    cdef list backward_starts = list(range(count)), rows = [], ends = [None] * (2 * count)
     for step in schedule.backward:
-        head[step.first:step.first + len(step.nodes)] = [step.first] * len(step.nodes)
-    cdef dict lifetimes = find_lifetimes(schedule.nodes, head, kept, params, schedule.training, schedule.deferred_relus)
+        backward_starts[step.first:step.first + len(step.nodes)] = [step.first] * len(step.nodes)
+    cdef dict lifetimes = find_lifetimes(schedule.nodes, backward_starts, kept, params, schedule.training, schedule.deferred_relus)
     for memory in {id(memory): memory for blob in params for memory in (blob.data_memory, blob.diff_memory)}.values():
         lifetimes.pop(id(memory), None)
     for step in schedule.forward:
@@ -97,7 +97,7 @@ cdef dict row_of(Step step, str direction, int at, dict deferred_relus, list sav
         writes += [blob.diff_memory for blob in blobs]
     engines = dict.fromkeys(operation.describe()["engine"] for operation in (<Node> step.nodes[0]).layer.operations())
     return {"direction": direction, "layers": [node.name for node in step.nodes], "types": [node.type for node in step.nodes],
-            "part_of": step.part.by if step.part is not None else None, "engine": "/".join(filter(None, engines)) or None,
+            "part_of": step.part.concat_name if step.part is not None else None, "engine": "/".join(filter(None, engines)) or None,
             "layout": layout_text(step.layout) if direction == "forward" else None,
             "reads": nbytes_of(reads), "writes": nbytes_of(writes), "saves": saves, "frees": [], "updates": [], "live": 0, "at": at}
 

@@ -27,7 +27,7 @@ class UpdateDuringBackward(SeparateUpdate):
     def run(solver, read_loss=True):
         solver._check_not_partly_updated()
         solver.net.clear_param_diffs()
-        return solver.net.forward_backward(take=solver.make_update_callback()), True
+        return solver.net.forward_backward(on_gradients=solver.make_update_callback()), True
 
 
 class DistributedIteration(SeparateUpdate):

@@ -24,7 +24,7 @@ MAY_DIFFER = {"net", "net_param", "train_net", "train_net_param", "test_net", "t
               "snapshot_prefix", "solver_mode", "device_id", "display", "debug_info"}
 
 
-def join(solver, comm, carrier, wire, overlap, sync_batch_norm, scale_lr, warmup, timeout):
+def join_group(solver, comm, carrier, wire, overlap, sync_batch_norm, scale_lr, warmup, timeout):
     """Let a solver train together with others; see `Solver.distribute`."""
     from minicaffe.parallel.exchange import Exchange
     from minicaffe.parallel.group import Group

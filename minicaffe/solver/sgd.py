@@ -121,7 +121,7 @@ class SGDSolver(Solver):
         return SeparateUpdate
 
     def make_update_callback(self):
-        """Return the function that updates parameters while backward runs, as `forward_backward` calls its `take`."""
+        """Return the function that updates parameters while backward runs, as `forward_backward` calls its `on_gradients`."""
         return functools.partial(self._update_subset, self.constants(self.learning_rate())[0])
 
     def _update_subset(self, rate, which, part=None, last=False):

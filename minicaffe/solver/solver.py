@@ -376,7 +376,7 @@ class Solver:
             records or weights files differ between the ranks; the message names what differs, rank and machine.
         """
         self._read_deferred_loss()
-        ranks.join(self, comm, carrier, wire, overlap, sync_batch_norm, scale_lr, warmup, timeout)
+        ranks.join_group(self, comm, carrier, wire, overlap, sync_batch_norm, scale_lr, warmup, timeout)
 
     @property
     def carrier(self):
@@ -406,7 +406,7 @@ class Solver:
         if exchange is None:
             return net.forward_backward(**options)
         exchange.begin()
-        return net.forward_backward(take=exchange.submit, in_parts=False, **options)
+        return net.forward_backward(on_gradients=exchange.submit, in_parts=False, **options)
 
     def _finish_exchange(self):
         loss, self._action = self._exchange.finish_loss_allgather()

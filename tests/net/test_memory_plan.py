@@ -670,7 +670,7 @@ def test_large_gradients_are_given_whole_without_a_plan(on_cpu):
     net, parts = net_of(LARGE), []
     feed(net, 0)
     net.clear_param_diffs()
-    net.forward_backward(take=lambda which, part, last: parts.append(part))
+    net.forward_backward(on_gradients=lambda which, part, last: parts.append(part))
     assert set(parts) == {None} and all(blob.diff.any() for blob in net.learnable_params)
 
 
@@ -683,7 +683,7 @@ def test_what_takes_gradients_is_not_kept(poison, on_cpu):
     for transpose in "true", "false":
         net, parts, take = net_of(LARGE.replace("num_output: 1000", f"num_output: 1000 transpose: {transpose}"), plan="memory"), [], Take()
         kept = weakref.ref(take)
-        net.forward_backward(take=take)
+        net.forward_backward(on_gradients=take)
         del take
         assert kept() is None and parts[-1] is None and (len(parts) > parts.count(None)) == (transpose == "false")
 

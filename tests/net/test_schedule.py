@@ -571,7 +571,7 @@ def test_what_is_kept_or_seen_is_written_though_it_could_be_fused(keep, on_cpu, 
 def test_a_take_that_uses_nothing():
     net, given = made(CONV.format("a", "x") + CONV.format("b", "a") + LOSS), []
     net.clear_param_diffs()
-    net.forward_backward(take=lambda which, part, last: given.extend(which))
+    net.forward_backward(on_gradients=lambda which, part, last: given.extend(which))
     assert sorted(given) == [0, 1, 2, 3] and all(blob.cpu_diff.any() for blob in net.learnable_params)
 
 
@@ -595,11 +595,11 @@ def test_when_gradients_are_given(plan):
     large = [([4, 5, 2, 3], False), ([0, 1], False), ([6, 7], True)]
     for in_parts, wanted in ((False, small), (True, large), (False, small)):
         calls.clear()
-        net.forward_backward(take=take, in_parts=in_parts)
+        net.forward_backward(on_gradients=take, in_parts=in_parts)
         assert calls == wanted
     net.add_hook(BEFORE_BACKWARD, lambda index: None)
     calls.clear()
-    net.forward_backward(take=take)
+    net.forward_backward(on_gradients=take)
     assert calls == [([0, 1, 2, 3, 4, 5, 6, 7], True)]
 
 

@@ -106,7 +106,7 @@ cdef class AxesLayer(BroadcastLayer):
             else:
                 scale_by(on, self.dtype, self.stored, x, y, kept, s)
 
-    def join(self, Epilogue epilogue, list bottom, bint backward):
+    def fuse(self, Epilogue epilogue, list bottom, bint backward):
         if backward or len(bottom) > 1 or self.blobs[0].shape != bottom[0].shape[1:2] or self.axes.outer != bottom[0].shape[0]:
             return False    # not a parameter for each channel
         bias = self.bias(bottom)
