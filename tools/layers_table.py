@@ -129,7 +129,7 @@ def facts(cls):
         gpu = "kernels"
     else:
         gpu = "layers inside" if "run_forward(" in (forward or "") else "no computing" if cls.host_only or not forward else "CPU"
-    kinds = "|".join(kind.__name__ for kind in CUDNN.kinds)
+    kinds = "|".join(kind.__name__ for kind in CUDNN.computed_kinds())
     fast = "cuDNN" if any(re.search(rf"\b(cudnn_\w+|{kinds})\(", body) for body in bodies) else ""
     return ["yes" if forward is not None else "nothing to do", backward, "yes", gpu, fast]
 

@@ -424,14 +424,13 @@ class OnnxModels(Kind):
                   ("MaxPool", [], {"kernel_shape": [2, 2], "ceil_mode": 1}), ("Flatten", [], {}), ("Gemm", [weight(32, 3)], {})),
             model((2, 4, 4, 4), ("BatchNormalization", [np.abs(weight(4)) for _ in range(4)], {}), ("Reshape", [whole], {}),
                   ("MatMul", [weight(64, 2)], {}), ("Softmax", [], {})),
-            model((3, 2, 4), ("GRU", [weight(1, 15, 4), weight(1, 15, 5)], {"hidden_size": 5}), ("Squeeze", [whole[:1] + 1], {}),
+            model((3, 2, 4), ("LSTM", [weight(1, 20, 4), weight(1, 20, 5)], {"hidden_size": 5}), ("Squeeze", [whole[:1] + 1], {}),
                   ("Slice", [whole[:1], whole[:1] + 2], {})),
             model((2, 3, 4, 4), ("Resize", [weight(0), np.array([1, 1, 2, 2], np.float32)], {"mode": "linear"}),
                   ("ConvTranspose", [weight(3, 2, 2, 2)], {"strides": [2, 2]}), ("ReduceMean", [], {"axes": [2, 3]})),
-            model((1, 4, 4, 6), ("Pad", [np.array([0, 0, 1, 2, 0, 1, 0, 3], np.int64)], {"mode": "reflect"}),
-                  ("Slice", [np.array([-1], np.int64), np.array([-99], np.int64), whole[:1] + 1, whole[:1] - 1], {}),
-                  ("Selu", [], {})),
-            model((1, 8, 2, 2), ("DepthToSpace", [], {"blocksize": 2}), ("SpaceToDepth", [], {"blocksize": 4}), ("Celu", [], {}),
+            model((1, 4, 4, 6), ("Pad", [np.array([0, 0, 1, 2, 0, 0, 0, 3], np.int64)], {}), ("MaxPool", [], {"kernel_shape": [2, 3]}),
+                  ("Slice", [whole[:1] + 1, whole[:1] + 3, whole[:1] + 2], {}), ("Elu", [], {"alpha": 0.5})),
+            model((1, 8, 2, 2), ("DepthToSpace", [], {"blocksize": 2}), ("Clip", [], {}),
                   ("Add", [weight(2, 1, 1, 1)], {}), ("Resize", ["", np.array([1, 1, 3.5, 2], np.float32)], {"mode": "nearest"}))]
         self.seeds = [(f"onnx {i}", data) for i, data in enumerate(self.originals)]
 

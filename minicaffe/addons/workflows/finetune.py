@@ -95,6 +95,7 @@ def finetune(ctx, file, weights, db, out, classes, lr_mult, mirror, like, mean, 
 
 
 OWN_OPTION_COUNT = len(finetune.params)
+train.train.import_modules()
 finetune.params.extend(param for param in train.train.params if param.name not in NOT_PASSED)
 
 

@@ -339,7 +339,7 @@ def test_blobs_that_share_their_memory():
 def test_several_inputs_and_outputs():
     module = to_module(net_of(layer("ReLU", "", "x0", "a") + layer("Eltwise", "", "x1 x2", "b").replace('"l"', '"e"'), (2, 3), (1,), (1,)))
     assert "    def forward(self, x0, x1, x2):\n" in module.text() and module.text().endswith("        return (a, b)\n") and module.outputs == ["a", "b"]
-    assert "forward(x0, x1, x2) returns a, b." in module.description
+    assert "forward(x0: 2 x 3, x1: 1, x2: 1) returns a, b." in module.description
 
 
 def test_preprocessing_in_the_text():
