@@ -428,7 +428,8 @@ class OnnxModels(Kind):
                   ("Slice", [whole[:1], whole[:1] + 2], {})),
             model((2, 3, 4, 4), ("Resize", [weight(0), np.array([1, 1, 2, 2], np.float32)], {"mode": "linear"}),
                   ("ConvTranspose", [weight(3, 2, 2, 2)], {"strides": [2, 2]}), ("ReduceMean", [], {"axes": [2, 3]})),
-            model((1, 4, 4, 6), ("Pad", [np.array([0, 0, 1, 2, 0, 0, 0, 3], np.int64)], {}), ("MaxPool", [], {"kernel_shape": [2, 3]}),
+            model((1, 4, 4, 6), ("Pad", [np.array([0, 0, 1, 2, 0, 0, 0, 3], np.int64)], {}),
+                  ("MaxPool", [], {"kernel_shape": [2, 3]}),
                   ("Slice", [whole[:1] + 1, whole[:1] + 3, whole[:1] + 2], {}), ("Elu", [], {"alpha": 0.5})),
             model((1, 8, 2, 2), ("DepthToSpace", [], {"blocksize": 2}), ("Clip", [], {}),
                   ("Add", [weight(2, 1, 1, 1)], {}), ("Resize", ["", np.array([1, 1, 3.5, 2], np.float32)], {"mode": "nearest"}))]
