@@ -11,7 +11,7 @@ from minicaffe.errors import ConfigError, check_type
 from minicaffe.proto import kinds
 from minicaffe.proto.fields import Fields, Word, is_repeated, lines_of
 from minicaffe.proto.files import MAX_TEXT, read_bytes
-from minicaffe.proto.reader import Reader
+from minicaffe.proto.text_parser import Reader
 
 
 def read_text(path, message_class, *, keep_layer_fields=False, skip_unknown_fields=False, content=None):

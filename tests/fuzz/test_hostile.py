@@ -21,8 +21,8 @@ from minicaffe.proto import binary, caffe_pb2
 from minicaffe.proto.atomic import check_writable, replacing
 from minicaffe.proto.binary import MAX_DEFINITION
 from minicaffe.proto.files import MAX_LAYERS, PIECE, is_hdf5, map_bytes, read_bytes, read_lines
-from minicaffe.proto.reader import MAX_TOKENS
 from minicaffe.proto.text import parse_text, read_text
+from minicaffe.proto.text_parser import MAX_TOKENS
 from minicaffe.proto.upgrade import load, read_net_file, read_weights
 from minicaffe.proto.wire import MAX_PARTS, varint
 from minicaffe.solver import load_solver

@@ -15,7 +15,7 @@ from minicaffe.errors import ConfigError, DataError, FileError
 from minicaffe.proto import caffe_pb2, parse_text, read_text, write_text
 from minicaffe.proto.files import MAX_TEXT
 from minicaffe.proto.kinds import kind_of
-from minicaffe.proto.reader import MAX_TOKENS
+from minicaffe.proto.text_parser import MAX_TOKENS
 from minicaffe.proto.upgrade import load
 
 ACCEPTED = [
@@ -119,7 +119,7 @@ def test_bytes_and_words_are_limited(tmp_path, monkeypatch):
     """Files of the true limits, 256 MiB and 2,000,000 words, would take a while; test_hostile.py has the second."""
     assert (MAX_TEXT, MAX_TOKENS) == (256 << 20, 2_000_000)
     monkeypatch.setattr("minicaffe.proto.text.MAX_TEXT", 12)
-    monkeypatch.setattr("minicaffe.proto.reader.MAX_TOKENS", 6)
+    monkeypatch.setattr("minicaffe.proto.text_parser.MAX_TOKENS", 6)
     (tmp_path / "f").write_text("name: 'abcd'")
     assert read_text(tmp_path / "f", caffe_pb2.NetParameter)[0].name == "abcd"
     (tmp_path / "f").write_text("name: 'abcde'")
@@ -282,7 +282,7 @@ def test_no_string_may_lack_its_quotes():
 @pytest.mark.parametrize("field", ["layer", "layers"])
 def test_a_net_has_a_number_of_layers_at_most(monkeypatch, field):
     """Of other messages that are given several times the number is not limited."""
-    monkeypatch.setattr("minicaffe.proto.reader.MAX_LAYERS", 3)
+    monkeypatch.setattr("minicaffe.proto.text_parser.MAX_LAYERS", 3)
     text = f"{field} {{ name: 'a' include {{}} include {{}} include {{}} include: [{{}}, {{}}] }}\n"
     assert len(getattr(parse_text(text * 3, caffe_pb2.NetParameter)[0], field)) == 3
     with pytest.raises(ConfigError) as caught:

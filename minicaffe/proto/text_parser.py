@@ -1,7 +1,7 @@
-"""A reader of protobuf's text format (prototxt), of messages and of `Fields`.
+"""A parser of protobuf's text format (prototxt), of messages and of `Fields`.
 
 protobuf's reader does not keep the positions of fields, so an error found later, in a layer's setup, could not name the line.
-This reader returns a `Positions` beside the message, names the layer in its errors, and is several times faster. It accepts
+This parser returns a `Positions` beside the message, names the layer in its errors, and is several times faster. It accepts
 what protobuf's C++ reader accepts, except extensions and ``Any``, which Caffe files do not use.
 """
 
