@@ -26,7 +26,7 @@ def convolution(html, force):
     options.check_outputs(html, force=force)
     if html is not None:
         write_bytes(html, one_file())
-        click.echo(f"Wrote {html}")
+        click.echo(f"wrote {html}")
     elif webbrowser.open(PAGE.as_uri()):
         click.echo(f"Opened {PAGE} in a browser")
     else:

@@ -60,7 +60,8 @@ def memories(trace):
 
 def place_names(trace):
     """Return the places with memory: a GPU on which something happens first, then those on which the most happens."""
-    changes = Counter(event.place for event in trace.events if event.kind in Lives.RULES and event.place)
+    # A state of a SyncedMemory names the device that the memory is for, also where it has no block there.
+    changes = Counter(event.place for event in trace.events if event.kind in Lives.RULES and event.kind != "head" and event.place)
     there = dict.fromkeys([*(name for name, _, _ in trace.lives.arenas), *(block.place for block in trace.lives.blocks), *changes])
     return sorted(there, key=lambda name: (not (name.startswith("CUDA") and changes[name]), -changes[name])) or ["CPUPlace()"]
 

@@ -19,6 +19,14 @@ def test_a_net_and_a_solver(minicaffe, folder):
     assert not list(folder.glob("*.caffemodel"))
 
 
+def test_a_page_of_the_cpu_has_the_memory_of_the_host_alone(minicaffe, folder, on_cpu, monkeypatch):
+    """States of memories name a device, also where none is used; a page must not begin with that empty place."""
+    monkeypatch.setenv("MINICAFFE_DEVICE", "cpu")
+    minicaffe("trace", "net.prototxt", "--html", "t.html")
+    page = json.loads(re.search(r'id="trace">(.*?)</script>', (folder / "t.html").read_text(), re.S)[1])
+    assert [place["title"] for place in page["places"]] == ["host"] and any(page["places"][0]["usage"].values())
+
+
 def test_on_the_simulated_device(minicaffe, folder, on_cpu, device, monkeypatch):
     where = "gpu" if device == "gpu" else "sim"     # a process has one of them
     monkeypatch.setenv("MINICAFFE_DEVICE", "cpu")   # the option changes the variable
