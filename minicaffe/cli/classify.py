@@ -1,7 +1,7 @@
 """``minicaffe classify``: scores of pictures by a Classifier (Caffe python/classify.py).
 
 Different from Caffe: any number of pictures are inputs, the best classes are printed, the file of scores is named by --out alone,
-and `as_trained` defines the preprocessing.
+and `set_preprocessing` (picture_nets.py) defines the preprocessing.
 """
 
 import functools

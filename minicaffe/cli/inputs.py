@@ -112,10 +112,10 @@ def check_ending(path, endings):
                           field="--out")
 
 
-def csv_bytes(header, rows, delimiter=","):
+def csv_bytes(header, rows):
     """Return a table as the bytes of a .csv file."""
     text = io.StringIO(newline="")
-    writer = csv.writer(text, delimiter=delimiter)
+    writer = csv.writer(text)
     writer.writerow(header)
     writer.writerows(rows)
     return text.getvalue().encode(errors="surrogateescape")

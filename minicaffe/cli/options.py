@@ -56,6 +56,10 @@ class CaffeCommand(click.Command):
 
     def __init__(self, *arguments, **named):
         super().__init__(*arguments, **named)
+        self._complete_texts()
+
+    def _complete_texts(self):
+        """Let a shell complete the names of files, in all options that take a text."""
         for param in self.params:
             if type(param.type) is click.types.StringParamType:
                 param.type = Text()
@@ -88,6 +92,7 @@ class ExtensibleCommand(CaffeCommand):
             self.modules = entry_points.option_modules(self.name)
             for module in self.modules:
                 self.params += module.PARAMS
+            self._complete_texts()
 
     def parse_args(self, ctx, args):
         own = {name.lstrip("-").replace("_", "-") for param in self.params for name in (*param.opts, *param.secondary_opts)}

@@ -15,7 +15,7 @@ from minicaffe.data.db_leveldb import LevelDB
 from minicaffe.data.db_lmdb import LMDB
 from minicaffe.errors import ConfigError, FileError, shown
 from minicaffe.proto import kinds
-from minicaffe.proto.atomic import check_free, temporary_folder
+from minicaffe.proto.atomic import check_free, delayed_interrupts, temporary_folder
 from minicaffe.proto.files import absolute, path_of
 
 KINDS = (LevelDB, LMDB)  # index: caffe_pb2.DataParameter.DB
@@ -77,7 +77,14 @@ def new_folder(path, force=False):
     with temporary_folder(path) as folder:
         growing = folder / path.name
         yield growing
-        if os.path.lexists(path):
-            path.rename(folder / f"{path.name}.old")    # removed with `folder`
-        growing.rename(path)
+        with delayed_interrupts():      # Ctrl-C leaves the old or the new one
+            old = folder / f"{path.name}.old"       # removed with `folder`
+            if os.path.lexists(path):
+                path.rename(old)
+            try:
+                growing.rename(path)
+            except BaseException:
+                if os.path.lexists(old):
+                    old.rename(path)
+                raise
 

@@ -7,11 +7,14 @@ That file has a class of primitives and up to two functions: ``refuses(operation
 
 import functools
 import importlib
+import threading
 from dataclasses import dataclass, field
 
 from minicaffe import entry_points
 from minicaffe.engines.onednn.library import check_bf16
 from minicaffe.errors import ConfigError
+
+_imports = threading.RLock()
 
 
 @dataclass(eq=False)
@@ -39,8 +42,10 @@ class Engine:
 
     def computed_kinds(self):
         """Return `kinds`, when the rest of `modules` is imported."""
-        while self.modules:
-            importlib.import_module(self.modules.pop())
+        with _imports:      # another thread may be about to use it, too
+            while self.modules:
+                importlib.import_module(self.modules[-1])
+                self.modules.pop()
         return self.kinds
 
 

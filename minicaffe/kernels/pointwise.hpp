@@ -70,12 +70,6 @@ template <class T> struct Axpy {
   MC_HD T operator()(T x, T y) const { return y + a * x; }
 };
 
-/// a x + b y, called as f(x, y)
-template <class T> struct Axpby {
-  T a, b;
-  MC_HD T operator()(T x, T y) const { return a * x + b * y; }
-};
-
 /// w - step: the update of a parameter by its diff (Blob::Update).
 template <class T> struct Minus {
   MC_HD T operator()(T w, T step) const { return w - step; }

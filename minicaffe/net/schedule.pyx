@@ -35,7 +35,7 @@ cdef class Lifetime:
         self.last = position
 
     cdef bint shared_outside_net(self) noexcept:
-        """Whether a blob outside the net shares the memory, such as one of a net inside a layer, and may read it at any time."""
+        """Whether a blob outside the net shares the memory, such as one of a layer inside a layer, and may read it at any time."""
         return Py_REFCNT(<PyObject*> self.memory) > self.blob_references + 1     # this Lifetime has it, too
 
     cdef int free(self) except -1:

@@ -105,18 +105,27 @@ def _read_hdf5(net, path):
             with located(layer=name, layer_type=target.type):
                 if not isinstance(group, h5py.Group):
                     raise DataError("is no group of datasets")
-                stored[-1].blobs = [_read_dataset(group, i, net.trusted) for i in range(max(count, len(target.blobs)))]
+                wanted = [blob for part in _with_scale(net, stored[-1]) for blob in nodes.get(part.name, [target])[-1].blobs]
+                if count > len(wanted):
+                    raise ShapeError(_other_count(target, count), field="blobs")
+                stored[-1].blobs = [_read_dataset(group, i, net.trusted, blob) for i, blob in enumerate(wanted)]
         return stored
 
 
-def _read_dataset(group, i, follow):
-    """Return parameter `i` of a layer as a StoredBlob, None if it is missing; `follow` as of `find`."""
+def _read_dataset(group, i, follow, blob):
+    """Return parameter `i` of a layer, for `blob`, as a StoredBlob, None if it is missing; `follow` as of `find`.
+
+    Its size is compared before it is read: a small file may say that it has gigabytes.
+    """
     from minicaffe.proto.hdf5 import find, is_numbers, read_array
     dataset = find(group, str(i), follow)
     if dataset is None:
         return None
     if not is_numbers(dataset):
         raise DataError("must be a dataset of numbers", field=f"blobs[{i}]")
+    if dataset.size != blob.count:
+        raise ShapeError(f"is {_times(dataset.shape)}, the net needs {_times(blob.shape)}; rename the layer to train it from "
+                         "scratch", field=f"blobs[{i}]")
     return binary.StoredBlob(dataset.shape, read_array(dataset).reshape(-1))
 
 
@@ -269,7 +278,8 @@ def _matching_nodes(net, layers, last=False):
 
 def _alike(layers):
     """Return whether layers have the same parameters: nodes the same memories, stored layers equal values."""
-    return len({tuple(blob.data.tobytes() if isinstance(blob, binary.StoredBlob) else blob.data_memory for blob in layer.blobs)
+    return len({tuple(blob.data.tobytes() if isinstance(blob, binary.StoredBlob) else getattr(blob, "data_memory", None)
+                       for blob in layer.blobs)
                 for layer in layers}) == 1
 
 

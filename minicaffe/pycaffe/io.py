@@ -298,8 +298,9 @@ class Transformer:
         self._check_input(in_)
         if len(order) != len(self.inputs[in_]) - 1:
             raise ConfigError(f"must have {len(self.inputs[in_]) - 1} entries, got {list(order)}", field="transpose")
-        axes = [axis % len(order) for axis in order]    # negative ones count from the last
-        if sorted(axes) != list(range(len(order))):
+        count = len(order)
+        axes = [axis % count for axis in order if axis in range(-count, count)]     # negative ones count from the last
+        if sorted(axes) != list(range(count)):
             raise ConfigError(f"must have each axis once, 0 to {len(order) - 1}, got {list(order)}", field="transpose")
         self.transpose[in_] = axes
 

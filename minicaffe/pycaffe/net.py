@@ -27,7 +27,9 @@ log = logging.getLogger(__name__)
 def _of_transformer(name):
     """Return the method of a net that calls the one of its Transformer, for the present shape of the input."""
     def method(self, in_, *arguments):
-        self.transformer.inputs[in_] = self.blobs[in_].shape
+        shape = self.blobs[in_].shape
+        if in_ in self.inputs:
+            self.transformer.inputs[in_] = shape
         return getattr(self.transformer, name)(in_, *arguments)
 
     method.__name__, method.__doc__ = name, f"As of `minicaffe.io.Transformer.{name}`."
@@ -359,6 +361,9 @@ class Net(base_net.Net):
         mean = io.read_npy(os.fspath(mean)) if isinstance(mean, (str, os.PathLike)) else np.asarray(mean)
         if mode not in ("elementwise", "channel"):
             raise ConfigError(f"must be 'elementwise' or 'channel', got {mode!r}", field="mode")
+        shape = self.blobs[input_].shape
+        if input_ in self.inputs:
+            self.transformer.inputs[input_] = shape
         self.transformer.set_mean(input_, mean.mean(axis=(1, 2)) if mode == "channel" and mean.ndim == 3 else mean)
 
     set_input_scale, set_raw_scale, set_channel_swap, preprocess, deprocess = map(_of_transformer, (

@@ -284,6 +284,8 @@ def _value(file, name, kinds, default=None):
         raise DataError(f"must be one {'text' if 'S' in kinds else 'number'}; the file is no solver state of Caffe", field=name)
     check_bytes(dataset.dtype.itemsize, name)
     value = np.asarray(dataset[()]).item()
+    if "S" in kinds and not isinstance(value, bytes):   # kind O is also that of references and of arrays
+        raise DataError("must be one text; the file is no solver state of Caffe", field=name)
     return os.fsdecode(value.split(b"\0")[0]) if isinstance(value, bytes) else value
 
 

@@ -205,10 +205,6 @@ def test_scores_of_pixels_have_no_best_class(minicaffe, pictures, tmp_path):
     assert minicaffe(*common, "--out=o.npy").splitlines()[-1] == "Saving results into o.npy" and np.load("o.npy").shape == (2, 4, 7, 8)
 
 
-def _blob(path):
-    return caffe.proto.caffe_pb2.BlobProto.FromString(Path(path).read_bytes())
-
-
 def test_an_untrusted_net_names_no_file_outside(minicaffe, pictures, tmp_path):
     pictures("")
     outside = tmp_path.parent / f"{tmp_path.name}_outside"

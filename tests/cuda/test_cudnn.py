@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow(42)    # all together
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-KIB, MIB = 1 << 10, 1 << 20
+MIB = 1 << 20
 
 
 def cases(what, specs, device, **environment):

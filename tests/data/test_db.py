@@ -1,9 +1,11 @@
 """Databases: order, wrap-around, growth, and an error with name and remedy for everything that is none."""
 
+import contextlib
 import gc
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import lmdb
 import numpy as np
@@ -348,6 +350,21 @@ def test_an_exception_writes_only_what_was_committed(tmp_path, backend):
         raise ValueError
     with open_db(tmp_path / "db", backend) as db:
         assert [bytes(key) for key, _ in db.records()] == [b"1"]
+
+
+def test_a_replacement_that_fails_at_the_end_keeps_the_old_database(tmp_path, monkeypatch):
+    rename = Path.rename
+
+    def fails_for_the_new_one(path, target):
+        if Path(target) == tmp_path / "db" and not path.name.endswith(".old"):
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    for _ in range(2):
+        with contextlib.suppress(KeyboardInterrupt), new_database(tmp_path / "db", "LMDB", force=True) as db:
+            db.put(b"k", b"v")
+        monkeypatch.setattr(Path, "rename", fails_for_the_new_one)
+    assert len(open_db(tmp_path / "db", "LMDB")) == 1
 
 
 def test_new_database_replaces_only_by_force_and_only_when_whole(make_db, backend):

@@ -174,6 +174,11 @@ def test_a_record_with_other_labels(tmp_path):
         source_net(with_size(text(only, ""), 2))
 
 
+def test_without_a_top_for_labels_none_are_read(source):
+    net = source_net(with_size(text(source[0], ""), 4294967295, 'top: "data"'))
+    net.forward_from_to(0, 0)
+
+
 def test_without_label_size(tmp_path, caplog):
     with pytest.raises(DataError, match=r"record 0 .*has 3 elements of float_data beside the picture and no label; label_size: 3 in data_param"):
         source_net(text(real_valued(tmp_path)[0], ""))

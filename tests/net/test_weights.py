@@ -308,3 +308,32 @@ def test_layers_and_shapes_that_the_net_has_not(weights, caplog):
         caffe.Net("net.prototxt", caffe.TEST, weights=weights)
     assert str(caught.value) == (f"{weights}: layer 'ip1' (InnerProduct): blobs[1]: is a scalar, the net needs 3; rename the layer to train it from "
                                  "scratch")
+
+
+def test_sizes_of_an_hdf5_file_are_compared_before_it_is_read(tmp_path, monkeypatch):
+    """A small file may say that it has gigabytes: by compression, and by many links to one dataset."""
+    (tmp_path / "net.prototxt").write_text(NET)
+    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
+    name, blobs = next(iter(net.params.items()))
+    monkeypatch.setattr("minicaffe.proto.hdf5.read_array", None)
+    for count, wrong in ((40, "parameter blobs, the net needs"), (1, "the net needs")):
+        with h5py.File(tmp_path / "w.h5", "w") as file:
+            group = file.create_group(f"data/{name}")
+            data = group.create_dataset("0", shape=(1 << 28,), dtype="f4", chunks=(1 << 20,), compression="gzip")
+            for i in range(1, count):
+                group[str(i)] = data
+        assert (tmp_path / "w.h5").stat().st_size < 100_000
+        with pytest.raises(ShapeError, match=wrong):
+            net.load_hdf5(str(tmp_path / "w.h5"))
+
+
+def test_a_missing_dataset_of_a_scale_behind_nvcaffes_batch_norm(tmp_path):
+    (tmp_path / "net.prototxt").write_text("""layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 3 dim: 2 dim: 2 } } }
+        layer { name: "bn" type: "BatchNorm" bottom: "x" top: "bn" }
+        layer { name: "bn_1" type: "Scale" bottom: "bn" top: "bn" scale_param { bias_term: true } }""")
+    with h5py.File(tmp_path / "w.h5", "w") as file:
+        for i, size in enumerate((3, 3, 1, 3, 3)):
+            file[f"data/bn/{i}"] = np.zeros(size, np.float32)
+        file["data/bn_1/0"] = np.ones(3, np.float32)
+    with pytest.raises(ShapeError, match=r"layer 'bn_1' \(Scale\): blobs\[1\]: is missing in the file"):
+        caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST).load_hdf5(str(tmp_path / "w.h5"))

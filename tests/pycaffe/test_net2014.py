@@ -32,6 +32,18 @@ def files(tmp_path):
     return str(net), str(model)
 
 
+def test_a_mean_for_an_input_that_was_reshaped(files):
+    net = caffe.Net(*files)
+    net.set_raw_scale("data", 255)
+    net.blobs["data"].reshape(1, 3, 5, 5)
+    net.set_mean("data", np.zeros((3, 5, 5)))
+    assert net.preprocess("data", np.zeros((5, 5, 3), np.float32)).shape == (3, 5, 5)
+    with pytest.raises(ConfigError, match="'y' is not one of the inputs"):
+        net.set_raw_scale("y", 3)
+    with pytest.raises(ConfigError, match="must have each axis once"):
+        net.transformer.set_transpose("data", (3, 4, 5))
+
+
 def test_a_program_of_2014(files, caplog):
     net = caffe.Net(*files)
     assert net.phase == caffe.TEST

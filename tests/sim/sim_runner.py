@@ -127,8 +127,8 @@ def launch(f, *arguments, grid=1, block=1, stream=0, shared=0):
     cu.LaunchKernel(f, *grid, *block, shared, stream, ctypes.addressof(places), 0)
 
 
-def scale(f, a, x, y, n, grid=2, block=64, stream=0):
-    launch(f, struct((a, F), (x, P), (y, P), (n, L)), grid=grid, block=block, stream=stream)
+def scale(f, a, x, y, n, block=64, stream=0):
+    launch(f, struct((a, F), (x, P), (y, P), (n, L)), grid=2, block=block, stream=stream)
 
 
 def upload(values):

@@ -274,6 +274,18 @@ def test_a_state_without_model_keeps_the_weights(tmp_path):
 
 # ---- what does not fit changes nothing
 
+@pytest.mark.parametrize("kind", [h5py.special_dtype(vlen=np.int32), h5py.special_dtype(ref=h5py.Reference)], ids=["integers", "reference"])
+def test_a_text_of_another_kind_in_an_hdf5_state(tmp_path, kind):
+    solver = built(tmp_path, "", "HDF5")
+    solver.step(1)
+    _, state = solver.snapshot()
+    with h5py.File(state, "r+") as file:
+        del file["learned_net"]
+        file.create_dataset("learned_net", (1,), kind)
+    with pytest.raises(DataError, match="learned_net: must be one text"):
+        built(tmp_path, "", "HDF5").restore(state)
+
+
 def assert_refused(solver, path, error_class, match):
     kept = weights(solver), histories(solver)
     place = solver.iter, solver.current_step, solver.generator.seed, solver.generator.offset, solver.net.layers[0].passes

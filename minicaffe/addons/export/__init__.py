@@ -1,4 +1,4 @@
-"""Nets in other forms: ONNX, PyTorch, folded ones; and nets from ONNX (docs/export.md)."""
+"""Nets in other forms: ONNX, PyTorch, folded ones (docs/taking_your_net_elsewhere.md); nets from ONNX (docs/bringing_a_net.md)."""
 
 COMMANDS = {
     "export": ("Convert a net", f"{__name__}.export_command:export", "Write a net as a model of ONNX, or a module of PyTorch."),

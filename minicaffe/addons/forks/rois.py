@@ -9,14 +9,15 @@ from minicaffe.errors import DataError, ShapeError
 MAX_COORDINATE = 1e9    # pixels: larger than any map, and sums of such numbers do not overflow
 
 
-def check_rois(blob, field="bottom[1]"):
+def check_rois(blob):
     """Raise ShapeError unless a blob has ROIs, (R, 5) or with trailing axes of size 1; return R, which may be 0."""
     if len(blob.shape) < 2 or blob.shape[1] != 5 or math.prod(blob.shape[2:]) != 1:
-        raise ShapeError(f"must be ROIs (index in the batch, x1, y1, x2, y2), of shape (R, 5), got {list(blob.shape)}", field=field)
+        raise ShapeError(f"must be ROIs (index in the batch, x1, y1, x2, y2), of shape (R, 5), got {list(blob.shape)}",
+                         field="bottom[1]")
     return blob.shape[0]
 
 
-def read_rois(blob, images=None, field="bottom[1]"):
+def read_rois(blob, images=None):
     """Return the ROIs of a blob as an array (R, 5), with coordinates of at most `MAX_COORDINATE`.
 
     Raises DataError, which names ROI and value, for a batch index that is not an integer or not below `images`, and for coordinates
@@ -27,10 +28,10 @@ def read_rois(blob, images=None, field="bottom[1]"):
     right = (index == np.floor(index)) & (index >= 0) & (index < (np.inf if images is None else images))
     for i in np.flatnonzero(~right)[:1]:
         rule = "and at least 0" if images is None else f"from 0 to {images - 1}" if images else "of an image; the batch is empty"
-        raise DataError(f"ROI {i}: the index in the batch must be an integer {rule}, got {index[i]:g}", field=field)
+        raise DataError(f"ROI {i}: the index in the batch must be an integer {rule}, got {index[i]:g}", field="bottom[1]")
     for i in np.flatnonzero(~np.isfinite(rois).all(1))[:1]:
         corners = ", ".join(f"{value:g}" for value in rois[i, 1:])
-        raise DataError(f"ROI {i}: coordinates must be finite, got ({corners})", field=field)
+        raise DataError(f"ROI {i}: coordinates must be finite, got ({corners})", field="bottom[1]")
     return np.clip(rois, -MAX_COORDINATE, MAX_COORDINATE)
 
 

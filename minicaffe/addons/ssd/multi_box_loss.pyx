@@ -190,8 +190,9 @@ cdef class MultiBoxLossLayer(Layer):
             gather_locations(self.dtype, self.rule, data, self.matched, predictions, targets)
         difference, weight = codes.cpu_data[0] - codes.cpu_data[1], self.param.multibox_loss_param.loc_weight
         slope = difference if self.rule.squared_loc else difference.clip(-1, 1)
-        self.loc_gradient = weight * slope
-        return weight * (slope * (difference - slope / 2)).sum(dtype=float)
+        with np.errstate(all="ignore"):     # NaN and infinities pass
+            self.loc_gradient = weight * slope
+            return weight * (slope * (difference - slope / 2)).sum(dtype=float)
 
     cpdef backward_cpu(self, list top, list propagate_down, list bottom):
         for i in (2, 3):

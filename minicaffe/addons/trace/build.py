@@ -95,7 +95,7 @@ def document(parts, net, solver, device):
             role = known[own]["role"] if own in known else "workspace"  # a blob's memory before it grew, or another net's
             known[event.name] = {"name": event.name, "blob": blob, "part": part, "bytes": event.nbytes, "role": role, "aliases": []}
     _set_titles(known, steps.found, net.nodes if net is not None else [])
-    nodes = [_node(net, node, fused) for node, fused in zip(net.nodes, net.fused())] if net is not None else []
+    nodes = [_node(node, fused) for node, fused in zip(net.nodes, net.fused())] if net is not None else []
     for step, used in zip(steps.found, steps.uses):
         if step["node"] is not None:
             step["flops"], step["bytes"] = (nodes[step["node"]][key][step["kind"]] for key in ("flops", "bytes"))
@@ -328,7 +328,7 @@ def _set_titles(known, steps, nodes):
         entry["title"] = _unused(titles.get(name) or (entry["blob"] if entry["part"] == "data" else name) or name, used)
 
 
-def _node(net, node, fused):
+def _node(node, fused):
     """Return the document's entry of a node."""
     operations = list(node.layer.operations())
     blobs = [*node.bottoms, *node.tops, *node.blobs]

@@ -1,5 +1,5 @@
 // Our own declarations of the part of oneDNN's C interface, version 3, that engine ONEDNN uses: no header of oneDNN is included
-// and nothing is linked (library.pyx opens it). tests/engines/onednn/test_declarations.py compares them with oneDNN's headers.
+// and nothing is linked (library.pyx opens it). tests/engines/onednn/test_library.py compares them with oneDNN's headers.
 //
 // An Array owns a memory descriptor (shape and layout); a PrimitiveCall is one primitive with the memory objects of its arguments.
 #pragma once

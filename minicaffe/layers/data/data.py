@@ -65,7 +65,8 @@ class DataLayer(PrefetchingLayer):
 
     def make_batches(self):
         param = self.param.data_param
-        return RecordBatches(param.source, param.backend, self.transformer(), self.augmenter(), label_size=self.label_size)
+        return RecordBatches(param.source, param.backend, self.transformer(), self.augmenter(),
+                             label_size=self.label_size if len(self.param.top) > 1 else None)
 
     def count_records(self):
         return count_records(self.param.data_param)

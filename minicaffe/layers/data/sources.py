@@ -156,7 +156,7 @@ def log_undivided_sources(net):
     """Log which sources of a net do not divide records over the processes that train together."""
     for node in net.nodes:
         layer = node.layer
-        numbered = isinstance(layer, NumberedSource)
+        numbered = isinstance(layer, NumberedSource) and getattr(layer, "numbered", True)     # a camera of VideoData has none
         constant = node.type == "DummyData" and not layer.varying
         if node.tops and not (node.bottoms or node.blobs or numbered or constant):
             log.info("layer '%s' (%s) gives each rank what it is given", node.name, node.type)

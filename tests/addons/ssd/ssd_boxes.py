@@ -52,8 +52,8 @@ def suppress(boxes, threshold, eta=1.0):
     return kept
 
 
-def some_priors(random, count, variance=(0.1, 0.1, 0.2, 0.2)):
+def some_priors(random, count):
     """A blob (1, 2, count x 4) of random boxes and their variances."""
     centre, side = random.uniform(0.1, 0.9, (count, 2)), random.uniform(0.1, 0.5, (count, 2))
     boxes = np.concatenate([centre - side / 2, centre + side / 2], 1)
-    return np.stack([boxes.ravel(), np.tile(variance, count)])[None]
+    return np.stack([boxes.ravel(), np.tile((0.1, 0.1, 0.2, 0.2), count)])[None]

@@ -3,7 +3,7 @@
 import numpy as np
 from sim_runner import configure, cu, download, driver, function, image, raises, scale, upload
 
-GLOBAL, THREAD_LOCAL, RELAXED = driver.CUstreamCaptureMode(0), driver.CUstreamCaptureMode(1), driver.CUstreamCaptureMode(2)
+GLOBAL, RELAXED = driver.CUstreamCaptureMode(0), driver.CUstreamCaptureMode(2)
 NON_BLOCKING = 1
 
 

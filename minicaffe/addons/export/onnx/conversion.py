@@ -135,9 +135,9 @@ class Conversion:
         self.layer("Silence", names, tops=0)
         return found
 
-    def alias(self, index=0):
-        """Let the output be input `index`."""
-        self.blobs[self.node.output[0]] = self.blobs[self.node.input[index]]
+    def alias(self):
+        """Let the output be the first input."""
+        self.blobs[self.node.output[0]] = self.blobs[self.node.input[0]]
 
     def reshaped(self, blob, given, wanted, last=False):
         """Return `blob` of the shape `given` in the shape `wanted`; without a layer if they are equal."""

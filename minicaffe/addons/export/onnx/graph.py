@@ -182,9 +182,9 @@ class Graph(Writer):
         return name
 
 
-def value_info(name, shape, kind=TensorProto.FLOAT):
+def value_info(name, shape):
     """Return the ValueInfoProto of an input or output."""
-    return helper.make_tensor_value_info(name, kind, shape)
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
 
 def reads(node):
