@@ -125,7 +125,7 @@ def test_classify(minicaffe, there):
 
 
 def test_the_page_of_convolution_is_written(minicaffe, there):
-    assert minicaffe("convolution", "--html", "p.html") == "Wrote p.html\n" and "<html" in (there / "p.html").read_text()
+    assert minicaffe("convolution", "--html", "p.html") == "wrote p.html\n" and "<html" in (there / "p.html").read_text()
 
 
 def test_upgrade(minicaffe, there):

@@ -1,7 +1,10 @@
 """``minicaffe trace``: what it prints and writes, of nets and solvers, whole and failing ones."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 from tiny import NET
@@ -19,10 +22,10 @@ def test_a_net_and_a_solver(minicaffe, folder):
     assert not list(folder.glob("*.caffemodel"))
 
 
-def test_a_page_of_the_cpu_has_the_memory_of_the_host_alone(minicaffe, folder, on_cpu, monkeypatch):
+def test_a_page_of_the_cpu_has_the_memory_of_the_host_alone(folder):
     """States of memories name a device, also where none is used; a page must not begin with that empty place."""
-    monkeypatch.setenv("MINICAFFE_DEVICE", "cpu")
-    minicaffe("trace", "net.prototxt", "--html", "t.html")
+    subprocess.run([sys.executable, "-m", "minicaffe", "trace", "net.prototxt", "--html", "t.html"], check=True, capture_output=True,
+                   env={**os.environ, "MINICAFFE_DEVICE": "cpu"})
     page = json.loads(re.search(r'id="trace">(.*?)</script>', (folder / "t.html").read_text(), re.S)[1])
     assert [place["title"] for place in page["places"]] == ["host"] and any(page["places"][0]["usage"].values())
 
