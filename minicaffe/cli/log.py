@@ -7,7 +7,9 @@ and compiling kernels, some ten a layer, are shown with --verbose only.
 import contextlib
 import logging
 import os
+import shutil
 import sys
+import textwrap
 import threading
 import time
 
@@ -111,6 +113,19 @@ def remove_log_file(handler):
 def is_terminal(stream):
     """Whether `stream` is a terminal that can move its cursor."""
     return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
+
+
+def wrapped(text, stream):
+    """Return text with lines that fit into `stream` if it is a terminal, broken between words.
+
+    A line with a command stays whole, so that it can be copied.
+    """
+    if not is_terminal(stream):
+        return text
+    width = shutil.get_terminal_size().columns
+    return "\n".join(line if len(line) <= width or "minicaffe " in line else
+                     textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+                     for line in text.split("\n"))
 
 
 def start(quiet=False, verbose=False, prefix=""):

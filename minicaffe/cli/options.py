@@ -404,7 +404,7 @@ def refuse_unused(names, purpose):
 def notify(line):
     """Print a notice on standard error, also on a terminal; --quiet hides it."""
     if not click.get_current_context().meta.get("quiet"):
-        click.echo(line, err=True)
+        click.echo(log.wrapped(line, sys.stderr), err=True)
 
 
 def print_ranks():

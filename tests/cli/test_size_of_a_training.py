@@ -1,6 +1,7 @@
 """How much code `minicaffe train` of LeNet runs: what a reader has to follow."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -31,7 +32,8 @@ print(json.dumps({"functions": ours, "modules": sorted(name for name in sys.modu
 def test_lenet_trains_in_few_functions_files_and_modules(tmp_path):
     shutil.copytree(MODELS / "lenet", tmp_path / "models" / "lenet")
     shutil.copytree(MODELS / "data", tmp_path / "models" / "data")
-    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True,
+                          env={**os.environ, "MINICAFFE_DEVICE": "cpu"})
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     files = {path for path, _ in found["functions"]}

@@ -177,6 +177,7 @@ def test_a_record_with_other_labels(tmp_path):
 def test_without_a_top_for_labels_none_are_read(source):
     net = source_net(with_size(text(source[0], ""), 4294967295, 'top: "data"'))
     net.forward_from_to(0, 0)
+    assert net.blob_list[0].shape == (2, 3, 8, 6)
 
 
 def test_without_label_size(tmp_path, caplog):

@@ -161,6 +161,10 @@ class LstmLayer(ForkLayer):
             super().set_state(state)
         self.lstm.set_state(state)
 
+    def reset(self):
+        """Set the states before the next forward to zero."""
+        self.lstm.reset()
+
 
 class ContinuationIndicatorLayer(ForkLayer):
     """The indicators of `batch_size` sequences of `time_step` steps for LSTM: 0 in the first step, else 1. Bottoms are ignored.
