@@ -18,7 +18,7 @@ MEAN = np.arange(48, dtype=np.float32).reshape(3, 4, 4)
 
 
 @pytest.fixture(autouse=True)
-def test_phase_and_cpu():
+def phase_test_and_cpu():
     yield
     caffe.set_phase_test()
     caffe.set_mode_cpu()
