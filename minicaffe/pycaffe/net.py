@@ -361,10 +361,7 @@ class Net(base_net.Net):
         mean = io.read_npy(os.fspath(mean)) if isinstance(mean, (str, os.PathLike)) else np.asarray(mean)
         if mode not in ("elementwise", "channel"):
             raise ConfigError(f"must be 'elementwise' or 'channel', got {mode!r}", field="mode")
-        shape = self.blobs[input_].shape
-        if input_ in self.inputs:
-            self.transformer.inputs[input_] = shape
-        self.transformer.set_mean(input_, mean.mean(axis=(1, 2)) if mode == "channel" and mean.ndim == 3 else mean)
+        _of_transformer("set_mean")(self, input_, mean.mean(axis=(1, 2)) if mode == "channel" and mean.ndim == 3 else mean)
 
     set_input_scale, set_raw_scale, set_channel_swap, preprocess, deprocess = map(_of_transformer, (
         "set_input_scale", "set_raw_scale", "set_channel_swap", "preprocess", "deprocess"))

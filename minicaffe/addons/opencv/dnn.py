@@ -31,13 +31,12 @@ from minicaffe.proto.files import path_of
 from minicaffe.proto.upgrade import load_net
 
 __all__ = [
-    "CV_32F", "CV_8U", "DNN_BACKEND_CUDA", "DNN_BACKEND_DEFAULT", "DNN_BACKEND_INFERENCE_ENGINE", "DNN_BACKEND_OPENCV",
+    "DNN_BACKEND_CUDA", "DNN_BACKEND_DEFAULT", "DNN_BACKEND_INFERENCE_ENGINE", "DNN_BACKEND_OPENCV",
     "DNN_TARGET_CPU", "DNN_TARGET_CUDA", "DNN_TARGET_CUDA_FP16", "DNN_TARGET_OPENCL", "DNN_TARGET_OPENCL_FP16", "Net",
     "readNet", "readNetFromCaffe",
 ]
 FUNCTIONS = "NMSBoxes", "blobFromImage", "blobFromImages"
 __all__ += FUNCTIONS
-CV_8U, CV_32F = 0, 5
 log = logging.getLogger(__name__)
 
 DNN_BACKEND_DEFAULT, DNN_BACKEND_INFERENCE_ENGINE, DNN_BACKEND_OPENCV, DNN_BACKEND_CUDA = 0, 2, 3, 5
