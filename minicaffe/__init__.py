@@ -26,7 +26,6 @@ __all__ = [
     "set_exact", "set_num_threads", "set_precision",
 ]
 _net.views.update(summary="minicaffe.inspection.summary:Summary", schedule="minicaffe.inspection.schedule_table:Listing")
-public_modules.name_modules("minicaffe")
 pycaffe.settings.follow_environment()
 
 
