@@ -97,18 +97,14 @@ class FieldType(options.Text):
         return result[0] if is_repeated(self.field) else result
 
 
-def option_names(field_name):
-    """Return the options that set a field of SolverParameter."""
-    return OTHER_NAMES.get(field_name, ("--" + field_name.replace("_", "-"),))
-
-
 class FieldOption(click.Option):
     """The option of one field; its parameter is called ``field_<name>``."""
 
     def __init__(self, field):
         kind = FieldType(field)
-        super().__init__([*option_names(field.name), f"field_{field.name}"], type=kind, metavar=kind.name,
-                         multiple=is_repeated(field), help=HELP.get(field.name))
+        names = OTHER_NAMES.get(field.name, ("--" + field.name.replace("_", "-"),))
+        super().__init__([*names, f"field_{field.name}"], type=kind, metavar=kind.name, multiple=is_repeated(field),
+                         help=HELP.get(field.name))
 
 
 def given_fields(params):

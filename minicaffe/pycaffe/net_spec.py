@@ -19,7 +19,8 @@ from minicaffe.proto.fields import Fields, lines_of
 
 LAYER_FIELDS = caffe_pb2.LayerParameter.DESCRIPTOR.fields_by_name
 # Type: name of the LayerParameter field that holds its own message.
-_own_message = {field.message_type.name.removesuffix("Parameter"): name for name, field in LAYER_FIELDS.items() if name.endswith("_param")}
+_own_message = {field.message_type.name.removesuffix("Parameter"): name
+                for name, field in LAYER_FIELDS.items() if name.endswith("_param")}
 
 
 def param_name_dict():

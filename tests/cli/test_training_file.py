@@ -166,7 +166,7 @@ def test_every_field_has_an_option_that_sets_it(field):
     assert field.name in solver_options.HELP
     kind = solver_options.FieldType(field)
     text, value = VALUES.get(field.name) or KINDS.get(kind.name) or ("", None)
-    option = solver_options.option_names(field.name)[0]
+    option = solver_options.FieldOption(field).opts[0]
     arguments = ["f", option, text] + ([option, text] if solver_options.is_repeated(field) else [])
     for spelling in (option, "-" + option.strip("-").replace("-", "_")):
         arguments[1] = spelling
