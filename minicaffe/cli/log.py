@@ -97,5 +97,7 @@ def start(quiet=False, verbose=False, prefix=""):
     handler.setFormatter(GlogFormatter() if show_all and not prefix else logging.Formatter(prefix + "%(message)s"))
     logger.handlers[:] = [handler]
     level = logging.WARNING if quiet or not show_all else logging.DEBUG if verbose else logging.INFO
-    logger.setLevel(max(level, level_of_environment() or level))
+    if "GLOG_minloglevel" in os.environ:
+        level = max(level, level_of_environment() or level)
+    logger.setLevel(level)
     logger.propagate = False

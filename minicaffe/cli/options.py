@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from minicaffe import entry_points
-from minicaffe.cli import help, log, ranks
+from minicaffe.cli import log, ranks
 from minicaffe.errors import ConfigError, Error
 from minicaffe.proto.atomic import check_free, check_writable
 
@@ -83,7 +83,8 @@ class CaffeCommand(click.Command):
         return rest
 
     def format_options(self, ctx, formatter):
-        help.write_options(self, ctx, formatter)
+        from minicaffe.cli.help import write_options
+        write_options(self, ctx, formatter)
 
 
 class CaffeGroup(click.Group):
