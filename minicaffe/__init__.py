@@ -3,6 +3,7 @@
 The names here are pycaffe's, from the folder of that name; what is minicaffe's own comes last.
 """
 
+import os as _os
 import sys as _sys
 
 try:
@@ -26,8 +27,8 @@ __all__ = [
     "set_exact", "set_num_threads", "set_precision",
 ]
 _net.views.update(summary="minicaffe.inspection.summary:Summary", schedule="minicaffe.inspection.schedule_table:Listing")
-public_modules.name_modules("minicaffe")
-pycaffe.settings.follow_environment()
+if _os.environ.keys() & {"GLOG_minloglevel", "MINICAFFE_ISA"}:
+    pycaffe.settings.follow_environment()
 
 
 def __getattr__(name):

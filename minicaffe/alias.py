@@ -42,7 +42,7 @@ def install_as_caffe(force=False):
     for name in [name for name in sys.modules if name == "caffe" or name.startswith("caffe.")]:
         del sys.modules[name]
     sys.modules["caffe"] = ours
-    ours.public_modules.name_modules("caffe")
+    ours.public_modules.name_modules("caffe", "minicaffe")
 
 
 def other_caffe(paths):

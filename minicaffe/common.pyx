@@ -105,7 +105,7 @@ class Caffe:
         before = self.within
         self._local.within = within if before is None else before
         try:
-            with entry_points.restricted(within is not None):
+            with contextlib.nullcontext() if within is None else entry_points.restricted():
                 yield
         finally:
             self._local.within = before

@@ -38,10 +38,10 @@ class Addition(NamedTuple):
 
 
 @contextlib.contextmanager
-def restricted(restrict=True):
+def restricted():
     """While an untrusted file is read, use only add-ons of minicaffe and of packages that the program has imported."""
     before = getattr(_local, "restricted", False)
-    _local.restricted = before or restrict
+    _local.restricted = True
     try:
         yield
     finally:

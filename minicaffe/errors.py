@@ -7,6 +7,7 @@ the net a layer) adds it with :meth:`Error.at` while the error propagates. Caffe
 
 import array
 import collections
+import contextlib
 import difflib
 import itertools
 import operator
@@ -72,7 +73,8 @@ class Error(Exception):
         return ": ".join([*parts, self.message if isinstance(self, DeviceError) else _shortened(self.message, "\n\t")])
 
 
-class located:
+@contextlib.contextmanager
+def located(**place):
     """A context manager that fills in the place of what is wrong inside, as `Error.at` does.
 
     Parameters
@@ -80,37 +82,31 @@ class located:
     **place
         As of `Error.at`.
     """
-
-    def __init__(self, **place):
-        self.place = place
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, trace):
-        if isinstance(error, Error):
-            error.at(**self.place)
+    try:
+        yield
+    except Error as error:
+        error.at(**place)
+        raise
 
 
-class in_field(located):
+@contextlib.contextmanager
+def in_field(field, but=()):
     """As `located` in the field `field` of a layer; what the error says of a file goes into its message: the net's comes first.
 
     Errors of the types `but` pass as they are.
     """
-
-    def __init__(self, field, but=()):
-        super().__init__(field=field)
-        self.but = but
-
-    def __exit__(self, kind, error, trace):
-        if not isinstance(error, Error) or isinstance(error, self.but):
-            return
+    try:
+        yield
+    except Error as error:
+        if isinstance(error, but):
+            raise
         if error.file is not None:
             layer, error.layer = error.layer, None
             error.message = str(error)
             error.file = error.line = error.column = error.record = error.field = None
             error.layer = layer
-        super().__exit__(kind, error, trace)
+        error.at(field=field)
+        raise
 
 
 class ConfigError(Error, ValueError):

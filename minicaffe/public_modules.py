@@ -29,7 +29,8 @@ _own_names = {}     # public name of a module: its own
 class _PublicModules:
     """Finder of modules whose public name is not their own, and of those below them.
 
-    It is before the finder of files, which would import ``minicaffe.onnx.export`` a second time.
+    It is after the finder of files, and from the first such name on also before it: that one would import ``minicaffe.onnx.export``
+    a second time.
     """
 
     @staticmethod
@@ -39,7 +40,7 @@ class _PublicModules:
         if parent in _own_names:
             _own_names[name] = f"{_own_names[parent]}.{last}"
         elif parent == "minicaffe" and name not in _own_names and (target := _target_of(last)) and ":" not in target:
-            _own_names[name] = target
+            name_modules(name, target)
         return importlib.machinery.ModuleSpec(name, _Loader(_own_names[name])) if name in _own_names else None
 
 
@@ -84,9 +85,11 @@ def names():
     return [*OF_CORE, *(name for name in entry_points.additions("modules") if "." not in name)]
 
 
-def name_modules(package):
-    """Let ``import PACKAGE.io`` and the like find minicaffe's modules, for `package` caffe too."""
-    if package != "minicaffe":
-        _own_names[package] = "minicaffe"
-    elif _PublicModules not in sys.meta_path:
+def name_modules(name, own_name):
+    """Let ``import NAME.io`` and the like find the modules of the package `own_name`: ``caffe.io`` those of minicaffe."""
+    _own_names[name] = own_name
+    if sys.meta_path[0] is not _PublicModules:
         sys.meta_path.insert(0, _PublicModules)
+
+
+sys.meta_path.append(_PublicModules)

@@ -99,7 +99,7 @@ def test_two_packages_with_one_type_or_command(add):
     with pytest.raises(ConfigError, match=f"'Twice' is among the layer types {both}"):
         layer_class("Twice")
     with pytest.raises(ConfigError, match=f"'twice' is among the commands {both}"):
-        app.find_command("twice")
+        app.minicaffe.get_command(None, "twice")
 
 
 def test_a_broken_package_is_one_line_and_all_else_works(add, caplog):
@@ -108,7 +108,7 @@ def test_a_broken_package_is_one_line_and_all_else_works(add, caplog):
         layer_class("Qq")
     line = "add-on 'addon_broken' of package addon_broken is left out: addon_broken:LAYERS fails: ModuleNotFoundError: No module named"
     assert [line in record.getMessage() for record in caplog.records] == [True]
-    assert app.find_command("train") is not None
+    assert app.minicaffe.get_command(None, "train") is not None
 
 
 def test_a_type_whose_module_is_broken(add):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from minicaffe.cli import app, options
+from minicaffe.cli import app
 from minicaffe.cli.app import minicaffe
 from minicaffe.cli.solver_options import FieldOption
 
@@ -47,8 +47,7 @@ def commands(group=minicaffe, path=()):
 def numbers():
     """Yield the words, the click command and each parameter of it that takes a number."""
     for words, command in commands():
-        if isinstance(command, options.ExtensibleCommand):
-            command.import_modules()
+        command.import_modules()
         for param in command.params:
             of_field = isinstance(param, FieldOption) and param.type.name in ("N", "NUMBER")
             if of_field or isinstance(param.type, NUMBERS):

@@ -15,6 +15,6 @@ def main(args=None):
     except KeyboardInterrupt:   # Ctrl-C during imports: else each process that mpiexec started prints a traceback
         return 130
     status = app.run(args)
-    if args is None:    # the process's own command line, after which it ends
+    if status and args is None:     # the process's own command line, after which it ends
         app.drop_unwritable_output()
     return status

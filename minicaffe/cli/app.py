@@ -3,6 +3,7 @@
 Different from Caffe: errors never abort, and the options of gflags and glog itself (--flagfile, --log_dir) do not exist.
 """
 
+import contextlib
 import importlib
 import os
 import sys
@@ -12,7 +13,7 @@ import warnings
 import click
 from click.shell_completion import CompletionItem
 
-from minicaffe import entry_points
+from minicaffe import entry_points, parallel
 from minicaffe.cli import ranks
 from minicaffe.errors import ConfigError, ConfigWarning, Error, ShapeError, close_matches
 
@@ -63,7 +64,18 @@ class Commands(click.Group):
         return list(commands())
 
     def get_command(self, ctx, name):
-        return find_command(name.replace("-", "_"))
+        """Import a command and return it. Raises UsageError if there is none, ConfigError if several add-ons have it."""
+        word, name = name, name.replace("-", "_")
+        if name in COMMANDS:
+            return getattr(importlib.import_module(COMMANDS[name][1]), name)
+        if found := entry_points.find("commands", name):
+            return entry_points.import_target(found.value[1])
+        if ctx.resilient_parsing:       # a completion is no error
+            return None
+        hint = close_matches(word, commands() | ALIASES) or f"; there are {', '.join(commands())}"
+        if name in REPLACEMENTS:
+            hint = f"; {REPLACEMENTS[name]} does the same"
+        raise click.UsageError(f"no command '{word}'{hint}", ctx)
 
     def format_commands(self, ctx, formatter):
         rows = commands()
@@ -79,16 +91,7 @@ class Commands(click.Group):
         return names + click.Command.shell_complete(self, ctx, incomplete)      # the group's own would import all commands
 
     def parse_args(self, ctx, args):
-        return super().parse_args(ctx, command_first(args))
-
-    def resolve_command(self, ctx, args):
-        name = args[0].replace("-", "_")
-        if not is_command(name) and not ctx.resilient_parsing:      # a completion is no error
-            hint = close_matches(args[0], commands() | ALIASES) or f"; there are {', '.join(commands())}"
-            if name in REPLACEMENTS:
-                hint = f"; {REPLACEMENTS[name]} does the same"
-            raise click.UsageError(f"no command '{args[0]}'{hint}", ctx)
-        return super().resolve_command(ctx, args)
+        return super().parse_args(ctx, command_first(args) or ["--help"])
 
 
 def commands():
@@ -102,22 +105,9 @@ def commands():
     return dict(sorted(found.items(), key=lambda row: (headings.index(row[1][0]), row[0])))
 
 
-def is_command(name):
-    """Return whether the core or an add-on has the command."""
-    return name in COMMANDS or name in entry_points.additions("commands")
-
-
-def find_command(name):
-    """Import a command and return it, None if there is none. Raises ConfigError if several add-ons have it."""
-    if name in COMMANDS:
-        return getattr(importlib.import_module(COMMANDS[name][1]), name)
-    found = entry_points.find("commands", name)
-    return found and entry_points.import_target(found.value[1])
-
-
 def command_first(args):
     """Move the command word in front of the options that Caffe allows before it, ``-solver x train``; replace an alias."""
-    known = COMMANDS if args and is_command(args[0].replace("-", "_")) else commands()      # add-ons are read if the core lacks it
+    known = COMMANDS if args and args[0].replace("-", "_") in COMMANDS else commands()      # add-ons are read if the core lacks it
     names = {name.replace("_", dash) for name in (*known, *ALIASES) for dash in "_-"}
     places = [i for i, arg in enumerate(args) if arg in names]
     if not places or not args[0].startswith("-") and places[0] != 0:
@@ -132,17 +122,12 @@ def command_first(args):
 def command_of(args):
     """Return the name of the command in `args`; None if there is no such command."""
     name = command_first(args)[0].replace("-", "_") if args else None
-    return name if name is not None and is_command(name) else None
+    return name if name in commands() else None
 
 
-@click.group(cls=Commands, invoke_without_command=True,
-             context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": lambda s: s.replace("_", "-")})
-@click.version_option(package_name="minicaffe", prog_name="minicaffe")
-@click.pass_context
-def minicaffe(ctx):
-    """Caffe, small and alive: train, run and look inside Caffe networks."""
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+minicaffe = click.version_option(package_name="minicaffe", prog_name="minicaffe")(Commands(
+    "minicaffe", help="Caffe, small and alive: train, run and look inside Caffe networks.",
+    context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": lambda s: s.replace("_", "-")}))
 
 
 def run(args=None):
@@ -151,9 +136,11 @@ def run(args=None):
     _open_streams()
     streams = sys.stdout, sys.stderr
     try:
-        ranks.init_process_group(command_of(args))
-        with warnings.catch_warnings(), ranks.one_output():
-            warnings.simplefilter("error", ConfigWarning)
+        with contextlib.ExitStack() as context:
+            if parallel.launched() > 1:
+                ranks.init_process_group(command_of(args))
+                context.enter_context(ranks.one_output())
+            context.enter_context(warnings.catch_warnings(action="error", category=ConfigWarning))
             status = minicaffe.main(args, prog_name="minicaffe", standalone_mode=False)
             sys.stdout.flush()  # an error here, such as a full disk, is reported; one at the interpreter's end is not
         return status if isinstance(status, int) else 0

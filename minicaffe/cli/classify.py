@@ -54,7 +54,7 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
     """
     if out is not None:
         check_ending(out, ENDINGS)
-        if ranks.first():
+        if ranks.group.rank == 0:
             options.check_outputs(out, force=force)
     paths = picture_paths(inputs, ext, listed)
     if images_dim:
@@ -71,7 +71,7 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
         pictures += [path] if rows is None else list(rows)
         names += [path] if rows is None else [f"{path}[{i}]" for i in range(len(rows))]
     skipped = SkippedInputs(len(pictures) + len(errors))
-    skipped.report(errors if ranks.first() else [])
+    skipped.report(errors if ranks.group.rank == 0 else [])
     if not pictures:
         raise DataError("holds no picture", file=inputs[0])
     boxes = next((node for node in net.nodes if node.type == "DetectionOutput"), None)
@@ -83,7 +83,7 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
     if out is not None and not ranked and not out.lower().endswith(".npy"):
         raise ConfigError(f"must end in .npy, as each picture has {' x '.join(map(str, shape))} scores, got {out}", field="--out")
     labels = labels or packaged and packaged.labels
-    classes = read_labels(labels, given["model"], training, int(np.prod(shape))) if ranked and ranks.first() else None
+    classes = read_labels(labels, given["model"], training, int(np.prod(shape))) if ranked and ranks.group.rank == 0 else None
     load = io.load_image if net.ten_crops else functools.partial(load_picture, net=net)
     if out is not None:
         click.echo(f"Classifying {len(pictures)} inputs.")
@@ -101,7 +101,7 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
             read += numbers
             scores += part
             report("pictures", len(read) + skipped.count, skipped.total)
-    if not ranks.first():
+    if ranks.group.rank != 0:
         return
     names, scores = [names[i] for i in read], np.concatenate(scores)
     rows = scores.reshape(len(names), -1)

@@ -21,6 +21,8 @@ def keep_files(paths):
     Raises FileError if a file cannot be renamed.
     """
     found = [path for path in paths if os.path.isfile(path)]    # not a device, such as /dev/stdout
+    if not found:
+        return [], []
     # A number that no file of `paths` has: a state that is left without its model must not get another training's model.
     number = next(n for n in itertools.count(1) if not any(os.path.lexists(numbered(path, n)) for path in paths))
     kept = [numbered(path, number) for path in found]
@@ -51,17 +53,16 @@ def check_is_no_input(path, option, read):
 
 
 def is_same(path, other):
-    """Whether both are one file; False if one is missing, such as a file that rank 0 has just renamed."""
+    """Whether both, paths or descriptors, are one file; False if one is missing, such as a file that rank 0 has just renamed."""
     try:
         return os.path.samefile(path, other)
-    except FileNotFoundError:
+    except OSError:
         return False
 
 
 def is_same_training(state, prefix):
-    """Whether the solver state `state` (None: no state) is a snapshot with this `prefix`, so the same training continues."""
-    return state is not None and re.fullmatch(re.escape(os.path.realpath(prefix)) + r"_iter_\d+\.solverstate(\.h5)?",
-                                              os.path.realpath(state)) is not None
+    """Whether the solver state `state` is a snapshot with this `prefix`, so the same training continues."""
+    return re.fullmatch(re.escape(os.path.realpath(prefix)) + r"_iter_\d+\.solverstate(\.h5)?", os.path.realpath(state)) is not None
 
 
 class EarlierSnapshots:

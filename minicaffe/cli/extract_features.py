@@ -38,7 +38,7 @@ def extract_features(weights, net_file, blobs, databases, batches, backend, mode
     if mode == "GPU":
         ranks.use_gpu(begin=device_id or 0)
     options.log_device()
-    for path in databases if ranks.first() else ():     # all of them, before one is written
+    for path in databases if ranks.group.rank == 0 else ():     # all of them, before one is written
         check_free(path, force)
     net = open_data_net(net_file, weights, (level, stage), "so its features would be meaningless; give a net that reads its own "
                         "data")
@@ -51,9 +51,9 @@ def extract_features(weights, net_file, blobs, databases, batches, backend, mode
         records, batches = data.records, data.batches
     counts = [0] * len(blobs)
     with contextlib.ExitStack() as stack:
-        targets = [stack.enter_context(new_database(path, backend, force=force)) for path in databases if ranks.first()]
+        targets = [stack.enter_context(new_database(path, backend, force=force)) for path in databases if ranks.group.rank == 0]
         report = stack.enter_context(bars.progress())
-        for batch, (_, arrays, _) in enumerate(run_batches(net, batches, ranks.group(), blobs=sources, records=records)):
+        for batch, (_, arrays, _) in enumerate(run_batches(net, batches, ranks.group, blobs=sources, records=records)):
             for i, (array, target) in enumerate(zip(arrays, targets)):  # ranks but the first have no targets
                 num, channels, height, width = (*array.shape, 1, 1, 1, 1)[:4]
                 for key, features in enumerate(array.reshape(num, -1), counts[i]):

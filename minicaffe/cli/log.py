@@ -7,9 +7,7 @@ and compiling kernels, some ten a layer, are shown with --verbose only.
 import contextlib
 import logging
 import os
-import shutil
 import sys
-import textwrap
 import threading
 import time
 
@@ -30,12 +28,7 @@ class GlogFormatter(logging.Formatter):
 
 
 class StderrHandler(logging.Handler):
-    """Writes to the present ``sys.stderr``, which the live display replaces. Without `details`, of `DETAILS` only warnings."""
-
-    def __init__(self, details=True):
-        super().__init__()
-        if not details:
-            self.addFilter(lambda record: record.levelno >= logging.WARNING or record.name not in DETAILS)
+    """Writes to the present ``sys.stderr``, which the live display replaces."""
 
     def emit(self, record):
         try:
@@ -45,35 +38,17 @@ class StderrHandler(logging.Handler):
             pass
 
 
-class LineWriter:
-    """A text file that writes each line at once. If the disk is full, one warning says that no more `what` are written.
+class LogFile(logging.FileHandler):
+    """Writes the log to a file. If the disk is full, one warning says that no more is written."""
 
-    With `append` the lines are added to those in the file. Raises OSError if the file cannot be opened.
-    """
-
-    def __init__(self, path, what, append=False):
-        self.path, self.what = path, what
-        # A name of a file may hold bytes that are not UTF-8.
-        self.file = open(path, "a" if append else "w", encoding="utf-8", errors="backslashreplace")
-
-    def write(self, line):
-        """Write a line; nothing once the file is closed."""
-        if self.file is None:
+    def handleError(self, record):
+        cause = sys.exc_info()[1]
+        if not isinstance(cause, OSError):
+            super().handleError(record)
             return
-        try:
-            self.file.write(line + "\n")
-            self.file.flush()
-        except OSError as cause:
-            self.close()
-            logging.getLogger("minicaffe.cli").warning("%s: cannot be written: %s; no more %s, the training continues", self.path,
-                                                       cause.strerror, self.what)
-
-    def close(self):
-        """Close the file; a second call does nothing."""
-        file, self.file = self.file, None
-        with contextlib.suppress(OSError):  # buffered text that cannot be written; `write` reports it
-            if file is not None:
-                file.close()
+        remove_log_file(self)
+        logging.getLogger("minicaffe.cli").warning("%s: cannot be written: %s; no more log, the training continues", self.path,
+                                                   cause.strerror)
 
 
 def add_log_file(path, append):
@@ -83,11 +58,12 @@ def add_log_file(path, append):
     """
     logger = logging.getLogger("minicaffe")
     try:
-        handler = logging.StreamHandler(LineWriter(path, "log", append))
+        # A name of a file may hold bytes that are not UTF-8.
+        handler = LogFile(path, "a" if append else "w", encoding="utf-8", errors="backslashreplace")
     except OSError as cause:
         logger.warning("%s: cannot be written: %s; the training leaves no log", path, cause.strerror)
         return None
-    handler.terminator = ""     # a LineWriter ends the line
+    handler.path = path
     handler.setFormatter(GlogFormatter())
     for shown in logger.handlers:
         shown.setLevel(logger.level)
@@ -96,36 +72,16 @@ def add_log_file(path, append):
     return handler
 
 
-def writes_to(path):
-    """Whether standard error is the file `path` already, as with ``2> net.log``."""
-    try:
-        return os.path.samestat(os.fstat(sys.stderr.fileno()), os.stat(path))
-    except (OSError, ValueError, AttributeError):   # no such file, or a stream that is none
-        return False
-
-
 def remove_log_file(handler):
     """Close the file of `add_log_file`; a second call does nothing."""
     logging.getLogger("minicaffe").removeHandler(handler)
-    handler.stream.close()
+    with contextlib.suppress(OSError):  # buffered text that cannot be written, which `LogFile` has reported
+        handler.close()
 
 
 def is_terminal(stream):
     """Whether `stream` is a terminal that can move its cursor."""
     return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
-
-
-def wrapped(text, stream):
-    """Return text with lines that fit into `stream` if it is a terminal, broken between words.
-
-    A line with a command stays whole, so that it can be copied.
-    """
-    if not is_terminal(stream):
-        return text
-    width = shutil.get_terminal_size().columns
-    return "\n".join(line if len(line) <= width or "minicaffe " in line else
-                     textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-                     for line in text.split("\n"))
 
 
 def start(quiet=False, verbose=False, prefix=""):
@@ -134,10 +90,14 @@ def start(quiet=False, verbose=False, prefix=""):
     ``GLOG_minloglevel`` still hides lines here, but not in a file of `add_log_file`.
     """
     logger = logging.getLogger("minicaffe")
-    handler = StderrHandler(details=verbose)
+    handler = StderrHandler()
+    if not verbose:
+        handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name not in DETAILS)
     show_all = verbose or not is_terminal(sys.stderr)
     handler.setFormatter(GlogFormatter() if show_all and not prefix else logging.Formatter(prefix + "%(message)s"))
     logger.handlers[:] = [handler]
     level = logging.WARNING if quiet or not show_all else logging.DEBUG if verbose else logging.INFO
-    logger.setLevel(max(level, level_of_environment() or level))
+    if "GLOG_minloglevel" in os.environ:
+        level = max(level, level_of_environment() or level)
+    logger.setLevel(level)
     logger.propagate = False

@@ -7,7 +7,9 @@ import logging
 import math
 import os
 import re
+import shutil
 import sys
+import textwrap
 import traceback
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from minicaffe import entry_points
-from minicaffe.cli import help, log, ranks
+from minicaffe.cli import log, ranks
 from minicaffe.errors import ConfigError, Error
 from minicaffe.proto.atomic import check_free, check_writable
 
@@ -51,38 +53,10 @@ class Text(click.types.StringParamType):
 class CaffeCommand(click.Command):
     """A command that takes its options as Caffe's gflags do too: ``-max_iter 5`` for ``--max-iter=5``.
 
-    ``ctx.meta["arguments"]`` holds the arguments in the second form, one word for each option.
+    Add-ons may give it more: `modules` are imported if an option is not of the core. ``ctx.meta["arguments"]`` holds the arguments
+    in the second form, one word for each option; ``ctx.meta`` also has the options of `SETTINGS`, which are not passed to the
+    command's function.
     """
-
-    def __init__(self, *arguments, **named):
-        super().__init__(*arguments, **named)
-        self._complete_texts()
-
-    def _complete_texts(self):
-        """Let a shell complete the names of files, in all options that take a text."""
-        for param in self.params:
-            if type(param.type) is click.types.StringParamType:
-                param.type = Text()
-
-    def parse_args(self, ctx, args):
-        ctx.meta["arguments"] = normalize_arguments(args, self.get_params(ctx), ctx)
-        if not ctx.resilient_parsing:
-            return super().parse_args(ctx, list(ctx.meta["arguments"]))
-        callbacks = [param.callback for param in self.params]   # a shell completes: nothing is set, and no process is started
-        try:
-            for param in self.params:
-                param.callback = None
-            return super().parse_args(ctx, list(ctx.meta["arguments"]))
-        finally:
-            for param, callback in zip(self.params, callbacks, strict=True):
-                param.callback = callback
-
-    def format_options(self, ctx, formatter):
-        help.write_options(self, ctx, formatter)
-
-
-class ExtensibleCommand(CaffeCommand):
-    """A command to which add-ons give options: `modules`, which are imported if an option is not of the core."""
 
     modules = ()
 
@@ -92,14 +66,25 @@ class ExtensibleCommand(CaffeCommand):
             self.modules = entry_points.option_modules(self.name)
             for module in self.modules:
                 self.params += module.PARAMS
-            self._complete_texts()
 
     def parse_args(self, ctx, args):
         own = {name.lstrip("-").replace("_", "-") for param in self.params for name in (*param.opts, *param.secondary_opts)}
         words = {word.lstrip("-").partition("=")[0].replace("_", "-") for word in args if word.startswith("-")}
         if ctx.resilient_parsing or not words <= own:
             self.import_modules()
-        return super().parse_args(ctx, args)
+        ctx.meta["arguments"] = normalize_arguments(args, self.get_params(ctx), ctx)
+        rest = super().parse_args(ctx, list(ctx.meta["arguments"]))
+        if ctx.resilient_parsing:       # a shell completes: nothing is set, and no process is started
+            for param in self.params:
+                if type(param.type) is click.types.StringParamType:
+                    param.type = Text()
+        else:
+            apply_settings(ctx)
+        return rest
+
+    def format_options(self, ctx, formatter):
+        from minicaffe.cli.help import write_options
+        write_options(self, ctx, formatter)
 
 
 class CaffeGroup(click.Group):
@@ -115,6 +100,7 @@ def normalize_arguments(args, params, ctx=None):
     """
     known = {name.lstrip("-"): option for option in params if isinstance(option, click.Option)
              for name in (*option.opts, *option.secondary_opts)}
+    booleans = {name for name, option in known.items() if option.type.name == "true|false"}     # whose options may lack a value
     done = []
     rest = list(args)
     while rest:
@@ -127,9 +113,9 @@ def normalize_arguments(args, params, ctx=None):
             continue
         name, value = match[1].replace("_", "-"), match[2] or ""
         option = known.get(name)
-        if option is None and name.startswith("no-") and is_boolean_option(known.get(name[3:])) and not value:
+        if option is None and name.startswith("no-") and name[3:] in booleans and not value:
             name, value = name[3:], "=false"
-        elif is_boolean_option(option) and not value:
+        elif name in booleans and not value:
             value = "=" + (rest.pop(0) if rest and rest[0] in BOOLEAN_WORDS else "true")
         elif option is not None and getattr(option, "_flag_needs_value", False):
             if value.startswith("=-"):
@@ -142,37 +128,44 @@ def normalize_arguments(args, params, ctx=None):
     return done
 
 
-def is_boolean_option(option):
-    """Whether an option takes ``true`` or ``false`` (and then may lack a value)."""
-    return option is not None and option.type.name == "true|false"
+def apply_settings(ctx):
+    """Move the options of `SETTINGS` from the command's parameters to ``ctx.meta``, start the log, and apply the given ones."""
+    found = {name: ctx.params.pop(name) for name in SETTINGS if name in ctx.params}
+    ctx.meta.update(found)
+    rank = ranks.group.rank
+    ctx.meta["quiet"] |= rank > 0
+    log.start(ctx.meta["quiet"], ctx.meta["verbose"], f"[rank {rank}] " if rank else "")
+    if "allow_python_layers" in found:      # not by default, as for a program: no file alone makes Python run a module
+        from minicaffe.common import caffe
+        caffe.allow_python_layers = found["allow_python_layers"]
+    for name, value in found.items():
+        if SETTINGS[name] is not None and value not in (None, False, ()):
+            SETTINGS[name](ctx, value)
 
 
-def _store_in_meta(ctx, param, value):
-    ctx.meta[param.name] = value
-
-
-def _restrict(ctx, param, value):
+def _restrict(ctx, untrusted):
     """Let the command use add-ons of minicaffe alone, and those that --import names."""
-    ctx.meta[param.name] = value
-    ctx.with_resource(entry_points.restricted(value))
+    ctx.with_resource(entry_points.restricted())
 
 
-def _apply(ctx, param, value):
-    """Call the function that sets an option, if the option was given; only then import minicaffe."""
-    if value not in (None, False):
-        from minicaffe.device.threads import set_num_threads
-        from minicaffe.engines.engine import set_exact, set_precision
-        {"threads": set_num_threads, "precision": set_precision, "exact": set_exact}[param.name](value)
+def _set_threads(ctx, count):
+    from minicaffe.device.threads import set_num_threads
+    set_num_threads(count)
 
 
-def _allow_python_layers(ctx, param, allow):
-    from minicaffe.common import caffe
-    caffe.allow_python_layers = allow
+def _set_precision(ctx, precision):
+    from minicaffe.engines.engine import set_precision
+    set_precision(precision)
 
 
-def _import_modules(ctx, param, names):
+def _set_exact(ctx, exact):
+    from minicaffe.engines.engine import set_exact
+    set_exact(exact)
+
+
+def _import_modules(ctx, names):
     """Import modules that register layer types: files, and dotted names, for which the working directory is searched last."""
-    sys.path += [os.getcwd()] if names else []
+    sys.path.append(os.getcwd())
     for name in names:
         if not (os.path.isfile(name) if name.endswith(".py") else name and os.sep not in name):
             raise ConfigError(f"must be a file that ends in .py, or the dotted name of a module, got '{name}'", field="--import")
@@ -205,40 +198,28 @@ def _import(name):
         spec.loader.exec_module(sys.modules[path])
 
 
-def _start_log(ctx, param, quiet):
-    ctx.meta["quiet"] = quiet = quiet or not ranks.first()
-    log.start(quiet=quiet, verbose=ctx.meta.get("verbose", False), prefix="" if ranks.first() else f"[rank {ranks.group().rank}] ")
-
-
-def _use_device(ctx, param, device):
-    ctx.meta["asked_for_sim"] = device == "sim"
-    device = device or os.environ.get("MINICAFFE_DEVICE") or None
-    if device not in (None, "cpu", "gpu", "sim"):
+def _use_device(ctx, device):
+    if device not in ("cpu", "gpu", "sim"):
         raise click.UsageError(f"--device or MINICAFFE_DEVICE: must be cpu, gpu or sim, got '{device}'")
-    ctx.meta["device"] = device
-    if device is not None:
-        os.environ["MINICAFFE_DEVICE"] = device
-    if device in ("gpu", "sim"):
+    os.environ["MINICAFFE_DEVICE"] = device
+    if device != "cpu":
         ranks.use_gpu()
 
 
-def _use_gpu(ctx, param, gpu):
-    ctx.meta["gpus"] = 0
-    if gpu is None:
-        return
+def _use_gpu(ctx, gpu):
     from minicaffe import cuda
     names = [str(i) for i in range(cuda.count())] if gpu == "all" else gpu.split(",")
     if not all(name.isdecimal() for name in names) or len(set(names)) < len(names):
         raise click.UsageError(f"--gpu: must be the number of a GPU, got '{gpu}'; several have commas between them, all takes "
                                "every one, minicaffe device_query lists them")
     ids = list(map(int, names))
-    if len(ids) > 1 and ranks.group().size == 1:
+    if len(ids) > 1 and ranks.group.size == 1:
         ranks.start_on_gpus(ids, ctx.info_name.replace("-", "_"), ctx.meta.get("arguments"))
     ctx.meta["device"], ctx.meta["gpus"] = "gpu", len(ids)
     ranks.use_gpu(ids)
 
 
-def _choose_allocators(ctx, param, names):
+def _choose_allocators(ctx, names):
     """Set the allocators of places: ``cuda=NAME`` devices, ``cpu=NAME`` and ``pinned=NAME`` the host, ``NAME`` the present one."""
     from minicaffe import cuda, memory
     from minicaffe.common import caffe
@@ -260,25 +241,33 @@ def _choose_allocators(ctx, param, names):
             memory.use(memory.PinnedPlace(), name)
 
 
+# Option that sets something for the whole process, in the order of application: function of the context and the given value;
+# None if ``ctx.meta`` has the value for the command.
+SETTINGS = {
+    "quiet": None, "verbose": None, "debug": None, "skip_unknown_fields": None, "plan": None, "allow_python_layers": None,
+    "untrusted": _restrict, "device": _use_device, "gpu": _use_gpu, "allocator": _choose_allocators, "threads": _set_threads,
+    "precision": _set_precision, "exact": _set_exact, "modules": _import_modules,
+}
+
+
 def combine_options(*options):
     """Return the decorator that gives a command all of these options, which its help has in this order."""
     return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
 
 
-quiet = click.option("--quiet", is_flag=True, expose_value=False, callback=_start_log,
-                     help="Show only warnings, errors and the result.")
-verbose = click.option("--verbose", is_flag=True, expose_value=False, callback=_store_in_meta, is_eager=True, help=(
+quiet = click.option("--quiet", is_flag=True, help="Show only warnings, errors and the result.")
+verbose = click.option("--verbose", is_flag=True, help=(
     "Show the whole log, with the building of nets, on a terminal too."))
-debug = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+debug = click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 messages = combine_options(quiet, verbose, debug)    # of every command
 force = click.option("--force", is_flag=True, help="Overwrite an output file that exists.")
 # Where the log goes and what computes: of commands that use a device.
 common = combine_options(
-    click.option("--device", expose_value=False, callback=_use_device, is_eager=True, metavar="cpu|gpu|sim",
+    click.option("--device", envvar="MINICAFFE_DEVICE", metavar="cpu|gpu|sim",
                  help="Where to compute; sim is a simulated GPU, for computers without one."),
-    click.option("--gpu", expose_value=False, callback=_use_gpu, metavar="ID[,ID...]|all", help=(
+    click.option("--gpu", metavar="ID[,ID...]|all", help=(
         "Compute on this GPU, counted from 0; on several with a process for each, which mpiexec starts.")),
-    click.option("--allocator", expose_value=False, callback=_choose_allocators, multiple=True, metavar="[PLACE=]NAME", help=(
+    click.option("--allocator", multiple=True, metavar="[PLACE=]NAME", help=(
         "Allocator of the memory that the net computes in: buddy, caching (default on a GPU) or plain (on the CPU); of one kind of "
         "memory: cuda=plain, cpu=buddy, pinned=plain.")),
     messages)
@@ -287,26 +276,26 @@ net_state = combine_options(
     click.option("--stage", default="", callback=lambda ctx, param, text: text.split(",") if text else [], metavar="A,B",
                  help="Stages of the net, with commas."))
 # Of commands that read a model file: what `net_options` returns.
-skip_unknown_fields = click.option("--skip-unknown-fields", is_flag=True, expose_value=False, callback=_store_in_meta, help=(
+skip_unknown_fields = click.option("--skip-unknown-fields", is_flag=True, help=(
     "Leave out fields of Caffe's forks without which results are the same; a warning names each."))
 model_file = combine_options(
     skip_unknown_fields,
-    click.option("--allow-python-layers", is_flag=True, expose_value=False, callback=_allow_python_layers,
+    click.option("--allow-python-layers", is_flag=True,
                  help="Let Python layers of the model file run the modules that they name."),
-    click.option("--import", "modules", multiple=True, expose_value=False, callback=_import_modules, metavar="MODULE", help=(
+    click.option("--import", "modules", multiple=True, metavar="MODULE", help=(
         "Import a Python module that registers layer types; it may lie in the working directory. Repeatable.")),
-    click.option("--untrusted", is_flag=True, is_eager=True, expose_value=False, callback=_restrict, help=(
+    click.option("--untrusted", is_flag=True, help=(
         "Treat the model file as untrusted: it writes no files, reads below the working directory only, runs no modules.")))
-plan = click.option("--plan", default="memory", show_default=True, expose_value=False, callback=_store_in_meta, help=(
+plan = click.option("--plan", default="memory", show_default=True, help=(
     "Optimization of a net that runs as a whole: memory, blobs share memory; none, as in Caffe."))
 batch_size = click.IntRange(1, INT_MAX)
-threads = click.option("--threads", type=click.IntRange(1, MOST_THREADS), expose_value=False, callback=_apply,
+threads = click.option("--threads", type=click.IntRange(1, MOST_THREADS),
                        help="Processor threads; by default all processors, or OMP_NUM_THREADS.")
 precision = combine_options(
-    click.option("--precision", expose_value=False, callback=_apply, metavar="float32|tf32|bf16", help=(
+    click.option("--precision", metavar="float32|tf32|bf16", help=(
         "tf32: round the factors of products to 10 bits of mantissa, on a GPU of compute capability 8.0 or more; bf16: compute in "
         "bfloat16 with parameters in float32, on such a GPU by cuDNN, or on the CPU by oneDNN with AVX512_BF16 or AMX.")),
-    click.option("--exact", is_flag=True, expose_value=False, callback=_apply, help=(
+    click.option("--exact", is_flag=True, help=(
         "Compute convolutions on the CPU by sums of products alone, not by Winograd's algorithm, which rounds more.")))
 run_options = combine_options(precision, threads, model_file, common)    # of a command that runs a net
 whole_net_options = combine_options(net_state, plan, run_options)               # and runs it as a whole
@@ -344,7 +333,7 @@ def net_options():
     """Return the options about the model file of the running command, as arguments of Net and Solver."""
     meta = click.get_current_context().meta
     plan = meta.get("plan", "none")
-    return {"skip_unknown_fields": meta["skip_unknown_fields"], "trusted": not meta.get("untrusted", False),
+    return {"skip_unknown_fields": meta["skip_unknown_fields"], "trusted": not meta.get("untrusted"),
             "plan": None if plan == "none" else plan}
 
 
@@ -401,15 +390,24 @@ def refuse_unused(names, purpose):
         raise click.UsageError(f"{given}: for {purpose}")
 
 
-def notify(line):
-    """Print a notice on standard error, also on a terminal; --quiet hides it."""
-    if not click.get_current_context().meta.get("quiet"):
-        click.echo(log.wrapped(line, sys.stderr), err=True)
+def notify(text):
+    """Print a notice on standard error, also on a terminal, where its lines are broken between words; --quiet hides it.
+
+    A line with a command stays whole, so that it can be copied.
+    """
+    if click.get_current_context().meta.get("quiet"):
+        return
+    if log.is_terminal(sys.stderr):
+        width = shutil.get_terminal_size().columns
+        text = "\n".join(line if len(line) <= width or "minicaffe " in line else
+                         textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+                         for line in text.split("\n"))
+    click.echo(text, err=True)
 
 
 def print_ranks():
-    """Print where the ranks run, if there are several; all ranks must call this."""
-    for line in ranks.lines() if ranks.group().size > 1 else ():
+    """Print where the ranks run; all ranks must call this."""
+    for line in ranks.lines():
         notify(line)
 
 
@@ -422,7 +420,8 @@ def log_device():
     from minicaffe.engines.engine import check_precision
     if any(param.name == "precision" for param in click.get_current_context().command.params):
         check_precision()
-    print_ranks()
+    if ranks.group.size > 1:
+        print_ranks()
     if caffe.mode == "cpu":
         logger.info("Use CPU.")
         return
@@ -430,5 +429,6 @@ def log_device():
     device = cuda.current()
     logger.info("Use GPU with device ID %d", device.index)
     logger.info("GPU %d: %s", device.index, device.name)
-    if click.get_current_context().meta.get("asked_for_sim"):  # no notice for the environment variable
+    context = click.get_current_context()
+    if context.meta["device"] == "sim" and context.get_parameter_source("device") is ParameterSource.COMMANDLINE:
         notify("the simulated GPU checks every access and is some 100 times slower than the CPU: for learning and tests")

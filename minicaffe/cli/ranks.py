@@ -13,14 +13,14 @@ import time
 
 import click
 
-from minicaffe import entry_points
+from minicaffe import entry_points, parallel
 from minicaffe.errors import DependencyError
-from minicaffe.parallel import SINGLE_PROCESS, launch
+from minicaffe.parallel import SINGLE_PROCESS
 
 PARALLEL_COMMANDS = {"train": "training", "test": "parallel", "classify": "parallel", "extract_features": "parallel"}
 MAX_HOSTS_SHOWN = 8   # at most, in a line
 
-_group = SINGLE_PROCESS
+group = SINGLE_PROCESS      # the Group of the processes that run this command together
 
 
 def parallel_commands():
@@ -30,47 +30,37 @@ def parallel_commands():
 
 
 def init_process_group(command):
-    """Form the group of the processes that were started together with this one, if there are any, to run `command`.
+    """Form the group of the processes that were started together with this one, to run `command`.
 
     Each gets its share of the machine's processors as threads. Raises UsageError if the command is not for several processes,
     DependencyError if there is no MPI, ConfigError if the mpiexec that has started the processes belongs to another MPI.
     """
-    global _group
-    if launch.launched() == 1 or _group is not SINGLE_PROCESS:
+    global group
+    if group is not SINGLE_PROCESS:
         return
     how = parallel_commands().get(command)
     if command is not None and how is None:
-        raise click.UsageError(f"{command} is for one process, and {launch.launched()} were started together; start it without "
+        raise click.UsageError(f"{command} is for one process, and {parallel.launched()} were started together; start it without "
                                f"mpiexec. For several are {', '.join(parallel_commands())}")
     from minicaffe.parallel.group import Group
     from minicaffe.parallel.heartbeat import Heartbeat
-    _group = Group()
-    _group.check_equal({"the command": command})      # else ranks of different commands wait for each other
+    group = Group()
+    group.check_equal({"the command": command})      # else ranks of different commands wait for each other
     if how != "training":   # whose solver starts one that also watches the progress
-        Heartbeat(_group, timeout=0)
+        Heartbeat(group, timeout=0)
     if not os.environ.get("OMP_NUM_THREADS"):
         from minicaffe.device.threads import set_num_threads
-        set_num_threads(_group.processors())
+        set_num_threads(group.processors())
 
 
 @contextlib.contextmanager
 def one_output():
-    """Discard the block's standard output, unless this is the only process or rank 0."""
-    if _group.rank == 0:
+    """Discard the block's standard output, unless this is rank 0."""
+    if group.rank == 0:
         yield
         return
     with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
         yield
-
-
-def group():
-    """Return the Group of the processes that run this command together."""
-    return _group
-
-
-def first():
-    """Whether this process writes files and messages: it is the only one, or rank 0."""
-    return (launch.rank() if _group is SINGLE_PROCESS else _group.rank) == 0
 
 
 def report_failure(line, status):
@@ -78,16 +68,16 @@ def report_failure(line, status):
 
     An error that all ranks raise at once is printed once: rank 0 prints at once, and ends the others while they wait.
     """
-    if _group is SINGLE_PROCESS:
-        if launch.local_rank() == 0:  # no process of this machine could join a group
+    if group is SINGLE_PROCESS:
+        if parallel.local_rank() == 0:  # no process of this machine could join a group
             print_error_line(line)
         else:       # Open MPI ends all when the first one ends
             time.sleep(2)
         return status
     from minicaffe.parallel.group import abort, wait_for_root_error
-    wait_for_root_error(_group.rank)
-    print_error_line(f"{_group.name()}: {line}")
-    abort(_group.comm, status)
+    wait_for_root_error(group.rank)
+    print_error_line(f"{group.name()}: {line}")
+    abort(group.comm, status)
 
 
 def print_error_line(line):
@@ -101,13 +91,13 @@ def print_error_line(line):
 
 def map_over_ranks(count, compute):
     """Yield ``compute(i)`` for each `i` below `count`, in order. Ranks take every size-th `i`; only rank 0 gets the results."""
-    if _group is SINGLE_PROCESS:
+    if group is SINGLE_PROCESS:
         yield from map(compute, range(count))
         return
-    _group.check_equal({"the number of inputs": count})
-    for begin in range(0, count, _group.size):
-        mine = begin + _group.rank
-        results = _group.gather_to_root(compute(mine) if mine < count else None)
+    group.check_equal({"the number of inputs": count})
+    for begin in range(0, count, group.size):
+        mine = begin + group.rank
+        results = group.gather_to_root(compute(mine) if mine < count else None)
         yield from (results or ())[:count - begin]
 
 
@@ -118,7 +108,8 @@ def start_on_gpus(ids, command, arguments):
     """
     if command not in parallel_commands():
         raise click.UsageError(f"--gpu: {command} computes on one GPU, got {','.join(map(str, ids))}")
-    program = launch.mpiexec()
+    from minicaffe.parallel.launch import mpiexec
+    program = mpiexec()
     if importlib.util.find_spec("mpi4py") is None:
         raise DependencyError('mpi4py is not installed, and processes that compute together, one a GPU, need it: '
                               'pip install "minicaffe[mpi]"')
@@ -138,31 +129,31 @@ def use_gpu(ids=None, begin=None):
     one.
     """
     from minicaffe import cuda
-    ids = ids or ([] if _group is SINGLE_PROCESS else range(cuda.count()))
+    ids = ids or ([] if group is SINGLE_PROCESS else range(cuda.count()))
     # Without `ids`, use_gpu takes the current GPU, or raises if there is none.
-    cuda.use_gpu(ids[((begin or 0) + _group.local_rank) % len(ids)] if ids else begin)
+    cuda.use_gpu(ids[((begin or 0) + group.local_rank) % len(ids)] if ids else begin)
 
 
 def mpiexec_words(gpus):
     """Return the words before ``minicaffe`` that start as many processes again; [] if --gpu with `gpus` GPUs does that."""
-    return [] if _group is SINGLE_PROCESS or gpus == _group.size == _group.local_size else ["mpiexec", "-n", str(_group.size)]
+    return [] if group is SINGLE_PROCESS or gpus == group.size == group.local_size else ["mpiexec", "-n", str(group.size)]
 
 
 def lines():
     """Return lines about the ranks: their hosts, threads, and shared GPUs. All ranks must call this."""
     from minicaffe.common import caffe
     from minicaffe.device.threads import get_num_threads
-    hosts = collections.Counter(_group.hosts)
+    hosts = collections.Counter(group.hosts)
     shown = ", ".join(f"{count} on {host}" for host, count in list(hosts.items())[:MAX_HOSTS_SHOWN])
     more = f" and {len(hosts) - MAX_HOSTS_SHOWN} machines more" if len(hosts) > MAX_HOSTS_SHOWN else ""
-    threads = sorted(set(_group.gather(get_num_threads())))
+    threads = sorted(set(group.gather(get_num_threads())))
     each = f"{' to '.join(map(str, {threads[0]: 0, threads[-1]: 0}))} thread{'s' * (threads != [1])} each"
-    texts = [f"{_group.size} ranks: {shown}{more}; {each}"]
+    texts = [f"{group.size} ranks: {shown}{more}; {each}"]
     if caffe.mode == "gpu":
         from minicaffe import cuda
         index = cuda.current().index
         # Schedulers give each rank its own GPUs by this variable; each rank then counts from 0.
-        gpus = _group.gather((_group.hosts[_group.rank], os.environ.get("CUDA_VISIBLE_DEVICES"), index))
+        gpus = group.gather((group.hosts[group.rank], os.environ.get("CUDA_VISIBLE_DEVICES"), index))
         shared = {gpu: [rank for rank, its in enumerate(gpus) if its == gpu] for gpu in gpus}
         texts += [f"ranks {', '.join(map(str, ranks))} share GPU {index} of {host}" for (host, _, index), ranks in shared.items()
                  if len(ranks) > 1]

@@ -1,29 +1,35 @@
 """Listeners that record a training: JSON lines for programs, and the result for the terminal."""
 
+import contextlib
 import json
+import logging
 import math
 import os
 import shlex
 import time
 
 from minicaffe.cli import ranks
-from minicaffe.cli.log import LineWriter
 from minicaffe.cli.options import notify, output_text
 from minicaffe.errors import FileError
 from minicaffe.solver.report import images_per_iteration
 from minicaffe.solver.snapshot import complete_states
 
+logger = logging.getLogger("minicaffe.cli")
 
-class JsonLines(LineWriter):
+
+class JsonLines:
     """Writes each display (``"event": "train"``) and each test (``"event": "test"``) as one line of JSON, at once.
 
-    ``"time"`` is in seconds since 1970. Numbers that are not finite become null, since JSON cannot write them. Raises FileError if
-    the file cannot be opened.
+    ``"time"`` is in seconds since 1970. Numbers that are not finite become null, since JSON cannot write them. If the disk is full,
+    one warning says that no more is written. With `append` the lines are added to those in the file. Raises FileError if the file
+    cannot be opened.
     """
 
     def __init__(self, path, append=False):
+        self.path = path
         try:
-            super().__init__(path, "records", append)
+            # A name of a file may hold bytes that are not UTF-8.
+            self.file = open(path, "a" if append else "w", encoding="utf-8", errors="backslashreplace")
         except OSError as cause:
             raise FileError(f"cannot be written: {cause.strerror}; correct the path of --json", file=path) from cause
 
@@ -38,7 +44,22 @@ class JsonLines(LineWriter):
         self._write_event("watch", {"iteration": iteration, "samples": samples})
 
     def _write_event(self, event, record):
-        self.write(json.dumps(finite_values({"event": event, "time": round(time.time(), 3), **record}), ensure_ascii=False))
+        if self.file is None:
+            return
+        line = json.dumps(finite_values({"event": event, "time": round(time.time(), 3), **record}), ensure_ascii=False)
+        try:
+            self.file.write(line + "\n")
+            self.file.flush()
+        except OSError as cause:
+            self.close()
+            logger.warning("%s: cannot be written: %s; no more records, the training continues", self.path, cause.strerror)
+
+    def close(self):
+        """Close the file; a second call does nothing."""
+        file, self.file = self.file, None
+        with contextlib.suppress(OSError):  # buffered text that cannot be written; `_write_event` reports it
+            if file is not None:
+                file.close()
 
 
 def finite_values(value):
@@ -79,7 +100,7 @@ class Result:
         self.states.append((state_path, solver.iter, model_path))
         while self.keep and len(self.earlier) + len(self.states) > self.keep:
             state, _, model = (self.earlier or self.states).pop(0)
-            for path in (state, model) if ranks.first() else ():    # the state first: it is never without its model
+            for path in (state, model) if ranks.group.rank == 0 else ():    # the state first: it is never without its model
                 try:
                     os.remove(path)
                 except OSError as error:

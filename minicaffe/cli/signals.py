@@ -4,33 +4,29 @@ Different from Caffe (signal_handler.cpp): SIGTERM, with which systemd, Docker a
 SIGUSR1: every mpiexec forwards it and does not end its processes afterwards.
 """
 
+import contextlib
 import signal
 import time
 
 EFFECTS = ("stop", "snapshot", "none")
-
-
 SAME_INTERRUPT_SECONDS = 1.0      # seconds: a terminal and mpiexec may both send the same Ctrl-C
 
 
-class Signals:
-    """A context in which SIGINT, SIGHUP, SIGTERM and SIGUSR1 become actions of a solver: "stop", "snapshot" or "none".
+class Signals(contextlib.ExitStack):
+    """SIGINT, SIGHUP, SIGTERM and SIGUSR1 as actions of a solver, "stop", "snapshot" or "none", to the end of the ``with`` block.
 
     SIGTERM and SIGUSR1 stop; `terminated` is true after SIGTERM. Where Ctrl-C stops, a second one raises KeyboardInterrupt at once.
     """
 
     def __init__(self, sigint_effect="stop", sighup_effect="snapshot"):
+        super().__init__()
         # In order of precedence.
         self.effects = {signal.SIGTERM: "stop", signal.SIGUSR1: "stop", signal.SIGHUP: sighup_effect, signal.SIGINT: sigint_effect}
         self.terminated = False
         self.pending = set()
         self.first_interrupt = None       # time of the first Ctrl-C
-        self.old_handlers = {}
-
-    def __enter__(self):
         for number in self.effects:
-            self.old_handlers[number] = signal.signal(number, self._store_signal)
-        return self
+            self.callback(signal.signal, number, signal.signal(number, self._store_signal))
 
     def _store_signal(self, number, frame):
         self.pending.add(number)
@@ -39,10 +35,6 @@ class Signals:
                 self.first_interrupt = time.monotonic()
             elif time.monotonic() - self.first_interrupt > SAME_INTERRUPT_SECONDS:
                 raise KeyboardInterrupt
-
-    def __exit__(self, *_):
-        for number, handler in self.old_handlers.items():
-            signal.signal(number, handler)
 
     def poll(self):
         """Return the action of the first signal that came since the last call, and remove it."""

@@ -72,43 +72,37 @@ METAVARS = {
 
 
 class FieldType(options.Text):
-    """Turns an option's text into a value of `field` by the rules of a prototxt."""
-
-    def __init__(self, field):
-        self.field = field
-        self.name = METAVARS.get(field.cpp_type, "N")
-        if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
-            self.name = "|".join(field.enum_type.values_by_name)
+    """Turns an option's text into a value of the option's field by the rules of a prototxt."""
 
     def convert(self, value, param, ctx):
-        if not isinstance(value, str) or self.field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        field = param.field
+        if not isinstance(value, str) or field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
             return value
-        if not value.strip() and self.field.cpp_type != FieldDescriptor.CPPTYPE_MESSAGE:
+        is_message = field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
+        if not value.strip() and not is_message:
             self.fail(f"must have a value, {self.name}, got '{value}'", param, ctx)
-        is_message = self.field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
-        entry = f"{self.field.name} {{ {value} }}" if is_message else f"{self.field.name}: {value}"
+        entry = f"{field.name} {{ {value} }}" if is_message else f"{field.name}: {value}"
         try:
             message, _ = text.parse_text(entry, caffe_pb2.SolverParameter)
         except ConfigError as error:
             self.fail(error.message, param, ctx)
         if len(message.ListFields()) != 1:
             self.fail(f"must be one value, got {value}", param, ctx)
-        result = getattr(message, self.field.name)
-        return result[0] if is_repeated(self.field) else result
-
-
-def option_names(field_name):
-    """Return the options that set a field of SolverParameter."""
-    return OTHER_NAMES.get(field_name, ("--" + field_name.replace("_", "-"),))
+        result = getattr(message, field.name)
+        return result[0] if is_repeated(field) else result
 
 
 class FieldOption(click.Option):
     """The option of one field; its parameter is called ``field_<name>``."""
 
     def __init__(self, field):
-        kind = FieldType(field)
-        super().__init__([*option_names(field.name), f"field_{field.name}"], type=kind, metavar=kind.name,
-                         multiple=is_repeated(field), help=HELP.get(field.name))
+        self.field, kind = field, FieldType()
+        kind.name = METAVARS.get(field.cpp_type, "N")
+        if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
+            kind.name = "|".join(field.enum_type.values_by_name)
+        names = OTHER_NAMES.get(field.name, ("--" + field.name.replace("_", "-"),))
+        super().__init__([*names, f"field_{field.name}"], type=kind, metavar=kind.name, multiple=is_repeated(field),
+                         help=HELP.get(field.name))
 
 
 def given_fields(params):

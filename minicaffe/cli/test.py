@@ -20,7 +20,7 @@ logger = logging.getLogger("minicaffe.cli")
 VERSIONS = "Integral", "MaxIntegral", "11point"     # of average precision
 
 
-@click.command(cls=options.ExtensibleCommand)
+@click.command(cls=options.CaffeCommand)
 @click.argument("file", required=False)
 @click.option("--model", metavar="FILE", help="FILE, as an option like Caffe's.")
 @click.option("--weights", required=True, metavar="FILE", help="A .caffemodel, or HDF5.")
@@ -37,7 +37,7 @@ def test(file, model, weights, iterations, ap_version, json_path, force, level, 
     Processes that mpiexec started divide the batches, and the result is that of one process.
     """
     file = options.one_file(file, model, "--model", "net")
-    if ranks.first():
+    if ranks.group.rank == 0:
         options.check_outputs(json_path, force=force)
     evaluates = [each for each in click.get_current_context().command.modules if each.check_options(asked, json_path, force)]
     options.log_device()
@@ -60,7 +60,7 @@ def test(file, model, weights, iterations, ap_version, json_path, force, level, 
     records = whole.records if whole else None
     outputs, blobs = len(net.output_blobs), None if evaluation is None else [*net.output_blobs, *evaluation.blobs]
     with bars.progress() as report:
-        for i, (loss, values, counted) in enumerate(run_batches(net, iterations, ranks.group(), records=records, blobs=blobs)):
+        for i, (loss, values, counted) in enumerate(run_batches(net, iterations, ranks.group, records=records, blobs=blobs)):
             if not values and blobs:    # of a rank other than 0
                 continue
             means.add(values[:outputs], whole.share(i) if whole else 1.0, counted[:outputs], loss)
@@ -69,7 +69,7 @@ def test(file, model, weights, iterations, ap_version, json_path, force, level, 
             for record in output_records(net, values[:outputs]) if logger.isEnabledFor(logging.INFO) and not finds else ():
                 logger.info("Batch %d, %s = %g", i, record["name"], record["value"])
             report("testing", i + 1, iterations)
-    if not ranks.first():
+    if ranks.group.rank != 0:
         return
     for line in (f"Loss: {means.loss():g}", *map(options.output_text, means.records())):
         logger.info("%s", line)

@@ -34,7 +34,7 @@ WATCH_INTERVAL = 100   # iterations between those that --watch measures, where t
 effect = functools.partial(click.option, type=click.Choice(EFFECTS), show_default=True)
 
 
-@click.command(cls=options.ExtensibleCommand)
+@click.command(cls=options.CaffeCommand)
 @click.argument("file", required=False)
 @click.option("--solver", metavar="FILE", help="FILE, as an option like Caffe's.")
 @click.option("--snapshot", "state", metavar="STATE", help="Resume from this .solverstate.")
@@ -89,7 +89,7 @@ def train(ctx, **params):
     if given["warmup"] and not given["scale_lr"]:
         raise click.UsageError("--warmup raises the rate to that of --scale-lr; give --scale-lr, too")
     unused = options.given_options(RANK_OPTIONS)
-    if unused and ranks.group().size == 1:
+    if unused and ranks.group.size == 1:
         logger.warning("%s: for several processes, and this one was started alone; mpiexec -n 4 minicaffe train starts four",
                        unused)
     try:
@@ -99,7 +99,7 @@ def train(ctx, **params):
         name = (error.field or "").partition("[")[0]
         if name in fields and error.layer is None:  # the option is wrong, not the file
             error.file = error.line = error.column = None
-            error.field = solver_options.option_names(name)[0]
+            error.field = next(param.opts[0] for param in ctx.command.params if param.name == f"field_{name}")
         raise
     return run(ctx, solver, given)
 
@@ -119,7 +119,7 @@ def prepare(ctx, file, fields, given):
         upgrade.complete_prefix(param, file)
     param = upgrade.upgrade_solver(param, place.get("positions"))
     if given["resume"]:
-        found = ranks.group().broadcast_from_root(snapshot.complete_states(param.snapshot_prefix))
+        found = ranks.group.broadcast_from_root(snapshot.complete_states(param.snapshot_prefix))
         given["state"], newest, _ = found[-1] if found else (None, None, None)
         older = [f"; {state} has an older date" for state, iteration, _ in found if iteration > newest]
         none = f"there is no complete snapshot {param.snapshot_prefix}_iter_N, so the training starts at the beginning"
@@ -137,9 +137,10 @@ def prepare(ctx, file, fields, given):
         else:
             ranks.use_gpu(begin=param.device_id if param.device_id >= 0 else None)
     options.log_device()
-    suggest_tf32()
+    if caffe.mode == "gpu":
+        suggest_tf32()
     sizes = {caffe_pb2.TRAIN: given["batch_size"], caffe_pb2.TEST: given["test_batch_size"]}
-    divide_by = ranks.group().size if given["global_batch"] else 1
+    divide_by = ranks.group.size if given["global_batch"] else 1
     changes = [change for each in ctx.command.modules if (change := each.change_of_net(given, param)) is not None]
     sizes = {phase: size for phase, size in sizes.items() if size}
     place = {"own_fields": fields, "net_files": {}, **place}   # each file is read once
@@ -173,8 +174,8 @@ def suggest_tf32():
 
 def distribute(solver, given):
     """Distribute the solver over the ranks, and print batch size, rate and transport."""
-    size = ranks.group().size
-    solver.distribute(ranks.group().comm, carrier=given["carrier"], wire=given["wire"], overlap=given["overlap"],
+    size = ranks.group.size
+    solver.distribute(ranks.group.comm, carrier=given["carrier"], wire=given["wire"], overlap=given["overlap"],
                       sync_batch_norm=given["sync_batch_norm"], scale_lr=given["scale_lr"], warmup=given["warmup"] or 0,
                       timeout=given["timeout"])
     images = batch_size(solver.net)
@@ -187,12 +188,12 @@ def distribute(solver, given):
 
 def run(ctx, solver, given):
     """Train with display, signals and records, print the result, and return the exit status."""
-    if ranks.group().size > 1:
+    if ranks.group.size > 1:
         distribute(solver, given)
     param = solver.param
     read = [given["file"], given["solver"], given["state"], param.net, param.train_net, *param.test_net, *param.weights]
-    if param.snapshot_after_train:  # the solver checks it, too, but after the log is opened
-        ranks.group().run_on_root(snapshot.check_prefix, param)
+    if param.snapshot_after_train and ranks.group.rank == 0:    # the solver checks it, too, but after the log is opened
+        snapshot.check_prefix(param)
     log_path = f"{param.snapshot_prefix}.log" if param.snapshot_prefix else None
     for path, option in ((given["json_path"], "--json"), (log_path, "snapshot_prefix")):
         earlier_files.check_is_no_input(path, option, read)
@@ -203,18 +204,19 @@ def run(ctx, solver, given):
         from minicaffe.cli.display import LiveDisplay
         display = LiveDisplay()
     result = display or Result()
-    result.keep, result.resumed = given["keep"], earlier_files.is_same_training(given["state"], param.snapshot_prefix)
+    result.keep = given["keep"]
+    result.resumed = given["state"] is not None and earlier_files.is_same_training(given["state"], param.snapshot_prefix)
     solver.listeners.append(result)
-    if ranks.first() and not given["force"] and not result.resumed:
+    if ranks.group.rank == 0 and not given["force"] and not result.resumed:
         solver.listeners.append(earlier_files.EarlierSnapshots())
     overwrites = given["force"] or given["state"]   # a resumed training appends to its records and log
-    if given["json_path"] and ranks.first():
-        if not overwrites:
+    if given["json_path"] and ranks.group.rank == 0:
+        if not overwrites and os.path.isfile(given["json_path"]):
             earlier_files.keep_earlier_file(given["json_path"])
         records = JsonLines(given["json_path"], append=bool(given["state"]))
         solver.listeners.append(records)
-    if log_path and ranks.first() and not log.writes_to(log_path):
-        if not overwrites:
+    if log_path and ranks.group.rank == 0 and not earlier_files.is_same(2, log_path):     # 2> net.log
+        if not overwrites and os.path.isfile(log_path):
             earlier_files.keep_earlier_file(log_path)
         kept = log.add_log_file(log_path, append=bool(given["state"]))
         result.log_path = kept and log_path
@@ -224,12 +226,11 @@ def run(ctx, solver, given):
         interval = given["watch"] or solver.param.display or WATCH_INTERVAL
         watch = Watch(solver, interval, functools.partial(pass_samples, sinks), keep=False)
     with Signals(given["sigint_effect"], given["sighup_effect"]) as signals:
-        def action():
-            if display is not None:
-                display.tick(solver)  # here too, since a long test has no iterations
+        def draw_and_poll():
+            display.tick(solver)    # here too, since a long test has no iterations
             return signals.poll()
 
-        solver.action = action
+        solver.action = signals.poll if display is None else draw_and_poll
         solver.nan = given["nan"]
         try:
             if given["state"]:
@@ -269,7 +270,7 @@ def pass_samples(sinks, solver, iteration, samples):
 
 def resume_command(ctx, state, *options):
     """Return the command that continues from `state`, or starts a new training if that is None, with `options` besides its own."""
-    start = ranks.mpiexec_words(ctx.meta["gpus"])
+    start = ranks.mpiexec_words(ctx.meta.get("gpus", 0))
     gone = ("--snapshot=", "--weights=", "--resume") if state else ()
     gone += tuple(option.partition("=")[0] + "=" for option in options)
     arguments = [word for word in ctx.meta["arguments"] if not word.startswith(gone)]

@@ -25,13 +25,12 @@ class Registry:
     """One allocator for each place, and one device side for each CUDA place, made on first use."""
 
     def __init__(self):
-        self._providers = {}  # place type -> Provider
+        self._providers = {CPUPlace: Provider(SystemAllocator, None, None, "plain")}  # place type -> Provider
         self._allocators = {}  # place -> Allocator
         self._sides = {}  # place -> DeviceSide
         self._pool = None  # see host_pool
         self._blocks = {}  # (place, address) -> Buffer, for alloc and free
         self._lock = RLock()  # reentrant: a factory may use the allocator of another place
-        self.register(CPUPlace, SystemAllocator)
 
     def register(self, place_type, factory, side=None, streams=None, default="plain"):
         """Register the provider of memory for a kind of place; a later call replaces an earlier one.
@@ -143,8 +142,8 @@ class Registry:
 
     def _make(self, place, name):
         with self._lock:
-            provider = self._provider(place)
-            return make_allocator(name, provider.factory(place), self.stream_order(place))
+            made = self._provider(place).factory(place)
+            return made if name == "plain" else make_allocator(name, made, self.stream_order(place))
 
     def device_side(self, place):
         """Return the DeviceSide that copies to and from `place`; errors as `allocator`."""

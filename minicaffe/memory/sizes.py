@@ -49,6 +49,7 @@ def size_text(nbytes):
     return f"{value:.{0 if value >= 99.95 else 1}f} {unit}"
 
 
+@functools.cache
 def host_memory():
     """Return the bytes of memory of the machine, or of this process's container if that is less."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -66,7 +67,13 @@ def max_blob_bytes():
 
     Raises ConfigError if the environment's value is no size such as ``4000000`` or ``512MiB``.
     """
-    return _budget(os.environ.get(VARIABLE, ""))
+    text = os.environ.get(VARIABLE)
+    if not text:
+        return min(DEFAULT, host_memory())
+    try:
+        return parse_size(text)
+    except ConfigError as error:
+        raise error.at(field=VARIABLE)
 
 
 def check_bytes(nbytes, what):
@@ -75,13 +82,3 @@ def check_bytes(nbytes, what):
     if nbytes > budget:
         raise ShapeError(f"{what} would take {nbytes} bytes, the budget for one blob is {budget}; make it smaller, or if the "
                          f"file is right, set the environment variable {VARIABLE}={nbytes} or more")
-
-
-@functools.cache
-def _budget(text):
-    if text:
-        try:
-            return parse_size(text)
-        except ConfigError as error:
-            raise error.at(field=VARIABLE)
-    return min(DEFAULT, host_memory())

@@ -1,7 +1,17 @@
 """Processes that train and score together: ranks, as MPI calls them (Caffe parallel.cpp, which joined the GPUs of one machine).
 
-Only launch.py is imported, and MPI is not started, unless mpiexec started the process or the program requests it.
+Here is how the present process was started: alone, or as one of several by mpiexec, srun and the like. Other modules of this
+package are imported, and MPI is started, only if mpiexec started the process or the program requests it.
 """
+
+import os
+import re
+
+# Variables with the number of processes started together, and with the rank of each: MPICH and its kin (PMI), Open MPI and
+# Slurm (PMIx).
+SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
+LOCAL_RANKS = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 
 
 class SingleProcess:
@@ -32,3 +42,29 @@ class SingleProcess:
 
 
 SINGLE_PROCESS = SingleProcess()
+
+
+def launched():
+    """Return how many processes were started together with this one, as the environment says: 1 if it was started alone."""
+    if (size := _number(SIZES)) is not None:
+        return max(1, size)
+    # srun gives its numbers to every program; only one that PMI or PMIx serves, too, can join the others.
+    if os.environ.keys() & {"PMIX_RANK", "PMI_RANK", "PMI_FD"} and os.environ.get("SLURM_NTASKS", "").isdecimal():
+        return int(os.environ["SLURM_NTASKS"])
+    return 1
+
+
+def rank():
+    """Return the number of this process among those that were started together, as the environment says."""
+    return _number(RANKS) or 0 if launched() > 1 else 0
+
+
+def local_rank():
+    """Return its number among those of the same machine; `rank` if the environment does not have it."""
+    local = _number(LOCAL_RANKS)
+    return rank() if local is None or launched() == 1 else local
+
+
+def _number(names):
+    """Return the value of the first of some variables that is set to a number, or None."""
+    return next((int(os.environ[name]) for name in names if re.fullmatch("[0-9]{1,9}", os.environ.get(name, ""))), None)

@@ -1,50 +1,19 @@
-"""How the present process was started: alone, or as one of several by mpiexec, srun and the like; and MPI itself."""
+"""MPI itself: the program that starts processes, the module, and the communicator of those that were started together."""
 
 import faulthandler
 import os
-import re
 import shutil
 import sys
 from pathlib import Path
 
 from minicaffe.errors import ConfigError, DependencyError
+from minicaffe.parallel import launched
 
-# Variables with the number of processes started together, and with the rank of each: MPICH and its kin (PMI), Open MPI and
-# Slurm (PMIx).
-SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
-RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 SETTINGS = {        # of MPI libraries, unless the environment has them
     "MPIR_CVAR_SUPPRESS_ABORT_MESSAGE": "1",            # MPICH would add a line that says less than our own
     "OMPI_MCA_coll_libnbc_iallreduce_algorithm": "3",   # Open MPI: a ring; its tree sends all gradients 2 log2(ranks) times
 }
 MPI_START_TIMEOUT = 120      # seconds that MPI may take to start
-LOCAL_RANKS = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
-
-
-def launched():
-    """Return how many processes were started together with this one, as the environment says: 1 if it was started alone."""
-    if (size := _number(SIZES)) is not None:
-        return max(1, size)
-    # srun gives its numbers to every program; only one that PMI or PMIx serves, too, can join the others.
-    if os.environ.keys() & {"PMIX_RANK", "PMI_RANK", "PMI_FD"} and os.environ.get("SLURM_NTASKS", "").isdecimal():
-        return int(os.environ["SLURM_NTASKS"])
-    return 1
-
-
-def rank():
-    """Return the number of this process among those that were started together, as the environment says."""
-    return _number(RANKS) or 0 if launched() > 1 else 0
-
-
-def local_rank():
-    """Return its number among those of the same machine; `rank` if the environment does not have it."""
-    local = _number(LOCAL_RANKS)
-    return rank() if local is None or launched() == 1 else local
-
-
-def _number(names):
-    """Return the value of the first of some variables that is set to a number, or None."""
-    return next((int(os.environ[name]) for name in names if re.fullmatch("[0-9]{1,9}", os.environ.get(name, ""))), None)
 
 
 def mpiexec():

@@ -24,18 +24,6 @@ from minicaffe.pycaffe import settings
 log = logging.getLogger(__name__)
 
 
-def _of_transformer(name):
-    """Return the method of a net that calls the one of its Transformer, for the present shape of the input."""
-    def method(self, in_, *arguments):
-        shape = self.blobs[in_].shape
-        if in_ in self.inputs:
-            self.transformer.inputs[in_] = shape
-        return getattr(self.transformer, name)(in_, *arguments)
-
-    method.__name__, method.__doc__ = name, f"As of `minicaffe.io.Transformer.{name}`."
-    return method
-
-
 class Net(base_net.Net):
     """A network read from a prototxt, with pycaffe's methods.
 
@@ -361,10 +349,34 @@ class Net(base_net.Net):
         mean = io.read_npy(os.fspath(mean)) if isinstance(mean, (str, os.PathLike)) else np.asarray(mean)
         if mode not in ("elementwise", "channel"):
             raise ConfigError(f"must be 'elementwise' or 'channel', got {mode!r}", field="mode")
-        _of_transformer("set_mean")(self, input_, mean.mean(axis=(1, 2)) if mode == "channel" and mean.ndim == 3 else mean)
+        self._transformer_of(input_).set_mean(input_, mean.mean(axis=(1, 2)) if mode == "channel" and mean.ndim == 3 else mean)
 
-    set_input_scale, set_raw_scale, set_channel_swap, preprocess, deprocess = map(_of_transformer, (
-        "set_input_scale", "set_raw_scale", "set_channel_swap", "preprocess", "deprocess"))
+    def set_input_scale(self, in_, scale):
+        """As of `minicaffe.io.Transformer.set_input_scale`."""
+        self._transformer_of(in_).set_input_scale(in_, scale)
+
+    def set_raw_scale(self, in_, scale):
+        """As of `minicaffe.io.Transformer.set_raw_scale`."""
+        self._transformer_of(in_).set_raw_scale(in_, scale)
+
+    def set_channel_swap(self, in_, order):
+        """As of `minicaffe.io.Transformer.set_channel_swap`."""
+        self._transformer_of(in_).set_channel_swap(in_, order)
+
+    def preprocess(self, in_, data):
+        """As of `minicaffe.io.Transformer.preprocess`."""
+        return self._transformer_of(in_).preprocess(in_, data)
+
+    def deprocess(self, in_, data):
+        """As of `minicaffe.io.Transformer.deprocess`."""
+        return self._transformer_of(in_).deprocess(in_, data)
+
+    def _transformer_of(self, in_):
+        """Return `transformer`, for the present shape of the input `in_`."""
+        shape = self.blobs[in_].shape
+        if in_ in self.inputs:
+            self.transformer.inputs[in_] = shape
+        return self.transformer
 
 
 def set_phase_test():

@@ -18,16 +18,14 @@ from minicaffe.proto import caffe_pb2
 from minicaffe.proto.fields import Fields, lines_of
 
 LAYER_FIELDS = caffe_pb2.LayerParameter.DESCRIPTOR.fields_by_name
+# Type: name of the LayerParameter field that holds its own message.
+_own_message = {field.message_type.name.removesuffix("Parameter"): name
+                for name, field in LAYER_FIELDS.items() if name.endswith("_param")}
 
 
 def param_name_dict():
     """Return the stem of the LayerParameter field for the stem of each message: ``InnerProduct``: ``inner_product``."""
-    return {field.message_type.name.removesuffix("Parameter"): name.removesuffix("_param")
-            for name, field in LAYER_FIELDS.items() if name.endswith("_param")}
-
-
-# Type: name of the LayerParameter field that holds its own message.
-_own_message = {kind: f"{stem}_param" for kind, stem in param_name_dict().items()}
+    return {kind: name.removesuffix("_param") for kind, name in _own_message.items()}
 
 
 def to_proto(*tops):

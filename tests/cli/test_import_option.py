@@ -95,7 +95,7 @@ def test_each_command_builds_it(folder):
 
 def test_every_command_that_reads_a_net_has_it():
     for name in app.commands():
-        command = app.find_command(name)
+        command = app.minicaffe.get_command(None, name)
         names = {option for param in command.params for option in param.opts}
         assert ("--import" in names) == ("--untrusted" in names), name
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -10,8 +11,10 @@ from minicaffe import cuda
 from minicaffe.cli import options, ranks
 from minicaffe.cli.records import Result
 from minicaffe.cli.train import train
+from minicaffe.common import caffe
 from minicaffe.engines import engine
 from minicaffe.errors import DeviceError
+from minicaffe.solver.report import run_batches
 
 TRAIN, TEST = (importlib.import_module(f"minicaffe.cli.{name}") for name in ("train", "test"))
 
@@ -20,8 +23,18 @@ TRAIN, TEST = (importlib.import_module(f"minicaffe.cli.{name}") for name in ("tr
 def group(monkeypatch):
     """A function that makes this process rank `rank` of `size` on one machine."""
     def make(rank, size=4):
-        monkeypatch.setattr(ranks, "_group", SimpleNamespace(rank=rank, local_rank=rank, size=size))
+        monkeypatch.setattr(ranks, "group", SimpleNamespace(rank=rank, local_rank=rank, size=size))
     return make
+
+
+@pytest.fixture
+def logger():
+    """The logger of minicaffe, which a command changes."""
+    logger = logging.getLogger("minicaffe")
+    before = logger.level, list(logger.handlers), logger.propagate
+    yield logger
+    logger.handlers[:], logger.propagate = before[1:]
+    logger.setLevel(before[0])
 
 
 @pytest.mark.parametrize("rank, ids, begin, count, wanted", [
@@ -55,25 +68,41 @@ def test_several_gpus_start_processes_once(group, monkeypatch, text, size, start
     monkeypatch.setattr(ranks, "use_gpu", calls.append)
     group(0, size)
     context = SimpleNamespace(meta={"arguments": ["a"]}, info_name="extract-features")
-    options._use_gpu(context, None, text)
+    options._use_gpu(context, text)
     ids = [1] if text == "1" else [0, 1]
     assert calls == [(ids, "extract_features", ["a"])] * started + [ids]
     assert (context.meta["device"], context.meta["gpus"]) == ("gpu", len(ids))
 
 
-@pytest.mark.parametrize("value, applied", [(None, []), (False, []), (True, [True])])
-def test_an_option_that_is_not_given_sets_nothing(monkeypatch, value, applied):
+@pytest.mark.parametrize("words, applied", [([], []), (["--exact"], [True])])
+def test_an_option_that_is_not_given_sets_nothing(logger, monkeypatch, words, applied):
     """The environment variable of the option stays in effect."""
     found = []
     monkeypatch.setattr(engine, "set_exact", found.append)
-    options._apply(None, SimpleNamespace(name="exact"), value)
-    assert found == applied
+    context = train.make_context("train", ["f", *words])
+    assert found == applied and context.meta["exact"] == bool(words) and "exact" not in context.params
 
 
-def test_a_completion_calls_no_callbacks_and_leaves_them():
-    callbacks = [param.callback for param in train.params]
-    context = train.make_context("train", ["--gpu", "7", "--quiet"], resilient_parsing=True)
-    assert "gpus" not in context.meta and [param.callback for param in train.params] == callbacks
+@pytest.mark.parametrize("words, wanted", [([], False), (["--allow-python-layers"], True)])
+def test_modules_of_a_file_run_only_if_allowed(logger, monkeypatch, words, wanted):
+    """Not those of the working directory, either, which a program's net may name."""
+    monkeypatch.setattr(caffe, "allow_python_layers", None)
+    train.make_context("train", ["f", *words])
+    assert caffe.allow_python_layers is wanted
+
+
+def test_the_device_is_chosen_before_its_allocator(logger, monkeypatch):
+    """In whatever order the options are given."""
+    done = []
+    for name in ("device", "gpu", "allocator"):
+        monkeypatch.setitem(options.SETTINGS, name, lambda ctx, value, name=name: done.append(name))
+    train.make_context("train", ["--allocator=plain", "--gpu=0", "--device=sim", "f"])
+    assert done == ["device", "gpu", "allocator"]
+
+
+def test_a_completion_sets_nothing(monkeypatch):
+    monkeypatch.setattr(options, "apply_settings", lambda ctx: pytest.fail("sets options"))
+    train.make_context("train", ["--gpu", "7", "--quiet"], resilient_parsing=True)
 
 
 def test_a_text_is_completed_as_a_file_or_a_choice():
@@ -110,23 +139,13 @@ def test_rates_of_several_processes(folder, minicaffe, words, error):
     assert error is None or error in found
 
 
-def test_the_first_rank(group, monkeypatch):
-    """Where no group could be joined, the launcher's variables say which process prints."""
-    monkeypatch.setattr(ranks.launch, "rank", lambda: 3)
-    assert not ranks.first()
-    for rank in (0, 1):
-        group(rank)
-        assert ranks.first() == (rank == 0)
-
-
 @pytest.mark.parametrize("rank, quiet, wanted", [(0, False, (False, "")), (0, True, (True, "")), (2, False, (True, "[rank 2] "))])
 def test_the_log_of_a_rank(group, monkeypatch, rank, quiet, wanted):
     """Only warnings of other ranks than the first are shown, with their number."""
     found = []
     monkeypatch.setattr(options.log, "start", lambda quiet, verbose, prefix: found.append((quiet, prefix)))
     group(rank)
-    context = SimpleNamespace(meta={})
-    options._start_log(context, None, quiet)
+    context = train.make_context("train", ["f", *["--quiet"] * quiet])
     assert found == [wanted] and context.meta["quiet"] == wanted[0]
 
 
@@ -158,7 +177,7 @@ def test_solver_file_without_a_device(folder, minicaffe, monkeypatch):
 def test_what_several_processes_train_with(group, monkeypatch, given, images, mode, wanted):
     lines, calls = [], []
     group(0)
-    ranks.group().comm = "comm"
+    ranks.group.comm = "comm"
     given = dict.fromkeys(TRAIN.RANK_OPTIONS) | given
     solver = SimpleNamespace(net=None, rate_scale=4.0, carrier="nccl", distribute=lambda comm, **named: calls.append((comm, named)))
     monkeypatch.setattr(TRAIN, "batch_size", lambda net: images)
@@ -180,7 +199,7 @@ def test_lines_about_ranks(group, monkeypatch, hosts, gpus, threads, wanted):
     """Each with its hosts; ranks with GPUs of their own by CUDA_VISIBLE_DEVICES share none."""
     gathered = [threads, gpus]
     group(0, len(hosts))
-    ranks.group().hosts, ranks.group().gather = list(hosts), lambda value: gathered.pop(0)
+    ranks.group.hosts, ranks.group.gather = list(hosts), lambda value: gathered.pop(0)
     monkeypatch.setattr("minicaffe.common.caffe", SimpleNamespace(mode="gpu" if gpus else "cpu"))
     monkeypatch.setattr(cuda, "current", lambda: SimpleNamespace(index=0))
     assert ranks.lines() == wanted
@@ -224,12 +243,13 @@ def test_a_net_is_shown_apart_from_the_result(folder, minicaffe):
     assert "# net.prototxt is a net; it is trained by this solver:\n" in minicaffe.messages
 
 
-def test_a_test_prints_on_the_first_rank_alone(folder, minicaffe, monkeypatch):
+def test_a_test_prints_on_the_first_rank_alone(group, folder, minicaffe, monkeypatch):
     minicaffe("train", "solver.prototxt", "--max-iter=1")
     reported = []
     monkeypatch.setattr(TEST.bars, "progress", lambda: contextlib.nullcontext(lambda *given: reported.append(given)))
+    monkeypatch.setattr(TEST, "run_batches", lambda net, batches, group, **named: run_batches(net, batches, **named))
     for first in (True, False):
-        monkeypatch.setattr(ranks, "first", lambda first=first: first)
+        group(0 if first else 1, size=1)
         assert minicaffe("test", "net.prototxt", "--weights=tiny_iter_1.caffemodel", "--iterations=3").startswith("Loss: ") == first
         assert ("Use " in minicaffe.log) == first
         assert reported == [("testing", i, 3) for i in (1, 2, 3)]
@@ -240,7 +260,7 @@ def test_output_before_mpiexec_is_not_lost(monkeypatch):
     """The process becomes mpiexec, which keeps the environment and drops what Python has not written yet."""
     done = []
     stream = SimpleNamespace(flush=lambda: done.append("flush"))
-    monkeypatch.setattr(ranks.launch, "mpiexec", lambda: "/bin/mpiexec")
+    monkeypatch.setattr("minicaffe.parallel.launch.mpiexec", lambda: "/bin/mpiexec")
     monkeypatch.setattr(ranks.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(ranks, "os", SimpleNamespace(environ={}, execv=lambda program, words: done.append((program, words))))
     monkeypatch.setattr(ranks, "sys", SimpleNamespace(stdout=stream, stderr=stream, executable="python"))
@@ -255,5 +275,5 @@ def test_the_words_that_start_as_many_processes_again(group, size, local_size, g
     """The option --gpu starts processes on one machine."""
     if size > 1:
         group(0, size)
-        ranks.group().local_size = local_size
+        ranks.group.local_size = local_size
     assert ranks.mpiexec_words(gpus) == wanted

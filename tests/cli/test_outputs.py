@@ -219,7 +219,7 @@ def test_names_of_what_is_kept():
                        ("n.solverstate", "n.3.solverstate")):
         assert earlier_files.numbered(path, 3) == name
     assert earlier_files.is_same_training("a/n_iter_5.solverstate", "a/n") and earlier_files.is_same_training("./a/n_iter_5.solverstate.h5", "a/n")
-    for state in (None, "a/n_iter_5.1.solverstate", "n_iter_5.solverstate", "a/n_iter_5.caffemodel", "a/m_iter_5.solverstate"):
+    for state in ("a/n_iter_5.1.solverstate", "n_iter_5.solverstate", "a/n_iter_5.caffemodel", "a/m_iter_5.solverstate"):
         assert not earlier_files.is_same_training(state, "a/n")
 
 

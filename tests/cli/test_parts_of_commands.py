@@ -18,7 +18,7 @@ import pytest
 from minicaffe.addons.workflows import finetune
 from minicaffe.addons.workflows.class_weights import inverse_frequencies
 from minicaffe.addons.workflows.wrong_pictures import _safe, picture_source
-from minicaffe.cli import earlier_files, log, plot, ranks, records, show, signals, summary, training_file
+from minicaffe.cli import earlier_files, log, main, plot, ranks, records, show, signals, summary, training_file
 from minicaffe.cli.app import command_first, command_of, commands, explain
 from minicaffe.cli.bars import progress
 from minicaffe.cli.options import normalize_arguments
@@ -78,38 +78,51 @@ def test_a_line_of_glog():
         assert re.fullmatch(letter + r"111[45] \d\d:\d\d:\d\d\.000123 +\d+ solver\.py:237\] a line", log.GlogFormatter().format(record(level)))
 
 
-def test_details_are_those_of_building_and_compiling(capsys):
+@pytest.fixture
+def logger():
+    """The logger of minicaffe, which the test changes."""
+    logger = logging.getLogger("minicaffe")
+    before = logger.level, list(logger.handlers), logger.propagate, [handler.level for handler in logger.handlers]
+    yield logger
+    logger.handlers[:], logger.propagate = before[1:3]
+    for handler, level in zip(logger.handlers, before[3], strict=True):
+        handler.setLevel(level)
+    logger.setLevel(before[0])
+
+
+def test_details_are_those_of_building_and_compiling(logger, capsys):
     """Warnings of these are shown always."""
     for details in (True, False):
-        handler = log.StderrHandler(details)
+        log.start(verbose=details, prefix="> ")
         for name in ("minicaffe.net.build", "minicaffe.cuda.compile", "minicaffe.net"):
             for level in (logging.INFO, logging.WARNING):
-                handler.handle(record(level, name, f"{name} {level}"))
-        wanted = [f"{name} {level}" for name in ("minicaffe.net.build", "minicaffe.cuda.compile", "minicaffe.net") for level in (20, 30)
+                logger.handle(record(level, name, f"{name} {level}"))
+        wanted = [f"> {name} {level}" for name in ("minicaffe.net.build", "minicaffe.cuda.compile", "minicaffe.net") for level in (20, 30)
                   if details or level == 30 or name == "minicaffe.net"]
         assert capsys.readouterr().err.splitlines() == wanted
 
 
-def test_a_file_of_the_log_leaves_standard_error_as_it_was(tmp_path, capsys):
-    logger = logging.getLogger("minicaffe")
-    before = logger.level, list(logger.handlers), logger.propagate, [handler.level for handler in logger.handlers]
-    try:
-        for quiet, verbose, shown in ((True, False, ["W"]), (False, True, ["D", "I", "W"]), (False, False, ["I", "W"])):
-            log.start(quiet, verbose)
-            logger.handlers[0].setFormatter(logging.Formatter("%(message)s"))
-            handler = log.add_log_file(tmp_path / "log", False)
-            for level, text in ((logging.DEBUG, "D"), (logging.INFO, "I"), (logging.WARNING, "W")):
-                logger.log(level, text)
-            log.remove_log_file(handler)
-            log.remove_log_file(handler)
-            handler.stream.write("after it was closed")
-            assert capsys.readouterr().err.split() == shown
-            assert [line[-1] for line in open(tmp_path / "log").read().split("\n")[:-1]] == (["D"] if verbose else []) + ["I", "W"]
-    finally:
-        logger.level, logger.handlers[:], logger.propagate = before[:3]
-        for handler, level in zip(logger.handlers, before[3], strict=True):
-            handler.setLevel(level)
-        logger.setLevel(before[0])
+def test_a_file_of_the_log_leaves_standard_error_as_it_was(logger, tmp_path, capsys):
+    for quiet, verbose, shown in ((True, False, ["W"]), (False, True, ["D", "I", "W"]), (False, False, ["I", "W"])):
+        log.start(quiet, verbose)
+        logger.handlers[0].setFormatter(logging.Formatter("%(message)s"))
+        handler = log.add_log_file(tmp_path / "log", False)
+        for level, text in ((logging.DEBUG, "D"), (logging.INFO, "I"), (logging.WARNING, "W")):
+            logger.log(level, text)
+        log.remove_log_file(handler)
+        log.remove_log_file(handler)
+        assert capsys.readouterr().err.split() == shown
+        assert [line[-1] for line in open(tmp_path / "log").read().split("\n")[:-1]] == (["D"] if verbose else []) + ["I", "W"]
+
+
+def test_a_full_disk_ends_the_log_with_one_warning(logger, capsys):
+    """Errors of a line's own arguments are not taken for it."""
+    log.start(prefix="> ")
+    handler = log.add_log_file("/dev/full", True)
+    for number in range(3):
+        logger.info("line %d", number)
+    warning = "> /dev/full: cannot be written: No space left on device; no more log, the training continues"
+    assert capsys.readouterr().err.splitlines() == ["> line 0", warning, "> line 1", "> line 2"] and handler not in logger.handlers
 
 
 # ---- words of the command line
@@ -179,7 +192,7 @@ def test_inputs_are_shared_among_ranks(count, size, monkeypatch):
 
     for rank in range(size):
         group, done = FakeGroup(rank, size, square, count), []
-        monkeypatch.setattr(ranks, "_group", group)
+        monkeypatch.setattr(ranks, "group", group)
 
         def compute(i):
             done.append(i)  # noqa: B023 (called within the loop's turn)
@@ -194,8 +207,8 @@ def test_inputs_are_shared_among_ranks(count, size, monkeypatch):
 def test_joining_the_processes_of_a_command(command, threads, monkeypatch):
     """A solver starts its own heartbeat. Threads that the user has set stay."""
     group, made = FakeGroup(0, 2), []
-    monkeypatch.setattr(ranks, "_group", ranks.SINGLE_PROCESS)
-    monkeypatch.setattr(ranks.launch, "launched", lambda: 2)
+    monkeypatch.setattr(ranks, "group", ranks.SINGLE_PROCESS)
+    monkeypatch.setattr(ranks.parallel, "launched", lambda: 2)
     monkeypatch.setattr("minicaffe.parallel.group.Group", lambda: group)
     monkeypatch.setattr("minicaffe.parallel.heartbeat.Heartbeat", lambda *arguments, **options: made.append((arguments, options)))
     monkeypatch.setattr("minicaffe.device.threads.set_num_threads", made.append)
@@ -203,36 +216,35 @@ def test_joining_the_processes_of_a_command(command, threads, monkeypatch):
     if threads:
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
     ranks.init_process_group(command)
-    assert ranks.group() is group and group.calls == [{"the command": command}]
+    assert ranks.group is group and group.calls == [{"the command": command}]
     assert made == [((group,), {"timeout": 0})] * (command not in ("train", "trace")) + [3] * (threads is None)
     ranks.init_process_group(command)     # has joined
     assert len(group.calls) == 1
 
 
-def test_a_command_for_one_process_joins_none(monkeypatch):
-    monkeypatch.setattr(ranks, "_group", ranks.SINGLE_PROCESS)
-    for started, command in ((1, "draw"), (1, "train")):
-        monkeypatch.setattr(ranks.launch, "launched", lambda: started)  # noqa: B023
-        ranks.init_process_group(command)
-        assert ranks.group() is ranks.SINGLE_PROCESS
-    monkeypatch.setattr(ranks.launch, "launched", lambda: 2)
+def test_a_command_for_one_process_joins_none(monkeypatch, capsys):
+    monkeypatch.setattr(ranks, "group", ranks.SINGLE_PROCESS)
+    monkeypatch.setattr(ranks.parallel, "launched", lambda: 2)
     with pytest.raises(click.UsageError, match="draw is for one process, and 2 were started together"):
         ranks.init_process_group("draw")
-    assert ranks.group() is ranks.SINGLE_PROCESS
+    assert ranks.group is ranks.SINGLE_PROCESS
+    monkeypatch.setattr(ranks.parallel, "launched", lambda: 1)
+    monkeypatch.setattr(ranks, "init_process_group", lambda command: pytest.fail("joined"))
+    assert main(["train", "--help"]) == 0
 
 
 def test_a_rank_that_fails_waits_for_the_first_ones_line_and_ends_all(monkeypatch, capsys):
     calls = []
-    monkeypatch.setattr(ranks, "_group", FakeGroup(1, 2))
+    monkeypatch.setattr(ranks, "group", FakeGroup(1, 2))
     monkeypatch.setattr("minicaffe.parallel.group.wait_for_root_error", lambda rank: calls.append(("wait", rank, capsys.readouterr().err)))
     monkeypatch.setattr("minicaffe.parallel.group.abort", lambda comm, status: calls.append((comm, status, capsys.readouterr().err)))
     ranks.report_failure("broken", 2)
     assert calls == [("wait", 1, ""), ("comm", 2, "minicaffe: rank 1 of 2: broken\n")]
-    monkeypatch.setattr(ranks, "_group", ranks.SINGLE_PROCESS)
+    monkeypatch.setattr(ranks, "group", ranks.SINGLE_PROCESS)
     slept = []
     monkeypatch.setattr(ranks.time, "sleep", slept.append)
     for local, err in ((0, "minicaffe: broken\n"), (1, "")):     # before they have joined, one of a machine says it
-        monkeypatch.setattr(ranks.launch, "local_rank", lambda: local)  # noqa: B023
+        monkeypatch.setattr(ranks.parallel, "local_rank", lambda: local)  # noqa: B023
         assert ranks.report_failure("broken", 2) == 2 and capsys.readouterr().err == err
     assert len(slept) == 1
 
@@ -406,7 +418,7 @@ def test_snapshots_of_earlier_trainings_are_kept(seed, tmp_path, monkeypatch, ca
 
 def test_the_state_of_the_same_training(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for state, prefix, same in (("a_iter_5.solverstate", "a", True), ("./a_iter_5.solverstate.h5", str(tmp_path / "a"), True), (None, "a", False),
+    for state, prefix, same in (("a_iter_5.solverstate", "a", True), ("./a_iter_5.solverstate.h5", str(tmp_path / "a"), True),
                                 ("a_iter_5.1.solverstate", "a", False), ("ab_iter_5.solverstate", "a", False), ("a_iter_5.solverstate", "b", False),
                                 ("a+b_iter_5.solverstate", "a+b", True), ("sub/a_iter_5.solverstate", "a", False)):
         assert earlier_files.is_same_training(state, prefix) is same
@@ -474,30 +486,24 @@ def test_scales_of_panels(monkeypatch, tmp_path, minicaffe):
 
 
 @pytest.mark.parametrize("verbose", [True, False])
-def test_the_level_of_the_environment_hides_lines_here_alone(verbose, monkeypatch, tmp_path, capsys):
+def test_the_level_of_the_environment_hides_lines_here_alone(logger, verbose, monkeypatch, tmp_path, capsys):
     """Also with --verbose; a file of the log has them."""
-    logger = logging.getLogger("minicaffe")
-    before = logger.level, list(logger.handlers), logger.propagate
     monkeypatch.setenv("GLOG_minloglevel", "2")
-    try:
-        log.start(verbose=verbose)
-        handler = log.add_log_file(tmp_path / "log", False)
-        for level in (logging.INFO, logging.WARNING, logging.ERROR):
-            logger.log(level, f"level {level}")
-        log.remove_log_file(handler)
-        assert [line[-8:] for line in capsys.readouterr().err.splitlines()] == ["level 40"]
-        assert [line[-8:] for line in open(tmp_path / "log").read().splitlines()] == ["level 20", "level 30", "level 40"]
-    finally:
-        logger.level, logger.handlers[:], logger.propagate = before
-        logger.setLevel(before[0])
+    log.start(verbose=verbose)
+    handler = log.add_log_file(tmp_path / "log", False)
+    for level in (logging.INFO, logging.WARNING, logging.ERROR):
+        logger.log(level, f"level {level}")
+    log.remove_log_file(handler)
+    assert [line[-8:] for line in capsys.readouterr().err.splitlines()] == ["level 40"]
+    assert [line[-8:] for line in open(tmp_path / "log").read().splitlines()] == ["level 20", "level 30", "level 40"]
 
 
-def test_lines_with_names_that_are_not_utf8(tmp_path):
+def test_lines_with_names_that_are_not_utf8(logger, tmp_path):
     """A training that was resumed from a state of such a name failed when its log named the state."""
-    file = log.LineWriter(tmp_path / "log", "log")
-    file.write(os.fsdecode(b"Resuming from a\xff.solverstate"))
-    file.close()
-    assert open(tmp_path / "log").read() == "Resuming from a\\udcff.solverstate\n"
+    handler = log.add_log_file(tmp_path / "log", False)
+    handler.handle(record(text="Resuming from " + os.fsdecode(b"a\xff.solverstate")))
+    log.remove_log_file(handler)
+    assert open(tmp_path / "log").read().endswith("] Resuming from a\\udcff.solverstate\n")
 
 
 def test_nets_in_files_whose_names_are_not_utf8(minicaffe, tmp_path):

@@ -164,9 +164,9 @@ KINDS = {"TEXT": ("word", "word"), "true|false": ("true", True), "NUMBER": ("-0.
 @pytest.mark.parametrize("field", list(solver_options.FIELDS), ids=lambda field: field.name)
 def test_every_field_has_an_option_that_sets_it(field):
     assert field.name in solver_options.HELP
-    kind = solver_options.FieldType(field)
+    kind = solver_options.FieldOption(field).type
     text, value = VALUES.get(field.name) or KINDS.get(kind.name) or ("", None)
-    option = solver_options.option_names(field.name)[0]
+    option = solver_options.FieldOption(field).opts[0]
     arguments = ["f", option, text] + ([option, text] if solver_options.is_repeated(field) else [])
     for spelling in (option, "-" + option.strip("-").replace("-", "_")):
         arguments[1] = spelling
@@ -257,10 +257,10 @@ def test_a_net_without_batches_is_divided_by_one(folder):
     ("solver_mode", "", "must have a value, CPU|GPU, got ''"), ("max_iter", "1 max_iter: 2", None), ("net", "", ""), ("net_param", "", "")])
 def test_values_of_fields_that_are_none(name, text, message):
     """An empty text is a value of a string and of a message alone."""
-    kind = solver_options.FieldType(caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name[name])
+    option = solver_options.FieldOption(caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name[name])
     if message == "":
-        assert kind.convert(text, None, None) == ("" if name == "net" else caffe_pb2.NetParameter())
+        assert option.type.convert(text, option, None) == ("" if name == "net" else caffe_pb2.NetParameter())
     else:
         with pytest.raises(click.BadParameter) as caught:
-            kind.convert(text, None, None)
+            option.type.convert(text, option, None)
         assert message is None or caught.value.message == message

@@ -175,7 +175,7 @@ def test_what_is_wrong_on_all_ranks_is_said_once(folder):
 
 def test_what_is_wrong_on_one_rank_ends_all(folder):
     """Before it has a net: the others wait for it in distribute."""
-    program = ("import sys\nfrom minicaffe.cli import main\nfrom minicaffe.parallel.launch import rank\n"
+    program = ("import sys\nfrom minicaffe.cli import main\nfrom minicaffe.parallel import rank\n"
                "sys.exit(main(['train', 'solver.prototxt', '--quiet', *['--max-iter=x'] * rank()]))")
     process = ranks.start(2, "-c", program, folder=folder)
     _, errors = ranks.finish(process)
@@ -192,7 +192,7 @@ def test_scoring_says_who_takes_part(folder, trained):
 
 
 def test_ranks_with_different_commands_end(folder):
-    program = "import sys\nfrom minicaffe.cli import main\nfrom minicaffe.parallel.launch import rank\nsys.exit(main([['train', 'test'][rank()], 'x']))"
+    program = "import sys\nfrom minicaffe.cli import main\nfrom minicaffe.parallel import rank\nsys.exit(main([['train', 'test'][rank()], 'x']))"
     process = ranks.start(2, "-c", program, folder=folder)
     _, errors = ranks.finish(process)
     assert process.returncode != 0
@@ -291,9 +291,9 @@ def test_a_rank_takes_the_gpu_of_its_place_on_the_machine(monkeypatch, ids, begi
     taken = []
     monkeypatch.setattr(cuda, "count", lambda: count, raising=False)
     monkeypatch.setattr(cuda, "use_gpu", taken.append, raising=False)
-    monkeypatch.setattr(cli_ranks, "_group", fake_group(rank, 8))
+    monkeypatch.setattr(cli_ranks, "group", fake_group(rank, 8))
     cli_ranks.use_gpu(ids, begin)
-    monkeypatch.setattr(cli_ranks, "_group", cli_ranks.SINGLE_PROCESS)
+    monkeypatch.setattr(cli_ranks, "group", cli_ranks.SINGLE_PROCESS)
     cli_ranks.use_gpu([4, 5])
     cli_ranks.use_gpu()
     assert taken == [used, 4, None]
@@ -303,7 +303,7 @@ def test_who_shares_a_gpu_is_said(monkeypatch):
     replies = [[2, 2, 1, 2], [("a", None, 0), ("a", None, 0), ("b", "0", 0), ("b", "1", 0)]]
     group = fake_group(0, 4)
     group.hosts, group.gather = ["a", "a", "b", "b"], lambda value: replies.pop(0)
-    monkeypatch.setattr(cli_ranks, "_group", group)
+    monkeypatch.setattr(cli_ranks, "group", group)
     monkeypatch.setattr("minicaffe.common.Caffe.mode", "gpu", raising=False)
     monkeypatch.setattr(cuda, "current", lambda: types.SimpleNamespace(index=0), raising=False)
     assert cli_ranks.lines() == ["4 ranks: 2 on a, 2 on b; 1 to 2 threads each", "ranks 0, 1 share GPU 0 of a"]
@@ -324,7 +324,7 @@ def test_processors_are_divided_among_the_ranks_that_may_use_them(monkeypatch, m
 
 def test_the_command_that_goes_on_starts_as_many_processes(monkeypatch):
     assert cli_ranks.mpiexec_words(0) == []
-    monkeypatch.setattr(cli_ranks, "_group", fake_group(0, 4))
+    monkeypatch.setattr(cli_ranks, "group", fake_group(0, 4))
     assert cli_ranks.mpiexec_words(1) == ["mpiexec", "-n", "4"]
     assert cli_ranks.mpiexec_words(4) == []     # --gpu 0,1,2,3 starts them
 
@@ -362,12 +362,12 @@ def test_without_mpi4py_the_error_names_the_extra_once_a_machine(tmp_path):
 def test_threads_stay_where_the_environment_says(monkeypatch):
     """`join` with a group of two that share the processors."""
     before = get_num_threads()
-    monkeypatch.setattr(cli_ranks.launch, "launched", lambda: 2)
+    monkeypatch.setattr(cli_ranks.parallel, "launched", lambda: 2)
     monkeypatch.setattr("minicaffe.parallel.group.Group", lambda: fake_group(0, 2, processors=lambda: 7))
     try:
         for threads, expected in (("3", before), ("", 7)):
             monkeypatch.setenv("OMP_NUM_THREADS", threads)
-            monkeypatch.setattr(cli_ranks, "_group", cli_ranks.SINGLE_PROCESS)
+            monkeypatch.setattr(cli_ranks, "group", cli_ranks.SINGLE_PROCESS)
             cli_ranks.init_process_group("train")
             assert get_num_threads() == expected
     finally:

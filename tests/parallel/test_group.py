@@ -11,12 +11,12 @@ import pytest
 import ranks
 from fake_mpi import Job
 
+from minicaffe import parallel
 from minicaffe.errors import ConfigError, NotFiniteError
+from minicaffe.parallel import LOCAL_RANKS, RANKS, SIZES, heartbeat, launch, launched
 from minicaffe.parallel import group as groups
-from minicaffe.parallel import heartbeat, launch
 from minicaffe.parallel.group import Group
 from minicaffe.parallel.heartbeat import Heartbeat
-from minicaffe.parallel.launch import LOCAL_RANKS, RANKS, SIZES, launched
 
 
 def meet():
@@ -95,13 +95,13 @@ def test_the_place_of_a_process_among_those_started_together(monkeypatch, enviro
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert (launch.rank(), launch.local_rank()) == numbers
+    assert (parallel.rank(), parallel.local_rank()) == numbers
 
 
 def test_a_process_that_ended_before_mpi_started_ends_the_others():
     if ranks.open_mpi():
         pytest.skip("Open MPI ends all itself then, and on a busy machine its mpiexec sometimes hangs after that (PMIX_ERR_UNREACH)")
-    program = ("import sys; from minicaffe.parallel import launch; launch.MPI_START_TIMEOUT = 3; launch.rank() and sys.exit(3); launch.mpi()")
+    program = ("import sys; from minicaffe.parallel import launch, rank; launch.MPI_START_TIMEOUT = 3; rank() and sys.exit(3); launch.mpi()")
     process = ranks.start(2, "-c", program)
     _, errors = ranks.finish(process)
     assert process.returncode != 0

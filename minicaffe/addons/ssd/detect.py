@@ -42,7 +42,7 @@ def detect(inputs, out, force, labels, threshold, ext, **given):
     pictures.
     """
     pictures = picture_paths(inputs, ext)
-    targets = drawing_paths(pictures, out, force) if ranks.first() else {}
+    targets = drawing_paths(pictures, out, force) if ranks.group.rank == 0 else {}
     select_pretrained(given)
     net, training = open_net(given)
     detection_output = next((node for node in net.nodes if node.type == "DetectionOutput"), None)
@@ -144,7 +144,7 @@ def find_boxes(net, pictures, names, threshold, out, targets):
             if not done:
                 raise ConfigError(f"OpenCV writes no pictures of the format of {targets[path]}", field="--out")
             write_bytes(targets[path], content.tobytes())
-    if not ranks.first():
+    if ranks.group.rank != 0:
         return
     if left_out:
         options.notify(f"{left_out} box{'es' * (left_out != 1)} of scores below {threshold:g} left out; --threshold shows more")

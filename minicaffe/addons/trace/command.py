@@ -30,15 +30,15 @@ def trace(file, iterations, phase, batch_size, in_full, force, level, stage, **p
     shown, with the transfers of gradients.
     """
     options.log_device()
-    if ranks.first():
+    if ranks.group.rank == 0:
         options.check_outputs(*paths.values(), force=force)     # now rather than when all has run
     with options.suggests_data_command():
         if phase.upper() == "TEST":
             target = make_net(file, level, stage, batch_size)
         else:
             target = make_solver(file, level, stage, batch_size)
-            if ranks.group().size > 1:
-                target.distribute(ranks.group().comm)
+            if ranks.group.size > 1:
+                target.distribute(ranks.group.comm)
                 target.step(1)
                 options.notify("the record begins with the second iteration: in the first ranks agree on the order of gradients")
         recorder = Recorder(target)
@@ -48,7 +48,7 @@ def trace(file, iterations, phase, batch_size, in_full, force, level, stage, **p
         finally:
             recorder.stop()
             made = recorder.trace()
-            if ranks.first():
+            if ranks.group.rank == 0:
                 show(made, paths, in_full)
 
 

@@ -76,9 +76,9 @@ class ClassWeights:
                               **place)
         label, ignored = first.param.bottom[1], deploy.ignored(first.param.loss_param)
         with located(field=OPTION):
-            weights, text = ranks.group().run_on_root(self._weights, layers, label, classes[0], ignored)
-        ranks.group().run_on_root(self._write, path, weights)
-        if not ranks.first():
+            weights, text = ranks.group.run_on_root(self._weights, layers, label, classes[0], ignored)
+        ranks.group.run_on_root(self._write, path, weights)
+        if ranks.group.rank != 0:
             self._write(path, weights)      # on a machine that does not share the folder
         for layer in losses:
             _replace(layer.param, path)
@@ -123,7 +123,7 @@ class ClassWeights:
                     return
             except Error:
                 pass    # another file, which is replaced
-            if self.keep and ranks.first():
+            if self.keep and ranks.group.rank == 0:
                 earlier_files.keep_earlier_file(path)
         write_mean(path, matrix[None])
 

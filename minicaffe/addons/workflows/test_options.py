@@ -32,7 +32,7 @@ def check_options(asked, json_path, force):
             raise click.UsageError(f"--{name.replace('_', '-')} is for {', '.join(EVALUATIONS.values())}; give one of them")
     if asked["wrong_limit"] is not None and not asked["wrong"]:
         raise click.UsageError("--wrong-limit limits the pictures of --wrong, which is not given")
-    if ranks.first():
+    if ranks.group.rank == 0:
         options.check_outputs(json_path, force=force)
         if asked["wrong"]:
             check_folder(asked["wrong"], force)

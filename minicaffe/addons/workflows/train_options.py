@@ -28,7 +28,7 @@ def change_of_net(given, param):
     if given["class_weights"] is None:
         return None
     from minicaffe.addons.workflows.class_weights import ClassWeights
-    same = earlier_files.is_same_training(given["state"], param.snapshot_prefix)
+    same = given["state"] is not None and earlier_files.is_same_training(given["state"], param.snapshot_prefix)
     return ClassWeights(given["class_weights"], keep=not (given["force"] or same))
 
 
