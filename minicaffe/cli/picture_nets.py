@@ -27,7 +27,8 @@ from minicaffe.layer import layer_class
 from minicaffe.layers.data.data import check_database, first_record
 from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.net.net import Net, read_net
-from minicaffe.proto import caffe_pb2, copy_of
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.fields import copy_of
 from minicaffe.proto.upgrade import load, load_net
 from minicaffe.pycaffe.classifier import Classifier, picture_transformer
 from minicaffe.pycaffe.io import read_npy

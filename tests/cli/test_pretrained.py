@@ -12,7 +12,8 @@ from minicaffe import errors, pretrained
 from minicaffe.cli.train import train
 from minicaffe.data.datum import picture_of, read_datum
 from minicaffe.data.db import open_db
-from minicaffe.proto import binary, caffe_pb2, read_text
+from minicaffe.proto import binary, caffe_pb2
+from minicaffe.proto.text import read_text
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOT = ROOT / "models" / "data" / "ankle_boot.png"

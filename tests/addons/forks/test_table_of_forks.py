@@ -13,9 +13,9 @@ import pytest
 
 from minicaffe.addons.forks import table as forks
 from minicaffe.errors import ConfigError
-from minicaffe.proto import caffe_pb2, parse_text, read_text, unknown
+from minicaffe.proto import caffe_pb2, unknown
 from minicaffe.proto.fields import Fields
-from minicaffe.proto.text import _class_of
+from minicaffe.proto.text import _class_of, parse_text, read_text
 from minicaffe.proto.text_parser import Reader
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
