@@ -31,9 +31,9 @@ class Database:
         """Return an iterator over (key, value); the values live as long as it does."""
         return (read() for read in self.steps())
 
-    def cursor(self):
-        """Return a new Cursor at record 0."""
-        return Cursor(self)
+    def cursor(self, index=0):
+        """Return a new Cursor at record `index`, modulo their number. It steps over the keys: about 0.1 s for a million."""
+        return Cursor(self, index)
 
     def put(self, key, value):
         """Add a record; every COMMIT_EVERY records are written together. A key that is there already is replaced."""
@@ -64,24 +64,15 @@ class Database:
 class Cursor:
     """A position in a database; after the last record comes the first.
 
-    Values are buffers that live as long as the cursor stays open (LMDB: they lie in the mapped file).
+    Values are buffers; those of an LMDB lie in the mapped file, which stays mapped as long as they live.
     """
 
-    def __init__(self, db):
-        self._db = db
-        self._records = _endless_records(db, 0)
-
-    def seek(self, index):
-        """Move to record `index` modulo the number of records. Steps over the keys: about 0.1 s for a million."""
-        self._records = _endless_records(self._db, index % max(len(self._db), 1))
+    def __init__(self, db, index):
+        self._records = _endless_records(db, index % max(len(db), 1) if index else 0)
 
     def read(self, count, skip=0, gap=1):
         """Pass over `skip` records, then return a list of `count` (key, value), of every `gap`-th record; no others are read."""
         return [read() for read in itertools.islice(self._records, skip, skip + (count - 1) * gap + 1, gap)]
-
-    def close(self):
-        """Release the records that were read: their values must not be used any more."""
-        self._records = iter(())
 
 
 def _endless_records(db, index):

@@ -22,9 +22,7 @@ class RecordBatches:
 
     def open(self, number):
         """Start batches at record `number`, counted from the start of training."""
-        self.cursor = self.db.cursor()
-        self.cursor.seek(number)
-        self.place = number
+        self.cursor, self.place = self.db.cursor(number), number
 
     def fill(self, numbers, buffer):
         """Put the records `numbers` into `buffer`."""
@@ -60,8 +58,7 @@ class RecordBatches:
 
     def close(self):
         """Release the database."""
-        if self.cursor is not None:
-            self.cursor.close()
+        self.cursor = None
         self.db.close()
 
 

@@ -94,7 +94,7 @@ def file_error(path, cause):
 
 @contextlib.contextmanager
 def _opened(path):
-    """Open a file or pipe for reading; raise FileError for a device, which may never end, and for an OSError then or in the block."""
+    """Open a file or pipe for reading; FileError for a device, which may never end, and for an OSError then or in the block."""
     try:
         with open(path_of(path), "rb") as file:
             mode = os.fstat(file.fileno()).st_mode

@@ -36,9 +36,7 @@ def test_cursor_goes_in_key_order_and_round(make_db, backend):
 @pytest.mark.parametrize("index", [0, 1, 2, 3, 5, 3_000_000_001])
 def test_seek_counts_modulo_the_number_of_records(make_db, backend, index):
     with open_db(make_db([b"0", b"1", b"2"], backend), backend) as db:
-        cursor = db.cursor()
-        cursor.read(1)
-        cursor.seek(index)
+        cursor = db.cursor(index)
         assert [int(bytes(v)) for _, v in cursor.read(4)] == [(index + i) % 3 for i in range(4)]
 
 
@@ -107,11 +105,10 @@ def test_what_a_writer_has_overwritten_is_no_damage(tmp_path):
         with open_db(tmp_path, "LMDB") as db:
             steps = db.steps()
             read = next(steps)
-            snapshot = db._pages.snapshot()
+            snapshot = db._snapshot()
             for size in (5000, 10, 5000, 10):
                 write(size)
-            pages = db._pages
-            for call in (read, lambda: [step() for step in steps], lambda: pages._page(pages._bytes, snapshot, snapshot.last + 1)):
+            for call in (read, lambda: [step() for step in steps], lambda: db._page(db._bytes, snapshot, snapshot.last + 1)):
                 with pytest.raises(FileError, match="was written to while it was read"):
                     call()
 
@@ -137,10 +134,8 @@ def test_lmdb_is_read_as_py_lmdb_reads_it(tmp_path, count):
             wanted = list(transaction.cursor())
             assert len(db) == len(wanted)
             assert [(bytes(key), bytes(value)) for key, value in db.cursor().read(len(wanted))] == wanted
-            cursor = db.cursor()
             for start in (0, len(wanted) // 2, len(wanted) - 1):
-                cursor.seek(start)
-                assert bytes(cursor.read(1)[0][0]) == wanted[start][0]
+                assert bytes(db.cursor(start).read(1)[0][0]) == wanted[start][0]
 
 
 def test_pages_that_are_damaged_are_an_error(tmp_path):
@@ -398,44 +393,37 @@ def test_lmdb_written_by_others_with_lock_file(tmp_path):
         assert tuple(map(bytes, db.cursor().read(1)[0])) == (b"k", b"v")
 
 
-def test_a_closed_cursor_gives_nothing(make_db, backend):
-    """It keeps no iterator of the database, which would hold it open."""
-    with open_db(make_db([b"a", b"b"], backend), backend) as db:
-        cursor, other = db.cursor(), db.cursor()
-        cursor.read(1)
-        cursor.close()
-        assert cursor.read(3) == []
-        assert bytes(other.read(1)[0][1]) == b"a"
-        cursor.seek(1)      # opens it again
-        assert bytes(cursor.read(1)[0][1]) == b"b"
-
-
 def test_a_reader_of_batches_closes_its_cursor(make_db, backend):
     from minicaffe.data.record_batches import RecordBatches
     reader = RecordBatches(make_db([b"a"], backend), backend, None)
     reader.open(0)
     reader.close()
-    assert reader.cursor.read(1) == []
+    assert reader.cursor is None    # it would keep the database open
     RecordBatches(make_db([b"a"], backend, "other"), backend, None).close()      # that was never opened
 
 
 def test_a_file_that_has_not_grown_is_not_mapped_again(make_db):
     path = make_db([b"a"])
     with open_db(path, "LMDB") as db:
-        pages = db._pages
-        mapped = pages._bytes
-        assert pages.snapshot() == pages.snapshot() and pages._bytes is mapped
+        mapped = db._bytes
+        assert len(db) == 1 and db._bytes is mapped
         with lmdb.open(str(path), map_size=1 << 26) as env, env.begin(write=True) as transaction:
             transaction.put(b"b", bytes(300_000))
-        assert len(db) == 2 and pages._bytes is not mapped
+        assert len(db) == 2 and db._bytes is not mapped
         assert len(db.cursor().read(2)[1][1]) == 300_000
 
 
-def test_numbers_of_pages_have_48_bits():
-    from minicaffe.data.lmdb_pages import PageFile
-    for number in (0, 1, 0xFFFF, 0x10000, 0xFFFF_0000, 0x1_0000_0000, 0x1234_5678_9ABC, (1 << 48) - 1):
-        node = number.to_bytes(6, "little") + (3).to_bytes(2, "little") + b"key"
-        assert PageFile._child(b"??" + node, 2) == number
+@pytest.mark.parametrize("number", [0xFFFF, 0x10000, 0xFFFF_0000, 0x1_0000_0000, 0x1234_5678_9ABC, (1 << 48) - 1])
+def test_numbers_of_pages_have_48_bits(make_db, number):
+    path = make_db([bytes(1000)] * 10)
+    with open_db(path, "LMDB") as db:
+        root, last = db._snapshot().root, db._snapshot().last
+        first = int.from_bytes(db._bytes[root * 4096 + 16:root * 4096 + 18], "little")
+    with open(path / "data.mdb", "r+b") as file:
+        file.seek(root * 4096 + first)
+        file.write(number.to_bytes(6, "little"))
+    with open_db(path, "LMDB") as db, pytest.raises(FileError, match=f"page {number} lies behind the last, {last}"):
+        db.cursor().read(1)
 
 
 @pytest.mark.parametrize(("at", "content", "message"), [
@@ -451,8 +439,8 @@ def test_numbers_of_pages_have_48_bits():
 def test_each_field_of_a_page_is_checked(make_db, at, content, message):
     path = make_db([b"a", b"b"])
     with open_db(path, "LMDB") as db:
-        page = db._pages.snapshot().root
-        lower = int.from_bytes(db._pages._bytes[page * 4096 + 12:page * 4096 + 14], "little")
+        page = db._snapshot().root
+        lower = int.from_bytes(db._bytes[page * 4096 + 12:page * 4096 + 14], "little")
     with open(path / "data.mdb", "r+b") as file:
         file.seek(page * 4096 + at)
         file.write(content)
@@ -466,8 +454,8 @@ def test_a_value_ends_with_its_page_at_most(make_db, more):
     """The node that lies last in its page, longer by a byte than what is there."""
     path = make_db([b"ab"])
     with open_db(path, "LMDB") as db:
-        page, pages = db._pages.snapshot().root, db._pages
-        _, _, pointers = pages._page(pages._bytes, pages.snapshot(), page)
+        page = db._snapshot().root
+        _, _, pointers = db._page(db._bytes, db._snapshot(), page)
         room = 4096 - pointers[0] - 8 - len(b"00000000")
     with open(path / "data.mdb", "r+b") as file:
         file.seek(page * 4096 + pointers[0])
@@ -592,14 +580,13 @@ def test_a_database_that_another_program_has_emptied(make_db):
     """The end of a round is an error then; without one the search for a next record would have no end."""
     path = make_db([b"a", b"b", b"c"], "LMDB")
     with open_db(path, "LMDB") as db:
-        started, sought = db.cursor(), db.cursor()
+        started, sought = db.cursor(), db.cursor(5)
         assert bytes(started.read(1)[0][1]) == b"a"
         with lmdb.open(str(path)) as env, env.begin(write=True) as transaction:
             for i in range(3):
                 transaction.delete(b"%08d" % i)
         assert len(db) == 0 and list(db.records()) == []
         assert [bytes(started.read(1)[0][1]) for _ in range(2)] == [b"b", b"c"]     # of the state that it began with
-        sought.seek(5)
         for cursor in started, sought, db.cursor():
             with pytest.raises(DataError) as caught:
                 cursor.read(1)
@@ -610,8 +597,7 @@ def test_a_record_that_another_program_has_removed_is_no_end(make_db):
     """A cursor that was moved to it begins again with the first record."""
     path = make_db([b"a", b"b", b"c"], "LMDB")
     with open_db(path, "LMDB") as db:
-        cursor = db.cursor()
-        cursor.seek(2)
+        cursor = db.cursor(2)
         with lmdb.open(str(path)) as env, env.begin(write=True) as transaction:
             transaction.delete(b"00000002")
         assert [bytes(cursor.read(1)[0][1]) for _ in range(3)] == [b"a", b"b", b"a"]
@@ -663,10 +649,8 @@ def test_a_database_that_is_written_is_read(backend, tmp_path):
         assert len(db) == 0     # nothing is committed
         db.commit()
         assert len(db) == 5 and [(bytes(key), bytes(value)) for key, value in db.records()] == [(b"%d" % n, b"value %d" % n) for n in range(5)]
-        cursor = db.cursor()
-        cursor.seek(4)
+        cursor = db.cursor(4)
         assert [bytes(key) for key, _ in cursor.read(2)] == [b"4", b"0"]
-        cursor.close()
         db.put(b"5", b"")
     with open_db(tmp_path / "db", backend) as db:
         assert len(db) == 6
