@@ -246,13 +246,11 @@ class PictureSource(namedtuple("PictureSource", "file layer")):
         if self.layer.type == "AnnotatedData" and resize.height and resize.width:
             return 1 if self.layer.transform_param.force_gray else 3, resize.height, resize.width
         check_database(self.layer.data_param)
-        return first_record(self.layer.data_param, self._record_shape)
-
-    def _record_shape(self, record):
         param = self.layer.transform_param
         uncropped = caffe_pb2.TransformationParameter(force_color=param.force_color, force_gray=param.force_gray)
-        record = layer_class(self.layer.type).datum_of(bytes(record))
-        return Transformer(uncropped, caffe_pb2.TEST).load([record]).shape[1:]
+        with first_record(self.layer.data_param) as record:
+            datum = layer_class(self.layer.type).datum_of(bytes(record))
+            return Transformer(uncropped, caffe_pb2.TEST).load([datum]).shape[1:]
 
     def input_shape(self):
         """Return (channels, height, width) of the net's input. Raises ConfigError or FileError if it is not known."""

@@ -64,7 +64,8 @@ class Database:
 class Cursor:
     """A position in a database; after the last record comes the first.
 
-    Values are buffers; those of an LMDB lie in the mapped file, which stays mapped as long as they live.
+    Values are buffers; those of an LMDB lie in the mapped file, which stays mapped as long as they live. A LevelDB stays open as
+    long as it has cursors.
     """
 
     def __init__(self, db, index):

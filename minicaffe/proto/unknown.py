@@ -104,12 +104,12 @@ def name_of(word):
 
 
 def augmenter(param, seed):
-    """Return an add-on's object for `AUGMENTATIONS` of a TransformationParameter; None if it has none of them."""
-    given = [name for name in AUGMENTATIONS if param.HasField(name)]
-    made = _ask("augmenter", param, seed) if given else None
-    if given and made is None:
+    """Return an add-on's object for those of `AUGMENTATIONS` that a TransformationParameter has."""
+    made = _ask("augmenter", param, seed)
+    if made is None:
+        first = next(filter(param.HasField, AUGMENTATIONS))
         raise ConfigError("unknown field in TransformationParameter: the core lacks it, and so do the installed add-ons "
-                          f"({entry_points.installed('fields')})", field=f"transform_param.{given[0]}")
+                          f"({entry_points.installed('fields')})", field=f"transform_param.{first}")
     return made
 
 

@@ -649,8 +649,7 @@ def test_a_database_that_is_written_is_read(backend, tmp_path):
         assert len(db) == 0     # nothing is committed
         db.commit()
         assert len(db) == 5 and [(bytes(key), bytes(value)) for key, value in db.records()] == [(b"%d" % n, b"value %d" % n) for n in range(5)]
-        cursor = db.cursor(4)
-        assert [bytes(key) for key, _ in cursor.read(2)] == [b"4", b"0"]
+        assert [bytes(key) for key, _ in db.cursor(4).read(2)] == [b"4", b"0"]
         db.put(b"5", b"")
     with open_db(tmp_path / "db", backend) as db:
         assert len(db) == 6

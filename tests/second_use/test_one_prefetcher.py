@@ -87,7 +87,7 @@ class PrefetcherMachine(RuleBasedStateMachine):
                 self.ended = error
                 wrong = [self.reader.faults[key] for key in ("open", *self.coming) if key in self.reader.faults]
                 assert error in wrong or isinstance(error, OutOfMemoryError) and self.refused is not None
-                assert self.prefetcher.failed and self.reader.closed == 1
+                assert self.prefetcher.error is error and self.reader.closed == 1
                 continue
             wanted = np.repeat(np.array(self.coming, self.type)[:, None], 1 + self.coming[0] % 3, 1)
             assert data.dtype == self.type and (labels is None) == (not self.labels)
