@@ -55,14 +55,8 @@ class LMDB(Database):
             raise self._unreadable(f"its page size is {self.page_size}")
         if first[6] & DUPLICATES:
             raise self._unreadable("its keys have several values each (dupsort)")
-        self._snapshot()
-
-    @classmethod
-    def open(cls, source):
-        db = cls(source)
-        if not len(db):
+        if not len(self) and env is None:
             raise DataError("holds no records; make the database again", file=source)
-        return db
 
     @classmethod
     def create(cls, source):

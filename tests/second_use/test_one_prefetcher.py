@@ -8,6 +8,7 @@ import gc
 import re
 import threading
 import time
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -168,11 +169,11 @@ class CursorMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1), count=st.integers(1, 2 * COUNT), skip=st.integers(0, 7), gap=st.integers(1, 4))
     def take(self, which, count, skip, gap):
         places = [self.places[which] + skip + i * gap for i in range(count)]
-        self.keep(which, self.cursors[which].read(count, skip, gap), places)
+        self.keep(which, [read() for read in islice(self.cursors[which], skip, skip + (count - 1) * gap + 1, gap)], places)
 
     @rule(which=st.integers(0, 1))
     def next(self, which):
-        self.keep(which, [self.cursors[which].read(1)[0]], [self.places[which]])
+        self.keep(which, [next(self.cursors[which])()], [self.places[which]])
 
     def keep(self, which, records, places):
         self.taken[which] = [*self.taken[which], *zip(records, places, strict=True)][-20:]

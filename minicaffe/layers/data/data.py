@@ -80,7 +80,7 @@ def count_records(param):
 def first_record(param):
     """Yield the first record of a DataParameter's database; an error in the ``with`` block names it."""
     with in_field("data_param.source", but=ConfigError), closing(open_db(param.source, param.backend)) as db:
-        (key, record), = db.cursor().read(1)
+        key, record = next(db.records())
         try:
             yield record
         except ConfigError:
