@@ -21,7 +21,8 @@ from minicaffe.device.strided import DeviceArray, HasDeviceArray
 from minicaffe.errors import BusyError, ShapeError, WrongTypeError, check_message, check_type, float_of, int_of, shown
 from minicaffe.memory.sizes import check_bytes
 from minicaffe.memory.copy import packed_array
-from minicaffe.proto.stored import StoredBlob, bytes_of, parse_blob
+from minicaffe.proto.binary_writer import bytes_of
+from minicaffe.proto.stored import StoredBlob, parse_blob
 from minicaffe.shape import checked_shape
 
 cdef extern from "minicaffe/device/typed.hpp" nogil:

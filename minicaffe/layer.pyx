@@ -443,6 +443,7 @@ def find_types_in(package, path):
     """Let the modules of a package be layer types of the core: that of a type has its name, and is imported at its first use."""
     _modules.update((name.rpartition(".")[2].replace("_", ""), name) for _, name, _ in pkgutil.walk_packages(path, f"{package}.")
                     if not name.startswith(f"{package}.base"))
+    unknown.core_types.update(_modules)
 
 
 def register_layer(name, layer_class):

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 from minicaffe.proto.upgrade import upgrade_net
 
 MODELS = Path(__file__).resolve().parent.parent / "models"

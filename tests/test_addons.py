@@ -15,7 +15,7 @@ from minicaffe import entry_points
 from minicaffe.cli import app
 from minicaffe.errors import ConfigError
 from minicaffe.layer import layer_class
-from minicaffe.proto import parse_text
+from minicaffe.proto.text import parse_text
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "writing_an_addon.md"
 FILES = dict(re.findall(r"^```\w+\n# (\S+)\n(.*?)^```", PAGE.read_text(), re.M | re.S))

@@ -26,7 +26,8 @@ from minicaffe import cli, solver
 from minicaffe import layer as registry
 from minicaffe.addons.export.onnx import conversion, graph
 from minicaffe.cli.app import commands
-from minicaffe.proto import caffe_pb2, parse_text, write_text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -134,7 +134,7 @@ def test_what_commands_say_of_limits(net, arguments, message, capsys):
 
 @pytest.mark.parametrize(("batch", "refused"), [(0, True), (1, False), ((1 << 31) - 1, False), (1 << 31, True)])
 def test_batch_of_a_net_without_data(batch, refused):
-    param = minicaffe.proto.parse_text(NET, caffe_pb2.NetParameter)[0]
+    param = minicaffe.proto.text.parse_text(NET, caffe_pb2.NetParameter)[0]
     if not refused:
         assert replace_sources(param, batch=batch)[0].layer[0].dummy_data_param.shape[0].dim[0] == batch
         return

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe import memory, proto
+from minicaffe import memory
 from minicaffe.addons.caffe2.plan import Plan, Step
 from minicaffe.addons.caffe2.workspace import Workspace
 from minicaffe.blob import Blob
@@ -29,7 +29,7 @@ from minicaffe.errors import (
 from minicaffe.filler import fill
 from minicaffe.layer import Layer, layer_class
 from minicaffe.memory.zeros import mark_zero
-from minicaffe.proto import caffe_pb2
+from minicaffe.proto import binary, caffe_pb2, text, upgrade
 
 NET = """name: "net" force_backward: true
 layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 2 } } }
@@ -79,7 +79,7 @@ def test_lists_of_names(net, wrong):
 def test_paths_that_are_none(net, files, wrong):
     for call in (lambda: caffe.Net(wrong, caffe.TEST), lambda: caffe.SGDSolver(wrong), lambda: caffe.get_solver(wrong),
                  lambda: net.copy_from(wrong), lambda: net.load_hdf5(wrong), lambda: net.save(wrong), lambda: net.save_hdf5(wrong),
-                 lambda: Workspace().save(wrong), lambda: Workspace().load(wrong), lambda: proto.read_net(wrong)):
+                 lambda: Workspace().save(wrong), lambda: Workspace().load(wrong), lambda: binary.read_net(wrong)):
         with pytest.raises(WrongTypeError):
             call()
     if wrong is not None:
@@ -90,8 +90,8 @@ def test_paths_that_are_none(net, files, wrong):
 def test_other_arguments(net, files):
     solver = caffe.SGDSolver("solver.prototxt")
     for call in (lambda: net.share_with(None), lambda: caffe.Net("net.prototxt", caffe.TEST, level="x"), lambda: solver.step(None),
-                 lambda: solver.step("3"), lambda: solver.test(None), lambda: solver.share_weights(None), lambda: proto.write_text(None),
-                 lambda: proto.parse_text(None, object), lambda: proto.upgrade_net(None), lambda: proto.upgrade_solver(None),
+                 lambda: solver.step("3"), lambda: solver.test(None), lambda: solver.share_weights(None), lambda: text.write_text(None),
+                 lambda: text.parse_text(None, object), lambda: upgrade.upgrade_net(None), lambda: upgrade.upgrade_solver(None),
                  lambda: Plan(None), lambda: Step("a", None), lambda: memory.make_allocator(None, None),
                  lambda: Workspace().create_net(5, caffe.TEST), lambda: Workspace().save("x", 5)):
         with pytest.raises(WrongTypeError):

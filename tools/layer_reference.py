@@ -18,7 +18,7 @@ from minicaffe.addons.forks import table as forks
 from minicaffe.cli.layers import count_blobs
 from minicaffe.layer import layer_class, layer_types
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.fields import Fields, is_repeated, is_required
+from minicaffe.proto.fields import Fields, is_repeated
 
 COMMENTS = Path(__file__).resolve().parent.parent / "proto" / "comments.tsv"
 # Fields of LayerParameter that a type reads, where its name does not say them.
@@ -269,7 +269,9 @@ def _field_entry(message, each):
 def _default(each):
     value = each.default_value
     if not each.has_default_value:
-        return "required" if is_required(each) else ""
+        # protobuf will remove FieldDescriptor.label, and its older releases lack is_required.
+        required = each.is_required if hasattr(each, "is_required") else each.label == each.LABEL_REQUIRED
+        return "required" if required else ""
     if each.enum_type is not None:
         return each.enum_type.values_by_number[value].name
     return _literal(value)

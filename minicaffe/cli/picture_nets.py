@@ -27,7 +27,8 @@ from minicaffe.layer import layer_class
 from minicaffe.layers.data.data import check_database, first_record
 from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.net.net import Net, read_net
-from minicaffe.proto import caffe_pb2, copy_of
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.fields import copy_of
 from minicaffe.proto.upgrade import load, load_net
 from minicaffe.pycaffe.classifier import Classifier, picture_transformer
 from minicaffe.pycaffe.io import read_npy
@@ -246,13 +247,11 @@ class PictureSource(namedtuple("PictureSource", "file layer")):
         if self.layer.type == "AnnotatedData" and resize.height and resize.width:
             return 1 if self.layer.transform_param.force_gray else 3, resize.height, resize.width
         check_database(self.layer.data_param)
-        return first_record(self.layer.data_param, self._record_shape)
-
-    def _record_shape(self, record):
         param = self.layer.transform_param
         uncropped = caffe_pb2.TransformationParameter(force_color=param.force_color, force_gray=param.force_gray)
-        record = layer_class(self.layer.type).datum_of(bytes(record))
-        return Transformer(uncropped, caffe_pb2.TEST).load([record]).shape[1:]
+        with first_record(self.layer.data_param) as record:
+            datum = layer_class(self.layer.type).datum_of(bytes(record))
+            return Transformer(uncropped, caffe_pb2.TEST).load([datum]).shape[1:]
 
     def input_shape(self):
         """Return (channels, height, width) of the net's input. Raises ConfigError or FileError if it is not known."""

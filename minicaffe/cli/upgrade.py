@@ -10,10 +10,11 @@ from minicaffe.cli import options
 from minicaffe.errors import DataError, FileError
 from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.atomic import write_bytes
-from minicaffe.proto.binary import parse_message, split_net
+from minicaffe.proto.binary import split_net
 from minicaffe.proto.files import read_bytes
 from minicaffe.proto.text import read_text, write_text
 from minicaffe.proto.upgrade import needs_upgrade, upgrade_net, upgrade_solver
+from minicaffe.proto.wire import parse_message
 
 logger = logging.getLogger("minicaffe.cli")
 

@@ -1,6 +1,7 @@
 """Pictures to a database and a database to its mean (Caffe convert_imageset.cpp, compute_image_mean.cpp)."""
 
 import contextlib
+import itertools
 import logging
 import os
 import random
@@ -161,9 +162,9 @@ def compute_mean(db, progress=None):
     differs in size.
     """
     transformer = Transformer(caffe_pb2.TransformationParameter(), caffe_pb2.TEST)
-    cursor, total = db.cursor(), None
+    every, total = db.records(), None
     for start in range(0, len(db), BATCH):
-        records = cursor.read(min(BATCH, len(db) - start))
+        records = list(itertools.islice(every, BATCH))
         try:
             batch = transformer.load([value for _, value in records])
             if total is None:

@@ -1,7 +1,5 @@
 """The common part of LMDB and LevelDB: records in key order and a cursor that starts over."""
 
-import itertools
-
 from minicaffe.errors import DataError, FileError
 
 COMMIT_EVERY = 1000  # records, as Caffe's converters
@@ -10,7 +8,7 @@ COMMIT_EVERY = 1000  # records, as Caffe's converters
 class Database:
     """Records in key order.
 
-    A kind of database has the class methods ``open(source)`` and ``create(source)``; ``len()``, the number of records;
+    A subclass opens the database ``source``, and has a class method ``create(source)``; ``len()``, the number of records;
     ``steps(skip)``, which yields for each record from number `skip` on a function that returns (key, value), and is called before
     the next step or not at all; ``_write(records)``, which writes a list of (key, value) in one transaction; and ``close()``.
 
@@ -28,12 +26,23 @@ class Database:
         self._pending = []
 
     def records(self):
-        """Return an iterator over (key, value); the values live as long as it does."""
+        """Return an iterator over (key, value), both buffers; those of an LMDB lie in the mapped file."""
         return (read() for read in self.steps())
 
-    def cursor(self):
-        """Return a new Cursor at record 0."""
-        return Cursor(self)
+    def cursor(self, index=0):
+        """Step from record `index` modulo their number on, without an end; yield for each a function as `steps` does.
+
+        It steps over the keys before `index`: about 0.1 s for a million. A LevelDB stays open as long as it has cursors. Raises
+        DataError when another program has removed all records.
+        """
+        index = index and index % max(len(self), 1)
+        while True:
+            read = None
+            for read in self.steps(index):
+                yield read
+            if read is None and index == 0:
+                raise DataError("holds no records any more; make the database again", file=self.source)
+            index = 0
 
     def put(self, key, value):
         """Add a record; every COMMIT_EVERY records are written together. A key that is there already is replaced."""
@@ -59,40 +68,6 @@ class Database:
         if kind:
             self._pending = []
         self.close()
-
-
-class Cursor:
-    """A position in a database; after the last record comes the first.
-
-    Values are buffers that live as long as the cursor stays open (LMDB: they lie in the mapped file).
-    """
-
-    def __init__(self, db):
-        self._db = db
-        self._records = _endless_records(db, 0)
-
-    def seek(self, index):
-        """Move to record `index` modulo the number of records. Steps over the keys: about 0.1 s for a million."""
-        self._records = _endless_records(self._db, index % max(len(self._db), 1))
-
-    def read(self, count, skip=0, gap=1):
-        """Pass over `skip` records, then return a list of `count` (key, value), of every `gap`-th record; no others are read."""
-        return [read() for read in itertools.islice(self._records, skip, skip + (count - 1) * gap + 1, gap)]
-
-    def close(self):
-        """Release the records that were read: their values must not be used any more."""
-        self._records = iter(())
-
-
-def _endless_records(db, index):
-    """Step from record `index` on, endlessly. Raises DataError when another program has removed all records."""
-    while True:
-        read = None
-        for read in db.steps(index):
-            yield read
-        if read is None and index == 0:
-            raise DataError("holds no records any more; make the database again", file=db.source)
-        index = 0
 
 
 def damaged(source, error):

@@ -51,7 +51,7 @@ def open_db(source, backend, mode="r"):
             "only its lock file lock.mdb is there: copy data.mdb, too" if os.path.exists(os.path.join(source, "lock.mdb")) else \
             "check the path"
         raise FileError(f"is not a database of kind {kind.backend}: no {kind.marker} in it; {remedy}", file=source)
-    return kind.open(source)
+    return kind(source)
 
 
 @contextlib.contextmanager

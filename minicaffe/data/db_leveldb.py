@@ -31,31 +31,11 @@ class LevelDB(Database):
     backend = "LEVELDB"
     marker = "CURRENT"
 
-    def __init__(self, source, shared):
+    def __init__(self, source, shared=None):
         super().__init__(source)
-        self._shared = shared
-        self._handle = shared.handle
+        self._shared = shared or _opened(source)
+        self._handle = self._shared.handle
         self._count = None
-
-    @classmethod
-    def open(cls, source):
-        plyvel = _plyvel()
-        try:
-            with _handles_lock:
-                shared = _handles.get(_inode(source))
-                if shared is None:
-                    shared = Handle(plyvel.DB(source, create_if_missing=False, max_open_files=100))
-                    _handles[_inode(source)] = shared
-            if shared.pid != os.getpid():  # its locks and threads are the parent's; LMDB readers have none
-                raise FileError("LevelDB cannot be used after a fork; open it in the child only", file=source)
-            with shared.handle.iterator() as first:
-                empty = next(first, None) is None
-        except (plyvel.Error, OSError) as error:
-            raise FileError(f"cannot be opened as LEVELDB: {error}; it must be whole, writable (LevelDB locks it) and open in no "
-                              "other process: copy it, or convert it to LMDB", file=source) from error
-        if empty:
-            raise DataError("holds no records; make the database again", file=source)
-        return cls(source, shared)
 
     @classmethod
     def create(cls, source):
@@ -96,6 +76,27 @@ class LevelDB(Database):
                 self.commit()
             finally:
                 self._handle = self._shared = None  # plyvel closes with the last reference: readers hold the same handle
+
+
+def _opened(source):
+    """Return the Handle of an existing database, which has records."""
+    plyvel = _plyvel()
+    try:
+        with _handles_lock:
+            shared = _handles.get(_inode(source))
+            if shared is None:
+                shared = Handle(plyvel.DB(source, create_if_missing=False, max_open_files=100))
+                _handles[_inode(source)] = shared
+        if shared.pid != os.getpid():  # its locks and threads are the parent's; LMDB readers have none
+            raise FileError("LevelDB cannot be used after a fork; open it in the child only", file=source)
+        with shared.handle.iterator() as first:
+            empty = next(first, None) is None
+    except (plyvel.Error, OSError) as error:
+        raise FileError(f"cannot be opened as LEVELDB: {error}; it must be whole, writable (LevelDB locks it) and open in no "
+                        "other process: copy it, or convert it to LMDB", file=source) from error
+    if empty:
+        raise DataError("holds no records; make the database again", file=source)
+    return shared
 
 
 def _inode(source):

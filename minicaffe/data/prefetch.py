@@ -4,9 +4,8 @@
                       ^                                    |
                       '-------- `free` queue <-------------'
 
-A fixed number of buffers is reused: up to `depth` are full, `hold` more are used by the consumer. The thread refers to its
-`_ThreadState` with the two queues, not to the Prefetcher. So the thread ends when the Prefetcher (or the layer that holds it) is
-freed.
+A fixed number of buffers is reused: up to `depth` are full, `hold` more are used by the consumer. The thread (`fill_buffers`)
+refers to the two queues, not to the Prefetcher. So it ends when the Prefetcher (or the layer that holds it) is freed.
 
 A batch reader fills the buffers: with records of a database (record_batches.py), pictures of a list (image_batches.py), windows of
 pictures (window_batches.py) or frames of a video (video_batches.py). A batch reader has
@@ -63,8 +62,8 @@ class Prefetcher:
         The record numbers of the batch that `next` returned last (None before the first call), and of the batch after it.
     step : int
         As given.
-    failed : bool
-        Whether `next` has raised an error of the thread. The thread has ended then; a new Prefetcher may succeed later.
+    error : Exception or None
+        The error of the thread that `next` has raised. The thread has ended then; a new Prefetcher may succeed later.
 
     Raises
     ------
@@ -79,19 +78,16 @@ class Prefetcher:
         self._consumer_buffers = deque()
         # The consumer returns several buffers at once: a thread that wakes takes the GIL and a processor from the consumer.
         self._hold, self._max_consumer_buffers = hold, hold + depth // 2
-        self._error = None
-        self._pid = os.getpid()
-        self._state = state = _ThreadState(reader, numbers, step)
+        self.error = None
+        self._source, self._pid = reader.source, os.getpid()
+        self._free, self._full, stop = queue.SimpleQueue(), queue.SimpleQueue(), threading.Event()
         for _ in range(depth + hold):
-            state.free.put(BatchArrays(np.dtype(dtype), labels, allocate))
-        thread = threading.Thread(target=state.run, name=f"prefetch {reader.source}", daemon=True)
+            self._free.put(BatchArrays(np.dtype(dtype), labels, allocate))
+        thread = threading.Thread(target=fill_buffers, args=(reader, numbers, step, self._free, self._full, stop),
+                                  name=f"prefetch {reader.source}", daemon=True)
         # Also called at interpreter exit, while threads can still be joined.
-        self._finish = weakref.finalize(self, _end_thread, state, thread)
+        self._finish = weakref.finalize(self, _end_thread, thread, self._free, stop)
         thread.start()
-
-    @property
-    def failed(self):
-        return self._error is not None
 
     def next(self):
         """Return the next (data, labels), and reuse the buffers of earlier ones.
@@ -110,20 +106,20 @@ class Prefetcher:
             Called in a forked child, which has no such thread, or after `close`.
         """
         if os.getpid() != self._pid:
-            raise Error("a forked process has no prefetch thread; create the net after the fork", file=self._state.reader.source)
+            raise Error("a forked process has no prefetch thread; create the net after the fork", file=self._source)
         if not self._finish.alive:
-            raise Error("the prefetch thread was closed", file=self._state.reader.source)
-        if self._error is None:
+            raise Error("the prefetch thread was closed", file=self._source)
+        if self.error is None:
             if len(self._consumer_buffers) == self._max_consumer_buffers:
                 while len(self._consumer_buffers) >= self._hold:
-                    self._state.free.put(self._consumer_buffers.popleft())
-            item = self._state.full.get()     # a buffer, or the exception of the thread
+                    self._free.put(self._consumer_buffers.popleft())
+            item = self._full.get()     # a buffer, or the exception of the thread
             if isinstance(item, BatchArrays):
                 self._consumer_buffers.append(item)
                 self.numbers, self.upcoming = self.upcoming, _next_range(self.upcoming, self.step)
                 return item.data, item.labels
-            self._error = item
-        raise self._error
+            self.error = item
+        raise self.error
 
     def close(self):
         """End the thread and release what it reads; arrays returned before remain valid."""
@@ -171,36 +167,27 @@ class BatchArrays:
         return self._memory[part][:count].reshape(shape)
 
 
-class _ThreadState:
-    """The state of the thread, and everything that the thread keeps alive."""
+def fill_buffers(reader, numbers, step, free, full, stop):
+    """Fill the buffers of the queue `free`, and put them into `full`, until `stop` is set; the thread of a Prefetcher.
 
-    def __init__(self, reader, numbers, step):
-        self.reader, self.numbers, self.step = reader, numbers, step
-        self.free, self.full = queue.SimpleQueue(), queue.SimpleQueue()
-        self.stop = False
-
-    def run(self):
-        """Fill free buffers until `stop` is set; an exception is put into the queue instead of a buffer.
-
-        The exception is queued after the reader is closed: the consumer may open the same database at once.
-        """
-        failed = None
-        try:
-            numbers = self.numbers
-            self.reader.open(numbers.start)
-            while (buffer := self.free.get()) is not None and not self.stop:
-                self.reader.fill(numbers, buffer)
-                numbers = _next_range(numbers, self.step)
-                self.full.put(buffer)
-        except Error as error:
-            failed = error.with_traceback(None)  # its frames refer to values of the cursor, and would keep them alive
-        except BaseException as error:  # noqa: BLE001  (any error must reach the consumer)
-            failed = error
-        try:
-            self.reader.close()
-        finally:
-            if failed is not None:
-                self.full.put(failed)
+    An exception is put into `full` instead of a buffer, after the reader is closed: the consumer may open the database at once.
+    """
+    failed = None
+    try:
+        reader.open(numbers.start)
+        while (buffer := free.get()) is not None and not stop.is_set():
+            reader.fill(numbers, buffer)
+            numbers = _next_range(numbers, step)
+            full.put(buffer)
+    except Error as error:
+        failed = error.with_traceback(None)  # its frames refer to values of the cursor, and would keep them alive
+    except BaseException as error:  # noqa: BLE001  (any error must reach the consumer)
+        failed = error
+    try:
+        reader.close()
+    finally:
+        if failed is not None:
+            full.put(failed)
 
 
 def _next_range(numbers, step):
@@ -208,9 +195,9 @@ def _next_range(numbers, step):
     return range(numbers.start + step, numbers.stop + step, numbers.step)
 
 
-def _end_thread(state, thread):
+def _end_thread(thread, free, stop):
     """Stop the thread and wait for its end. It has no reference to the Prefetcher, which could not be freed otherwise."""
-    state.stop = True
-    state.free.put(None)     # wakes a thread that waits for a buffer
+    stop.set()
+    free.put(None)     # wakes a thread that waits for a buffer
     if thread is not threading.current_thread():  # any thread may drop the last reference
         thread.join(JOIN_SECONDS)

@@ -1,5 +1,7 @@
 """Batches of the records of a database, for the prefetch thread (Caffe data_layer.cpp)."""
 
+import itertools
+
 import numpy as np
 
 from minicaffe.data.datum import labels_of, picture_of, read_datum
@@ -22,13 +24,12 @@ class RecordBatches:
 
     def open(self, number):
         """Start batches at record `number`, counted from the start of training."""
-        self.cursor = self.db.cursor()
-        self.cursor.seek(number)
-        self.place = number
+        self.cursor, self.place = self.db.cursor(number), number
 
     def fill(self, numbers, buffer):
         """Put the records `numbers` into `buffer`."""
-        records = self.cursor.read(len(numbers), numbers.start - self.place, numbers.step)
+        first, end = numbers.start - self.place, numbers[-1] + 1 - self.place
+        records = [read() for read in itertools.islice(self.cursor, first, end, numbers.step)]
         self.place = numbers[-1] + 1
         try:
             batch, labels = self.load([value for _, value in records], numbers)
@@ -60,8 +61,7 @@ class RecordBatches:
 
     def close(self):
         """Release the database."""
-        if self.cursor is not None:
-            self.cursor.close()
+        self.cursor = None
         self.db.close()
 
 

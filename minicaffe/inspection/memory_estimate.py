@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from minicaffe import memory
 from minicaffe.device.threads import dry_run
 from minicaffe.memory.registry import registry
-from minicaffe.proto import copy_of
+from minicaffe.proto.fields import copy_of
 from minicaffe.solver import create_solver, solver_types
 
 ITERATIONS = 2      # the first makes what is kept, the second uses it

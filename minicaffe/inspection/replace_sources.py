@@ -13,7 +13,8 @@ from minicaffe.errors import ConfigError, Error, ShapeError, int_of, located, sh
 from minicaffe.layer import layer_class
 from minicaffe.net.definitions import filter_layers, with_batch_size
 from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2, copy_of, upgrade
+from minicaffe.proto import caffe_pb2, upgrade
+from minicaffe.proto.fields import copy_of
 
 READERS = ("Data", "AnnotatedData", "ImageData", "WindowData", "VideoData", "HDF5Data", "MemoryData")
 

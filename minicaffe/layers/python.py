@@ -79,7 +79,7 @@ class Layer(contract.Layer):
     blobs : LayerBlobs
         The parameters; `setup` makes them by ``self.blobs.add_blob(*dims)`` and fills them.
     fields : Fields
-        All fields of the layer as its file gives them, also those that minicaffe's messages lack (`minicaffe.proto.Fields`):
+        All fields of the layer as its file gives them, also those that minicaffe's messages lack (`minicaffe.proto.fields.Fields`):
         ``self.fields.my_param.size``, ``self.fields.my_param.get("size", 1)``.
     """
 

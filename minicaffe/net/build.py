@@ -8,7 +8,8 @@ from minicaffe.errors import ConfigError, ShapeError, located
 from minicaffe.layer import layer_class
 from minicaffe.net.node import Node
 from minicaffe.ops.activation.operation import Activation
-from minicaffe.proto import caffe_pb2, copy_of
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.fields import copy_of
 
 log = logging.getLogger("minicaffe.net.build")
 

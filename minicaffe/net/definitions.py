@@ -8,8 +8,8 @@ from collections import namedtuple
 
 from minicaffe.errors import ConfigError, close_matches, located
 from minicaffe.layer import layer_class
-from minicaffe.proto import caffe_pb2, copy_of
-from minicaffe.proto.fields import unknown_of, window_sizes
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.fields import copy_of, unknown_of, window_sizes
 from minicaffe.proto.text import parse_fields
 from minicaffe.proto.unknown import find_unknown
 

@@ -28,8 +28,9 @@ from minicaffe.net import weights
 from minicaffe.net.build import Builder
 from minicaffe.net.definitions import chosen_layers, insert_splits
 from minicaffe.net.run import Runner
-from minicaffe.proto import caffe_pb2, copy_of
+from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import replacing
+from minicaffe.proto.fields import copy_of
 from minicaffe.proto.upgrade import Definition
 from minicaffe.proto.upgrade import load_net as read_net  # noqa: F401
 from minicaffe.workspace import Workspace

@@ -8,8 +8,9 @@ import warnings
 import numpy as np
 
 from minicaffe.errors import ConfigError, ConfigWarning, DataError, FileError, ShapeError, located
-from minicaffe.proto import binary, caffe_pb2, upgrade
-from minicaffe.proto.stored import equal_but_unit_axes, to_half
+from minicaffe.proto import binary_writer, caffe_pb2, upgrade
+from minicaffe.proto.files import is_hdf5
+from minicaffe.proto.stored import LayerBlobs, StoredBlob, equal_but_unit_axes
 
 log = logging.getLogger("minicaffe.net")
 details = logging.getLogger("minicaffe.net.build")     # the command line shows them with --verbose
@@ -78,7 +79,7 @@ def load(net, path, hdf5=None):
     The file is a caffemodel of any age or, if `hdf5` says or its first bytes do, an HDF5 file. All of it is read and checked before
     the first value is written, so that a net keeps its weights when the file does not fit.
     """
-    hdf5 = binary.is_hdf5(path) if hdf5 is None else hdf5
+    hdf5 = is_hdf5(path) if hdf5 is None else hdf5
     with located(file=str(path)):
         layers = _read_hdf5(net, path) if hdf5 else upgrade.read_weights(path)
         stored = [part for layer in layers for part in _with_scale(net, layer)]
@@ -99,7 +100,7 @@ def _read_hdf5(net, path):
         for name in data:
             group, target = find(data, name, net.trusted), nodes.get(name, [None])[-1]
             count = len(group) if isinstance(group, h5py.Group) else 0
-            stored.append(binary.LayerBlobs(name, "", [None] * count))
+            stored.append(LayerBlobs(name, "", [None] * count))
             if target is None:
                 continue
             with located(layer=name, layer_type=target.type):
@@ -126,7 +127,7 @@ def _read_dataset(group, i, follow, blob):
     if dataset.size != blob.count:
         raise ShapeError(f"is {_times(dataset.shape)}, the net needs {_times(blob.shape)}; rename the layer to train it from "
                          "scratch", field=f"blobs[{i}]")
-    return binary.StoredBlob(dataset.shape, read_array(dataset).reshape(-1))
+    return StoredBlob(dataset.shape, read_array(dataset).reshape(-1))
 
 
 def _copy_layers(net, stored, last):
@@ -166,12 +167,12 @@ def save(net, file, write_diff=False, half=False):
         entry = param.layer.add()
         entry.CopyFrom(node.param)
         entry.ClearField("blobs")
-        stored.append(binary.LayerBlobs(entry.name, entry.type, []))
+        stored.append(LayerBlobs(entry.name, entry.type, []))
         for i, blob in enumerate(node.blobs):
             with located(layer=node.name, layer_type=node.type, field=f"blobs[{i}]"):
-                data = to_half(blob.cpu_data) if half else blob.cpu_data
-            stored[-1].blobs.append(binary.StoredBlob(blob.shape, data, blob.cpu_diff if write_diff else None))
-    binary.write_net(file, param, stored)
+                data = binary_writer.to_half(blob.cpu_data) if half else blob.cpu_data
+            stored[-1].blobs.append(StoredBlob(blob.shape, data, blob.cpu_diff if write_diff else None))
+    binary_writer.write_net(file, param, stored)
 
 
 def save_hdf5(net, file, write_diff=False):
@@ -205,7 +206,7 @@ def _with_scale(net, layer):
     scale = _scale_behind(net, layer.name) if len(layer.blobs) == 5 else None
     if scale is None:
         return [layer]
-    return [binary.LayerBlobs(layer.name, layer.type, layer.blobs[:3]), binary.LayerBlobs(scale.name, "Scale", layer.blobs[3:])]
+    return [LayerBlobs(layer.name, layer.type, layer.blobs[:3]), LayerBlobs(scale.name, "Scale", layer.blobs[3:])]
 
 
 def _other_count(target, count):
@@ -278,7 +279,7 @@ def _matching_nodes(net, layers, last=False):
 
 def _alike(layers):
     """Return whether layers have the same parameters: nodes the same memories, stored layers equal values."""
-    return len({tuple(blob.data.tobytes() if isinstance(blob, binary.StoredBlob) else getattr(blob, "data_memory", None)
+    return len({tuple(blob.data.tobytes() if isinstance(blob, StoredBlob) else getattr(blob, "data_memory", None)
                        for blob in layer.blobs)
                 for layer in layers}) == 1
 

@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 
 from minicaffe.errors import FileError
-from minicaffe.proto.files import absolute, path_of
+from minicaffe.proto.files import NO_DIRECTORY, path_of
 
 
 @contextlib.contextmanager
@@ -124,10 +124,13 @@ def _temporary_name(target):
 
 def _target(path):
     """Return the path behind links; FileError if it is invalid, or a device, which a rename would remove."""
+    target = None
     try:
-        target = os.path.realpath(absolute(path))
+        target = os.path.realpath(path)
         status = os.stat(target)
     except OSError:
+        if target is None:
+            raise FileError(NO_DIRECTORY) from None
         return target  # nothing is there, or opening the file raises the error
     except ValueError as cause:  # a NUL inside the path
         raise FileError(f"is no usable path: {cause}; correct the path", file=repr(path)) from cause

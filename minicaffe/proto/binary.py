@@ -1,30 +1,21 @@
-"""Read and write the binary files of Caffe: weights (.caffemodel), solver states, mean files.
+"""Read the binary files of Caffe: weights (.caffemodel), solver states, mean files.
 
 Numbers are not copied: a `StoredBlob` holds NumPy views of the memory-mapped file, so a 240 MB model is loaded with one copy,
-into the net, and it is written from the memory of the net. Where Caffe ends the process, an error names file,
-layer and blob.
+into the net. Where Caffe ends the process, an error names file, layer and blob.
 """
 
 import contextlib
 
 from minicaffe.errors import DataError, Error, located
 from minicaffe.proto import caffe_pb2, kinds
-from minicaffe.proto.fields import copy_of
-from minicaffe.proto.files import MAX_LAYERS, is_hdf5, map_bytes
-from minicaffe.proto.stored import MAX_FILE, LayerBlobs, StoredBlob, StoredState, blob_parts, parse_blob, shown
-from minicaffe.proto.wire import LENGTH_DELIMITED, MAX_PARTS, length_delimited, parse_message, walk
-
-__all__ = [
-    "LayerBlobs", "StoredBlob", "StoredState", "is_hdf5", "parse_blob", "parse_message", "read_blob", "read_net",
-    "read_solver_state", "split_net", "write_net", "write_solver_state",
-]
+from minicaffe.proto.binary_writer import LAYER_BLOBS, NET_LAYER, STATE_HISTORY, length_delimited
+from minicaffe.proto.files import MAX_LAYERS, map_bytes
+from minicaffe.proto.stored import LayerBlobs, StoredState, parse_blob, shown
+from minicaffe.proto.wire import LENGTH_DELIMITED, MAX_PARTS, parse_message, walk
 
 MAX_DEFINITION = 32 << 20  # bytes of a net without its blobs; a submessage of 2 bytes takes 60 bytes of memory when parsed
 
-# Field numbers of proto/caffe.proto.
-NET_LAYERS, NET_LAYER = 2, 100
-LAYER_BLOBS = 7  # of LayerParameter
-STATE_HISTORY = 3
+NET_LAYERS = 2  # the field of V1 layers
 # The fields that hold blobs (None), and those whose messages do, V0 inside V1.
 BLOBS_IN = {NET_LAYER: {LAYER_BLOBS: None}, NET_LAYERS: {6: None, 1: {50: None}}}
 
@@ -133,52 +124,6 @@ def read_solver_state(path):
         minimum_loss=state.minimum_loss,
         iter_last_event=state.iter_last_event,
     )
-
-
-def write_net(file, net, layers):
-    """Write a .caffemodel to a buffered binary file: the NetParameter `net` without blobs in it, and those of `layers`.
-
-    `layers` has the LayerBlobs of each entry of ``net.layer``, in the same order: `shape`, `data` and `diff` are written, without a
-    copy. Raises DataError, before anything is written, if an array is neither float32 nor float64, does not fill its shape, or if
-    the file would exceed the 2 GiB - 1 bytes that protobuf can read.
-    """
-    head = copy_of(net)
-    head.ClearField("layer")
-    parts = [head.SerializeToString()]
-    for layer, stored in zip(net.layer, layers, strict=True):
-        entry = copy_of(layer)
-        entry.ClearField("blobs")
-        content = [entry.SerializeToString()]
-        for index, blob in enumerate(stored.blobs):
-            with located(layer=layer.name, layer_type=layer.type, field=f"blobs[{index}]"):
-                content += length_delimited(LAYER_BLOBS, blob_parts(blob))
-        parts += length_delimited(NET_LAYER, content)
-    _write(file, parts)
-
-
-def write_solver_state(file, iter, learned_net, current_step, history, resume_state=None, **plateau):
-    """Write a .solverstate to a binary file object; parameters as in `StoredState`, errors as of `write_net`.
-
-    `plateau` has `minimum_loss` and `iter_last_event`, which only the policy plateau has.
-    """
-    # protobuf leaves a field unset that is None.
-    state = caffe_pb2.SolverState(iter=iter, current_step=current_step, learned_net=learned_net, resume_state=resume_state,
-                                  **plateau)
-    parts = [state.SerializeToString()]
-    for index, blob in enumerate(history):
-        with located(field=f"history[{index}]"):
-            parts += length_delimited(STATE_HISTORY, blob_parts(blob))
-    _write(file, parts)
-
-
-def _write(file, parts):
-    """Write the parts of a message to `file`; raise DataError before that if protobuf could not read them."""
-    size = sum(map(len, parts))
-    if size > MAX_FILE:
-        raise DataError(f"would have {size} bytes, protobuf reads {MAX_FILE} at most; save as HDF5, or without diffs",
-                        file=getattr(file, "name", None))
-    for part in parts:
-        file.write(part)
 
 
 @contextlib.contextmanager

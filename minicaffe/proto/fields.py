@@ -152,11 +152,6 @@ def is_repeated(field):
     return field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
 
 
-def is_required(field):
-    """Whether a field's descriptor is of a required one."""
-    return field.is_required if hasattr(field, "is_required") else field.label == field.LABEL_REQUIRED
-
-
 def unknown_of(descriptor, fields, path=""):
     """Yield (message descriptor, path, name, value) of each field that the message lacks, or whose enum lacks the value."""
     for name in fields:

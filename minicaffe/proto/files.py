@@ -94,9 +94,12 @@ def file_error(path, cause):
 
 @contextlib.contextmanager
 def _opened(path):
-    """Open a file for reading; an OSError then or in the block becomes a FileError."""
+    """Open a file or pipe for reading; FileError for a device, which may never end, and for an OSError then or in the block."""
     try:
         with open(path_of(path), "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+                raise FileError("is neither a file nor a pipe; correct the path", file=os.fspath(path))
             yield file
     except Error:
         raise
@@ -112,7 +115,6 @@ def read_bytes(path, most=None):
     Raises FileError where that fails, for a device, which may never end, and for more than `most` bytes, by default the budget.
     """
     with _opened(path) as file:
-        _check_kind(path, os.fstat(file.fileno()))
         return read_whole(file, path, most)
 
 
@@ -167,16 +169,9 @@ def map_bytes(path):
     """
     with _opened(path) as file:
         status = os.fstat(file.fileno())
-        _check_kind(path, status)
         if stat.S_ISREG(status.st_mode) and status.st_size > 0:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return read_whole(file, path)  # an empty file, or a pipe
-
-
-def _check_kind(path, status):
-    """Raise FileError unless a path is a file or pipe: a device such as /dev/zero may be endless."""
-    if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
-        raise FileError("is neither a file nor a pipe; correct the path", file=os.fspath(path))
 
 
 def is_hdf5(path):

@@ -1,7 +1,6 @@
 """Lines of the messages and fields of a prototxt by path, for errors that are found after reading."""
 
 import copy
-import functools
 import re
 from bisect import bisect_right
 
@@ -18,11 +17,7 @@ class Positions:
         self.moved = {}
         self._prefix = ""
         self._starts = {} if starts is None else starts
-        self._text = text
-
-    @functools.cached_property
-    def _newlines(self):
-        return [match.start() for match in re.finditer("\n", self._text)]
+        self._text, self._newlines = text, None     # places of the ends of lines; found for the first line that is asked for
 
     def below(self, path):
         """Return the Positions of the message in the field `path`, such as a net inside a solver."""
@@ -32,7 +27,7 @@ class Positions:
 
     def line(self, path):
         """Return the line of `path`, or of the nearest enclosing message that is known; None if there is none."""
-        path = self._in_file(path)
+        path = self._in_file(path) if self.moved or self._prefix else path
         while path:
             start = self._starts.get(path, self._starts.get(path + "[0]"))
             if start is not None:
@@ -47,6 +42,8 @@ class Positions:
 
     def place(self, offset):
         """Return line and column, both from 1, of a character of the file."""
+        if self._newlines is None:
+            self._newlines = [match.start() for match in re.finditer("\n", self._text)]
         line = bisect_right(self._newlines, offset - 1)
         return line + 1, offset - (self._newlines[line - 1] if line else -1)
 

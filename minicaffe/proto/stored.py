@@ -1,4 +1,4 @@
-"""A blob as files and messages hold it: `StoredBlob`, and its conversion from and to a serialized BlobProto.
+"""A blob as files and messages hold it: `StoredBlob`, and how it is read from a serialized BlobProto.
 
 The numbers are not copied: a `StoredBlob` holds NumPy views of the buffer, usually a memory-mapped file. Shape and
 number of values are checked in 64 bits before any memory is taken; Caffe checks after protobuf has taken it.
@@ -11,11 +11,10 @@ import numpy as np
 
 from minicaffe.errors import DataError
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.wire import FIXED32, FIXED64, LENGTH_DELIMITED, VARINT, length_delimited, parse_message, varint, walk
+from minicaffe.proto.wire import FIXED32, FIXED64, LENGTH_DELIMITED, VARINT, parse_message, walk
 
 MAX_COUNT = 2**31 - 1  # elements of a blob: Caffe counts them in an int
 MAX_AXES = 32  # Caffe's kMaxBlobAxes
-MAX_FILE = 2**31 - 1  # bytes: protobuf's readers count them in an int
 
 # Field numbers of BlobProto in proto/caffe.proto.
 LEGACY = (1, 2, 3, 4)  # num, channels, height, width
@@ -26,7 +25,6 @@ RAW_DATA_TYPE, RAW_DIFF_TYPE, RAW_DATA, RAW_DIFF = 10, 11, 12, 13
 RAW_TYPES = {0: "<f8", 1: "<f4", 2: "<f2"}  # the fork's enum Type; INT, UINT and BOOL (3 to 5) hold no weights
 VARINTS = (*LEGACY, RAW_DATA_TYPE, RAW_DIFF_TYPE)
 HALF = 2
-LARGEST_HALF = 65504
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -54,9 +52,6 @@ class StoredBlob:
     diff: np.ndarray | None = None
     legacy: bool = False
     has_shape: bool = True
-
-    def __post_init__(self):
-        self.shape = tuple(self.shape)
 
 
 @dataclasses.dataclass
@@ -160,45 +155,3 @@ def _numbers(content, dtype, shape, needed, name):
         what = f"{total} number" + "s" * (total > 1)
         raise DataError(f"holds {what} in {name}, its shape {shown(shape)} needs {needed}; save it again")
     return np.frombuffer(content, dtype) if total else None
-
-
-def bytes_of(blob):
-    """Return a serialized BlobProto as bytes; raise DataError as `blob_parts`, or if protobuf could not read it."""
-    parts = blob_parts(blob)
-    size = sum(map(len, parts))
-    if size > MAX_FILE:
-        raise DataError(f"would have {size} bytes as a BlobProto, protobuf reads {MAX_FILE} at most; divide it")
-    return b"".join(parts)
-
-
-def blob_parts(blob):
-    """Return a serialized BlobProto as a list of bytes and arrays of bytes; the numbers are not copied.
-
-    float16 is stored as NVIDIA's fork and OpenCV store it, as raw_data or raw_diff.
-    """
-    shape = caffe_pb2.BlobShape(dim=blob.shape).SerializeToString()
-    parts = [*length_delimited(SHAPE, [shape])]
-    for values, single, double, raw, kind in ((blob.data, DATA, DOUBLE_DATA, RAW_DATA, RAW_DATA_TYPE),
-                                              (blob.diff, DIFF, DOUBLE_DIFF, RAW_DIFF, RAW_DIFF_TYPE)):
-        if values is None:
-            continue
-        if values.dtype not in (np.float16, np.float32, np.float64):
-            raise DataError(f"holds {values.dtype}, float16, float32 and float64 can be stored; convert it with astype")
-        if values.size != np.prod(blob.shape, dtype=np.int64):
-            raise DataError(f"holds {values.size} numbers, its shape {shown(blob.shape)} needs another count")
-        little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
-        number = {2: raw, 4: single, 8: double}[values.dtype.itemsize]
-        if number == raw:
-            parts.append(varint(kind << 3) + varint(HALF))
-        parts += length_delimited(number, [little.reshape(-1).view(np.uint8)])
-    return parts
-
-
-def to_half(values):
-    """Return an array rounded to float16; raise DataError for a finite number that float16 has no room for."""
-    with np.errstate(over="ignore"):
-        half = values.astype(np.float16)
-    beyond = np.isinf(half) & np.isfinite(values)
-    if beyond.any():
-        raise DataError(f"holds {values[beyond][0]:g}, half precision ends at {LARGEST_HALF}; save it in single precision")
-    return half

@@ -11,7 +11,7 @@ from minicaffe.errors import ConfigError, check_type
 from minicaffe.proto import kinds
 from minicaffe.proto.fields import Fields, Word, is_repeated, lines_of
 from minicaffe.proto.files import MAX_TEXT, read_bytes
-from minicaffe.proto.text_parser import Reader
+from minicaffe.proto.text_parser import CLOSING, WORD, Reader
 
 
 def read_text(path, message_class, *, keep_layer_fields=False, skip_unknown_fields=False, content=None):
@@ -65,7 +65,12 @@ def parse_text(text, message_class, filename="<text>", *, keep_layer_fields=Fals
 
 
 def _class_of(reader, classes):
-    names = reader.outer_names()
+    """Return the class of the message in a text by the names of its outermost fields; braces of a broken text may not match."""
+    names, depth = [], 0
+    for kind, word, following in zip(reader.kinds, reader.words, reader.words[1:]):
+        if kind == WORD and depth == 0 and following in (":", *CLOSING):
+            names.append(word)
+        depth += (word in CLOSING) - (word in CLOSING.values())
     known = {kind: sum(name in kind.DESCRIPTOR.fields_by_name for name in names) for kind in classes}
     if not any(known.values()):
         wanted = " nor a ".join(kind.DESCRIPTOR.name.removesuffix("Parameter").lower() for kind in classes)
@@ -75,7 +80,7 @@ def _class_of(reader, classes):
 
 def parse_fields(text):
     """Return the `Fields` of a text, whatever their names; as ``LayerParameter.fork_fields`` holds it."""
-    return Reader(text, "<fields>").read(Fields())
+    return Reader(text, "<fields>").fields_of_any_name(Fields(), "", 0, "", 0)
 
 
 def write_text(message):
@@ -84,18 +89,10 @@ def write_text(message):
     Fields of layers that the messages lack are written as they were read; only ``keep_layer_fields=True`` reads them back.
     """
     check_type(message, Message, "message", "a message")
-    if _has_fork_fields(message):
-        return "".join(f"{line}\n" for line in lines_of(_merged(message)))
-    return text_format.MessageToString(message, as_utf8=True)
-
-
-def _has_fork_fields(message):
-    """Return whether a layer of a net, of a net inside a solver, or `message` itself has fields that the messages lack."""
-    name = message.DESCRIPTOR.name
-    if name == "SolverParameter":
-        return any(map(_has_fork_fields, (message.net_param, message.train_net_param, *message.test_net_param)))
-    return any(layer.fork_fields for layer in message.layer) if name == "NetParameter" else bool(
-        name == "LayerParameter" and message.fork_fields)
+    text = text_format.MessageToString(message, as_utf8=True)
+    if re.search("^ *fork_fields: ", text, re.MULTILINE):
+        text = "".join(f"{line}\n" for line in lines_of(_merged(message)))
+    return text
 
 
 def layer_fields(param):

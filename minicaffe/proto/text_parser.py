@@ -10,17 +10,21 @@ import itertools
 import logging
 import re
 from array import array
+from collections import namedtuple
 
 from google.protobuf.descriptor import FieldDescriptor
 
 from minicaffe.errors import ConfigError
 from minicaffe.proto import unknown
-from minicaffe.proto.fields import Fields, Word, is_repeated, is_required, lines_of
+from minicaffe.proto.fields import Fields, Word, is_repeated, lines_of
 from minicaffe.proto.files import MAX_LAYERS
 from minicaffe.proto.positions import Positions
 
 logger = logging.getLogger(__name__)
 
+# A rule with a field left out would select wrong layers; upgrading reads every field of a V0 layer.
+COMPLETE = "NetStateRule", "V0LayerParameter"
+LAYERS = "LayerParameter", "V1LayerParameter"
 MAX_DEPTH = 100  # protobuf's own limit on messages inside messages
 # Words, numbers and marks of a text. Each takes up to 100 bytes while the text is read; three become up to 300 bytes of message.
 MAX_TOKENS = 2_000_000
@@ -48,40 +52,23 @@ INTEGER_RANGES = {
 }
 
 
-class _Table:
-    """The fields of a message type by name, and the names of the required ones."""
-
-    def __init__(self, descriptor):
-        self.descriptor, self.name = descriptor, descriptor.name
-        self.fields = {field.name: _Field(field) for field in descriptor.fields if field.name != "fork_fields"}
-        self.required = [field.name for field in descriptor.fields if is_required(field)]
-        self.is_layer = descriptor.name in ("LayerParameter", "V1LayerParameter")
-        # A rule with a field left out would select wrong layers; upgrading reads every field of a V0 layer.
-        self.is_strict = descriptor.name in ("NetStateRule", "V0LayerParameter")
+# A field of a message: its descriptor, whether it is repeated, and the `Reader` method that reads a scalar value of it.
+Field = namedtuple("Field", "descriptor repeated read")
 
 
-class _Field:
-    """A field: its name, whether it is repeated, and the `Reader` method that reads one scalar value of it."""
-
-    __slots__ = ("descriptor", "limits", "name", "read", "repeated", "values")
-
-    def __init__(self, descriptor):
-        self.name = descriptor.name
-        self.descriptor = descriptor
-        self.repeated = is_repeated(descriptor)
-        self.limits = INTEGER_RANGES.get(descriptor.cpp_type)
-        self.values = descriptor.enum_type.values_by_name if descriptor.enum_type is not None else None
-        self.read = {
-            FieldDescriptor.CPPTYPE_MESSAGE: None,
-            FieldDescriptor.CPPTYPE_STRING: Reader.string,
-            FieldDescriptor.CPPTYPE_ENUM: Reader.enum,
-            FieldDescriptor.CPPTYPE_BOOL: Reader.bool,
-            FieldDescriptor.CPPTYPE_FLOAT: Reader.float,
-            FieldDescriptor.CPPTYPE_DOUBLE: Reader.float,
-        }.get(descriptor.cpp_type, Reader.integer)
-
-
-_table = functools.cache(_Table)
+@functools.cache
+def fields_of(descriptor):
+    """Return the `Field` of each field of a message type by name."""
+    readers = {
+        FieldDescriptor.CPPTYPE_MESSAGE: None,
+        FieldDescriptor.CPPTYPE_STRING: Reader.string,
+        FieldDescriptor.CPPTYPE_ENUM: Reader.enum,
+        FieldDescriptor.CPPTYPE_BOOL: Reader.bool,
+        FieldDescriptor.CPPTYPE_FLOAT: Reader.float,
+        FieldDescriptor.CPPTYPE_DOUBLE: Reader.float,
+    }
+    return {field.name: Field(field, is_repeated(field), readers.get(field.cpp_type, Reader.integer))
+            for field in descriptor.fields if field.name != "fork_fields"}
 
 
 class Reader:
@@ -90,7 +77,7 @@ class Reader:
     def __init__(self, text, filename, keep=False, skip=False):
         self.text = text
         self.keep, self.skip = keep, skip
-        self.kept = None       # if unknown fields are kept: the path of the layer being read, and its unknown Fields
+        self.kept = {}      # by the path of a layer: its message and those Fields of it that the messages lack
         self.starts = {}
         self.positions = Positions(filename, text, self.starts)
         self.kinds, self.words, self.offsets = bytearray(), [], array("Q")
@@ -104,90 +91,82 @@ class Reader:
             raise self.error(f"the text has more than {MAX_TOKENS} words, numbers and marks; store so many numbers in "
                              "a binary file, which --weights or weights= names", None, MAX_TOKENS)
 
-    def outer_names(self):
-        """Return the names of the outermost fields; braces of a broken text may not match."""
-        names, depth = [], 0
-        for kind, word, following in zip(self.kinds, self.words, self.words[1:]):
-            if kind == WORD and depth == 0 and following in (":", *CLOSING):
-                names.append(word)
-            depth += (word in CLOSING) - (word in CLOSING.values())
-        return names
-
     def read(self, message):
-        """Fill a message, or `Fields` of any names, with the whole text and return it."""
-        if isinstance(message, Fields):
-            return self.fields_of_any_name(message, "", 0, "", 0)
-        self.fields(message, _table(message.DESCRIPTOR), "", 0, "", 0)
+        """Fill a message with the whole text and return it. An error inside of a layer has the layer's name and type."""
+        self.outermost = message
+        try:
+            self.message(message, "", 0, "", 0)
+        except ConfigError as error:
+            for each, path in _enclosing(message, error.field or ""):
+                if each.DESCRIPTOR.name in LAYERS:
+                    _name_layer(error, each, path)
+            raise
+        for layer, fields in self.kept.values():
+            layer.fork_fields = "\n".join(lines_of(fields))
         return message
 
-    def fields(self, message, table, path, depth, close, opened):
+    def message(self, message, path, depth, close, opened):
         """Read the fields of `message` up to the mark `close` ("" for the file), whose opening is token `opened`."""
-        outer = self.kept
-        if self.keep and (table.is_layer or table.is_strict):
-            self.kept = (path, Fields()) if table.is_layer else None
-        try:
-            self._fields(message, table, path, depth, close, opened)
-        except ConfigError as error:
-            if table.is_layer and error.layer is None:
-                _name_layer(error, message, path)
-            raise
-        if self.keep and table.is_layer and self.kept[1]:
-            message.fork_fields = "\n".join(lines_of(self.kept[1]))
-        self.kept = outer
-        for name in table.required:
-            if not message.HasField(name):
-                raise self.error(f"required field '{name}' of {table.name} is missing; add it", path, opened)
-
-    def _fields(self, message, table, path, depth, close, opened):
-        kinds, words = self.kinds, self.words
-        known = table.fields
+        kinds, words, starts, offsets = self.kinds, self.words, self.starts, self.offsets
+        fields = fields_of(message.DESCRIPTOR)
         prefix = path + "." if path else ""
-        while True:
-            at = self.at
-            word = words[at]
-            if kinds[at] != WORD:
-                if word == close:
-                    self.at = at + 1
-                    return
-                raise self._no_field(table.name, path, close, opened)
-            field = known.get(word)
+        while kinds[self.at] == WORD:
+            start = self.at
+            name = words[start]
+            field, here = fields.get(name), prefix + name
             if field is None:
-                self.unknown(table, word, prefix + word, depth)
+                self.unknown(message.DESCRIPTOR, name, here, depth)
                 continue
-            self.at = at + 1
-            if not field.repeated:
-                if message.HasField(word):
-                    raise self.error("is given twice, but holds one value; remove one of them", prefix + word, at)
-                here = prefix + word
-                self.starts[here] = self.offsets[at]
-                if field.read is None:
-                    self.submessage(field, here, depth, getattr(message, word))
+            self.at += 1
+            if words[self.at] == ":":
+                self.at += 1
+            elif field.read is not None:
+                raise self.error(f"expected ':' and a value, got {self.shown()}", here)
+            if field.repeated:
+                values = getattr(message, name)
+                if words[self.at] == "[":
+                    self.list(here, functools.partial(self.element, values, field, here, depth))
                 else:
-                    self.colon(here)
-                    if field.values is not None and kinds[self.at] == WORD and words[self.at] not in field.values:
-                        self.at = at
-                        self.unknown(table, word, here, depth)
-                        continue
-                    setattr(message, word, field.read(self, field, here))
+                    self.element(values, field, here, depth, start)
+            elif message.HasField(name):
+                raise self.error("is given twice, but holds one value; remove one of them", here, start)
             else:
-                self.repeated(getattr(message, word), field, prefix + word, depth, at)
+                starts[here] = offsets[start]
+                if field.read is None:
+                    self.submessage(field, here, depth, getattr(message, name))
+                elif field.read is Reader.enum and kinds[self.at] == WORD and \
+                        words[self.at] not in field.descriptor.enum_type.values_by_name:
+                    self.at = start
+                    self.unknown(message.DESCRIPTOR, name, here, depth)
+                    continue
+                else:
+                    setattr(message, name, field.read(self, field, here))
             if words[self.at] == "," or words[self.at] == ";":
                 self.at += 1
+        if words[self.at] != close:
+            raise self._no_field(message.DESCRIPTOR.name, path, close, opened)
+        self.at += 1
+        if not message.IsInitialized():
+            name = message.FindInitializationErrors()[0]
+            raise self.error(f"required field '{name}' of {message.DESCRIPTOR.name} is missing; add it", path, opened)
 
-    def unknown(self, table, name, path, depth):
+    def unknown(self, descriptor, name, path, depth):
         """Keep, skip or refuse a field that a message lacks, or one whose enum lacks its value; it is the next token."""
         start = self.at
         self.starts.setdefault(path, self.offsets[start])
         read = Fields()
         self.one(read, path, depth)
-        if self.kept is not None:
-            layer_path, kept = self.kept
-            kept.inside(path[len(layer_path):]).extend(name, read.all(name))
+        enclosing = {each.DESCRIPTOR.name: (each, place) for each, place in _enclosing(self.outermost, path)} if self.keep else {}
+        layer, place = enclosing.get("LayerParameter") or enclosing.get("V1LayerParameter") or (None, "")
+        if layer is not None and enclosing.keys().isdisjoint(COMPLETE):
+            _, fields = self.kept.setdefault(place, (layer, Fields()))
+            fields.inside(path[len(place):]).extend(name, read.all(name))
             return
         values = read.all(name) or [None]
-        found = [unknown.find_unknown(table.descriptor, name, each) for each in values]
+        found = [unknown.find_unknown(descriptor, name, each) for each in values]
         worst = next((each for each in found if not each.may_skip()), found[0])
-        error = self.error(worst.text, path, start + 2 * (name in table.fields))  # before a wrong value are the name and a colon
+        known = name in fields_of(descriptor)
+        error = self.error(worst.text, path, start + 2 * known)     # before a wrong value are the name and a colon
         if not worst.may_skip(asked=self.skip):
             raise error
         logger.warning("%s; skipped", error)
@@ -234,19 +213,8 @@ class Reader:
             return {"true": True, "True": True, "false": False, "False": False}.get(word, Word(word))
         number = self.words[self.at + 1] if word == "-" else word
         if number.isdecimal() or number[:2] in ("0x", "0X"):
-            return self.whole(path, -(2**63), 2**64 - 1)
+            return self.integer(None, path, (-(2**63), 2**64 - 1))
         return self.float(None, path)
-
-    def repeated(self, values, field, path, depth, start):
-        """Read one value of a repeated field, or a list of them in brackets, into `values`."""
-        if field.read is not None:
-            self.colon(path)
-        else:
-            self.at += self.words[self.at] == ":"
-        if self.words[self.at] == "[":
-            self.list(path, lambda: self.element(values, field, path, depth, self.at))
-        else:
-            self.element(values, field, path, depth, start)
 
     def list(self, path, read_value):
         """Read a list in brackets, which may be empty; ``read_value()`` reads and stores one value."""
@@ -258,12 +226,13 @@ class Reader:
             if not closed and not self.skip_mark(","):
                 raise self.error(f"expected ',' or ']' in the list, got {self.shown()}", path)
 
-    def element(self, values, field, path, depth, start):
-        """Append one value to `values`; token `start` is where it begins for `Positions`."""
+    def element(self, values, field, path, depth, start=None):
+        """Append one value to `values`; token `start`, by default the next one, is where it begins for `Positions`."""
+        start = self.at if start is None else start
         path = f"{path}[{len(values)}]"
         self.starts[path] = self.offsets[start]
         if field.read is None:
-            if len(values) >= MAX_LAYERS and field.name in ("layer", "layers"):
+            if len(values) >= MAX_LAYERS and field.descriptor.name in ("layer", "layers"):
                 raise self.error(f"a net has at most {MAX_LAYERS} layers", path, start)
             self.submessage(field, path, depth, values.add())
         else:
@@ -271,7 +240,6 @@ class Reader:
 
     def submessage(self, field, path, depth, message):
         """Read ``{...}`` or ``<...>`` into `message`."""
-        self.at += self.words[self.at] == ":"
         opening = self.at
         close = CLOSING.get(self.words[opening])
         if close is None:
@@ -280,13 +248,7 @@ class Reader:
             raise self.error(f"messages are nested more than {MAX_DEPTH} deep; flatten them", path)
         self.at += 1
         message.SetInParent()  # an empty {} is present too
-        self.fields(message, _table(field.descriptor.message_type), path, depth + 1, close, opening)
-
-    def colon(self, path):
-        """Skip the ':' between a scalar field and its value."""
-        if self.words[self.at] != ":":
-            raise self.error(f"expected ':' and a value, got {self.shown()}", path)
-        self.at += 1
+        self.message(message, path, depth + 1, close, opening)
 
     def skip_mark(self, mark):
         """Skip the next token if it is `mark`; return whether it was. Only a token of kind MARK can equal a mark."""
@@ -294,13 +256,12 @@ class Reader:
         self.at += found
         return found
 
-    def integer(self, field, path):
-        """Read a decimal, octal (0...) or hexadecimal (0x...) number within the field's range."""
-        return self.whole(path, *field.limits)
-
-    def whole(self, path, low, high, rule="must be a whole number"):
+    def integer(self, field, path, limits=None, rule="must be a whole number"):
+        """Read a decimal, octal (0...) or hexadecimal (0x...) number within `limits`, by default those of the field's type."""
+        low, high = limits or INTEGER_RANGES[field.descriptor.cpp_type]
         start = self.at
-        negative = self.skip_mark("-")
+        negative = self.words[start] == "-"
+        self.at += negative
         word = self.words[self.at]
         if self.kinds[self.at] != NUMBER or not (word.isdecimal() or word[:2] in ("0x", "0X")):
             raise self.error(f"{rule}, got {self.shown(start)}", path, start)
@@ -318,7 +279,8 @@ class Reader:
     def float(self, field, path):
         """Read a decimal number, ``inf`` or ``nan``; a value past float's range becomes inf, as in Caffe."""
         start = self.at
-        negative = self.skip_mark("-")
+        negative = self.words[start] == "-"
+        self.at += negative
         word = self.words[self.at].lower()
         kind = self.kinds[self.at]
         if kind == NUMBER:
@@ -340,7 +302,7 @@ class Reader:
                 self.at += 1
                 return word[0] in "tT"
             raise self.error(f"must be true or false, got {word}", path)
-        return bool(self.whole(path, 0, 1, "must be true or false"))
+        return bool(self.integer(field, path, (0, 1), "must be true or false"))
 
     def enum(self, field, path):
         """Read the name or the number of one of the enum's values."""
@@ -348,7 +310,7 @@ class Reader:
         if self.kinds[start] == WORD:
             value = enum.values_by_name.get(self.words[start])
         else:
-            value = enum.values_by_number.get(self.whole(path, -(2**31), 2**31 - 1, unknown.one_of(enum)))
+            value = enum.values_by_number.get(self.integer(field, path, (-(2**31), 2**31 - 1), unknown.one_of(enum)))
             self.at -= 1
         if value is None:
             raise self.error(unknown.find_value(enum, self.shown(start)).text, path, start)
@@ -421,6 +383,20 @@ class Reader:
         return ConfigError(message, field=path or None, file=self.positions.filename, line=line, column=column)
 
 
+def _enclosing(message, path):
+    """Yield (message, path) of `message`, and of each message inside of it that the field at `path` is in."""
+    yield message, ""
+    at = ""
+    for part in path.split("."):
+        name, _, index = part.partition("[")
+        message = getattr(message, name, None)
+        message = message[int(index[:-1])] if index and int(index[:-1]) < len(message) else message
+        if not hasattr(message, "DESCRIPTOR"):
+            return
+        at = f"{at}.{part}".lstrip(".")
+        yield message, at
+
+
 def _name_layer(error, layer, path):
     """Add the layer's name and type to an error found inside it, as far as they were read, and shorten its field."""
     old = layer.layer if layer.DESCRIPTOR.name == "V1LayerParameter" else layer
@@ -430,5 +406,5 @@ def _name_layer(error, layer, path):
     kind = old.type
     if old is not layer and not kind and layer.HasField("type"):
         kind = layer.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_number[layer.type].name
-    error.field = error.field[len(path) + 1 :] or None
+    error.field = (error.field or "")[len(path):].lstrip(".") or None
     error.at(layer=name, layer_type=kind or None)

@@ -13,9 +13,7 @@ An object of that group, such as a module, may have these functions:
   has by index what V1 files wrote as the type of a layer, where the enum lacks it.
 """
 
-import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 from minicaffe import entry_points
@@ -32,6 +30,7 @@ OTHER_FILE = {
                      "field net"),
 }
 AUGMENTATIONS = "resize_param", "noise_param", "distort_param", "expand_param"  # of transform_param; SSD's
+core_types = set()          # the layer types of the core, in lower case (minicaffe.layer.find_types_in)
 types_of_program = set()    # names of layer types that the program registered: they are as the program defines them
 
 
@@ -57,18 +56,6 @@ class Unknown(NamedTuple):
     text: str
     may_skip: Callable = never
     known: bool = False
-
-
-@functools.cache
-def core_types():
-    """Return the layer types of the core, in lower case: the names of the files of layers/ without underscores."""
-    folder = Path(__file__).parent.parent / "layers"
-    return {path.stem.replace("_", "") for path in folder.rglob("*") if path.suffix in (".py", ".pyx")}
-
-
-def in_core(layer):
-    """Return whether the core alone reads a LayerParameter."""
-    return not layer.fork_fields and layer.type.lower() in core_types()
 
 
 def _ask(function, *args):
@@ -113,30 +100,29 @@ def one_of(enum):
 def name_of(word):
     """Return today's name of a layer type that V1 files write as `word`: LOCAL is Local."""
     today = "".join(map(str.capitalize, word.split("_"))) if word.isupper() else word
-    return today if today.lower() in core_types() else _ask("name_of", word) or today
+    return today if today.lower() in core_types else _ask("name_of", word) or today
 
 
 def augmenter(param, seed):
-    """Return an add-on's object for `AUGMENTATIONS` of a TransformationParameter; None if it has none of them."""
-    given = [name for name in AUGMENTATIONS if param.HasField(name)]
-    made = _ask("augmenter", param, seed) if given else None
-    if given and made is None:
+    """Return an add-on's object for those of `AUGMENTATIONS` that a TransformationParameter has."""
+    made = _ask("augmenter", param, seed)
+    if made is None:
+        first = next(filter(param.HasField, AUGMENTATIONS))
         raise ConfigError("unknown field in TransformationParameter: the core lacks it, and so do the installed add-ons "
-                          f"({entry_points.installed('fields')})", field=f"transform_param.{given[0]}")
+                          f"({entry_points.installed('fields')})", field=f"transform_param.{first}")
     return made
 
 
 def is_old(layer):
     """Return whether an add-on brings a LayerParameter into another form."""
-    return bool(not in_core(layer) and _ask("is_old", layer))
+    return bool(_ask("is_old", layer))
 
 
 def upgrade(state, words):
     """Let add-ons bring a net into the form that the core reads."""
-    if words or any(not in_core(layer) for layer in state.net.layer):
-        for _, _, reader in entry_points.objects("fields"):
-            if hasattr(reader, "upgrade"):
-                reader.upgrade(state, words)
+    for _, _, reader in entry_points.objects("fields"):
+        if hasattr(reader, "upgrade"):
+            reader.upgrade(state, words)
 
 
 def about_layer(name, types):

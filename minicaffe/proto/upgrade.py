@@ -135,8 +135,14 @@ def read_weights(path):
 
 def needs_upgrade(net):
     """Return whether anything in `net` is not in today's form. False for every result of `upgrade_net`."""
-    return bool(net.layers or net.input or net.input_dim or net.input_shape or any(map(_is_old_batch_norm, net.layer))
-                or any(map(unknown.is_old, net.layer)))
+    return bool(net.layers or net.input or net.input_dim or net.input_shape
+                or any(layer.type == "BatchNorm" and _learns_statistics(layer) for layer in net.layer)
+                or any(map(unknown.is_old, foreign_layers(net))))
+
+
+def foreign_layers(net):
+    """Return the layers of today's form in a net that the core alone does not read."""
+    return [layer for layer in net.layer if layer.fork_fields or layer.type.lower() not in unknown.core_types]
 
 
 def upgrade_net(net, positions=None, prefix=""):
@@ -213,13 +219,15 @@ class _Upgrade:
         if self.net.layers:
             words = {index: word for index, layer in enumerate(self.net.layers) if (word := _fork_type(layer))}
             self.layers_from_v1()
-        unknown.upgrade(self, words)
+        if words or foreign_layers(self.net):
+            unknown.upgrade(self, words)
         if self.net.input or self.net.input_dim or self.net.input_shape:
             self.input_layer()
-        for layer in filter(_is_old_batch_norm, self.net.layer):
-            for param in layer.param:
-                param.lr_mult = param.decay_mult = 0
-            self.note(logging.INFO, f"Set lr_mult and decay_mult of BatchNorm layer '{layer.name}' to 0")
+        for layer in self.net.layer:
+            if layer.type == "BatchNorm" and _learns_statistics(layer):
+                for param in layer.param:
+                    param.lr_mult = param.decay_mult = 0
+                self.note(logging.INFO, f"Set lr_mult and decay_mult of BatchNorm layer '{layer.name}' to 0")
         if self.positions is not None:
             for index, path in enumerate(self.paths):
                 self.positions.moved[f"{self.prefix}layer[{index}]"] = path
@@ -302,10 +310,9 @@ class _Upgrade:
             net.ClearField(field)
 
 
-def _is_old_batch_norm(layer):
-    """Return whether a layer is a BatchNorm with the three `param` entries of old files, one of them learned."""
-    old = layer.type == "BatchNorm" and len(layer.param) == 3
-    return old and any(param.lr_mult != 0 or param.decay_mult != 0 for param in layer.param)
+def _learns_statistics(layer):
+    """Return whether a BatchNorm layer has the three `param` entries of old files, one of them learned."""
+    return len(layer.param) == 3 and any(param.lr_mult != 0 or param.decay_mult != 0 for param in layer.param)
 
 
 def _fork_type(layer):

@@ -95,18 +95,3 @@ def _escape_invalid_utf8(message):
                     if isinstance(text, bytes):
                         logger.warning("%s %r is not UTF-8", field.full_name, text)
                         value[index] = text.decode("utf-8", "backslashreplace")
-
-
-def length_delimited(number, parts):
-    """Return `parts`, a list of bytes or of arrays of bytes that are field `number`, with its tag and length in front."""
-    return [varint(number << 3 | LENGTH_DELIMITED) + varint(sum(map(len, parts))), *parts]
-
-
-def varint(value):
-    """Return a number from 0 to 2**64 - 1 in protobuf's variable length."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

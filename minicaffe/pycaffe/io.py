@@ -14,9 +14,10 @@ import numpy as np
 from minicaffe.data.datum import opencv, opencv_decode
 from minicaffe.errors import ConfigError, DataError, FileError, ShapeError, WrongTypeError, check_message, int_of
 from minicaffe.proto import caffe_pb2, kinds
-from minicaffe.proto.binary import parse_message
+from minicaffe.proto.binary_writer import bytes_of
 from minicaffe.proto.files import file_error, read_bytes
-from minicaffe.proto.stored import StoredBlob, bytes_of, parse_blob
+from minicaffe.proto.stored import StoredBlob, parse_blob
+from minicaffe.proto.wire import parse_message
 
 
 def blobproto_to_array(blob, return_diff=False):

@@ -11,7 +11,8 @@ from collections import namedtuple
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, ConfigWarning
 from minicaffe.net import weights
-from minicaffe.proto import caffe_pb2, copy_of, upgrade
+from minicaffe.proto import caffe_pb2, upgrade
+from minicaffe.proto.fields import copy_of
 
 log = logging.getLogger("minicaffe.solver")
 

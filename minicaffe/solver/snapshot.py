@@ -19,9 +19,10 @@ import numpy as np
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError, located
 from minicaffe.memory.sizes import check_bytes
-from minicaffe.proto import binary, caffe_pb2
+from minicaffe.proto import binary, binary_writer, caffe_pb2
 from minicaffe.proto.atomic import check_writable, replacing
 from minicaffe.proto.files import is_hdf5
+from minicaffe.proto.stored import StoredBlob, StoredState
 
 log = logging.getLogger("minicaffe.solver")
 MAX_RESUME_STATE = 16 << 20  # characters; a few of them become an object of a hundred bytes
@@ -85,9 +86,9 @@ def _write(solver, resume):
             if hdf5:
                 _write_hdf5_state(solver, file, model_path, resume)
             else:
-                binary.write_solver_state(file, solver.iter, model_path, solver.current_step,
-                                          [binary.StoredBlob(blob.shape, blob.cpu_data) for blob in solver.history],
-                                          resume, **_plateau_state(solver))
+                binary_writer.write_solver_state(file, solver.iter, model_path, solver.current_step,
+                                                 [StoredBlob(blob.shape, blob.cpu_data) for blob in solver.history],
+                                                 resume, **_plateau_state(solver))
     except Error as error:
         error.file = path  # not the temporary file or the memory that was written to
         error.message += f". The solver is at iteration {solver.iter} and can continue"
@@ -262,11 +263,11 @@ def _read_hdf5_state(path):
         arrays = [find(history, str(i), caffe.trusted) for i in range(len(history))]
         if not all(map(is_numbers, arrays)):
             raise DataError("has no dataset of numbers for each; the file is no solver state of Caffe", field="history")
-        return binary.StoredState(
+        return StoredState(
             iter=_value(file, "iter", "iu"), current_step=_value(file, "current_step", "iu"),
             learned_net=_value(file, "learned_net", "SO", ""), resume_state=_value(file, "resume_state", "SO", ""),
             minimum_loss=_value(file, "minimum_loss", "f", NO_LOSS), iter_last_event=_value(file, "iter_last_event", "iu", 0),
-            history=[binary.StoredBlob(array.shape, read_array(array, f"history[{i}]")) for i, array in enumerate(arrays)])
+            history=[StoredBlob(array.shape, read_array(array, f"history[{i}]")) for i, array in enumerate(arrays)])
 
 
 def _value(file, name, kinds, default=None):

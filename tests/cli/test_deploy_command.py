@@ -7,7 +7,8 @@ from test_classify import pictures  # noqa: F401  (a fixture)
 from minicaffe import errors
 from minicaffe.cli import deploy
 from minicaffe.net.net import Net, read_net
-from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 
 TRAIN = """layer { name: "data" type: "%s" top: "x" top: "label" %s }
 layer { name: "a" type: "InnerProduct" bottom: "x" top: "a" inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }

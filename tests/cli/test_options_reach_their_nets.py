@@ -9,7 +9,8 @@ from tiny import NET, SOLVER
 from minicaffe.addons import trace
 from minicaffe.addons.workflows import class_weights
 from minicaffe.cli import app
-from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 
 STAGED = NET + """layer { name: "of_stage" type: "Power" bottom: "scaled" top: "s" include { stage: "extra" } }
 layer { name: "of_level" type: "Power" bottom: "scaled" top: "l" include { min_level: 2 } }

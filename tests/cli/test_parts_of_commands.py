@@ -26,7 +26,8 @@ from minicaffe.cli.parse_log import Run
 from minicaffe.cli.train import train
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, DataError, FileError, ShapeError
-from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 from minicaffe.solver.report import RecordCounts
 
 SEEDS = pytest.mark.parametrize("seed", range(20))

@@ -12,7 +12,8 @@ from minicaffe import errors, pretrained
 from minicaffe.cli.train import train
 from minicaffe.data.datum import picture_of, read_datum
 from minicaffe.data.db import open_db
-from minicaffe.proto import binary, caffe_pb2, read_text
+from minicaffe.proto import binary, caffe_pb2
+from minicaffe.proto.text import read_text
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOT = ROOT / "models" / "data" / "ankle_boot.png"
@@ -23,7 +24,7 @@ COUNT = 500     # of the 1,000 bundled test pictures, which no training read; of
 def bundled_pictures():
     """Return pictures (COUNT, 1, 28, 28) as training makes them, and their labels (COUNT,)."""
     with open_db(ROOT / "models" / "data" / "fashion_mnist_test_lmdb", "LMDB") as db:
-        records = [value for _, value in db.cursor().read(len(db))][::2]
+        records = [value for _, value in list(db.records())][::2]
         return np.stack([picture_of(read_datum(value)) for value in records]) * np.float32(1 / 256), np.array([read_datum(value).label for value in records])
 
 

@@ -14,7 +14,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "models" / "data"
 @pytest.mark.parametrize(("split", "per_class"), [("train", 900), ("test", 100)])
 def test_records(split, per_class):
     with open_db(FOLDER / f"fashion_mnist_{split}_lmdb", "LMDB") as db:
-        records = db.cursor().read(len(db))
+        records = list(db.records())
         infos = [read_datum(value) for _, value in records]
         assert [bytes(key) for key, _ in records] == [b"%08d" % i for i in range(10 * per_class)]
         assert {(info.channels, info.height, info.width) for info in infos} == {(1, 28, 28)}
@@ -31,6 +31,6 @@ def test_the_picture_is_a_record_and_has_a_name():
     cv2 = pytest.importorskip("cv2")
     names = (FOLDER / "labels.txt").read_text().splitlines()
     with open_db(FOLDER / "fashion_mnist_test_lmdb", "LMDB") as db:
-        value = db.cursor().read(1)[0][1]
+        value = next(db.records())[1]
         assert names[read_datum(value).label] == "ankle boot" and len(names) == 10
         assert (cv2.imread(str(FOLDER / "ankle_boot.png"), cv2.IMREAD_UNCHANGED) == picture_of(read_datum(value))[0]).all()

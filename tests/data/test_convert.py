@@ -30,7 +30,7 @@ def folder(tmp_path):
 def convert(folder, **options):
     counts = convert_images(f"{folder}/", folder / "list.txt", folder / "db", **options)
     with open_db(folder / "db", options.get("backend", "lmdb")) as db:
-        return counts, {bytes(k).decode(): bytes(v) for k, v in db.cursor().read(len(db))}
+        return counts, {bytes(k).decode(): bytes(v) for k, v in list(db.records())}
 
 
 def test_raw_pictures(folder, backend, caplog):

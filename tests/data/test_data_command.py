@@ -77,7 +77,7 @@ def test_images_with_all_options(tmp_path, leveldb):
     assert result.exit_code == 0, result.stderr
     assert result.stdout == f"{tmp_path}/db: 1 records, 1 pictures could not be read\n"
     with open_db(tmp_path / "db", "leveldb") as db:
-        message = caffe_pb2.Datum.FromString(bytes(db.cursor().read(1)[0][1]))
+        message = caffe_pb2.Datum.FromString(bytes(next(db.records())[1]))
     assert cv2.imdecode(np.frombuffer(message.data, np.uint8), -1).shape == (2, 3)
 
 
@@ -92,7 +92,7 @@ def test_images_with_real_labels(tmp_path, encoded):
     assert result.exit_code == 0, result.stderr
     assert result.stdout == (f"{path}: 3 records\na Data layer reads their labels with data_param {{ label_size: 3 }}; Caffe reads label 0\n")
     with open_db(path, "LMDB") as db:
-        records = [caffe_pb2.Datum.FromString(bytes(value)) for _, value in db.cursor().read(3)]
+        records = [caffe_pb2.Datum.FromString(bytes(value)) for _, value in list(db.records())[:3]]
     np.testing.assert_array_equal([record.float_data for record in records], np.array(labels, np.float32))
     assert all(record.data and record.encoded == encoded and not record.HasField("label") for record in records)
     shown = run("info", path).stdout

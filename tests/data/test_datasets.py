@@ -67,7 +67,7 @@ def cifar_archive(files):
 
 def records(path):
     with open_db(path, "LMDB") as db:
-        return [(bytes(k), bytes(v)) for k, v in db.cursor().read(len(db))]
+        return [(bytes(k), bytes(v)) for k, v in list(db.records())]
 
 
 @pytest.mark.parametrize("packed", [False, True])

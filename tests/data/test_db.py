@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import itertools
 import os
 import shutil
 import sys
@@ -17,11 +18,17 @@ from minicaffe.data.db import new_database, open_db
 from minicaffe.errors import ConfigError, DataError, DependencyError, FileError
 
 
+def read(cursor, count, skip=0, gap=1):
+    """Return a list of `count` (key, value) after `skip` records, of every `gap`-th one."""
+    return [step() for step in itertools.islice(cursor, skip, skip + (count - 1) * gap + 1, gap)]
+
+
+
 def test_every_nth_record(make_db, backend):
     with open_db(make_db([b"%d" % i for i in range(7)], backend), backend) as db:
         cursor = db.cursor()
-        assert [bytes(value) for _, value in cursor.read(3, skip=2, gap=4)] == [b"2", b"6", b"3"]
-        assert [bytes(value) for _, value in cursor.read(2, skip=8)] == [b"5", b"6"]
+        assert [bytes(value) for _, value in read(cursor, 3, skip=2, gap=4)] == [b"2", b"6", b"3"]
+        assert [bytes(value) for _, value in read(cursor, 2, skip=8)] == [b"5", b"6"]
 
 
 def test_cursor_goes_in_key_order_and_round(make_db, backend):
@@ -29,17 +36,15 @@ def test_cursor_goes_in_key_order_and_round(make_db, backend):
     with open_db(path, backend) as db:
         cursor = db.cursor()
         assert len(db) == 3
-        assert [bytes(v) for _, v in cursor.read(7)] == [b"a", b"b", b"c", b"a", b"b", b"c", b"a"]
-        assert [bytes(part) for part in cursor.read(1)[0]] == [b"00000001", b"b"]
+        assert [bytes(v) for _, v in read(cursor, 7)] == [b"a", b"b", b"c", b"a", b"b", b"c", b"a"]
+        assert [bytes(part) for part in read(cursor, 1)[0]] == [b"00000001", b"b"]
 
 
 @pytest.mark.parametrize("index", [0, 1, 2, 3, 5, 3_000_000_001])
 def test_seek_counts_modulo_the_number_of_records(make_db, backend, index):
     with open_db(make_db([b"0", b"1", b"2"], backend), backend) as db:
-        cursor = db.cursor()
-        cursor.read(1)
-        cursor.seek(index)
-        assert [int(bytes(v)) for _, v in cursor.read(4)] == [(index + i) % 3 for i in range(4)]
+        cursor = db.cursor(index)
+        assert [int(bytes(v)) for _, v in read(cursor, 4)] == [(index + i) % 3 for i in range(4)]
 
 
 @pytest.mark.parametrize("how", [{}, {"readonly": True, "lock": False}, {"readonly": True}])
@@ -48,7 +53,7 @@ def test_an_lmdb_that_the_program_itself_holds_open(make_db, how):
     lmdb.open(str(path)).close()  # makes the lock file
 
     def values(db):
-        return [bytes(value) for _, value in db.cursor().read(3)]
+        return [bytes(value) for _, value in read(db.cursor(), 3)]
 
     with lmdb.open(str(path), **how) as env, open_db(path, "LMDB") as db:
         assert values(db) == [b"0", b"1", b"2"]
@@ -56,22 +61,22 @@ def test_an_lmdb_that_the_program_itself_holds_open(make_db, how):
             assert transaction.get(b"00000001") == b"1"
     with open_db(path, "LMDB") as db:
         cursor = db.cursor()
-        cursor.read(1)
+        read(cursor, 1)
         with lmdb.open(str(path), **how) as env, env.begin() as transaction:
-            assert bytes(cursor.read(1)[0][1]) == b"1" and transaction.get(b"00000002") == b"2"
-        assert bytes(cursor.read(1)[0][1]) == b"2" and values(db) == [b"0", b"1", b"2"]
+            assert bytes(read(cursor, 1)[0][1]) == b"1" and transaction.get(b"00000002") == b"2"
+        assert bytes(read(cursor, 1)[0][1]) == b"2" and values(db) == [b"0", b"1", b"2"]
 
 
 def test_the_program_writes_between_two_rounds(make_db):
     path = make_db([b"0", b"1"], "LMDB")
     with lmdb.open(str(path), map_size=1 << 26) as env, open_db(path, "LMDB") as db:
         cursor = db.cursor()
-        assert [bytes(value) for _, value in cursor.read(2)] == [b"0", b"1"]
+        assert [bytes(value) for _, value in read(cursor, 2)] == [b"0", b"1"]
         for i in range(2, 60):  # the file grows past what was mapped
             with env.begin(write=True) as transaction:
                 transaction.put(b"%08d" % i, b"%d" % i * 2000)
         assert len(db) == 60
-        values = [bytes(value) for _, value in cursor.read(60)]
+        values = [bytes(value) for _, value in read(cursor, 60)]
         assert values[:2] == [b"0", b"1"] and all(value == b"%d" % i * 2000 for i, value in enumerate(values[2:], 2))
 
 
@@ -85,14 +90,14 @@ def test_writing_while_it_is_read_is_an_error(tmp_path):
         write(b"a")
         with open_db(tmp_path, "LMDB") as db:
             cursor = db.cursor()
-            assert bytes(cursor.read(1)[0][1]) == b"a" * 100
+            assert bytes(read(cursor, 1)[0][1]) == b"a" * 100
             write(b"b")  # leaves the pages that are read alone
-            assert all(bytes(value) == b"a" * 100 for _, value in cursor.read(299))
-            assert all(bytes(value) == b"b" * 100 for _, value in cursor.read(150))
+            assert all(bytes(value) == b"a" * 100 for _, value in read(cursor, 299))
+            assert all(bytes(value) == b"b" * 100 for _, value in read(cursor, 150))
             write(b"c")
             write(b"d")
             with pytest.raises(FileError, match="was written to while it was read; let the program that writes it finish, or read a copy"):
-                cursor.read(150)
+                read(cursor, 150)
 
 
 def test_what_a_writer_has_overwritten_is_no_damage(tmp_path):
@@ -107,11 +112,10 @@ def test_what_a_writer_has_overwritten_is_no_damage(tmp_path):
         with open_db(tmp_path, "LMDB") as db:
             steps = db.steps()
             read = next(steps)
-            snapshot = db._pages.snapshot()
+            snapshot = db._snapshot()
             for size in (5000, 10, 5000, 10):
                 write(size)
-            pages = db._pages
-            for call in (read, lambda: [step() for step in steps], lambda: pages._page(pages._bytes, snapshot, snapshot.last + 1)):
+            for call in (read, lambda: [step() for step in steps], lambda: db._page(db._bytes, snapshot, snapshot.last + 1)):
                 with pytest.raises(FileError, match="was written to while it was read"):
                     call()
 
@@ -136,11 +140,9 @@ def test_lmdb_is_read_as_py_lmdb_reads_it(tmp_path, count):
         with env.begin() as transaction, open_db(tmp_path, "LMDB") as db:
             wanted = list(transaction.cursor())
             assert len(db) == len(wanted)
-            assert [(bytes(key), bytes(value)) for key, value in db.cursor().read(len(wanted))] == wanted
-            cursor = db.cursor()
+            assert [(bytes(key), bytes(value)) for key, value in read(db.cursor(), len(wanted))] == wanted
             for start in (0, len(wanted) // 2, len(wanted) - 1):
-                cursor.seek(start)
-                assert bytes(cursor.read(1)[0][0]) == wanted[start][0]
+                assert bytes(read(db.cursor(start), 1)[0][0]) == wanted[start][0]
 
 
 def test_pages_that_are_damaged_are_an_error(tmp_path):
@@ -160,7 +162,7 @@ def test_pages_that_are_damaged_are_an_error(tmp_path):
         (folder / "data.mdb").write_bytes(changed)
         try:
             with open_db(folder, "LMDB") as db:
-                for _, value in db.cursor().read(len(db)):
+                for _, value in read(db.cursor(), len(db)):
                     bytes(value)
         except (DataError, FileError) as error:
             failed += 1
@@ -188,7 +190,7 @@ def test_keys_are_sorted_as_bytes_and_the_last_value_wins(tmp_path, backend):
         for key, value in [(b"10", b"x"), (b"9", b"y"), (b"1", b"z"), (b"9", b"w")]:
             db.put(key, value)
     with open_db(tmp_path / "db", backend) as db:
-        assert [tuple(map(bytes, r)) for r in db.cursor().read(3)] == [(b"1", b"z"), (b"10", b"x"), (b"9", b"w")]
+        assert [tuple(map(bytes, r)) for r in read(db.cursor(), 3)] == [(b"1", b"z"), (b"10", b"x"), (b"9", b"w")]
 
 
 def test_lmdb_grows_past_its_first_map(tmp_path, monkeypatch):
@@ -198,7 +200,7 @@ def test_lmdb_grows_past_its_first_map(tmp_path, monkeypatch):
             db.put(b"%08d" % i, b"%04d" % i * 250)
     with open_db(tmp_path / "db", "LMDB") as db:
         assert len(db) == 2500
-        assert bytes(db.cursor().read(2500)[2499][1]) == b"2499" * 250
+        assert bytes(read(db.cursor(), 2500)[2499][1]) == b"2499" * 250
 
 
 def test_lmdb_is_read_from_a_read_only_directory_without_lock_file(make_db):
@@ -207,7 +209,7 @@ def test_lmdb_is_read_from_a_read_only_directory_without_lock_file(make_db):
     os.chmod(path / "data.mdb", 0o444)
     os.chmod(path, 0o555)
     with open_db(path, "LMDB") as db:
-        assert bytes(db.cursor().read(1)[0][1]) == b"a"
+        assert bytes(read(db.cursor(), 1)[0][1]) == b"a"
     assert os.listdir(path) == ["data.mdb"]
     os.chmod(path, 0o755)
 
@@ -216,9 +218,9 @@ def test_one_process_opens_a_database_twice(make_db, backend):
     path = make_db([b"a", b"b"], backend)
     first, second = open_db(path, backend), open_db(path, backend)
     cursor = second.cursor()
-    cursor.read(1)
+    read(cursor, 1)
     first.close()
-    assert bytes(cursor.read(1)[0][1]) == b"b"
+    assert bytes(read(cursor, 1)[0][1]) == b"b"
     del first, second, cursor
     gc.collect()
     with open_db(path, backend) as again:
@@ -312,7 +314,7 @@ def test_leveldb_with_a_broken_table_names_the_database(make_db):
     content[len(content) // 2] ^= 255
     table.write_bytes(content)
     with open_db(path, "LEVELDB") as db, pytest.raises(FileError, match="cannot be read on.*damaged"):
-        db.cursor().read(200)
+        read(db.cursor(), 200)
 
 
 def test_writing_over_something_is_refused(make_db, backend):
@@ -374,12 +376,12 @@ def test_new_database_replaces_only_by_force_and_only_when_whole(make_db, backen
     with pytest.raises(ValueError), new_database(path, backend, force=True):
         raise ValueError
     with open_db(path, backend) as db:
-        assert bytes(db.cursor().read(1)[0][1]) == b"old"
+        assert bytes(read(db.cursor(), 1)[0][1]) == b"old"
     del db
     with new_database(path, backend, force=True) as db:
         db.put(b"1", b"new")
     with open_db(path, backend) as db:
-        assert bytes(db.cursor().read(1)[0][1]) == b"new"
+        assert bytes(read(db.cursor(), 1)[0][1]) == b"new"
     assert os.listdir(path.parent) == ["db"]
 
 
@@ -395,19 +397,7 @@ def test_lmdb_written_by_others_with_lock_file(tmp_path):
         transaction.put(b"k", b"v")
     shutil.move(tmp_path / "db", tmp_path / "moved")
     with open_db(tmp_path / "moved", "LMDB") as db:
-        assert tuple(map(bytes, db.cursor().read(1)[0])) == (b"k", b"v")
-
-
-def test_a_closed_cursor_gives_nothing(make_db, backend):
-    """It keeps no iterator of the database, which would hold it open."""
-    with open_db(make_db([b"a", b"b"], backend), backend) as db:
-        cursor, other = db.cursor(), db.cursor()
-        cursor.read(1)
-        cursor.close()
-        assert cursor.read(3) == []
-        assert bytes(other.read(1)[0][1]) == b"a"
-        cursor.seek(1)      # opens it again
-        assert bytes(cursor.read(1)[0][1]) == b"b"
+        assert tuple(map(bytes, read(db.cursor(), 1)[0])) == (b"k", b"v")
 
 
 def test_a_reader_of_batches_closes_its_cursor(make_db, backend):
@@ -415,27 +405,32 @@ def test_a_reader_of_batches_closes_its_cursor(make_db, backend):
     reader = RecordBatches(make_db([b"a"], backend), backend, None)
     reader.open(0)
     reader.close()
-    assert reader.cursor.read(1) == []
+    assert reader.cursor is None    # it would keep the database open
     RecordBatches(make_db([b"a"], backend, "other"), backend, None).close()      # that was never opened
 
 
 def test_a_file_that_has_not_grown_is_not_mapped_again(make_db):
     path = make_db([b"a"])
     with open_db(path, "LMDB") as db:
-        pages = db._pages
-        mapped = pages._bytes
-        assert pages.snapshot() == pages.snapshot() and pages._bytes is mapped
+        mapped = db._bytes
+        assert len(db) == 1 and db._bytes is mapped
         with lmdb.open(str(path), map_size=1 << 26) as env, env.begin(write=True) as transaction:
             transaction.put(b"b", bytes(300_000))
-        assert len(db) == 2 and pages._bytes is not mapped
-        assert len(db.cursor().read(2)[1][1]) == 300_000
+        assert len(db) == 2 and db._bytes is not mapped
+        assert len(read(db.cursor(), 2)[1][1]) == 300_000
 
 
-def test_numbers_of_pages_have_48_bits():
-    from minicaffe.data.lmdb_pages import PageFile
-    for number in (0, 1, 0xFFFF, 0x10000, 0xFFFF_0000, 0x1_0000_0000, 0x1234_5678_9ABC, (1 << 48) - 1):
-        node = number.to_bytes(6, "little") + (3).to_bytes(2, "little") + b"key"
-        assert PageFile._child(b"??" + node, 2) == number
+@pytest.mark.parametrize("number", [0xFFFF, 0x10000, 0xFFFF_0000, 0x1_0000_0000, 0x1234_5678_9ABC, (1 << 48) - 1])
+def test_numbers_of_pages_have_48_bits(make_db, number):
+    path = make_db([bytes(1000)] * 10)
+    with open_db(path, "LMDB") as db:
+        root, last = db._snapshot().root, db._snapshot().last
+        first = int.from_bytes(db._bytes[root * 4096 + 16:root * 4096 + 18], "little")
+    with open(path / "data.mdb", "r+b") as file:
+        file.seek(root * 4096 + first)
+        file.write(number.to_bytes(6, "little"))
+    with open_db(path, "LMDB") as db, pytest.raises(FileError, match=f"page {number} lies behind the last, {last}"):
+        read(db.cursor(), 1)
 
 
 @pytest.mark.parametrize(("at", "content", "message"), [
@@ -451,13 +446,13 @@ def test_numbers_of_pages_have_48_bits():
 def test_each_field_of_a_page_is_checked(make_db, at, content, message):
     path = make_db([b"a", b"b"])
     with open_db(path, "LMDB") as db:
-        page = db._pages.snapshot().root
-        lower = int.from_bytes(db._pages._bytes[page * 4096 + 12:page * 4096 + 14], "little")
+        page = db._snapshot().root
+        lower = int.from_bytes(db._bytes[page * 4096 + 12:page * 4096 + 14], "little")
     with open(path / "data.mdb", "r+b") as file:
         file.seek(page * 4096 + at)
         file.write(content)
     with pytest.raises(FileError) as caught, open_db(path, "LMDB") as db:
-        db.cursor().read(2)
+        read(db.cursor(), 2)
     assert str(caught.value) == f"{path}: cannot be read on: {message.format(page=page, lower=lower)}; the database is damaged, make it again"
 
 
@@ -466,8 +461,8 @@ def test_a_value_ends_with_its_page_at_most(make_db, more):
     """The node that lies last in its page, longer by a byte than what is there."""
     path = make_db([b"ab"])
     with open_db(path, "LMDB") as db:
-        page, pages = db._pages.snapshot().root, db._pages
-        _, _, pointers = pages._page(pages._bytes, pages.snapshot(), page)
+        page = db._snapshot().root
+        _, _, pointers = db._page(db._bytes, db._snapshot(), page)
         room = 4096 - pointers[0] - 8 - len(b"00000000")
     with open(path / "data.mdb", "r+b") as file:
         file.seek(page * 4096 + pointers[0])
@@ -475,9 +470,9 @@ def test_a_value_ends_with_its_page_at_most(make_db, more):
     with open_db(path, "LMDB") as db:
         if more:
             with pytest.raises(FileError, match=f"a value of {room + 1} bytes does not fit into its page"):
-                db.cursor().read(1)[0]
+                read(db.cursor(), 1)[0]
         else:
-            assert len(db.cursor().read(1)[0][1]) == room
+            assert len(read(db.cursor(), 1)[0][1]) == room
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 6, 7])
@@ -536,7 +531,7 @@ def test_either_page_of_the_transactions_shows_that_it_is_written_to(tmp_path, b
             write()
             with pytest.raises(FileError, match="was written to while it was read"):
                 reads[1]()
-            assert bytes(first.read(1)[0][0]) == bytes(second.read(1)[0][0]) == b"key"
+            assert bytes(read(first, 1)[0][0]) == bytes(read(second, 1)[0][0]) == b"key"
 
 
 def test_a_number_of_records_that_is_not_theirs(make_db):
@@ -548,7 +543,7 @@ def test_a_number_of_records_that_is_not_theirs(make_db):
             content[at:at + 8] = (3).to_bytes(8, "little")
     (path / "data.mdb").write_bytes(content)
     with open_db(path, "LMDB") as db, pytest.raises(FileError, match="cannot be read on: it has 2 records, and declares 3; the database is damaged"):
-        db.cursor().read(3)
+        read(db.cursor(), 3)
 
 
 def test_what_is_no_database_is_named(tmp_path, backend):
@@ -592,17 +587,16 @@ def test_a_database_that_another_program_has_emptied(make_db):
     """The end of a round is an error then; without one the search for a next record would have no end."""
     path = make_db([b"a", b"b", b"c"], "LMDB")
     with open_db(path, "LMDB") as db:
-        started, sought = db.cursor(), db.cursor()
-        assert bytes(started.read(1)[0][1]) == b"a"
+        started, sought = db.cursor(), db.cursor(5)
+        assert bytes(read(started, 1)[0][1]) == b"a"
         with lmdb.open(str(path)) as env, env.begin(write=True) as transaction:
             for i in range(3):
                 transaction.delete(b"%08d" % i)
         assert len(db) == 0 and list(db.records()) == []
-        assert [bytes(started.read(1)[0][1]) for _ in range(2)] == [b"b", b"c"]     # of the state that it began with
-        sought.seek(5)
+        assert [bytes(read(started, 1)[0][1]) for _ in range(2)] == [b"b", b"c"]     # of the state that it began with
         for cursor in started, sought, db.cursor():
             with pytest.raises(DataError) as caught:
-                cursor.read(1)
+                read(cursor, 1)
             assert str(caught.value) == f"{path}: holds no records any more; make the database again"
 
 
@@ -610,11 +604,10 @@ def test_a_record_that_another_program_has_removed_is_no_end(make_db):
     """A cursor that was moved to it begins again with the first record."""
     path = make_db([b"a", b"b", b"c"], "LMDB")
     with open_db(path, "LMDB") as db:
-        cursor = db.cursor()
-        cursor.seek(2)
+        cursor = db.cursor(2)
         with lmdb.open(str(path)) as env, env.begin(write=True) as transaction:
             transaction.delete(b"00000002")
-        assert [bytes(cursor.read(1)[0][1]) for _ in range(3)] == [b"a", b"b", b"a"]
+        assert [bytes(read(cursor, 1)[0][1]) for _ in range(3)] == [b"a", b"b", b"a"]
 
 
 @pytest.mark.parametrize("what", ["link", "file", "link to a file", "link to nowhere"])
@@ -663,10 +656,7 @@ def test_a_database_that_is_written_is_read(backend, tmp_path):
         assert len(db) == 0     # nothing is committed
         db.commit()
         assert len(db) == 5 and [(bytes(key), bytes(value)) for key, value in db.records()] == [(b"%d" % n, b"value %d" % n) for n in range(5)]
-        cursor = db.cursor()
-        cursor.seek(4)
-        assert [bytes(key) for key, _ in cursor.read(2)] == [b"4", b"0"]
-        cursor.close()
+        assert [bytes(key) for key, _ in read(db.cursor(4), 2)] == [b"4", b"0"]
         db.put(b"5", b"")
     with open_db(tmp_path / "db", backend) as db:
         assert len(db) == 6

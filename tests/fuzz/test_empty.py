@@ -17,7 +17,8 @@ from pathlib import Path
 import minicaffe
 from minicaffe.errors import Error
 from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 
 nets, device = sys.argv[1:]
 logging.disable()

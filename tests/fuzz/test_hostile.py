@@ -20,11 +20,12 @@ from minicaffe.layers.data.hdf5_data import _read_list as hdf5_list
 from minicaffe.proto import binary, caffe_pb2
 from minicaffe.proto.atomic import check_writable, replacing
 from minicaffe.proto.binary import MAX_DEFINITION
+from minicaffe.proto.binary_writer import varint
 from minicaffe.proto.files import MAX_LAYERS, PIECE, is_hdf5, map_bytes, read_bytes, read_lines
 from minicaffe.proto.text import parse_text, read_text
 from minicaffe.proto.text_parser import MAX_TOKENS
 from minicaffe.proto.upgrade import load, read_net_file, read_weights
-from minicaffe.proto.wire import MAX_PARTS, varint
+from minicaffe.proto.wire import MAX_PARTS
 from minicaffe.solver import load_solver
 
 INPUT = 'layer {{ name: "d" type: "Input" top: "x" input_param {{ shape {{ {} }} }} }}\n'

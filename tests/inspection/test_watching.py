@@ -7,7 +7,8 @@ from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error
 from minicaffe.inspection.watch import Watch, extremes, measure, norm
 from minicaffe.net.run import BEFORE_FORWARD
-from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver
 
 NET = """net_param {

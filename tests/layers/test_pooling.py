@@ -12,7 +12,8 @@ from minicaffe.common import TEST, TRAIN, caffe
 from minicaffe.device.threads import get_num_threads, set_num_threads
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 
 FLOAT_MAX = float(np.finfo(np.float32).max)
 

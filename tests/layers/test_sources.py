@@ -17,7 +17,8 @@ from minicaffe.errors import ConfigError, DataError, FileError  # noqa: E402
 from minicaffe.layer import register_layer  # noqa: E402
 from minicaffe.layers.data import hdf5_data  # noqa: E402
 from minicaffe.layers.data.sources import NumberedSource, RankSharding, log_undivided_sources, why_not_divisible  # noqa: E402
-from minicaffe.proto import caffe_pb2, parse_text  # noqa: E402
+from minicaffe.proto import caffe_pb2  # noqa: E402
+from minicaffe.proto.text import parse_text  # noqa: E402
 from minicaffe.solver import create_solver  # noqa: E402
 
 RECORDS, SIZE = 7, 32

@@ -16,7 +16,8 @@ import minicaffe as caffe
 from minicaffe.data.datum import picture_of, read_datum
 from minicaffe.data.db import open_db
 from minicaffe.errors import ShapeError
-from minicaffe.proto import LayerBlobs, StoredBlob, caffe_pb2, upgrade
+from minicaffe.proto import caffe_pb2, upgrade
+from minicaffe.proto.stored import LayerBlobs, StoredBlob
 from minicaffe.solver import create_solver
 
 MODELS = Path(__file__).resolve().parents[2] / "models"

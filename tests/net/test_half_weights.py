@@ -5,9 +5,11 @@ import pytest
 
 from minicaffe import errors
 from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2, parse_text
-from minicaffe.proto.binary import parse_blob, read_net
-from minicaffe.proto.stored import StoredBlob, bytes_of
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.binary import read_net
+from minicaffe.proto.binary_writer import bytes_of
+from minicaffe.proto.stored import StoredBlob, parse_blob
+from minicaffe.proto.text import parse_text
 
 NET = parse_text("""name: "n" layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 40 } } }
 layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 30 weight_filler { type: "gaussian" std: 1 } } }

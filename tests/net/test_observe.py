@@ -8,7 +8,8 @@ import pytest
 from minicaffe.errors import ConfigError, WrongTypeError
 from minicaffe.net.net import Net
 from minicaffe.net.run import AFTER_BACKWARD
-from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 
 NET = """debug_info: true state { phase: TRAIN }
 layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }

@@ -10,7 +10,10 @@ import minicaffe as caffe
 from minicaffe.addons.export.fold import fold
 from minicaffe.errors import ConfigError, Error, ShapeError
 from minicaffe.net.net import Net
-from minicaffe.proto import binary, caffe_pb2, parse_text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.binary_writer import write_net
+from minicaffe.proto.stored import LayerBlobs, StoredBlob
+from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver
 
 NET = """
@@ -149,7 +152,7 @@ def test_weights_go_to_the_first_layer_of_a_name(tmp_path):
     values = np.arange(9, dtype=np.float32).reshape(3, 3), np.arange(3, dtype=np.float32)
     entry = caffe_pb2.NetParameter(layer=[caffe_pb2.LayerParameter(name="ip", type="InnerProduct")])
     with open(tmp_path / "w.caffemodel", "wb") as file:
-        binary.write_net(file, entry, [binary.LayerBlobs("ip", "InnerProduct", [binary.StoredBlob(v.shape, v) for v in values])])
+        write_net(file, entry, [LayerBlobs("ip", "InnerProduct", [StoredBlob(v.shape, v) for v in values])])
     net.copy_from(str(tmp_path / "w.caffemodel"))
     for blob, expected in zip([*net.layers[1].blobs, *net.layers[2].blobs], [*values, *second], strict=True):
         np.testing.assert_array_equal(blob.cpu_data, expected)
@@ -164,9 +167,9 @@ def test_repeated_names_loaded(tmp_path, caplog, text, expected, warned):
     for layer in net.layers[1:]:
         layer.blobs[0].data[...] = 0
     entry = caffe_pb2.NetParameter(layer=[caffe_pb2.LayerParameter(name="ip", type="InnerProduct")] * 2)
-    stored = [[binary.StoredBlob(v.shape, v) for v in (np.full((3, 3), i, np.float32), np.zeros(3, np.float32))] for i in (1, 2)]
+    stored = [[StoredBlob(v.shape, v) for v in (np.full((3, 3), i, np.float32), np.zeros(3, np.float32))] for i in (1, 2)]
     with open(tmp_path / "w.caffemodel", "wb") as file:
-        binary.write_net(file, entry, [binary.LayerBlobs("ip", "InnerProduct", blobs) for blobs in stored])
+        write_net(file, entry, [LayerBlobs("ip", "InnerProduct", blobs) for blobs in stored])
     caplog.clear()
     net.copy_from(str(tmp_path / "w.caffemodel"))
     assert [layer.blobs[0].cpu_data[0, 0] for layer in net.layers[1:]] == expected

@@ -15,7 +15,8 @@ from minicaffe.engines import engine
 from minicaffe.engines.table import CAFFE, CUDNN, ONEDNN, WINOGRAD
 from minicaffe.memory import SyncedHead
 from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 
 PACKAGE = Path(caffe.__file__).parent
 

@@ -10,22 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minicaffe.errors import DataError, Error, FileError
-from minicaffe.proto import (
-    LayerBlobs,
-    StoredBlob,
-    binary,
-    caffe_pb2,
-    is_hdf5,
-    parse_blob,
-    read_blob,
-    read_net,
-    read_solver_state,
-    read_weights,
-    wire,
-    write_net,
-    write_solver_state,
-)
-from minicaffe.proto.wire import length_delimited, varint
+from minicaffe.proto import binary, binary_writer, caffe_pb2, wire
+from minicaffe.proto.binary import read_blob, read_net, read_solver_state
+from minicaffe.proto.binary_writer import length_delimited, varint, write_net, write_solver_state
+from minicaffe.proto.files import is_hdf5
+from minicaffe.proto.stored import LayerBlobs, StoredBlob, parse_blob
+from minicaffe.proto.upgrade import read_weights
 
 RNG = np.random.default_rng(7)
 
@@ -309,7 +299,7 @@ def test_refuses_to_write_what_cannot_be_read(monkeypatch):
 
     refused(StoredBlob((2,), np.arange(2)), r"layer 'a' \(Scale\): blobs\[0\]: holds int64")
     refused(StoredBlob((3,), np.zeros(2)), "holds 2 numbers, its shape 3")
-    monkeypatch.setattr(binary, "MAX_FILE", 1000)
+    monkeypatch.setattr(binary_writer, "MAX_FILE", 1000)
     refused(StoredBlob((1000,), np.zeros(1000)), "would have 80.. bytes, protobuf reads 1000 at most")
 
 
@@ -376,7 +366,7 @@ def test_damaged_states_raise_our_errors_only(tmp_path_factory, content):
 
 def test_each_string_that_is_not_utf8_is_rewritten(caplog):
     """One string, and one of several, at any depth."""
-    from minicaffe.proto.binary import parse_message
+    from minicaffe.proto.wire import parse_message
     layer = b"\x0a\x03a\xffb" + b"\x1a\x02\xfec" + b"\x1a\x02ok" + b"\x22\x01\xfd"       # name, bottom, bottom, top
     message = parse_message(caffe_pb2.NetParameter, b"\xa2\x06" + bytes([len(layer)]) + layer)
     made = message.layer[0]

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minicaffe.errors import ConfigError, MissingFieldError
-from minicaffe.proto import caffe_pb2, layer_fields, parse_text, write_text
+from minicaffe.proto import caffe_pb2
 from minicaffe.proto.fields import Fields, Word, lines_of, unknown_of
-from minicaffe.proto.text import parse_fields
+from minicaffe.proto.text import layer_fields, parse_fields, parse_text, write_text
 from minicaffe.proto.upgrade import upgrade_net, upgrade_solver
 
 TEXT = """height: 33 zoom: -8 name: "x" 'y' flag: true off: False mode: LINEAR

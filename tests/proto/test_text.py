@@ -12,9 +12,10 @@ from minicaffe.cli.classify import read_labels
 from minicaffe.cli.parse_log import read_run
 from minicaffe.data.image_list import ImageList
 from minicaffe.errors import ConfigError, DataError, FileError
-from minicaffe.proto import caffe_pb2, parse_text, read_text, write_text
+from minicaffe.proto import caffe_pb2
 from minicaffe.proto.files import MAX_TEXT
 from minicaffe.proto.kinds import kind_of
+from minicaffe.proto.text import parse_text, read_text, write_text
 from minicaffe.proto.text_parser import MAX_TOKENS
 from minicaffe.proto.upgrade import load
 

@@ -7,16 +7,9 @@ import numpy as np
 import pytest
 
 from minicaffe.errors import ConfigError
-from minicaffe.proto import (
-    caffe_pb2,
-    needs_upgrade,
-    parse_text,
-    read_net_file,
-    read_solver_file,
-    upgrade_net,
-    upgrade_solver,
-    write_text,
-)
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text, write_text
+from minicaffe.proto.upgrade import needs_upgrade, read_net_file, read_solver_file, upgrade_net, upgrade_solver
 
 V0 = """
 name: "old"

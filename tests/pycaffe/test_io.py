@@ -9,7 +9,7 @@ import pytest
 from minicaffe import io
 from minicaffe.blob import Blob
 from minicaffe.errors import ConfigError, DataError, FileError, ShapeError, WrongTypeError
-from minicaffe.proto import caffe_pb2, stored
+from minicaffe.proto import binary_writer, caffe_pb2
 
 
 def test_blobs_both_ways():
@@ -42,7 +42,7 @@ def test_diffs_and_doubles_of_blobs():
 
 
 def test_blobs_beyond_what_protobuf_reads(monkeypatch):
-    monkeypatch.setattr(stored, "MAX_FILE", 412)
+    monkeypatch.setattr(binary_writer, "MAX_FILE", 412)
     blob = Blob((101,))
     proto = blob.to_proto(caffe_pb2.BlobProto())
     for write in (lambda: io.array_to_blobproto(np.zeros(102)), lambda: blob.to_proto(proto, write_diff=True)):

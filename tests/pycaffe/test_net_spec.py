@@ -8,7 +8,6 @@ import pytest
 import minicaffe as caffe
 from minicaffe import layers as L
 from minicaffe import params as P
-from minicaffe import proto
 from minicaffe.errors import ConfigError, MissingNameError
 from minicaffe.net_spec import Function, Top, assign_proto, param_name_dict, to_proto
 from minicaffe.proto import caffe_pb2, text
@@ -137,7 +136,7 @@ def test_messages_that_only_a_type_of_ones_own_knows():
     n.x = L.DummyData(shape=dict(dim=[2]))
     n.y = L.TypeOfOnesOwn(n.x, own_param=dict(size=3, sides=[1, 2], inner=dict(flag=True)), pooling_param=dict(kernel_size=2))
     layer = n.to_proto().layer[1]
-    fields = proto.layer_fields(layer)
+    fields = text.layer_fields(layer)
     assert (fields.own_param.size, fields.own_param.sides, fields.own_param.inner.flag) == (3, [1, 2], True)
     assert layer.pooling_param.kernel_size == 2
     assert "own_param {\n    size: 3\n" in text.write_text(n.to_proto())

@@ -345,7 +345,7 @@ def test_guided_backward(tmp_path):
 
 def test_a_message_is_built_for_the_phase_that_is_given(tmp_path):
     """Once it was built for the phase of its own state, TRAIN if it says none."""
-    param, _ = caffe.proto.parse_text("""state { level: 2 } layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }
+    param, _ = caffe.proto.text.parse_text("""state { level: 2 } layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }
         layer { name: "test" type: "Power" bottom: "x" top: "t" include { phase: TEST min_level: 2 } }
         layer { name: "train" type: "Power" bottom: "x" top: "y" include { phase: TRAIN } }""", caffe.proto.caffe_pb2.NetParameter)
     assert caffe.Net(param, caffe.TEST).layer_names == ["x", "test"] and caffe.Net(param, caffe.TRAIN).layer_names == ["x", "train"]
@@ -548,7 +548,7 @@ def test_a_level_of_none_is_none(tmp_path):
 
 
 def test_a_net_without_a_file_is_called_by_its_name(caplog):
-    param, _ = caffe.proto.parse_text('name: "own" layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }', caffe.proto.caffe_pb2.NetParameter)
+    param, _ = caffe.proto.text.parse_text('name: "own" layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }', caffe.proto.caffe_pb2.NetParameter)
     net = caffe.Net(param, caffe.TEST)
     net.backward()
     assert [record.getMessage() for record in caplog.records] == [

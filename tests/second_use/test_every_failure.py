@@ -24,7 +24,7 @@ from minicaffe.errors import DeviceError, Error, FileError, OutOfMemoryError
 from minicaffe.memory import CPUPlace, CUDAPlace, FailAllocator, PinnedPlace
 from minicaffe.net.run import AFTER_FORWARD, BEFORE_BACKWARD
 from minicaffe.parallel import exchange
-from minicaffe.proto import atomic, binary
+from minicaffe.proto import atomic, binary_writer
 from minicaffe.solver import sgd
 
 NEVER = 1 << 40
@@ -294,7 +294,7 @@ def test_files_of_a_snapshot(function, ranks, tmp_path, monkeypatch):
     trial = Trial("sequences", tmp_path, ranks=ranks)
     folder = tmp_path / "snapshots"
     folder.mkdir()
-    targets = [(binary, "write_net"), (binary, "write_solver_state")] if function == "write" else [(atomic.os, function)]
+    targets = [(binary_writer, "write_net"), (binary_writer, "write_solver_state")] if function == "write" else [(atomic.os, function)]
     solver = trial.solver
     solver.param.snapshot_prefix = str(folder / "s")
     solver.restore(trial.state)

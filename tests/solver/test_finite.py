@@ -9,7 +9,8 @@ import pytest
 
 from minicaffe.errors import ConfigWarning, NotFiniteError
 from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver, finite
 from minicaffe.solver.finite import CHECK_START, CORRECT_DATA, LOWER_RATE, FiniteWatch
 

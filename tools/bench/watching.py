@@ -12,7 +12,8 @@ from contextlib import closing, nullcontext
 
 from minicaffe import set_num_threads
 from minicaffe.inspection.watch import Watch
-from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver
 
 ITERATIONS = 100    # of each turn; solver.prototxt displays as often

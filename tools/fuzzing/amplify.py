@@ -9,8 +9,8 @@ import json
 from google.protobuf.descriptor import FieldDescriptor
 
 from minicaffe.proto import caffe_pb2
+from minicaffe.proto.binary_writer import varint
 from minicaffe.proto.fields import is_repeated
-from minicaffe.proto.wire import varint
 
 FILES = {"net.prototxt": caffe_pb2.NetParameter, "solver.prototxt": caffe_pb2.SolverParameter,
          "case.caffemodel": caffe_pb2.NetParameter, "case.solverstate": caffe_pb2.SolverState,

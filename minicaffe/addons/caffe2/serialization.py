@@ -20,9 +20,10 @@ from minicaffe.memory.sizes import check_bytes
 from minicaffe.memory.states import SyncedHead
 from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.atomic import replacing
+from minicaffe.proto.binary_writer import length_delimited, varint
 from minicaffe.proto.files import map_bytes
 from minicaffe.proto.stored import MAX_AXES, read_dims
-from minicaffe.proto.wire import LENGTH_DELIMITED, MAX_PARTS, VARINT, length_delimited, varint, walk
+from minicaffe.proto.wire import LENGTH_DELIMITED, MAX_PARTS, VARINT, walk
 
 MAX_DEPTH = 32  # of lists in lists
 VERSION = 1

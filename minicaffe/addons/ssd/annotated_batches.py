@@ -5,7 +5,7 @@ import numpy as np
 from minicaffe.data.record_batches import RecordBatches, picture
 from minicaffe.errors import DataError, located
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.binary import parse_message
+from minicaffe.proto.wire import parse_message
 
 COLUMNS = 8  # of a row of the labels
 

@@ -45,14 +45,10 @@ class AnnotatedDataLayer(DataLayer):
             with in_field("annotated_data_param.label_map_file"):
                 self.names = read_label_map(annotated.label_map_file)
         self.boxes = annotated.HasField("anno_type")
-        return first_record(self.param.data_param, self._first_shape)
-
-    def _first_shape(self, record):
-        """Find out whether there are boxes, and the shapes that the first record gives."""
-        record = bytes(record)
-        self.boxes = self.boxes or parse(record).HasField("type")
-        with closing(self.make_batches()) as reader:
-            shape, self.label_shape = reader.shapes(record)
+        with first_record(self.param.data_param) as record:
+            self.boxes = self.boxes or parse(bytes(record)).HasField("type")
+            with closing(self.make_batches()) as reader:
+                shape, self.label_shape = reader.shapes(record)
         return shape
 
     def layer_setup(self, bottom, top):

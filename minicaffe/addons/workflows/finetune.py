@@ -19,8 +19,9 @@ from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, ConfigWarning, DataError, Error, FileError
 from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.net.net import Net, read_net
-from minicaffe.proto import caffe_pb2, copy_of
+from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
+from minicaffe.proto.fields import copy_of
 from minicaffe.proto.files import read_lines
 from minicaffe.proto.text import write_text
 

@@ -45,7 +45,7 @@ class PrefetchingLayer(NumberedSource):
     label_param = None  # the one of LABEL_FIELDS whose label_size the type supports
 
     def check_files(self):
-        """Raise ConfigError unless the net may read what `make_batches` opens; called again before it, as links may change."""
+        """Raise ConfigError unless a net that is not trusted may read what `make_batches` opens."""
         if self.param.transform_param.mean_file:
             caffe.check_path(self.param.transform_param.mean_file, "transform_param.mean_file")
 
@@ -55,7 +55,8 @@ class PrefetchingLayer(NumberedSource):
 
     def augmenter(self):
         """Return the object of an add-on that changes pictures before the Transformer; None without fields for it."""
-        return unknown.augmenter(self.param.transform_param, self.seed)
+        param = self.param.transform_param
+        return unknown.augmenter(param, self.seed) if any(map(param.HasField, unknown.AUGMENTATIONS)) else None
 
     def layer_setup(self, bottom, top):
         depth = self.param.data_param.prefetch
@@ -65,7 +66,8 @@ class PrefetchingLayer(NumberedSource):
         self.prefetcher = None  # started by the first forward, so that a restored position costs no reading
         self.position = 0
         self.within = caffe.within
-        self.check_files()
+        if self.within is not None:
+            self.check_files()
         self.batch_size = attrgetter(self.batch_field)(self.param)
         check_size(self.batch_size, self.batch_field)
         self.label_size = self._label_size()
@@ -121,7 +123,7 @@ class PrefetchingLayer(NumberedSource):
         try:
             self.upload.send(fetch)
         except (DataError, FileError):
-            if not self.prefetcher.failed:
+            if self.prefetcher.error is None:
                 raise
             # The error is of the next batch: the next forward reads that batch again, and raises if this fails again.
         self.position += step
@@ -131,7 +133,7 @@ class PrefetchingLayer(NumberedSource):
         numbers, step = self.records()
         if self.prefetcher is not None:
             next_numbers = self.prefetcher.upcoming if self.upload is None else self.prefetcher.numbers
-            if self.prefetcher.failed or (next_numbers, self.prefetcher.step) != (numbers, step):
+            if self.prefetcher.error is not None or (next_numbers, self.prefetcher.step) != (numbers, step):
                 self._stop_prefetching()
         return step
 
@@ -154,14 +156,18 @@ class PrefetchingLayer(NumberedSource):
         must stop it before.
         """
         if self.prefetcher is None:
-            with caffe.confined(self.within):
-                self.check_files()
-                reader = self.make_batches()
+            reader = self.make_batches() if self.within is None else self._batches_within()
             self.prefetcher = Prefetcher(
                 reader, *self.records(), self.param.data_param.prefetch, (np.float32, np.float64)[self.dtype],
                 labels=len(self.param.top) > 1, allocate=allocate, hold=hold)
         data, labels = self.prefetcher.next()
         return (data,) if labels is None else (data, labels)
+
+    def _batches_within(self):
+        """Return ``make_batches()`` of a net that is not trusted; its files are checked again, as links may have changed."""
+        with caffe.confined(self.within):
+            self.check_files()
+            return self.make_batches()
 
     def get_state(self):
         return {"seed": self.seed, "position": self.position}

@@ -5,7 +5,7 @@ Different from Caffe: `data_param.label_size` takes labels that are real numbers
 
 import logging
 import os
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 from minicaffe.common import caffe
 from minicaffe.data.datum import labels_of, read_datum
@@ -42,13 +42,11 @@ class DataLayer(PrefetchingLayer):
 
     def prepare(self):
         self.transformer()  # before the database is opened: what is wrong with its fields has another cause
-        return first_record(self.param.data_param, self._first_shape)
-
-    def _first_shape(self, record):
-        if len(self.param.top) > 1:
-            self._check_labels(record)
-        with closing(self.make_batches()) as reader:
-            return reader.load([record], range(1))[0].shape[1:]
+        with first_record(self.param.data_param) as record:
+            if len(self.param.top) > 1:
+                self._check_labels(record)
+            with closing(self.make_batches()) as reader:
+                return reader.load([record], range(1))[0].shape[1:]
 
     def _check_labels(self, record):
         """Raise DataError unless the first record has labels of the kind that `label_size` says."""
@@ -74,17 +72,17 @@ class DataLayer(PrefetchingLayer):
 
 def count_records(param):
     """Return the number of records of a DataParameter's database."""
-    with open_db(param.source, param.backend) as db:
+    with closing(open_db(param.source, param.backend)) as db:
         return len(db)
 
 
-def first_record(param, look):
-    """Return look(record) of the first record of a DataParameter's database; an error of `look` names the record."""
-    with (in_field("data_param.source", but=ConfigError), open_db(param.source, param.backend) as db,
-          closing(db.cursor()) as cursor):
-        (key, record), = cursor.read(1)
+@contextmanager
+def first_record(param):
+    """Yield the first record of a DataParameter's database; an error in the ``with`` block names it."""
+    with in_field("data_param.source", but=ConfigError), closing(open_db(param.source, param.backend)) as db:
+        key, record = next(db.records())
         try:
-            return look(record)
+            yield record
         except ConfigError:
             raise
         except Error as error:

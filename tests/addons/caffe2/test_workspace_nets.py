@@ -13,7 +13,8 @@ from minicaffe.addons.caffe2.workspace import Workspace
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, FileError, MissingNameError, ShapeError, WrongTypeError
 from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 
 TEXT = """
 name: "small"

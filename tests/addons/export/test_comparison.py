@@ -5,7 +5,8 @@ import pytest
 
 from minicaffe.addons.export.comparison import Difference, difference, random_inputs, run_net
 from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 
 
 def net_of(inputs, layers):

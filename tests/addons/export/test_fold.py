@@ -9,8 +9,8 @@ from minicaffe import errors
 from minicaffe.addons.export.comparison import difference, random_inputs, run_net
 from minicaffe.addons.export.fold import fold
 from minicaffe.net.net import Net, read_net
-from minicaffe.proto import caffe_pb2, parse_text
-from minicaffe.proto.text import write_text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text, write_text
 
 CONV = "convolution_param { num_output: 4 kernel_size: 3 %s }"
 

@@ -15,7 +15,8 @@ from minicaffe.cli import main
 from minicaffe.errors import ConfigError, MissingFieldError
 from minicaffe.layers.convolution import ConvolutionLayer
 from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2, layer_fields, parse_text, write_text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import layer_fields, parse_text, write_text
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "forks.md"
 INPUT = 'layer { name: "in" type: "Input" top: "a" input_param { shape { dim: 1 dim: 2 dim: 4 dim: 4 } } }\n'

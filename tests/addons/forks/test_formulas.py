@@ -9,7 +9,8 @@ import pytest
 import minicaffe as caffe
 from minicaffe import layer as registry
 from minicaffe.errors import ConfigError, Error
-from minicaffe.proto import caffe_pb2, parse_text, unknown, write_text
+from minicaffe.proto import caffe_pb2, unknown
+from minicaffe.proto.text import parse_text, write_text
 from minicaffe.proto.upgrade import needs_upgrade, upgrade_net
 
 RANDOM = np.random.default_rng(49)

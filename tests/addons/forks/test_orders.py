@@ -7,7 +7,8 @@ from gradient import check_gradient, layer_net, run_backward, run_forward
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, Error
 from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 
 RANDOM = np.random.default_rng(3)
 

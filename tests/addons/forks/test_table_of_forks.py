@@ -13,9 +13,9 @@ import pytest
 
 from minicaffe.addons.forks import table as forks
 from minicaffe.errors import ConfigError
-from minicaffe.proto import caffe_pb2, parse_text, read_text, unknown
+from minicaffe.proto import caffe_pb2, unknown
 from minicaffe.proto.fields import Fields
-from minicaffe.proto.text import _class_of
+from minicaffe.proto.text import _class_of, parse_text, read_text
 from minicaffe.proto.text_parser import Reader
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
@@ -234,7 +234,8 @@ def test_the_message_of_a_file_is_that_of_its_outer_fields():
                        ("test_net_param < name: 'a' state {} >", kinds[1]), ("name: 'base_lr' # base_lr: 1", kinds[0])):
         for classes in (kinds, kinds[::-1]):
             assert _class_of(Reader(text, "f"), classes) is kind, text
-    assert Reader("a: b c { d: e } f < g: h > i: [j, k]", "f").outer_names() == ["a", "c", "f", "i"]
+    inner = "base_lr: name display { name: e } test_iter < name: h > max_iter: [name, layer]"
+    assert _class_of(Reader(inner, "f"), kinds) is kinds[1]
     assert _class_of(Reader("name: 'a' net_param {}", "f"), kinds) is kinds[0] and _class_of(Reader("name: 'a' net_param {}", "f"), kinds[::-1]) is kinds[1]
     with pytest.raises(ConfigError, match="^f: is neither a solver nor a net: it has no field of one; give a prototxt$"):
         _class_of(Reader("a: name", "f"), kinds[::-1])

@@ -13,7 +13,8 @@ from minicaffe.cli import app
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, WrongTypeError
 from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 
 INPUT = 'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 3 dim: 2 dim: 6 dim: 6 } } }'
 LABELS = 'layer { name: "labels" type: "Input" top: "label" input_param { shape { dim: 3 } } }'

@@ -6,7 +6,7 @@ import opencv_table
 import pytest
 
 import minicaffe as caffe
-from minicaffe.proto import read_net
+from minicaffe.proto.binary import read_net
 
 pytestmark = pytest.mark.slow(8)    # all together
 

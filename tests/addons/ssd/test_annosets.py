@@ -47,7 +47,7 @@ def convert(folder, kind="xml", **options):
     counts = convert_annotated(f"{folder}/", folder / f"list_{kind}", folder / "db", label_type=kind, force=True,
                                **{"label_map": folder / "labels", **options})
     with open_db(folder / "db", "lmdb") as db:
-        return counts, {bytes(k).decode(): caffe_pb2.AnnotatedDatum.FromString(bytes(v)) for k, v in db.cursor().read(len(db))}
+        return counts, {bytes(k).decode(): caffe_pb2.AnnotatedDatum.FromString(bytes(v)) for k, v in list(db.records())}
 
 
 def objects(record):

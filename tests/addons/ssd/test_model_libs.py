@@ -10,8 +10,8 @@ import pytest
 import minicaffe as caffe
 from minicaffe.errors import ConfigError, MissingNameError, WrongTypeError
 from minicaffe.net_spec import NetSpec
-from minicaffe.proto import parse_text
 from minicaffe.proto.caffe_pb2 import NetParameter
+from minicaffe.proto.text import parse_text
 
 ROOT = Path(__file__).resolve().parents[3]
 from minicaffe.model_libs import *  # noqa: E402, F403  as SSD's scripts write it; brings L, P and caffe_pb2, too

@@ -16,7 +16,8 @@ from minicaffe import cli
 from minicaffe.addons.trace import convolution_command as convolution
 from minicaffe.errors import Error
 from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 
 PAGE = convolution.PAGE
 FLAGS = ("--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update "

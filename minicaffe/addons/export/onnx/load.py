@@ -237,7 +237,7 @@ def convert(made, model, values):
 
 def warn_of_other_caffes(param):
     """Warn of layers that BVLC Caffe lacks, and of what is younger than Caffe 1.0."""
-    rules = {"BVLC Caffe lacks the types": lambda layer: layer.type.lower() not in core_types(),
+    rules = {"BVLC Caffe lacks the types": lambda layer: layer.type.lower() not in core_types,
              "Caffe 1.0 lacks the type Clip": lambda layer: layer.type == "Clip",
              "Caffe 1.0 and OpenCV lack round_mode: FLOOR, and compute other tops": lambda layer: layer.pooling_param.round_mode}
     for what, rule in rules.items():
