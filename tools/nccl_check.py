@@ -161,7 +161,7 @@ def rank_of_mpi(batch, iterations, path):
     params = params_of(solver)
     if not all(solver.group.gather(all(map(np.array_equal, params, solver.group.broadcast_from_root(params))))):
         raise RuntimeError("the processes end with different parameters")
-    communicator = solver._exchange.transport.communicator
+    communicator = solver.exchange.transport.communicator
     blob = Blob((25_000_000 if os.environ.get("MINICAFFE_DEVICE") == "gpu" else 1000,))
     blob.data[...] = 1
     for repeats in (2, 10):

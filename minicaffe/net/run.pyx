@@ -543,7 +543,7 @@ cdef class Runner:
                 found[step.first] = step.fused
         return found
 
-    # ---- for CUDA graphs (solver/iteration.py)
+    # ---- for CUDA graphs (solver/step.py)
 
     def run_sources(self):
         """Run the layers without bottoms, and copy their tops to the present device."""

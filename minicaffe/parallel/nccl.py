@@ -3,7 +3,7 @@
     computing stream: backward -- ready --> NCCL's stream: all-reduce -- arrived --> computing stream: update
 
 The sums replace the gradients. The host does not wait: it queues all work on the two streams, or records it in a CUDA graph
-(solver/iteration.py).
+(solver/step.py).
 """
 
 import contextlib

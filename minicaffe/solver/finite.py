@@ -56,7 +56,7 @@ class FiniteWatch:
         """As `first_blob`, of the first rank whose own loss is not finite; the mean of the losses is the same on all ranks."""
         if solver.group.size == 1:
             return first_blob(solver.net)
-        group, mine = solver.group, solver._exchange.losses[solver.group.rank]
+        group, mine = solver.group, solver.exchange.losses[solver.group.rank]
         found = group.gather(None if math.isfinite(mine) else first_blob(solver.net))
         ranks = [rank for rank, there in enumerate(found) if there is not None]
         if not ranks:   # only the sum of the losses is not finite

@@ -1,4 +1,4 @@
-"""What a solver does as one of several processes that train together: checks, joining them, the means of their statistics."""
+"""A solver as one of several processes that train together: checks, joining them, the means of their statistics."""
 
 import logging
 import math
@@ -48,7 +48,7 @@ def join_group(solver, comm, carrier, wire, overlap, sync_batch_norm, scale_lr, 
     exchange = Exchange(group, solver.net.learnable_params, solver.net.learned(),
                         make_transport(group, carrier, wire == "bf16", overlap), wire == "bf16")
     caffe.join_group(group)
-    solver.group, solver._exchange = group, exchange
+    solver.group, solver.exchange = group, exchange
     if scale_lr is not None:
         solver.rate_scale, solver.warmup = RATE_SCALES[scale_lr](group.size), warmup
     with solver.net.lock:
@@ -56,9 +56,8 @@ def join_group(solver, comm, carrier, wire, overlap, sync_batch_norm, scale_lr, 
     log_undivided_sources(solver.net)
     if sync_batch_norm:
         apart = Group(group.comm)   # a communicator of its own: gradients are sent at the same time
-        solver._sync_batch_norm_layers = [layer.name for layer in solver.net.layers
-                                          if layer.type == "BatchNorm" and layer.synchronise(apart)]
-        if not solver._sync_batch_norm_layers and group.rank == 0:
+        solver.sync_batch_norm = any([layer.synchronise(apart) for layer in solver.net.layers if layer.type == "BatchNorm"])
+        if not solver.sync_batch_norm and group.rank == 0:
             log.warning("sync_batch_norm changes nothing: the net has no BatchNorm layer that uses the statistics of its batch")
     if group.size > 1 and statistics(solver):
         log.info("BatchNorm's running statistics are each rank's own; before tests and snapshots all take their mean.")
@@ -87,7 +86,7 @@ def _value(value):
 
 def statistics(solver):
     """Return the blobs of BatchNorm's running statistics that each rank has for itself, as no gradient makes them equal."""
-    if solver._sync_batch_norm_layers:
+    if solver.sync_batch_norm:
         return []
     return list(dict.fromkeys(blob for layer in solver.net.layers if layer.type == "BatchNorm" for blob in layer.blobs))
 

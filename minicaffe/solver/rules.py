@@ -69,9 +69,8 @@ class UpdateRule:
 class RuleSolver(SGDSolver):
     """The solver of an UpdateRule; `make_solver_class` makes a subclass for each."""
 
-    rule = None
+    rule = formula = None       # UpdateRule.step
     rule_class = UpdateRule
-    updates_itself = True
 
     def check_param(self):
         super().check_param()
@@ -96,7 +95,7 @@ class RuleSolver(SGDSolver):
             data, diff = blob.data, blob.diff
             if is_dry_run():    # the memory is there, and values are undefined
                 continue
-            self._partly_updated = True     # until the iteration is counted; the rule may fail at any parameter
+            self.training_step.partly_updated = True     # until the iteration is counted; the rule may fail at any parameter
             gradient = diff if scale == 1 else diff * diff.dtype.type(scale)
             weight = data.view()
             weight.flags.writeable = False

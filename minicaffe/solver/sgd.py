@@ -1,19 +1,16 @@
 """The solver types: learning rate, clipping, and one update rule each (Caffe sgd_solver.cpp, adam_solver.cpp and so on).
 
-The arithmetic on elements is defined in ops/update/kernel.hpp. All types derive from SGD, as in Caffe.
+`formula` of each type is its rule in NumPy, for reading. A training computes the same by the functors of ops/update/kernel.hpp, in
+one pass over the memory of each parameter; tests/solver/test_rules.py compares both. All types derive from SGD, as in Caffe.
 """
 
-import functools
 import logging
 import math
 
 import numpy as np
 
-from minicaffe.blob import Blob
-from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error
 from minicaffe.solver import policy
-from minicaffe.solver.iteration import DistributedIteration, GraphIteration, SeparateUpdate, UpdateDuringBackward
 from minicaffe.solver.solver import Solver
 from minicaffe.solver.update import Rule, update_params
 
@@ -24,19 +21,8 @@ class SGDSolver(Solver):
     """Gradient descent with momentum; the base class of the other types."""
 
     rule = Rule.SGD
-    histories = 1  # history blobs for each parameter
-    use_graphs = True  # on a GPU, replay the iteration as one CUDA graph where that can be (solver/iteration.py)
-
-    def _build(self, dtype, net_files):
-        super()._build(dtype, net_files)
-        params, param = self.net.learnable_params, self.param
-        self.history = [Blob(blob.shape, blob.dtype, f"{blob.name} history") for _ in range(self.histories) for blob in params]
-        self.net.lock.add(self.history)
-        self._recorded = GraphIteration()
-        known = param.regularization_type in ("L1", "L2")
-        if not known and param.weight_decay and any(self.net.params_weight_decay):
-            raise ConfigError(f"unknown regularization type '{param.regularization_type}'; known are L1 and L2",
-                              field="regularization_type")
+    histories = 1
+    use_graphs = True  # on a GPU, replay the iteration as one CUDA graph where that can be (solver/step.py)
 
     def learning_rate(self):
         """Return the rate of the current iteration; with the policies step and multistep this updates `current_step`."""
@@ -45,11 +31,28 @@ class SGDSolver(Solver):
             self.current_step = step
             if self.param.lr_policy == "multistep":
                 log.info("MultiStep Status: Iteration %d, step = %d", self.iter, step)
-        return policy.rate(self.param, self.iter, step) * self.rate_factor()
+        rate = policy.rate(self.param, self.iter, step)
+        return rate if self.rate_scale == 1 else rate * self.rate_factor()
 
     def constants(self, rate):
         """Return the update rule's rate, momentum, momentum2 and delta (ops/update/kernel.hpp); `rate` is the learning rate."""
         return rate, self.param.momentum, 0.0, 0.0
+
+    def formula(self, g, history, rate):
+        """Return the step that is subtracted from a parameter, and renew its `history`.
+
+        Parameters
+        ----------
+        g : ndarray of any shape
+            The gradient, times 1 / (iter_size x ranks) and the factor of `clip_gradients`, plus the weight decay.
+        history : list of ndarray of the same shape
+            The `histories` arrays of the parameter, zeros at first.
+        rate : float
+            As `constants` gives it, times the parameter's `lr_mult`.
+        """
+        v, = history
+        v[...] = self.param.momentum * v + rate * g
+        return v
 
     def _update_plateau(self):
         """Update the state of policy plateau with the smoothed loss: lower the rate if its minimum is too long ago."""
@@ -73,24 +76,12 @@ class SGDSolver(Solver):
         Error
             If this process trains together with others, and the gradients are not those of all of them.
         """
-        if self._exchange is not None and not self._has_global_gradients:
+        if self.exchange is not None and not self.training_step.has_global_gradients:
             raise Error(f"apply_update() on {self.group.name()} needs the gradients of all ranks, and these are its own; call "
                         "gradients() before it, or step(1) in place of both")
-        self._has_global_gradients = False
         if self.param.lr_policy == "plateau":
             self._update_plateau()
-        return self._end_iteration(updated=False)
-
-    def _end_iteration(self, updated=True):
-        """Update the parameters unless they are `updated`, count the iteration, and return its learning rate."""
-        rate = self.learning_rate()
-        if self.param.display and self.iter % self.param.display == 0:
-            log.info("Iteration %d, lr = %g", self.iter, rate)
-        if not updated:
-            self.update(self.constants(rate)[0])
-        self.iter += 1
-        self._has_global_gradients = self._partly_updated = False
-        return rate
+        return self.training_step.update(self)
 
     def update(self, rate, which=None, part=None):
         """Update the learnable parameters with `rate`, as `constants` gives it.
@@ -106,49 +97,12 @@ class SGDSolver(Solver):
                       [net.params_lr[i] for i in which], [net.params_weight_decay[i] for i in which], rate, scale,
                       param.weight_decay, param.regularization_type == "L1", momentum, momentum2, delta, part)
 
-    def _choose_iteration(self):
-        """Return the class or object of solver/iteration.py that computes the next iteration."""
-        if self.updates_itself or {"gradients", "apply_update"} & vars(self).keys():
-            return SeparateUpdate
-        if caffe.mode == "gpu" and self.use_graphs:
-            return self._recorded
-        self._recorded.work.forget()
-        if self._exchange is not None:
-            return DistributedIteration
-        if caffe.mode == "cpu" and self.net.plan and self.net.observer_reason() is None and self.update_obstacle() is None \
-                and not self.param.snapshot_diff:
-            return UpdateDuringBackward
-        return SeparateUpdate
-
-    def make_update_callback(self):
-        """Return the function that updates parameters while backward runs, as `forward_backward` calls its `on_gradients`."""
-        return functools.partial(self._update_subset, self.constants(self.learning_rate())[0])
-
-    def _update_subset(self, rate, which, part=None, last=False):
-        self._partly_updated = True       # until the iteration is counted
-        if which:
-            self.update(rate, which, part)
-        return which
-
-    def update_obstacle(self):
-        """Return why the update cannot run during backward, or in the same CUDA graph; None if it can."""
-        if self.param.iter_size > 1 and self._exchange is None:
-            return "iter_size is more than 1"
-        if self.param.clip_gradients >= 0:
-            return "clip_gradients needs the gradients' norm on the host"
-        if self.param.lr_policy == "plateau":
-            return "the rate of policy plateau follows from the loss of the same iteration"
-        return "callbacks run in the middle of an iteration" if self.callbacks else None
-
-    def capture_obstacle(self):
-        """Return why data of other processes cannot be received in a CUDA graph; None if they can, or there are none."""
-        if self._exchange is None:
-            return None
-        if not self._exchange.transport.on_device:
-            return "MPI sends the gradients through the host"
-        if self._sync_batch_norm_layers:
-            return "BatchNorm exchanges statistics by MPI"
-        return "iter_size is more than 1" if self.param.iter_size > 1 else None
+    @property
+    def replaces_step(self):
+        """bool: whether a class or object has its own `gradients`, `apply_update` or `update`, which work with all gradients."""
+        kind = type(self)
+        return ((kind.gradients, kind.apply_update, kind.update) != (SGDSolver.gradients, SGDSolver.apply_update, SGDSolver.update)
+                or not vars(self).keys().isdisjoint(("gradients", "apply_update")))
 
     def _gradient_scale(self):
         """Return the factor of the gradients: 1 / (batches x ranks), times that of `clip_gradients`."""
@@ -173,6 +127,12 @@ class NesterovSolver(SGDSolver):
 
     rule = Rule.NESTEROV
 
+    def formula(self, g, history, rate):
+        v, momentum = history[0], self.param.momentum
+        old = v.copy()
+        v[...] = momentum * old + rate * g
+        return (1 + momentum) * v - momentum * old
+
 
 class AdaGradSolver(SGDSolver):
     """Rates that fall with the sum of squared gradients."""
@@ -188,6 +148,11 @@ class AdaGradSolver(SGDSolver):
     def constants(self, rate):
         return rate, 0.0, 0.0, self.param.delta
 
+    def formula(self, g, history, rate):
+        v, = history
+        v += g**2
+        return rate * g / (np.sqrt(v) + self.param.delta)
+
 
 class RMSPropSolver(AdaGradSolver):
     """Rates that fall with the running mean of squared gradients."""
@@ -202,6 +167,11 @@ class RMSPropSolver(AdaGradSolver):
     def constants(self, rate):
         return rate, self.param.rms_decay, 0.0, self.param.delta
 
+    def formula(self, g, history, rate):
+        v, decay = history[0], self.param.rms_decay
+        v[...] = decay * v + (1 - decay) * g**2
+        return rate * g / (np.sqrt(v) + self.param.delta)
+
 
 class AdaDeltaSolver(SGDSolver):
     """Steps in the ratio of past steps to past gradients; `momentum` is the decay of both means."""
@@ -211,6 +181,14 @@ class AdaDeltaSolver(SGDSolver):
 
     def constants(self, rate):
         return rate, self.param.momentum, 0.0, self.param.delta
+
+    def formula(self, g, history, rate):
+        v, steps = history
+        decay, delta = self.param.momentum, self.param.delta
+        v[...] = decay * v + (1 - decay) * g**2
+        step = g * np.sqrt((steps + delta) / (v + delta))
+        steps[...] = decay * steps + (1 - decay) * step**2
+        return rate * step
 
 
 class AdamSolver(SGDSolver):
@@ -229,3 +207,10 @@ class AdamSolver(SGDSolver):
     def constants(self, rate):
         beta1, beta2, t = self.param.momentum, self.param.momentum2, self.iter + 1
         return rate * math.sqrt(1 - beta2**t) / (1 - beta1**t), beta1, beta2, self.param.delta
+
+    def formula(self, g, history, rate):
+        m, v = history
+        beta1, beta2 = self.param.momentum, self.param.momentum2
+        m[...] = beta1 * m + (1 - beta1) * g
+        v[...] = beta2 * v + (1 - beta2) * g**2
+        return rate * m / (np.sqrt(v) + self.param.delta)     # `rate` holds the bias correction

@@ -66,17 +66,21 @@ def write(solver):
     """Write model and state of `solver`; return their paths. All ranks of its group call this, and rank 0 writes."""
     if not solver.param.snapshot_prefix:
         raise ConfigError("is not set, and a snapshot needs it", field="snapshot_prefix", file=solver.file)
-    return solver.group.run_on_root(_write, solver, json.dumps(resume_state(solver)))
+    state = own_state(solver) if solver.group.size == 1 else state_of_ranks(solver)
+    return solver.group.run_on_root(_write_files, solver, json.dumps(state))
 
 
-def _write(solver, resume):
+def _write_files(solver, resume):
     param = solver.param
     hdf5 = param.snapshot_format == caffe_pb2.SolverParameter.HDF5
     extension, kind = (".h5", "HDF5") if hdf5 else ("", "binary proto")
     stem = f"{param.snapshot_prefix}_iter_{solver.iter}"
     model_path, state_path = f"{stem}.caffemodel{extension}", f"{stem}.solverstate{extension}"
+    # BVLC Caffe writes nothing of policy plateau.
+    plateau = {} if param.lr_policy != "plateau" else {"minimum_loss": min(solver.minimum_loss, NO_LOSS),
+                                                       "iter_last_event": solver.iter_last_event}
     path = model_path
-    solver._notify("before_snapshot", model_path, state_path)
+    solver.notify("before_snapshot", model_path, state_path)
     try:
         log.info("Snapshotting to %s file %s", kind, model_path)
         write_model(solver, model_path)
@@ -84,11 +88,11 @@ def _write(solver, resume):
         log.info("Snapshotting solver state to %s file %s", kind, state_path)
         with replacing(state_path) as file:
             if hdf5:
-                _write_hdf5_state(solver, file, model_path, resume)
+                _write_hdf5_state(solver, file, model_path, resume, plateau)
             else:
                 binary_writer.write_solver_state(file, solver.iter, model_path, solver.current_step,
                                                  [StoredBlob(blob.shape, blob.cpu_data) for blob in solver.history],
-                                                 resume, **_plateau_state(solver))
+                                                 resume, **plateau)
     except Error as error:
         error.file = path  # not the temporary file or the memory that was written to
         error.message += f". The solver is at iteration {solver.iter} and can continue"
@@ -106,7 +110,7 @@ def write_model(solver, path):
         raise
 
 
-def _write_hdf5_state(solver, file, model_path, resume):
+def _write_hdf5_state(solver, file, model_path, resume, plateau):
     import h5py
 
     from minicaffe.proto.hdf5 import hdf5_in_memory
@@ -120,40 +124,27 @@ def _write_hdf5_state(solver, file, model_path, resume):
             string.set_size(len(content))
             dataset = h5py.h5d.create(hdf5.id, name.encode(), string, h5py.h5s.create(h5py.h5s.SCALAR))
             dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.array(content), string)
-        for name, value in _plateau_state(solver).items():
+        for name, value in plateau.items():
             hdf5.create_dataset(name, data=np.array([value], np.float32 if name == "minimum_loss" else np.int32))
         group = hdf5.create_group("history")
         for i, blob in enumerate(solver.history):
             group.create_dataset(str(i), data=blob.cpu_data)
 
 
-def _plateau_state(solver):
-    """Return what a state file holds of policy plateau, as a dict; other policies write none, as in BVLC Caffe."""
-    if solver.param.lr_policy != "plateau":
-        return {}
-    return {"minimum_loss": min(solver.minimum_loss, NO_LOSS), "iter_last_event": solver.iter_last_event}
-
-
-def resume_state(solver):
-    """Return what a state file keeps beyond Caffe's fields, as a dict for JSON; of a group only rank 0 has `ranks`."""
-    state = own_state(solver)
-    if solver.group.size > 1 and (everyone := solver.group.gather_to_root(state)) is not None:
-        state = {**state, "ranks": everyone}
-    return state
-
-
 def own_state(solver):
-    """Return the part of `resume_state` that this process has."""
+    """Return the state of this process that Caffe's fields of a state file do not have, as a dict for JSON."""
+    train, *test = [{layer.key: state for layer in net.layers if (state := layer.get_state()) is not None}
+                    for net in (solver.net, *solver.test_nets)]
     return {"solver": type(solver).__name__,
-            "generator": {"seed": solver.generator.seed, "offset": solver.generator.offset},
-            "train": _layer_states(solver.net),
-            "test": [_layer_states(net) for net in solver.test_nets],
+            "generator": {"seed": solver.generator.seed, "offset": solver.generator.offset}, "train": train, "test": test,
             **({"best": solver.best.get_state()} if solver.best is not None else {})}
 
 
-def _layer_states(net):
-    states = {layer.key: layer.get_state() for layer in net.layers}
-    return {key: state for key, state in states.items() if state is not None}
+def state_of_ranks(solver):
+    """Return `own_state`, on rank 0 of a group with `ranks`, a list of the states of all ranks."""
+    state = own_state(solver)
+    everyone = solver.group.gather_to_root(state)
+    return state if everyone is None else {**state, "ranks": everyone}
 
 
 # ---- the same state on all ranks

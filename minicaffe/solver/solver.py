@@ -1,37 +1,34 @@
 """Solver: the training loop around a net, with its tests, displays and snapshots (Caffe solver.cpp).
 
-What an update does to the parameters is the subject of the subclasses (sgd.py). Different from Caffe: the train and test
-nets share parameters through one workspace; all of the solver's parameters are checked before the first iteration;
-a program observes the training by a listener instead of reading the log.
+An iteration is the subject of step.py, the update rules are that of the subclasses (sgd.py). Different from Caffe: the train and
+test nets share parameters through one workspace; all of the solver's parameters are checked before the first iteration; a program
+observes the training by a listener instead of reading the log.
 """
 
-import functools
+import collections
 import logging
 import math
 import numbers
 import time
 
-from minicaffe.blob import Dtype
+from minicaffe.blob import Blob, Dtype
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, Error, check_callable, check_type
+from minicaffe.errors import ConfigError, Error, check_callable, check_type, shown
 from minicaffe.net.net import Net
 from minicaffe.net.weights import check_names
 from minicaffe.parallel import SINGLE_PROCESS
 from minicaffe.proto import caffe_pb2, text
 from minicaffe.proto.atomic import delayed_interrupts
-from minicaffe.solver import nets, ranks, report, snapshot
-from minicaffe.solver.finite import FiniteWatch
-from minicaffe.solver.iteration import SeparateUpdate
+from minicaffe.solver import finite, nets, ranks, report, snapshot
 from minicaffe.solver.policy import check_policy
-from minicaffe.solver.report import images_per_iteration, log_outputs, output_records
+from minicaffe.solver.step import TrainingStep
 from minicaffe.workspace import Workspace
 
 log = logging.getLogger("minicaffe.solver")
-OVERRIDABLE_UPDATES = {"gradients", "apply_update", "update"}   # what a user's class may override
 
 
 class Solver:
-    """Trains a net; subclasses define `apply_update` and what `history` holds.
+    """Trains a net; subclasses define `learning_rate` and `apply_update`.
 
     Parameters
     ----------
@@ -66,9 +63,9 @@ class Solver:
     current_step : int
         Of the policies step, multistep and plateau.
     minimum_loss, iter_last_event : float, int
-        What policy plateau remembers: the lowest loss, and when it occurred or the rate last went down.
+        State of policy plateau: the lowest loss, and when it occurred or the rate last went down.
     history : list of Blob
-        What the update rule remembers.
+        State of the update rule: `histories` blobs for each parameter.
     action : callable or None
         Called after every update and before each test batch; returns "none", "stop" or "snapshot".
     callbacks : list of (on_start, on_gradients_ready)
@@ -80,15 +77,21 @@ class Solver:
         before_snapshot(solver, model_path, state_path), before the files are written, is called on the rank that writes.
     group : Group or SingleProcess
         The processes that train together with this one, see `distribute`; `group.size` is 1 for one that trains alone.
+    exchange : Exchange or None
+        Of gradients with the group; None in a process that trains alone.
+    sync_batch_norm : bool
+        Whether BatchNorm uses the mean and variance of all ranks' batches.
+    training_step : TrainingStep
+        State of the iterations.
     rate_scale, warmup : float, int
-        What the rate of the policy is multiplied with, and the number of iterations in which the factor rises to that from 1.
+        Factor of the policy's rate, and the number of iterations in which it rises to that from 1.
     whole_tests : dict of int to RecordCounts
         Of test nets, by number: their tests give each record of the data once, whatever test_iter says
         (minicaffe.solver.report).
     best : BestTest or None
         Keeps the parameters of the best test, and ends `step` when tests no longer improve.
     nan : str
-        What happens when parameters or their history are not finite: "warn", or "stop", which raises NotFiniteError from `step`
+        The effect of parameters or a history that are not finite: "warn", or "stop", which raises NotFiniteError from `step`
         and `solve`. In both cases the first loss that is not finite is reported in the log, and no snapshot is written.
     exact_resume : bool
         Whether `restore` takes random numbers and data positions too, if the state holds them. Caffe does not: its data
@@ -101,13 +104,8 @@ class Solver:
     """
 
     exact_resume = True
-
-    updates_itself = False   # a user's class has an update of its own, which comes after all gradients
-
-    def __init_subclass__(cls, **options):
-        super().__init_subclass__(**options)
-        if not cls.__module__.startswith("minicaffe.solver."):
-            cls.updates_itself = cls.updates_itself or bool(OVERRIDABLE_UPDATES & vars(cls).keys())
+    histories = 0           # history blobs for each parameter
+    replaces_step = True    # a class has a step of its own: all gradients, then `apply_update`
 
     def __init__(self, param, *, file=None, positions=None, dtype=Dtype.FLOAT, workspace=None, skip_unknown_fields=False,
                  trusted=True, own_fields=(), net_files=None, plan=None):
@@ -123,25 +121,21 @@ class Solver:
         self.current_step = 0
         self.minimum_loss = math.inf
         self.iter_last_event = 0
-        self._deferred_loss = None        # reads the loss of the last iteration, which a GPU may still compute, and its rate
         self.smoothed_loss = 0.0
-        self.history = []
-        self.group = SINGLE_PROCESS
+        self.group, self.exchange, self.sync_batch_norm = SINGLE_PROCESS, None, False
+        self.training_step = TrainingStep()
         self.rate_scale, self.warmup = 1.0, 0
         self.whole_tests = {}
         self.best = None
         self.action = None
         self.callbacks = []
         self.listeners = []
-        self._exchange = None    # with the group; None: alone
-        self._sync_batch_norm_layers = []     # names of layers that use the statistics of all ranks' batches
-        self._action = "none"    # what all ranks of the group do after this iteration
-        self._has_global_gradients = False     # the gradients are those of all ranks, and no update has used them yet
-        self._finite_watch = FiniteWatch()
-        self._stop = False       # an action asked to stop
-        self._partly_updated = False       # some parameters are updated, and the iteration is not done
-        self._losses = []        # the window of smoothed_loss
-        self._first_iter = 0     # where the running step() began
+        self._nan = "warn"
+        self._first_iter = 0     # the iteration before which this solver made no update
+        self._finite_watch = None       # since something was not finite
+        self._deferred_loss = None      # reads the loss of the last iteration, which a GPU may still compute, and its rate
+        self._stop = False       # an action requested the end
+        self._losses = None      # the window of smoothed_loss
         self._displayed = (0, time.perf_counter())  # iteration and time of the last display
         try:
             with caffe.trusting(trusted):
@@ -165,13 +159,20 @@ class Solver:
         if param.random_seed >= 0:
             caffe.seed(param.random_seed + caffe.solver_rank)
         self.generator = caffe.generator
-        make_net = functools.partial(self.make_net, dtype=dtype, workspace=self.workspace, plan=self.plan)
-        maker = nets.NetMaker(param, self.file, self.positions, make_net, self.skip_unknown_fields, self.own_fields, net_files)
-        self.net = maker.train_net()
+        options = {"dtype": dtype, "workspace": self.workspace, "plan": self.plan}
+        files = net_files if net_files is not None else {}
+        self.net = nets.train_net(self, files, options)
         if param.snapshot > 0:      # better now than after days of training; `solve` checks for its own snapshots
             check_names(self.net, param.snapshot_format == caffe_pb2.SolverParameter.HDF5)
-        self.test_nets = maker.test_nets()
-        nets.load_weights([self.net, *self.test_nets], param, self.own_fields)
+        self.test_nets = nets.test_nets(self, files, options)
+        if param.weights:
+            nets.load_weights([self.net, *self.test_nets], param, self.own_fields)
+        if (param.regularization_type not in ("L1", "L2") and param.weight_decay and any(self.net.params_weight_decay)):
+            raise ConfigError(f"unknown regularization type '{param.regularization_type}'; known are L1 and L2",
+                              field="regularization_type")
+        self.history = [Blob(blob.shape, blob.dtype, f"{blob.name} history")
+                        for _ in range(self.histories) for blob in self.net.learnable_params]
+        self.net.lock.add(self.history)
         # Parameters that a test net has for itself, such as those of layers whose definition holds blobs.
         train = {layer.key: layer for layer in self.net.layers}
         self._unshared = [[(blob, source) for layer in net.layers if layer.key in train
@@ -204,7 +205,8 @@ class Solver:
     @property
     def smoothed_loss(self):
         """float: mean loss of the last `average_loss` iterations of the running or last `step`; waits for the GPU if need be."""
-        self._read_deferred_loss()
+        if self._deferred_loss is not None:
+            self._read_deferred_loss()
         return self._smoothed_loss
 
     @smoothed_loss.setter
@@ -213,16 +215,18 @@ class Solver:
 
     @property
     def nan(self):
-        return self._finite_watch.effect
+        return self._nan
 
     @nan.setter
     def nan(self, effect):
-        self._finite_watch = FiniteWatch(effect, self._finite_watch.begin)
+        if effect not in finite.EFFECTS:
+            raise ConfigError(f"must be one of {', '.join(finite.EFFECTS)}, got {shown(effect)}", field="nan")
+        self._nan, self._finite_watch = effect, None
 
     def __repr__(self):
         return f"<{type(self).__name__} iteration {self.iter}/{self.param.max_iter}, {self.net!r}, {len(self.test_nets)} test nets>"
 
-    # ---- what a subclass defines
+    # ---- methods that a subclass defines
 
     def make_net(self, param, **options):
         """Return the net of a NetParameter; pycaffe's solvers make nets of their own class."""
@@ -237,7 +241,7 @@ class Solver:
         raise Error(f"solver type {type(self).__name__} does not define learning_rate()")
 
     def rate_factor(self):
-        """Return what the policy's rate is multiplied with in this iteration, see `rate_scale`."""
+        """Return the factor of the policy's rate in this iteration, see `rate_scale`."""
         share = min(1.0, (self.iter + 1) / self.warmup) if self.warmup else 1.0
         return 1 + share * (self.rate_scale - 1)
 
@@ -258,10 +262,9 @@ class Solver:
         if self.iter >= param.max_iter and self.group.rank == 0:
             log.warning("nothing is trained: max_iter is %d, and %d iterations are done; set max_iter (--max-iter) higher",
                         param.max_iter, self.iter)
-        self._notify("on_start")
+        self.notify("on_start")
         self.step(param.max_iter - self.iter)
-        self._read_deferred_loss()
-        self._finite_watch.parameters(self)
+        self.check_finite()
         if param.snapshot_after_train and not (param.snapshot and self.iter % param.snapshot == 0):
             self._snapshot_if_finite()
         if self._stop:
@@ -270,12 +273,12 @@ class Solver:
             if self.group.broadcast_from_root(bool(param.display) and self.iter % param.display == 0):  # ranks may differ
                 losses = self.group.gather(net.forward_from_to(0, len(net.layers) - 1))
                 net.skip_backward()
-                self._smooth(sum(losses) / len(losses))
+                self.smoothed_loss = self._mean_loss(sum(losses) / len(losses))
                 log.info("Iteration %d, loss = %g", self.iter, self.smoothed_loss)
-            if param.test_interval and self.iter % param.test_interval == 0 and self._runs_tests_and_snapshots:
+            if self._is_due(param.test_interval):
                 self.test_all()
             log.info("Optimization Done.")
-        self._notify("on_end", self._stop)
+        self.notify("on_end", self._stop)
 
     def step(self, n):
         """Do `n` iterations, with tests, displays and snapshots when they are due; fewer if `action` says "stop".
@@ -286,15 +289,13 @@ class Solver:
             check_type(n, numbers.Integral, "n", "a number of iterations")
         param, net = self.param, self.net
         end = self.iter + n
-        self._read_deferred_loss()
-        self._stop = False
-        self._losses = []
-        self.smoothed_loss = 0.0
-        self._first_iter = self.iter
+        if self._deferred_loss is not None:
+            self._read_deferred_loss()
+        self._stop, self.smoothed_loss = False, 0.0
+        self._losses = collections.deque(maxlen=param.average_loss)
         self._displayed = (self.iter, time.perf_counter())
         while self.iter < end:
-            if (param.test_interval and self.iter % param.test_interval == 0 and self._runs_tests_and_snapshots
-                    and (self.iter or param.test_initialization)):
+            if self._is_due(param.test_interval) and (self.iter or param.test_initialization):
                 self.test_all()
                 self._stop = self._stop or self.best is not None and self.best.exhausted
                 if self._stop:
@@ -302,35 +303,37 @@ class Solver:
             with net.lock:  # so that no other thread sees half an iteration
                 for on_start, _ in self.callbacks:
                     on_start()
-                display = param.display and self.iter % param.display == 0 and self._runs_tests_and_snapshots
-                net.debug_info = bool(display and param.debug_info)
-                iteration = self._choose_iteration()
-                can_wait = self.iter + 1 == end and not display and iteration.loss_can_wait(self)
-                loss, updated = iteration.run(self, not can_wait)
+                display = self._is_due(param.display)
+                net.debug_info = display and param.debug_info
+                loss, updated = self.training_step.compute(self, read_loss=display or self.iter + 1 < end)
                 late = callable(loss)
                 if not late:
                     loss /= param.iter_size
-                    self._smooth(loss)
+                    self.smoothed_loss = loss if param.average_loss == 1 else self._mean_loss(loss)
                 record = self._display() if display else None
                 for _, on_gradients_ready in self.callbacks:
                     on_gradients_ready()
-                rate = self._end_iteration() if updated else self.apply_update()
+                rate = self.training_step.update(self, done=True) if updated else self.apply_update()
             if record:
-                self._notify("on_display", {**record, "lr": rate})
+                self.notify("on_display", {**record, "lr": rate})
             if self.listeners:
-                self._notify("on_iteration")
+                self.notify("on_iteration")
             if late:
                 self._deferred_loss = loss, rate
-            else:
-                self._finite_watch.loss(self, loss, rate)
+            elif not math.isfinite(loss):
+                self._watch().loss(self, loss, rate)
             if record:
-                self._finite_watch.parameters(self)
-            action = self._requested_action() if self._exchange is None else self._action
+                self.check_finite()
+            action = self.requested_action() if self.exchange is None else self.training_step.action
             if action == "snapshot" or (param.snapshot and self.iter % param.snapshot == 0):
                 self._snapshot_if_finite()
             if action == "stop":
                 self._stop = True
                 break
+
+    def _is_due(self, interval):
+        """Whether an action of every `interval` iterations is due: without a group only for a solver whose `solver_rank` is 0."""
+        return bool(interval) and self.iter % interval == 0 and (self.exchange is not None or caffe.solver_rank == 0)
 
     def distribute(self, comm=None, *, carrier=None, wire="float32", overlap=None, sync_batch_norm=False, scale_lr=None,
                    warmup=0, timeout=600):
@@ -380,50 +383,21 @@ class Solver:
 
     @property
     def carrier(self):
-        """str: what brings gradients to other processes, "MPI" or "NCCL"; None for a process that trains alone."""
-        return self._exchange.transport.name if self._exchange is not None else None
+        """str: the way of gradients to other processes, "MPI" or "NCCL"; None for a process that trains alone."""
+        return self.exchange.transport.name if self.exchange is not None else None
 
     def gradients(self):
         """Compute the gradients of `iter_size` batches into the parameters' diffs; return the sum of their losses.
 
         Of processes that train together each gets the sums of all ranks' gradients, and the mean of their losses.
         """
-        self._check_not_partly_updated()
-        net, passes = self.net, self.param.iter_size
-        net.clear_param_diffs()
-        if self._exchange is None:
-            return sum(net.forward_backward() for _ in range(passes))
-        before = sum(net.forward_backward() for _ in range(passes - 1))
-        self.last_pass(on_loss=lambda loss: self._exchange.start_loss_allgather(before + loss, self._requested_action()))
-        return self._finish_exchange()
+        if self.training_step.partly_updated:
+            raise self.training_step.incomplete(self.iter)
+        return self.training_step.gradients(self.net, self.param.iter_size, self.exchange, self.requested_action)
 
-    def last_pass(self, **options):
-        """Run the net forward and backward; the gradients of processes that train together become the sums of all ranks'.
-
-        The options and what is returned are those of `Net.forward_backward`.
-        """
-        net, exchange = self.net, self._exchange
-        if exchange is None:
-            return net.forward_backward(**options)
-        exchange.begin()
-        return net.forward_backward(on_gradients=exchange.submit, in_parts=False, **options)
-
-    def _finish_exchange(self):
-        loss, self._action = self._exchange.finish_loss_allgather()
-        self._has_global_gradients = True
-        return loss
-
-    def _requested_action(self):
+    def requested_action(self):
+        """Return the action that this process requests, see `action`."""
         return self.action() if self.action is not None else "none"
-
-    def _next_action(self):
-        """Return the next action, the same on all ranks of a group."""
-        actions = self.group.gather(self._requested_action())
-        return next((action for action in ("stop", "snapshot") if action in actions), "none")
-
-    def _choose_iteration(self):
-        """Return the class of solver/iteration.py, or an object of one, that computes the next iteration."""
-        return SeparateUpdate
 
     def _read_deferred_loss(self):
         """Read and process the loss of the last iteration, if `step` did not wait for it."""
@@ -434,22 +408,20 @@ class Solver:
             if late is not None:
                 read, rate = late
                 loss = read()
-                self._smooth(loss, self.iter - 1)
-                self._finite_watch.loss(self, loss, rate, late=True)
+                self.smoothed_loss = self._mean_loss(loss)
+                if not math.isfinite(loss):
+                    self._watch().loss(self, loss, rate, late=True)
 
-    def _smooth(self, loss, iteration=None):
-        """Take the loss of an iteration, by default `iter`, into the mean of the last `average_loss` losses."""
-        window = self._losses
-        size = self.param.average_loss
-        if len(window) < size:
+    def _mean_loss(self, loss):
+        """Return the mean of the last `average_loss` losses, of which `loss` is one more."""
+        window, mean = self._losses, self._smoothed_loss
+        if len(window) < window.maxlen:
             window.append(loss)
-            self.smoothed_loss += (loss - self.smoothed_loss) / len(window)
+            mean += (loss - mean) / len(window)
         else:
-            i = ((self.iter if iteration is None else iteration) - self._first_iter) % size
-            self.smoothed_loss += (loss - window[i]) / size
-            window[i] = loss
-        if not math.isfinite(self.smoothed_loss):  # a sum that was once infinite would stay so
-            self.smoothed_loss = sum(window) / len(window)
+            mean += (loss - window[0]) / len(window)
+            window.append(loss)     # in place of the first
+        return mean if math.isfinite(mean) else sum(window) / len(window)   # a sum that was once infinite would stay so
 
     def _display(self):
         """Log loss and outputs; return the record for listeners, still without the rate."""
@@ -457,21 +429,20 @@ class Solver:
         iterations, seconds = self.iter - self._displayed[0], now - self._displayed[1]
         self._displayed = (self.iter, now)
         per_second = iterations / seconds if seconds > 0 else 0.0
-        images = images_per_iteration(self)
+        images = report.images_per_iteration(self)
         record = {"iteration": self.iter, "loss": self.smoothed_loss, "seconds": seconds, "iters_per_second": per_second,
                   "images_per_second": images * per_second if images is not None else None,
-                  "outputs": output_records(self.net)}
+                  "outputs": report.output_records(self.net)}
         log.info("Iteration %d (%g iter/s, %gs/%d iters), loss = %g", self.iter, per_second, seconds, self.param.display,
                  self.smoothed_loss)
-        log_outputs("Train", record["outputs"])
+        report.log_outputs("Train", record["outputs"])
         return record
 
     # ---- testing
 
     def test_all(self):
         """Test every test net in turn, until `action` says "stop"."""
-        self._read_deferred_loss()
-        self._finite_watch.parameters(self)
+        self.check_finite()
         for i in range(len(self.test_nets)):
             if self._stop:
                 break
@@ -494,22 +465,38 @@ class Solver:
         if not 0 <= i < len(self.test_nets):
             count = len(self.test_nets)
             raise ConfigError(f"must be from 0 to {count - 1}, the solver has {count} test nets, got {i}", field="i")
-        ranks.average_statistics(self)
+        if self.group.size > 1:
+            ranks.average_statistics(self)
         for blob, source in self._unshared[i]:
             blob.share_data(source)
-        record = report.run_test(self, i, self._may_test)
-        if record is not None:
-            self._notify("on_test", record)
-            if self.best is not None:
-                self.best.record_test(self, record)
+        net, whole, param = self.test_nets[i], self.whole_tests.get(i), self.param
+        batches = whole.batches if whole else param.test_iter[i]
+        log.info("Iteration %d, Testing net (#%d)", self.iter, i)
+        means, passes = report.OutputMeans(net) if param.eval_type != "detection" else report.evaluation(net, param), 0
+        for loss, values, counted in report.run_batches(net, batches, self.group, self._may_test, records=whole and whole.records):
+            means.add(values, whole.share(passes) if whole else 1.0, counted, loss)
+            passes += 1
+        if passes < batches:
+            log.info("Test interrupted.")
+            return None
+        record = {"iteration": self.iter, "net": i, "loss": None, "outputs": means.records()}
+        if param.test_compute_loss and batches:
+            record["loss"] = means.loss()
+            log.info("Test loss: %g", record["loss"])
+        report.log_outputs("Test", record["outputs"])
+        self.notify("on_test", record)
+        if self.best is not None:
+            self.best.record_test(self, record)
         return record
 
     def _may_test(self):
-        """Write the snapshots that are requested; return whether the test continues."""
-        while (action := self._next_action()) == "snapshot":
+        """Write the snapshots that are requested, on all ranks of a group; return whether the test continues."""
+        while "stop" not in (actions := self.group.gather(self.requested_action())):
+            if "snapshot" not in actions:
+                return True
             self._snapshot_if_finite()
-        self._stop = self._stop or action == "stop"
-        return action != "stop"
+        self._stop = True
+        return False
 
     # ---- the rest
 
@@ -529,28 +516,40 @@ class Solver:
         Error
             If an iteration ended in the middle of its update.
         """
-        self._read_deferred_loss()
         with self.net.lock:
-            self._check_not_partly_updated()
-            ranks.average_statistics(self)
-            self._finite_watch.parameters(self, "stop")
+            if self.training_step.partly_updated:
+                raise self.training_step.incomplete(self.iter)
+            if self.group.size > 1:
+                ranks.average_statistics(self)
+            self.check_finite("stop")
             with delayed_interrupts():  # Ctrl-C leaves no model without its state
                 paths = snapshot.write(self)
-        self._notify("on_snapshot", *paths)
+        self.notify("on_snapshot", *paths)
         return paths
 
-    @property
-    def _runs_tests_and_snapshots(self):
-        """Whether tests, displays and snapshots are made here: without a Group only if `solver_rank` is 0."""
-        return self._exchange is not None or caffe.solver_rank == 0
-
     def _snapshot_if_finite(self):
-        if not self._runs_tests_and_snapshots:
+        if self.exchange is None and caffe.solver_rank != 0:
             return
-        self._read_deferred_loss()
-        ranks.average_statistics(self)  # so that all ranks find the same
-        if self._finite_watch.parameters(self):
+        if self.group.size > 1:
+            ranks.average_statistics(self)  # so that all ranks find the same
+        if self.check_finite():
             self.snapshot()
+
+    def check_finite(self, effect=None):
+        """Return whether all parameters and their history are finite; a warning in the log says where they are not.
+
+        Raises NotFiniteError if they are not and `effect`, by default `nan`, is "stop".
+        """
+        if self._deferred_loss is not None:
+            self._read_deferred_loss()
+        if self._finite_watch is None and all(math.isfinite(blob.asum_data()) for blob in self.net.learnable_params + self.history):
+            return True
+        return self._watch().parameters(self, effect)
+
+    def _watch(self):
+        if self._finite_watch is None:
+            self._finite_watch = finite.FiniteWatch(self.nan, self._first_iter)
+        return self._finite_watch
 
     def restore(self, path):
         """Take iteration, weights and history from a solver state, with `exact_resume` random numbers and data positions too.
@@ -568,14 +567,9 @@ class Solver:
         with self.net.lock, caffe.trusting(self.trusted):
             resume = []     # on rank 0
             self.group.run_on_root(lambda: resume.append(snapshot.restore(self, str(path))))
-            if self._exchange is not None:
+            if self.exchange is not None:
                 snapshot.share(self, *resume)
-        self._finite_watch, self._partly_updated = FiniteWatch(self.nan, self.iter), False
-
-    def _check_not_partly_updated(self):
-        if self._partly_updated:
-            raise Error(f"iteration {self.iter} ended in the middle of its update: some parameters may have it and others not; "
-                        "call restore() with a snapshot, make a new solver, or train without a plan, which updates all at once")
+        self._finite_watch, self._first_iter, self.training_step.partly_updated = None, self.iter, False
 
     def share_weights(self, net):
         """Let `net` use the parameters of this solver's train net."""
@@ -585,7 +579,8 @@ class Solver:
         """Call both in every iteration from now on, see `callbacks`; raises WrongTypeError for what cannot be called."""
         self.callbacks.append((check_callable(on_start, "on_start"), check_callable(on_gradients_ready, "on_gradients_ready")))
 
-    def _notify(self, event, *arguments):
+    def notify(self, event, *arguments):
+        """Call the method called `event` of every listener that has it."""
         for listener in list(self.listeners):   # one may take itself or others away
             method = getattr(listener, event, None)
             if method is not None:

@@ -674,7 +674,7 @@ def plain_steps(solver, plan):
     for _ in range(2):
         solver.step(1)
         counts.append(sum(each.reorders for blob in blobs for each in (blob.data_memory, blob.diff_memory)))
-    assert solver._recorded.work.graph is None or counts[0] == counts[1], counts
+    assert solver.training_step.recorded.graph is None or counts[0] == counts[1], counts
     return found
 
 

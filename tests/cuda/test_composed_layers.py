@@ -38,7 +38,7 @@ def trained(name, graphs, look=False, n=9):
         if look:
             states.append([layer.get_state() for layer in solver.net.layers])
     if graphs:
-        assert solver._recorded.work.graph is not None
+        assert solver.training_step.recorded.graph is not None
     return found, [blob.cpu_data.copy() for blob in solver.net.learnable_params], states
 
 

@@ -409,7 +409,7 @@ for precision, graphs in ("float32", False), ("bf16", False), ("bf16", True):
     solver = create_solver(param, plan=plan)
     solver.use_graphs = graphs
     found.append(losses(solver, 6))
-    assert not graphs or solver._recorded.work.graph is not None
+    assert not graphs or solver.training_step.recorded.graph is not None
 np.testing.assert_allclose(found[1], found[0], rtol=0.03)
 np.testing.assert_array_equal(found[2], found[1])
 assert found[0][5] < found[0][0] and rounded_products()

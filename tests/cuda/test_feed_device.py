@@ -80,7 +80,7 @@ def test_a_training_with_a_graph(place, settings):
     for put in feed, assign:
         solver = make_solver()
         seen = losses(solver, put)
-        graph = solver._recorded.work.graph
+        graph = solver.training_step.recorded.graph
         assert graph is not None
         address = solver.net.blobs["data"].gpu_data.address
         late = []
@@ -88,7 +88,7 @@ def test_a_training_with_a_graph(place, settings):
             put(solver.net, data, label)
             solver.step(1)
             late.append(solver._deferred_loss)
-        assert all(late) and solver._recorded.work.graph is graph and solver.net.blobs["data"].gpu_data.address == address
+        assert all(late) and solver.training_step.recorded.graph is graph and solver.net.blobs["data"].gpu_data.address == address
         seen += [solver.smoothed_loss, *(blob.cpu_data.copy() for blob in solver.net.learnable_params)]
         if put is feed:
             by_feed = seen

@@ -201,7 +201,7 @@ def test_labels_of_two_losses_stay_on_the_host_too(monkeypatch):
     solver, plain = make_solver(net), make_solver(net)
     assert "Split" in {layer.type for layer in solver.net.layers}
     late = losses(solver, 6)
-    assert solver._recorded.work.graph is not None
+    assert solver.training_step.recorded.graph is not None
     plain.use_graphs = False
     np.testing.assert_allclose(late, losses(plain, 6), rtol=1e-5)
 
@@ -220,7 +220,7 @@ def test_labels_of_several_losses_in_a_graph():
     solver = make_solver(net + 'layer { name: "second" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "second" }')
     solver.net.blob_by_name("data").data[...] = 1
     losses(solver, 5)
-    assert solver._recorded.work.graph is not None
+    assert solver.training_step.recorded.graph is not None
     solver.net.blob_by_name("label").data[...] = [1, 7, 2, 3]
     with pytest.raises(Error, match=r"label.* 7|7.*label"):
         solver.step(1)
@@ -233,7 +233,7 @@ def test_labels_are_looked_at_before_each_replay(loss):
     data, label = map(solver.net.blob_by_name, ("data", "label"))
     data.data[...] = 1
     losses(solver, 5)
-    assert solver._recorded.work.graph is not None, "no graph was recorded, so this test says nothing"
+    assert solver.training_step.recorded.graph is not None, "no graph was recorded, so this test says nothing"
     before = [blob.cpu_data.copy() for blob in solver.net.learnable_params]
     label.data[...] = [1, 7, 2, 3]
     with pytest.raises(Error, match=r"label.* 7|7.*label"):

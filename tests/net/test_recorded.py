@@ -213,7 +213,7 @@ def test_a_training_with_a_plan():
             for _ in range(5):
                 solver.step(1)
                 found.append(solver.smoothed_loss)
-            assert (solver._recorded.work.graph is not None) == graphs
+            assert (solver.training_step.recorded.graph is not None) == graphs
             assert bool(recycled(solver.net)) == (plan is not None)
             seen.append(found + [blob.cpu_data.copy() for blob in solver.net.learnable_params])
     for other in seen[1:]:
@@ -240,7 +240,7 @@ def test_memory_of_a_plan(kind, blobs):
         if kind == "training":
             solver = solver_of(TANHS, "memory")
             solver.step(4)
-            assert solver._recorded.work.graph is not None
+            assert solver.training_step.recorded.graph is not None
         else:
             net = net_of(TANHS, "TEST", plan="memory")
             for _ in range(4):
@@ -325,12 +325,12 @@ def test_an_iteration_is_recorded_after_a_change_that_left_data_on_the_host(plan
         solver.step(1)
         lstm.set_state(state)
         solver.step(2)
-        assert (solver._recorded.work.graph is not None) == graphs
+        assert (solver.training_step.recorded.graph is not None) == graphs
         seen.append([blob.cpu_data.copy() for blob in [*solver.net.learnable_params, *solver.history]])
         solver.net.release()
         solver.net.reshape_all()
         solver.step(4)
-        assert (solver._recorded.work.graph is not None) == graphs
+        assert (solver.training_step.recorded.graph is not None) == graphs
         solver.net.release()
         solver.step(1)
         seen[-1] += [blob.cpu_data.copy() for blob in [*solver.net.learnable_params, *solver.history]]

@@ -145,7 +145,7 @@ def test_the_chooser_and_the_layouts_name_no_engine():
 
 
 def test_the_epoch_of_the_settings(probes):
-    """Changes with the preferred engine and the precision (solver/iteration.py)."""
+    """Changes with the preferred engine and the precision (solver/step.py)."""
     seen = [engine.settings_epoch()]
     for change in (lambda: engine.prefer("CAFFE"), lambda: caffe.set_precision("tf32"), lambda: caffe.set_precision("float32")):
         change()

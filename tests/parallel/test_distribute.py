@@ -157,7 +157,7 @@ def frozen(folder):
     solver = make(folder, 4, 'type: "SGD"', MLP)
     solver.distribute()
     solver.step(2)
-    return [bucket.which for bucket in solver._exchange.buckets]
+    return [bucket.which for bucket in solver.exchange.buckets]
 
 
 def test_parameters_without_gradients_do_not_travel(folder):

@@ -89,10 +89,10 @@ def joins_late(folder):  # noqa: F811
     own_gpu()
     solver = make(folder, 4, 'type: "SGD"', MLP)
     solver.step(4)
-    assert solver._recorded.work.graph is not None
+    assert solver.training_step.recorded.graph is not None
     solver.distribute(carrier="nccl")
     solver.step(4)
-    assert solver._recorded.work.graph is not None
+    assert solver.training_step.recorded.graph is not None
     return [blob.data.tolist() for blob in solver.net.learnable_params]
 
 

@@ -68,7 +68,7 @@ class Trial:
         return [self.solver.smoothed_loss, *(blob.cpu_data.copy() for blob in [*self.solver.net.param_table.params, *self.solver.history])]
 
     def expected_again(self):
-        if self.ranks is not None and self.solver._exchange._pending_allgather is not None:
+        if self.ranks is not None and self.solver.exchange._pending_allgather is not None:
             self.solver.restore(self.state)
             with pytest.raises(Error, match="an iteration ended in the middle, while its gradients were being sent"):
                 self.solver.step(1)
@@ -217,7 +217,7 @@ def test_calls_of_the_driver_with_a_graph(call, sim, device, tmp_path):
     """In four iterations, of which the third is recorded."""
     on_a_device(device)
     trial = Trial("sequences", tmp_path, steps=4)
-    assert trial.solver._recorded.work.graph is not None
+    assert trial.solver.training_step.recorded.graph is not None
 
     trial.fail_each(driver_call(sim, call), (DeviceError, OutOfMemoryError))
 

@@ -274,7 +274,7 @@ class SolversMachine(RuleBasedStateMachine):
         solver = create_solver(param, plan=plan)
         if rank is not None:
             solver.group = Group(self.job.comm(rank))
-            solver._exchange = Exchange(solver.group, solver.net.learnable_params, solver.net.learned(), carrier(solver.group))
+            solver.exchange = Exchange(solver.group, solver.net.learnable_params, solver.net.learned(), carrier(solver.group))
         return solver
 
     @rule(seed=SEEDS, then=SEEDS)

@@ -76,7 +76,7 @@ def test_any_sequence_of_losses(caplog, monkeypatch, rank, size):
         pick = random.Random(seed)
         begin = pick.choice([0, 3])
         group, net = Ranks(rank, size), SimpleNamespace(input_blobs=pick.choice([[], [1]]))
-        solver = SimpleNamespace(group=group, net=net, iter=begin, file=None, _exchange=SimpleNamespace(losses=[0.0] * size))
+        solver = SimpleNamespace(group=group, net=net, iter=begin, file=None, exchange=SimpleNamespace(losses=[0.0] * size))
         effect = pick.choice(finite.EFFECTS)
         watch, plain = FiniteWatch(effect, begin), PlainWatch(effect, begin)
         for _ in range(20):
@@ -86,7 +86,7 @@ def test_any_sequence_of_losses(caplog, monkeypatch, rank, size):
             losses = [pick.choice([1.0, 2.0, math.nan, math.inf]) for _ in range(size)]
             if pick.random() < 0.3:
                 losses = [1e308] * size     # only their sum is not finite
-            solver._exchange.losses = losses
+            solver.exchange.losses = losses
             group.found = [None if math.isfinite(loss) else own if i == rank else (f"blob of {i}", i % 2 == 0)
                            for i, loss in enumerate(losses)]
             monkeypatch.setattr(finite, "first_blob", lambda _, own=own: own)

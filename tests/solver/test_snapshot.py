@@ -483,7 +483,7 @@ def test_snapshot_needs_a_prefix():
 def test_ctrl_c_leaves_no_model_without_its_state(tmp_path, monkeypatch, form):
     solver = built(tmp_path, form=form)
     solver.step(1)
-    monkeypatch.setattr("minicaffe.solver.snapshot.resume_state", lambda solver: signal.raise_signal(signal.SIGINT) or {})
+    monkeypatch.setattr("minicaffe.solver.snapshot.own_state", lambda solver: signal.raise_signal(signal.SIGINT) or {})
     with pytest.raises(KeyboardInterrupt):
         solver.snapshot()
     assert sorted(os.listdir(tmp_path)) == [f"s_iter_1.{kind}{FORMATS[form]}" for kind in ("caffemodel", "solverstate")]

@@ -92,7 +92,7 @@ def parts(net, batch, threads, seconds):
     median = {what: statistics.median(found[what] for found in rounds[2:]) for what in rounds[0]}
     solver.distribute()
     solver.step(2)      # the first makes the buckets
-    buckets, copies = solver._exchange.buckets, {}
+    buckets, copies = solver.exchange.buckets, {}
     net.clear_param_diffs()     # the plan has used their memory for others
     for wire in ("float32", "bf16"):
         made = [Bucket(bucket.which, bucket.blobs, bucket.layouts, wire == "bf16") for bucket in buckets]

@@ -78,7 +78,7 @@ def steps(name, options, rows):
     ratio = times["fed"] / times["resident"]
     rows.add(f"{name}, batch {net.input_blobs[0].shape[0]}, step with feed", 1e3 * times["fed"], "ms",
              {what: 1e3 * t for what, t in times.items() if what != "fed"}, "at most 1.1x resident data", ratio <= 1.1, ratio=ratio,
-             graph=solver._recorded.graph is not None, loss=float(solver.smoothed_loss))
+             graph=solver.training_step.recorded.graph is not None, loss=float(solver.smoothed_loss))
 
 
 def main():

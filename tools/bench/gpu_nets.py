@@ -72,7 +72,7 @@ class Measurement:
         made = {"minicaffe": ours.step, **self.nchw(), **self.calls(peers, "step")}
         self.compare(made, "step", ours.net)
         best = self.row("step", "training step, data resident", made, engines=self.engines(ours.net),
-                        graph=ours.solver._recorded.work.graph is not None)
+                        graph=ours.solver.training_step.recorded.graph is not None)
         least = min(peaks.values(), default=None)
         self.add("memory", "peak of reserved device memory", mine, "MiB", peaks, {"ratio": mine / least if least else None},
                  live=live)

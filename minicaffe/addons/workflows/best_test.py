@@ -75,7 +75,7 @@ class BestTest:
         improves = self.value is None or (value > self.value if self.higher_is_better else value < self.value)
         better = math.isfinite(value) and improves
         if better and self.keep:
-            better = solver._finite_watch.parameters(solver)
+            better = solver.check_finite()
         if not solver.group.broadcast_from_root(better):
             self.count += 1
             if self.exhausted:
@@ -137,7 +137,7 @@ def _write(solver):
     """Write the model of `solver` as that of its best test, and return the path."""
     hdf5 = solver.param.snapshot_format == caffe_pb2.SolverParameter.HDF5
     path = f"{solver.param.snapshot_prefix}_best.caffemodel{'.h5' if hdf5 else ''}"
-    solver._notify("before_snapshot", path)
+    solver.notify("before_snapshot", path)
     snapshot.write_model(solver, path)
     return path
 

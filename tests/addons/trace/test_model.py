@@ -262,7 +262,7 @@ def test_a_record_changes_no_number(where, make_solver, plan):
     _, plain = train(False)
     assert all(np.array_equal(a, b) for a, b in zip(recorded, plain, strict=True))
     if where != "cpu":
-        assert solver._recorded.work.graph is not None
+        assert solver.training_step.recorded.graph is not None
         from minicaffe import cuda
         assert not cuda.current().recording
 
