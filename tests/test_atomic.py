@@ -38,7 +38,7 @@ def test_new_and_replaced(tmp_path):
     assert os.listdir(tmp_path) == ["a.bin"]
 
 
-def test_the_old_file_stands_until_the_end(tmp_path):
+def test_old_file_stays_until_the_end(tmp_path):
     path = tmp_path / "a.bin"
     put(path, b"old")
     with replacing(path) as file:

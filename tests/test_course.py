@@ -146,6 +146,12 @@ def test_the_functions_to_read_are_there(chapter):
         sources = "".join((ROOT / path).read_text() for path in re.findall(r"\]\(\.\./\.\./(minicaffe/[\w/.]+)\)", paragraph))
         for name in re.findall(r"`([\w.]+)`", paragraph) if sources else ():
             assert re.search(rf"\b{name.split('.')[-1]}\b", sources), f"the files that this paragraph links have no {name}: {paragraph}"
+    lines = re.findall(r"^\|.*\]\(\.\./\.\./(.*)\), `(?:\w+\.)?(\w+)` \| `(.*)` \|$", text, re.M)
+    assert lines or "| file, function | line |" not in text
+    for path, function, line in lines:
+        above, *below = re.split(rf" {re.escape(line)}(?: *#.*)?\n", (ROOT / path).read_text(), maxsplit=1)
+        assert below, f"{path} has no line {line}"
+        assert re.findall(r"^ *c?p?def [^(=\n]*?(\w+)\(", above, re.M)[-1] == function, line
 
 
 def test_the_index_has_every_chapter():

@@ -84,7 +84,7 @@ def test_numbers_depend_on_the_seed_only():
     assert (one != filled((300, 300), type="gaussian", seed=4)).mean() > 0.99
 
 
-def test_a_generator_goes_on():
+def test_generator_state_continues():
     generator = Generator(5)
     a, b = Blob((1000,)), Blob((1000,))
     fill(a, caffe_pb2.FillerParameter(type="uniform"), generator)

@@ -93,7 +93,7 @@ def test_a_wrong_device_is_refused_in_one_line(options, words, capsys):
     (["train", "x", "test"], ["train", "x", "test"]),
     (["--help"], ["--help"]),
 ])
-def test_options_may_stand_before_the_command(given, first):
+def test_options_before_the_command(given, first):
     assert app.command_first(given) == first
 
 

@@ -183,7 +183,7 @@ def test_force_overwrites_as_caffe_does(trains, folder):
     assert {path.name for path in folder.iterdir()} == names
 
 
-def test_a_training_that_goes_on_overwrites_its_own(trains, folder):
+def test_resumed_training_overwrites_its_own(trains, folder):
     trains("--json=run.jsonl", "--random-seed=1")
     names = {path.name for path in folder.iterdir()}
     trains("--json=run.jsonl", "--snapshot=tiny_iter_10.solverstate")

@@ -89,7 +89,7 @@ def test_pictures(minicaffe, logs):
     assert "nowhere/x.png: cannot be written" in minicaffe("plot", "a.log", "--out", "nowhere/x.png", status=1)
 
 
-def test_curves_can_be_told_apart():
+def test_curves_are_distinct():
     axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
     curves = [Curve(str(i), [0, 1], [0.01, 0.01], run, test) for i, (run, test) in enumerate(((0, 0), (0, 1), (1, 0)))]
     plot_panel(axes, "loss", curves, False, 2)

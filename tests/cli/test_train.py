@@ -153,7 +153,7 @@ def test_json_lines_and_resume(folder, capsys):
     assert "20 iterations" in capsys.readouterr().out
 
 
-def test_json_of_a_new_training_begins_anew(folder):
+def test_json_of_repeated_trainings(folder):
     for _ in range(2):
         assert cli.main(["train", "solver.prototxt", "--json", "log.jsonl", "--quiet"]) == 0
     for name in ("log.jsonl", "log.1.jsonl"):
@@ -194,7 +194,7 @@ def test_not_a_number_is_null_in_json(folder):
 
 # ---- numbers that are not finite
 
-def test_a_training_that_diverges_fails_and_says_how_to_go_on(folder):
+def test_diverging_training_reports_a_remedy(folder):
     result = run("train", "solver.prototxt", "--snapshot-interval", "1", "--base-lr", "1e15", "--quiet", "--plan", "none",
                  cwd=folder)
     message, error = result.stderr.splitlines()
@@ -209,7 +209,7 @@ def test_a_training_that_diverges_fails_and_says_how_to_go_on(folder):
     assert again.returncode == 0 and f"Finished at iteration {bad} of {bad}" in again.stdout
 
 
-def test_without_a_snapshot_it_begins_anew(folder, capsys):
+def test_divergence_without_a_snapshot(folder, capsys):
     assert cli.main(["train", "solver.prototxt", "--base-lr=1e30", "--quiet"]) == 1
     message = capsys.readouterr().err
     assert "which blob it came from is not known" in message      # by the plan blobs share memory
@@ -218,7 +218,7 @@ def test_without_a_snapshot_it_begins_anew(folder, capsys):
     assert not list(folder.glob("*.solverstate"))
 
 
-def test_what_no_rate_mends_is_not_answered_with_a_rate(folder, capsys):
+def test_infinite_data_gets_no_rate(folder, capsys):
     (folder / "net.prototxt").write_text(NET.replace('data_filler { type: "gaussian" std: 1 }', "data_filler { value: inf }"))
     assert cli.main(["train", "solver.prototxt", "--quiet"]) == 1
     err = capsys.readouterr().err
@@ -362,7 +362,7 @@ def test_many_ctrl_c_corrupt_nothing(folder):
     assert not list(folder.glob(".*.tmp"))
 
 
-def test_sighup_snapshots_and_goes_on(folder):
+def test_sighup_snapshots_and_continues(folder):
     process = Process("train", "solver.prototxt", *LONG, cwd=folder)
     process.read_until("Iteration 1000 ")
     process.signal(signal.SIGHUP)

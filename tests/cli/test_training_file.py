@@ -22,7 +22,7 @@ from minicaffe.proto import caffe_pb2, upgrade
     ('# base_lr: 1 max_iter: 2\nname: "base_lr: 0.1 net: { solver_mode: CPU"\nlayer { type: "x" }', True),
     ('input: "data" input_dim: [1, 2, 3, 4] layers { type: RELU }', True),
 ])
-def test_a_net_is_told_from_a_solver(tmp_path, text, expected):
+def test_net_and_solver_are_distinguished(tmp_path, text, expected):
     path = tmp_path / "file.prototxt"
     path.write_text(text)
     definition = upgrade.load(path)

@@ -143,7 +143,7 @@ def test_double(fake, tmp_path):
 # ---- the fake: who computes
 
 
-def test_who_asks(fake, tmp_path):
+def test_engines_that_use_cudnn(fake, tmp_path):
     uses = [{}, {"use": False}, {"use": True}]      # use_cudnn; by default it is not called
     specs = [{"name": "lrn", "engine": engine, **use} for engine in ("CAFFE", "DEFAULT", "CUDNN") for use in uses]
     asked = [bool(named(result)) for result in record(fake, tmp_path, *specs)]
@@ -219,7 +219,7 @@ def test_what_fails(fake, tmp_path):
         assert f"{said}: CUDNN_STATUS_EXECUTION_FAILED: said the fake" in text and "engine: CAFFE" in text
 
 
-def test_a_layer_goes_on_after_a_failure(fake, tmp_path):
+def test_layer_continues_after_a_failure(fake, tmp_path):
     again = {"name": "conv", "images": 3}
     failed, result = record(fake, tmp_path, {**again, "fail": "cudnnBackendFinalize data=5000"}, again)
     assert failed["error"] and result["error"] is None

@@ -370,7 +370,7 @@ def test_a_faulting_kernel_loses_the_context_but_no_snapshot(place, tmp_path):
         assert "stray" in text  # the simulated device knows who it was
 
 
-def test_random_numbers_started_anew_while_a_graph_is_replayed():
+def test_seed_while_a_graph_is_replayed():
     """A seed set between iterations counts, as it does by single launches: for the data here, and for Dropout."""
     dropout = 'layer { name: "drop" type: "Dropout" bottom: "pool" top: "pool" }\n'
     net = NET.replace('layer { name: "ip"', dropout + 'layer { name: "ip"')

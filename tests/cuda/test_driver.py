@@ -13,7 +13,7 @@ DRIVERLESS = pytest.mark.skipif(ctypes.util.find_library("cuda") is not None or 
 
 
 @DRIVERLESS
-def test_without_a_driver_each_call_says_so_and_the_cpu_goes_on():
+def test_cpu_works_without_a_driver():
     run("""
     for _ in range(2):
         for call in minicaffe.set_mode_gpu, cuda.count, cuda.version, lambda: minicaffe.set_device(0), lambda: cuda.get_device(0):
@@ -230,7 +230,7 @@ def test_a_process_returns_what_it_took():
     assert "event #" in text and "allocation #" in text, text
 
 
-def test_a_handler_at_exit_that_comes_too_late_is_told(place):
+def test_late_exit_handler_is_reported(place):
     text = run("""
     minicaffe.set_mode_gpu()
     held.append(Blob((100,)))

@@ -83,7 +83,7 @@ def test_options_and_expressions_do_not_run_into_each_other(cache, compiled):
     lambda content: content[:60] + bytes([content[60] ^ 1]) + content[61:], lambda content: b"\0" * len(content),
     lambda content: b"minicaffe cubin 0\n" + content[18:],
 ], ids=["empty", "head only", "one byte short", "one byte long", "one bit", "zeros", "another format"])  # fmt: skip
-def test_a_damaged_entry_is_compiled_anew(cache, compiled, damage, caplog):
+def test_damaged_entry_is_recompiled(cache, compiled, damage, caplog):
     cubin, _ = twice()
     file, = cache.glob("*.cubin")
     whole = file.read_bytes()
@@ -241,7 +241,7 @@ def test_a_built_in_kernel_and_its_size(cache, nvrtc):
     assert compile.short_name(FILL) == "Each<Fill<float> >"
 
 
-def test_a_folder_of_the_same_name_where_one_stands(cache, nvrtc, tmp_path, monkeypatch):
+def test_headers_of_a_checkout_are_ignored(cache, nvrtc, tmp_path, monkeypatch):
     """In a checkout of minicaffe its headers must not be taken for those of the package that runs."""
     (tmp_path / "minicaffe" / "kernels").mkdir(parents=True)
     (tmp_path / "minicaffe" / "kernels" / "config.hpp").write_text("#error the wrong one\n")

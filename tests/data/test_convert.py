@@ -55,7 +55,7 @@ def test_one_size_alone_is_refused(folder, sizes):
         convert(folder, resize_width=sizes[0], resize_height=sizes[1])
 
 
-def test_several_sizes_are_told(folder, caplog):
+def test_several_sizes_are_reported(folder, caplog):
     convert(folder)
     assert "its pictures have" not in caplog.text
     cv2.imwrite(str(folder / "a.png"), np.zeros((4, 6, 3), np.uint8))
@@ -108,7 +108,7 @@ def test_jpeg_is_jpg(folder):
     assert caffe_pb2.Datum.FromString(records["00000003_c.jpg"]).data == (folder / "c.jpg").read_bytes()
 
 
-def test_encoded_and_resized_is_encoded_anew(folder):
+def test_resized_picture_is_encoded_again(folder):
     _, records = convert(folder, encoded=True, resize_width=2, resize_height=2)
     assert picture_of(read_datum(records["00000000_a.png"])).shape == (3, 2, 2)
 

@@ -79,7 +79,7 @@ def data_layer(fields):
      + 'layer { name: "o" type: "HDF5Output" bottom: "x" bottom: "l" hdf5_output_param { file_name: "a\\000b" } }',
      r"3: layer 'o' \(HDF5Output\): hdf5_output_param.file_name: .*is no usable path"),
 ])
-def test_told(here, text, words):
+def test_errors_name_the_file(here, text, words):
     with pytest.raises((ConfigError, ShapeError, FileError), match=r"net.prototxt:.*" + words):
         build(text)
 

@@ -118,7 +118,7 @@ def test_closed_before_a_watched_iteration():
     assert watch.samples == watch.records == []
 
 
-def test_closed_by_the_one_it_tells():
+def test_closed_by_its_callback():
     """It does not arm itself again, and a listener behind it still gets the iteration."""
     solver, heard = make(), []
     watch = Watch(solver, 1, lambda *_: watch.close())

@@ -115,7 +115,7 @@ def test_beside_the_programs_own_lmdb(source, how):
         np.testing.assert_array_equal(batch(source_net(text(path, "")))[0], pixels[:2])
 
 
-def test_a_net_that_was_released_goes_on_with_the_next_batch(source, device):
+def test_released_net_continues_with_next_batch(source, device):
     path, pixels = source
     net = source_net(text(path, ""))
     batch(net)

@@ -47,7 +47,7 @@ def test_each_epoch_has_every_row_once(make_net):
     assert len({tuple(epoch) for epoch in epochs}) > 1
 
 
-def test_a_state_behind_the_last_row_of_a_file_goes_on_with_the_next(make_net):
+def test_state_after_a_files_last_row(make_net):
     net = make_net(np.arange(4.0), np.arange(10.0, 12.0), batch_size=2)
     assert rows_of(net, 2) == [0, 1, 2, 3]
     state = net.layers[0].get_state()

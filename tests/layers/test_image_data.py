@@ -44,7 +44,7 @@ def test_gray_resized_and_transformed(pictures):
     np.testing.assert_allclose(batch(net)[0], (np.stack(gray)[:, None] - 10.0) * 0.5)
 
 
-def test_root_folder_is_put_before_as_it_stands(pictures, tmp_path):
+def test_root_folder_is_a_plain_prefix(pictures, tmp_path):
     (tmp_path / "list.txt").write_text("x.png 4\n")
     (tmp_path / "my pics").mkdir()
     (tmp_path / "my pics" / "ax.png").write_bytes((tmp_path / "2.png").read_bytes())

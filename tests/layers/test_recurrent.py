@@ -87,7 +87,7 @@ def test_forward(kind, t, n, static, expose, dtype, tolerance):
     ("RNN", [(3, 6), (3,), (3, 5), (3, 3), (3, 3), (3,)]),
     ("LSTM", [(12, 6), (12,), (12, 5), (12, 3)]),
 ])
-def test_parameters_stand_in_caffes_order(kind, shapes):
+def test_parameters_in_caffes_order(kind, shapes):
     net = layer_net(text(kind, static=True), inputs(kind, static=True, shape=(2, 3)))
     assert [blob.shape for blob in net.layers[-1].blobs] == shapes
     assert len(net.learnable_params) == len(shapes)
@@ -159,7 +159,7 @@ def test_a_bottom_that_wants_no_gradient_gets_none(kind):
 # ---- the state between forwards
 
 @both
-def test_the_state_goes_on_from_one_forward_to_the_next(kind):
+def test_state_continues_in_next_forward(kind):
     x, cont = inputs(kind, t=6)
     cont[...] = 1
     net = layer_net(text(kind), [x[:3], cont[:3]])

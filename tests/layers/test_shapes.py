@@ -50,7 +50,7 @@ def test_dummy_data_constants(param, shapes, values):
     assert [set(blob.data.ravel()) for blob in net.blob_list] == [{value} for value in values]
 
 
-def test_dummy_data_draws_anew_but_fills_constants_once():
+def test_dummy_data_refills_random_values_only():
     net = build('layer { name: "d" type: "DummyData" top: "a" top: "b" dummy_data_param { shape { dim: 9 } '
                 'data_filler { type: "gaussian" } data_filler { value: 1 } } }')
     a, b = net.blob_list

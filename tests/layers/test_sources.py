@@ -120,7 +120,7 @@ def test_processes_read_what_one_with_all_of_their_batches_reads(folder, monkeyp
 
 
 @every_source
-def test_a_run_resumed_with_another_number_of_processes_goes_on_where_it_was(folder, monkeypatch, kind):
+def test_resume_with_another_process_count(folder, monkeypatch, kind):
     before = Processes(monkeypatch, kind, 2)
     for _ in range(4):
         before.run()
@@ -228,7 +228,7 @@ def test_turns_that_end_early_leave_the_sources_where_one_process_would_be(folde
         assert records_of(net) == records_of(alone)
 
 
-def test_threads_go_on_from_test_to_test(folder):
+def test_threads_continue_between_tests(folder):
     net = source_net(text("Data", 2), phase=TEST)
     assert list(scored(net, 3, 1)) == [1, 4]
     first = net.layers[0].prefetcher

@@ -358,7 +358,7 @@ def test_waiting_blocks_are_waited_for_before_memory_is_refused():
     assert buddy.stats().reserved == 0
 
 
-def test_a_large_block_tells_its_upstream():
+def test_large_block_records_streams_upstream():
     streams = FakeStreams()
     below = CachingAllocator(SystemAllocator(CUDAPlace(0)), streams)
     buddy = BuddyAllocator(below, 128, 4096, streams=streams)

@@ -22,7 +22,7 @@ def classes():
 
 
 @pytest.mark.parametrize("place", [CPUPlace(), PinnedPlace(), CUDAPlace(0)], ids=repr)
-def test_they_stand_on_each_other_and_on_caches(classes, place, capsys):
+def test_nested_and_below_a_cache(classes, place, capsys):
     source = SystemAllocator(place)
     limit = classes["Limit"](source, 100_000)
     log = classes["Log"](limit)

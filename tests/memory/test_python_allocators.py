@@ -106,7 +106,7 @@ def test_it_serves_a_place():
     ],
     ids=["limit", "fail", "caching", "pinned", "buddy", "python"],
 )
-def test_it_stands_below_any_other(stack):
+def test_below_any_other_allocator(stack):
     mine = Through(SystemAllocator())
     above = stack(mine)
     blocks = [Buffer(above, n) for n in (10, 1000, 100_000)]
@@ -116,7 +116,7 @@ def test_it_stands_below_any_other(stack):
     assert above.stats().live == mine.stats().live == mine.upstream.stats().live == 0
 
 
-def test_it_stands_above_a_cache():
+def test_above_a_cache():
     cache = CachingAllocator(SystemAllocator())
     mine = Through(cache)
     address = Buffer(mine, 700).address

@@ -267,7 +267,7 @@ def test_own_flags_and_what_is_freed(host, device):
     assert (host.stats().allocations, device_memory.stats().allocations) == (1, 1)
 
 
-def test_foreign_memory_is_kept_alive_and_let_go(host):
+def test_foreign_memory_is_kept_and_released(host):
     import weakref
 
     class Array(np.ndarray):
@@ -543,7 +543,7 @@ class SyncedMachine(RuleBasedStateMachine):
             memory.use(place, working)
 
     @rule()
-    def start_anew(self):
+    def restart(self):
         self.mem = SyncedMemory(self.size, "model")
         self.sides, self.valid, self.copies = {"cpu": None, "gpu": None}, set(), 0
 

@@ -199,7 +199,7 @@ def activated(kind, later, place="a", phase=0):
     ("BatchNorm", "ReLU", "a", 0, False),       # keeps what it needs
     ("Scale", "ReLU", "a", 0, False),
 ])
-def test_what_overwrites_an_activation_is_told(caplog, kind, later, place, phase, warns):
+def test_overwritten_activation_is_reported(caplog, kind, later, place, phase, warns):
     with caplog.at_level(logging.WARNING):
         activated(kind, later, place, phase)
     messages = [record.getMessage() for record in caplog.records if "overwrites" in record.getMessage()]

@@ -477,7 +477,7 @@ def test_an_update_along_with_backward(name, poison, on_cpu):
     assert gradients_gone(solver) or not solver.net.learnable_params
 
 
-def test_a_training_that_goes_on_on_a_device(device):
+def test_resumed_training_on_a_device(device):
     """Gradients that were recycled on the CPU begin at zero there."""
     if device == "cpu":
         pytest.skip("needs a device: pytest --device sim")

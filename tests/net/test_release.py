@@ -148,7 +148,7 @@ def test_what_is_gone_is_said():
     step(net)
 
 
-def test_training_goes_on(device):
+def test_training_continues(device):
     """Between iterations; a CUDA graph is recorded again."""
     losses = []
     for released in (False, True):

@@ -152,19 +152,19 @@ def small_net():
 @pytest.fixture
 def running():
     """A net in the middle of a forward pass of another thread, which ends when the second value is set."""
-    net, inside, go_on = small_net(), threading.Event(), threading.Event()
+    net, inside, resume = small_net(), threading.Event(), threading.Event()
 
     def stop(index):
         if threading.current_thread() is thread:
             inside.set()
-            go_on.wait()
+            resume.wait()
 
     net.add_hook(BEFORE_FORWARD, stop)
     thread = threading.Thread(target=net.forward_from_to, args=(0, 2))
     thread.start()
     inside.wait()
-    yield net, go_on
-    go_on.set()
+    yield net, resume
+    resume.set()
     thread.join()
 
 
@@ -181,7 +181,7 @@ def wait_in_line(net, count):
 
 
 def test_a_running_net_keeps_its_shapes(running):
-    net, go_on = running
+    net, resume = running
     data, weight = net.blob_by_name("x"), net.learnable_params[0]
     for change in (lambda: data.reshape(8, 3), lambda: data.reshape(2, 3), lambda: weight.reshape(7, 7),
                    lambda: data.share_data(Blob((4, 3))), lambda: data.share_diff(Blob((4, 3))),
@@ -191,7 +191,7 @@ def test_a_running_net_keeps_its_shapes(running):
             change()
     data.reshape(4, 3)  # changes nothing
     assert data.shape == (4, 3) and data.data.shape == (4, 3)  # to look is allowed
-    go_on.set()
+    resume.set()
     with net.lock:  # when it has run
         data.reshape(8, 3)
         net.forward_from_to(0, 2)
@@ -200,7 +200,7 @@ def test_a_running_net_keeps_its_shapes(running):
 
 
 def test_a_parameter_of_two_running_nets_keeps_its_shape(running):
-    net, go_on = running
+    net, resume = running
     weight = net.learnable_params[0]
     other = Net(text.parse_text('layer { name: "p" type: "Input" top: "p" }', caffe_pb2.NetParameter)[0])
     other.lock.add([weight])
@@ -213,7 +213,7 @@ def test_a_parameter_of_two_running_nets_keeps_its_shape(running):
 
 def test_threads_take_turns_in_the_order_of_coming(running):
     """The thread that runs the net again and again comes after those that wait."""
-    net, go_on = running
+    net, resume = running
     order = []
 
     def work(name):
@@ -225,7 +225,7 @@ def test_threads_take_turns_in_the_order_of_coming(running):
     for number, name in enumerate("abc"):
         threads.append(started(lambda name=name: work(name)))
         wait_in_line(net, number + 1)
-    go_on.set()
+    resume.set()
     work("d")
     for thread in threads:
         thread.join()
@@ -258,7 +258,7 @@ def test_threads_that_compute_in_python_give_way_while_a_net_runs():
 
 
 def test_an_interrupted_wait_leaves_the_line(running):
-    net, go_on = running
+    net, resume = running
 
     def interrupt():
         wait_in_line(net, 1)
@@ -269,7 +269,7 @@ def test_an_interrupted_wait_leaves_the_line(running):
         net.forward_from_to(0, 2)
     thread.join()
     assert not net.lock.waiting
-    go_on.set()
+    resume.set()
     net.forward_from_to(0, 2)  # no thread keeps the lock
 
 

@@ -401,7 +401,7 @@ def test_train_takes_places_from_its_own_options(trained, capsys):
     assert os.path.exists("mine_iter_2.caffemodel")
 
 
-def test_a_command_imports_only_what_it_is_told(trained, capsys, monkeypatch):
+def test_command_imports_named_modules_only(trained, capsys, monkeypatch):
     monkeypatch.syspath_prepend(trained.place / "tree")
     monkeypatch.setattr(state, "allow_python_layers", None)
     (trained.place / "tree" / "their_module.py").write_text("raise RuntimeError('ran')\n")

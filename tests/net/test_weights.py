@@ -139,7 +139,7 @@ def test_none_taken_is_an_error_on_the_command_line(weights, command, tmp_path, 
     assert not list(tmp_path.glob("out.*")) and not (tmp_path / "features").exists()
 
 
-def test_several_files_of_a_solver_are_told_together(weights, tmp_path, caplog):
+def test_notices_of_several_weight_files(weights, tmp_path, caplog):
     caplog.set_level(logging.INFO, "minicaffe.net")
     caffe.Net("new.prototxt", caffe.TEST).save("new.caffemodel")
     (tmp_path / "solver.prototxt").write_text(SOLVER + f'test_iter: 1 test_interval: 1 weights: "{weights},new.caffemodel"')

@@ -69,7 +69,7 @@ def test_an_engine_without_a_library_is_used_only_by_name(probes, monkeypatch, f
 
 
 @pytest.mark.parametrize("how", [(Answer, refuses), (fail,)])
-def test_a_refusal_is_kept_and_told_once(probes, caplog, how):
+def test_refusal_is_reported_once(probes, caplog, how):
     CUDNN.computes(Probe, *how)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
@@ -80,7 +80,7 @@ def test_a_refusal_is_kept_and_told_once(probes, caplog, how):
         "engine CUDNN refuses: probes of odd size; engine CAFFE computes instead"]
 
 
-def test_what_is_refused_by_default_is_told_at_level_debug(probes, caplog):
+def test_default_refusal_at_level_debug(probes, caplog):
     """Unless the engine is preferred by name."""
     CUDNN.computes(Probe, Answer, refuses)
     for preferred, level in ("", logging.DEBUG), ("CUDNN", logging.WARNING):

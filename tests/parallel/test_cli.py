@@ -322,7 +322,7 @@ def test_processors_are_divided_among_the_ranks_that_may_use_them(monkeypatch, m
     assert Group.processors(other_host) == len(mine)
 
 
-def test_the_command_that_goes_on_starts_as_many_processes(monkeypatch):
+def test_resume_command_names_the_processes(monkeypatch):
     assert cli_ranks.mpiexec_words(0) == []
     monkeypatch.setattr(cli_ranks, "group", fake_group(0, 4))
     assert cli_ranks.mpiexec_words(1) == ["mpiexec", "-n", "4"]

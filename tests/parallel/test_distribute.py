@@ -118,7 +118,7 @@ def each(folder, batch, together):
 
 
 @pytest.mark.slow(6)
-def test_nets_of_all_kinds_by_a_plan_and_without_with_gradients_that_travel_during_backward_and_after(folder):
+def test_nets_with_early_and_late_exchange(folder):
     alone = [result for result in each(folder, 12, False) for _ in range(2)]
     for result, *together in zip(alone, *ranks.run(3, __file__, "each", folder, 4, True), strict=True):
         assert_same(together, result)
@@ -131,7 +131,7 @@ def round_numbers(folder):
     return [max(float(abs(a - b).max()) for a, b in zip(exact[:-1], rounded[:-1])), rounded[-1]]
 
 
-def test_gradients_that_travel_in_bf16_are_rounded_and_no_more(folder):
+def test_bf16_exchange_only_rounds(folder):
     first, second = ranks.run(2, __file__, "round_numbers", folder)
     assert first == second and 0 < first[0] < 2e-3
 
@@ -160,7 +160,7 @@ def frozen(folder):
     return [bucket.which for bucket in solver.exchange.buckets]
 
 
-def test_parameters_without_gradients_do_not_travel(folder):
+def test_parameters_without_gradients_are_kept(folder):
     assert ranks.run(2, __file__, "frozen", folder) == 2 * [[[4, 5, 2, 3]]]
 
 

@@ -32,7 +32,7 @@ def meet():
             "name": group.name(1), "launched": launched(), "local": [group.local_rank, group.local_size], "differs": differs}
 
 
-def test_ranks_tell_each_other_what_they_have_and_name_who_differs():
+def test_ranks_compare_values_and_name_differences():
     found = ranks.run(3, __file__, "meet")
     assert [rank["local"] for rank in found] == [[0, 3], [1, 3], [2, 3]]
     for rank in found:

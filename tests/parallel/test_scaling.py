@@ -33,7 +33,7 @@ def test_a_step_whose_buckets_take_no_time_is_that_of_one_process():
     assert scaling.predict(STEP, nothing, nothing) == scaling.predict(STEP, nothing, nothing, overlap=False) == 10
 
 
-def test_what_travels_while_backward_runs_costs_nothing_but_the_last_bucket():
+def test_overlapped_exchange_costs_last_bucket():
     def transfer(size):
         return size / 100       # 1 and 3 seconds
     # The first is there after 3 seconds, and updated (1/4 s) at the end of backward at 6; the second at 6 + 3, and its update takes 3/4.

@@ -82,7 +82,7 @@ def train(folder, resume):
     return [before, seen, states(solver.net), messages]
 
 
-def test_ranks_share_the_records_of_all_sources_and_another_number_of_ranks_goes_on(folder):
+def test_ranks_share_records_and_resume(folder):
     ended = None
     for count, resume in ((2, False), (3, True)):
         together = ranks.run(count, __file__, "train", folder, resume)

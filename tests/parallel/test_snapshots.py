@@ -111,7 +111,7 @@ def resumed(folder):
     return ranks.run(2, __file__, "resume", folder, list(SOLVERS))
 
 
-def test_as_many_ranks_go_on_with_the_same_bits(folder, resumed):
+def test_same_ranks_resume_bit_by_bit(folder, resumed):
     for rank in resumed:
         assert rank == resumed[0]
         for kind, (written_once, restored, tests, same_tests, same, loss) in rank.items():
@@ -124,7 +124,7 @@ def test_as_many_ranks_go_on_with_the_same_bits(folder, resumed):
     assert {name for name in second["train"] if second["train"][name] != stored["train"][name]} == {"lstm"}
 
 
-def test_one_process_goes_on(folder, resumed, caplog):
+def test_one_process_resumes(folder, resumed, caplog):
     alone = make(folder, "SGD")
     alone.step(1)
     caplog.clear()
@@ -137,7 +137,7 @@ def test_one_process_goes_on(folder, resumed, caplog):
     alone.step(1)
 
 
-def test_states_of_all_recurrent_layers_begin_anew_with_other_ranks(tmp_path, caplog):
+def test_recurrent_states_reset_with_other_ranks(tmp_path, caplog):
     """Those of an LSTM, an RNN and the forks' Lstm; the place of a source, and with as many ranks all states, are kept."""
     with h5py.File(tmp_path / "rows.h5", "w") as file:
         file["x"], file["cont"] = np.random.default_rng(1).random((2, 10, 3, 4), np.float32).reshape(20, 3, 4), np.ones((20, 3), np.float32)
@@ -177,7 +177,7 @@ def test_states_of_all_recurrent_layers_begin_anew_with_other_ranks(tmp_path, ca
             assert named == (list(layers.items()) if written > 1 else [])
 
 
-def go_on(folder, state):
+def resume_from(folder, state):
     """Three ranks continue from the states of two and of one, after `distribute` and before it; then everything that may fail."""
     messages = []
     handler = logging.Handler(logging.WARNING)
@@ -208,7 +208,7 @@ def go_on(folder, state):
     return [results, failures, messages, solver.group.gather(loss), solver.iter]
 
 
-def test_other_numbers_of_ranks_go_on(folder, resumed, tmp_path):
+def test_other_numbers_of_ranks_resume(folder, resumed, tmp_path):
     alone = make(folder, "SGD", prefix="alone")
     alone.step(4)
     model, state = alone.snapshot()
@@ -220,7 +220,7 @@ def test_other_numbers_of_ranks_go_on(folder, resumed, tmp_path):
     Path(folder, "bad.solverstate").write_bytes(bad.SerializeToString())
     expected = [[float(blob.cpu_data.sum()) for blob in (*solver.net.param_table.params, *solver.history)]
                 for solver in [restored(folder, f"{folder}/SGD_iter_4.solverstate"), alone]]
-    found = ranks.run(3, __file__, "go_on", folder, state)
+    found = ranks.run(3, __file__, "resume_from", folder, state)
     for rank, (results, failures, _, losses, iteration) in enumerate(found):
         for k, (iteration_then, seed, offset, _, sums, lstm, position) in enumerate(results):
             assert (iteration_then, seed) == (4, 3 + rank) and sums == expected[k // 2]

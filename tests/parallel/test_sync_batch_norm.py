@@ -161,7 +161,7 @@ def test_what_a_synchronised_layer_cannot():
     assert not given.layers[-1].synchronise(Alone())
 
 
-def test_a_net_that_has_none_is_told(folder):
+def test_useless_sync_batch_norm_is_reported(folder):
     assert ranks.run(2, __file__, "warned", folder) == [True, False]     # rank 0 speaks for all
 
 

@@ -121,7 +121,7 @@ def asked(folder):
     return [interrupted, answers, announced, own, mean, again]
 
 
-def test_what_one_rank_is_told_all_do_and_statistics_become_equal(folder):
+def test_all_ranks_follow_one_request(folder):
     first, second = ranks.run(2, __file__, "asked", folder)
     for interrupted, left, announced, *_ in (first, second):
         assert interrupted is None and left == []

@@ -196,7 +196,7 @@ def test_what_caffe_dies_of(text, words):
     ("input: 'a' input_dim: [1, 2, 3, 4, 5]", "5 input_dim for 1 inputs: those from input_dim[4] on are not used"),
     ("input: 'a' input_shape { dim: 2 } input_shape { dim: 3 }", "2 input_shape for 1 inputs: those from input_shape[1] on are not used"),
 ])  # fmt: skip
-def test_shapes_that_no_input_uses_are_told(text, words, caplog):
+def test_unused_input_shapes_are_reported(text, words, caplog):
     """Caffe passed over them without a word."""
     net = upgraded(text)
     assert len(net.layer[0].input_param.shape) == 1
@@ -314,7 +314,7 @@ def test_crop_of_v1_gets_its_offset_from_the_net(tmp_path, text, offsets, caplog
     (("POOLING", "SOFTMAX"), r"'big' and 'data' have no common ancestor, and coordinates do not pass through layer 'pool5' \(Softmax\)"),
     (('bottom: "big" bottom: "data"', 'bottom: "big"'), "bottom: Crop takes exactly 2, got 1"),
 ])
-def test_a_crop_whose_offset_the_net_does_not_tell(tmp_path, change, message):
+def test_crop_with_unknown_offset(tmp_path, change, message):
     with pytest.raises(ConfigError, match=rf"fork.prototxt:12: layer 'out' \(Crop\): .*{message}"):
         read(tmp_path, FCN_32.replace(*change))
 

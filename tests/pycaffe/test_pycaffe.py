@@ -277,7 +277,7 @@ def test_what_holds_memory_is_not_copied(tmp_path, what, how):
         how(what(caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)))
 
 
-def test_a_net_and_a_solver_are_told_apart(tmp_path):
+def test_net_and_solver_are_distinguished(tmp_path):
     (tmp_path / "net.prototxt").write_text('name: "n" layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 1 } } }')
     (tmp_path / "solver.prototxt").write_text('net: "net.prototxt" base_lr: 0.1')
     for make in (caffe.SGDSolver, caffe.get_solver):

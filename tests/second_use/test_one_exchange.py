@@ -57,9 +57,9 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.learned = [bool(learned >> i & 3) for i in range(len(counts))]     # three of four
         self.data = [np.zeros(count, NUMPY_TYPES[dtype]) for count in counts]
         self.ranks = self.job = None
-        self.begin_anew()
+        self.restart()
 
-    def begin_anew(self):
+    def restart(self):
         """What all ranks do when one has failed: other solvers, with the parameters of a snapshot."""
         if self.job is not None:
             self.job.end("over")
@@ -192,7 +192,7 @@ class ExchangeMachine(RuleBasedStateMachine):
             self.job.together(run)
         with pytest.raises(Error, match="an iteration ended in the middle, while its gradients were being sent"):
             self.ranks[victim].exchange.begin()
-        self.begin_anew()
+        self.restart()
         self.iteration(then)
 
     @rule(seed=SEEDS, victim=st.integers(0, 3), nth=st.integers(1, 12), then=SEEDS)
@@ -218,7 +218,7 @@ class ExchangeMachine(RuleBasedStateMachine):
             if nth > 1:     # the first call is that of `start_loss_allgather`, before which nothing is on its way
                 with pytest.raises(Error, match="an iteration ended in the middle"):
                     self.ranks[victim].exchange.begin()
-            self.begin_anew()
+            self.restart()
         self.iteration(then)
 
     def teardown(self):

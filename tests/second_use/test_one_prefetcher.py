@@ -225,7 +225,7 @@ def test_any_sequence_of_a_cursor(search, tmp_path, kind):
 
 
 @pytest.mark.parametrize("hold", [1, 2, 3])
-def test_batches_that_are_held_stay_while_the_thread_goes_on(hold):
+def test_held_batches_stay_valid(hold):
     machine = PrefetcherMachine()
     machine.make(0, 2, 1, 0, 4, hold, True, False, {}, None, False)
     for _ in range(12):

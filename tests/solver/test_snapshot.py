@@ -173,7 +173,7 @@ def test_a_state_of_caffe_has_no_resume_state(tmp_path, form):
     assert fresh.generator.offset == offset and fresh.net.layers[0].passes == 0
 
 
-def test_without_exact_resume_data_begin_anew_as_in_caffe(tmp_path):
+def test_inexact_resume_restarts_the_data(tmp_path):
     solver = built(tmp_path)
     solver.step(3)
     fresh = built(tmp_path)
@@ -511,7 +511,7 @@ def test_a_renamed_state_gets_the_model_of_its_own_name_and_that_is_said(tmp_pat
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_what_a_snapshot_says_and_to_whom(tmp_path, caplog, form):
+def test_log_lines_of_a_snapshot(tmp_path, caplog, form):
     """The listener hears of it before there are files; an error names the file that could not be written."""
     solver, heard = built(tmp_path, form=form), []
     solver.listeners.append(type("L", (), {

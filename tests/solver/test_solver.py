@@ -428,7 +428,7 @@ def warnings_of(log):
 
 
 @pytest.mark.no_plan("which blob was not finite first is not known where blobs share memory")
-def test_the_first_loss_that_is_not_finite_is_told_once(log):
+def test_first_infinite_loss_is_reported_once(log):
     solver, losses = make_solver("base_lr: 100 momentum: 0.9", LINE), []  # no hooks: a device replays a graph
     solver.listeners.append(type("Listener", (), {"on_iteration": lambda self, s: losses.append(s.smoothed_loss)})())
     solver.step(60)
@@ -446,7 +446,7 @@ def test_the_blob_is_named_with_all_layers_that_write_it(log):
     assert "'y' of layer 'scale' (Scale) and layer 'half' (Power); no update was made before" in warnings_of(log)[0]
 
 
-def test_data_that_are_not_finite_are_told_apart(log):
+def test_infinite_data_are_named(log):
     solver = make_solver(net=LINE.replace('type: "gaussian"', "value: inf"))
     solver.step(1)
     assert "is 'x' of layer 'in' (DummyData); correct the data" in warnings_of(log)[0]
@@ -590,7 +590,7 @@ def test_the_order_of_test_nets(log, tmp_path):
     assert len(solver.test_nets) == 4
 
 
-def test_solver_state_stands_above_the_nets_own():
+def test_solver_state_overrides_the_nets():
     solver = make_solver("train_state { level: 2 stage: 'b' }", "state { level: 1 stage: 'a' }" + BOWL)
     assert solver.net.state.level == 2 and list(solver.net.state.stage) == ["a", "b"]
     assert solver.net.phase == TRAIN
@@ -623,7 +623,7 @@ def test_a_loss_weight_makes_a_loss(recwarn):
     assert not recwarn.list
 
 
-def test_nets_whose_inputs_differ_in_size_are_told_to_agree():
+def test_different_input_sizes_are_reported():
     net = """layer { name: "in" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 dim: %d } } include { phase: %s } }"""
     both = net % (4, "TRAIN") + net % (3, "TEST") + """
         layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" loss_weight: 1 inner_product_param { num_output: 2 } }"""

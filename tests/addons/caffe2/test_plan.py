@@ -41,7 +41,7 @@ def test_substeps(workspace, ran):
     assert "".join(ran) == "aabaab"
 
 
-def test_functions_stand_among_nets(workspace, ran):
+def test_plan_with_functions_and_nets(workspace, ran):
     def double(space):
         space.net("a").blobs["x"].data[...] = space.net("a").blobs["y"].data
 
@@ -119,7 +119,7 @@ def test_a_plan_is_checked_before_it_runs(workspace, ran):
     assert ran == []
 
 
-def test_a_net_that_is_deleted_meanwhile(workspace, ran):
+def test_net_deleted_during_a_plan(workspace, ran):
     plan = Plan(Step("outer", [Step("s", ["a", lambda space: space.delete_net("a")], num_iter=2)]))
     with pytest.raises(MissingNameError, match="plan: step 'outer': step 's': net 'a': workspace: no net 'a'"):
         workspace.run_plan(plan)

@@ -59,7 +59,7 @@ def test_is_type_is_exact():
             call("int")
 
 
-def test_get_mutable_replaces_what_has_another_type_and_tells():
+def test_get_mutable_reports_a_replaced_type():
     slot = Slot("x")
     first, is_new = slot.get_mutable_new(list)
     assert is_new and first == []

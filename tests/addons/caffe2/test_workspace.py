@@ -43,7 +43,7 @@ def test_missing_name_names_the_near_ones_of_all_generations():
         leaf.create_slot("empty") and leaf.blob("empty")
 
 
-def test_forwarded_name_stands_for_the_parents():
+def test_forwarded_name_is_the_parents():
     root = Workspace()
     there = root.set("shared", 1)
     leaf = root.child("leaf")

@@ -133,7 +133,7 @@ def test_the_state_in_snapshots():
         stateless.set_state({})
 
 
-def test_lstm_of_a_new_shape_starts_anew():
+def test_lstm_of_a_new_shape_restarts():
     net = layer_net(lstm(2), [RANDOM.standard_normal((3, 2, 4)), np.ones((3, 2))])
     run_forward(net)
     weights = [blob.data for blob in net.layers[-1].blobs]

@@ -61,7 +61,7 @@ def test_transformed(video):
     np.testing.assert_array_equal(net.tops[0][0].cpu_data, (planes(wanted) - 10) * 0.5)
 
 
-def test_a_resumed_run_goes_on(video):
+def test_resumed_run_continues(video):
     net = source_net(text(f"{FILE} skip_frames: 1", 2, "mirror: true"))
     batch(net)
     state = net.layers[0].get_state()

@@ -59,7 +59,7 @@ def test_cpu_mode_is_refused():
     minicaffe.set_mode_gpu()
 
 
-def test_the_host_goes_on_meanwhile(place):
+def test_host_does_not_wait(place):
     """With deferred=1 the simulated device, too, is not done until a thread waits."""
     text = run("""
     minicaffe.set_mode_gpu()

@@ -65,7 +65,7 @@ def test_the_example_of_caffes_tutorial(where):
 
 
 @on_device
-def test_copies_of_a_training_name_who_wrote_and_who_asks(where, make_solver):
+def test_copies_name_writer_and_reader(where, make_solver):
     solver = make_solver()
     with trace.record(solver) as made:
         solver.step(2)

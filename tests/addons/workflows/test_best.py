@@ -203,7 +203,7 @@ def test_a_training_keeps_its_best_and_stops(make, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("form", ["BINARYPROTO", "HDF5"])
-def test_a_resumed_training_goes_on_counting(make, capsys, form):
+def test_resumed_training_continues_counting(make, capsys, form):
     make(f"snapshot_format: {form}")
     state = "s_iter_20.solverstate" + (".h5" if form == "HDF5" else "")
     common = ("--keep-best", "--patience=4", "--base-lr=0")

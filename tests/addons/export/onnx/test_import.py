@@ -323,7 +323,7 @@ def test_output_that_a_layer_reads(tmp_path, caplog):
     assert "output 'a' is read by another layer: it is a blob of the net, and none of its outputs" in caplog.text and "'y'" not in caplog.text
 
 
-def test_sequences_begin_anew_in_each_run(tmp_path):
+def test_sequences_restart_in_each_run(tmp_path):
     net = load(write(tmp_path / "a.onnx", [node("LSTM", "x0", weight(1, 12, 4), weight(1, 12, 3), weight(1, 24), hidden_size=3)], (5, 2, 4))).net
     net.feed(x0=weight(5, 2, 4))
     runs = []
