@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import small_ssd
-from pages import blocks
+from pages import blocks, defines
 from sources import copy_models
 
 import minicaffe
@@ -36,6 +36,7 @@ PACKAGE = ROOT / "minicaffe"
 DESIGN = [DOCS / "design.md", *sorted((DOCS / "design").glob("*.md"))]
 PAGES = [path.relative_to(ROOT).as_posix()
          for path in (*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), *DESIGN[1:], DOCS / "course" / "README.md")]
+READ_WITH_SOURCES = [*DESIGN, *sorted((DOCS / "course").rglob("*.md"))]
 RUNNABLE = ("python", "minicaffe", "session", "prototxt")
 
 
@@ -103,12 +104,16 @@ def has_code(path):
     return path.name != "__init__.py" or any(not isinstance(node, ast.Expr) for node in ast.parse(path.read_text()).body)
 
 
-@pytest.mark.parametrize("page", DESIGN, ids=lambda page: page.name)
-def test_files_that_the_design_names_exist(page):
-    named = re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:pyx|py|pxd|hpp|cpp))`", page.read_text())
-    there = [path.relative_to(ROOT).as_posix() for folder in ("minicaffe", "tests", "tools")
-             for path in (ROOT / folder).rglob("*.*")]
-    assert [name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in there)] == []
+@pytest.mark.parametrize("page", READ_WITH_SOURCES, ids=lambda page: page.relative_to(DOCS).as_posix())
+def test_files_that_a_page_names_exist(page):
+    """Of the pages about the sources; but for files that a page gives the reader to write."""
+    text = page.read_text()
+    named = re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:pyx|py|pxd|hpp|cpp)|(?:[\w-]+/)+)`", text)
+    written = re.findall(r"^(?:#|//) (\S+)$", text, re.M)
+    there = {f"/{path.relative_to(ROOT).as_posix()}" for folder in ("minicaffe", "tests", "tools", "docs/course")
+             for path in [ROOT / folder, *(ROOT / folder).rglob("*")]}
+    assert [name for name in named if Path(name).name not in written
+            and not any(path.endswith(f"/{name.rstrip('/')}") for path in there)] == []
 
 
 def test_functions_that_decide_are_in_the_files_that_the_design_page_names():
@@ -122,9 +127,7 @@ def test_functions_that_decide_are_in_the_files_that_the_design_page_names():
         names = [word for word in words if PACKAGE / word not in files]
         assert files and names, point
         for name in names:
-            owner, _, name = name.rpartition(".")
-            assert re.search(rf"^(\s*(cp?def|def)\b.*\b{name}\(|{name} = )", text, re.M), f"{name}: {point}"
-            assert not owner or re.search(rf"\bclass {owner}\b", text), f"{owner}: {point}"
+            assert defines(text, name), f"{name}: {point}"
 
 
 def test_environment_variables():

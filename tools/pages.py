@@ -1,4 +1,4 @@
-"""The blocks of code of the pages: tests/test_docs.py runs them, tools/five_users.py takes commands from them.
+"""The blocks of code of the pages: tests/test_docs.py runs them, tools/five_users.py takes commands from them. Names in sources.
 
     python tools/pages.py README.md docs/quickstart.md      # print the commands of minicaffe that these pages run, one a line
 """
@@ -29,6 +29,14 @@ def blocks(page):
             language = ("session" if code.startswith("$ ") else "minicaffe" if re.fullmatch(r"(minicaffe .*\n)+", code)
                         else "shell" if SHELL.match(code) else "text")
         yield Block(text[:found.start()].count("\n") + 1, language, code, not_run)
+
+
+def defines(source, name):
+    """Whether a source of any language defines `name`, ``Class.method`` or a name alone: a function, class, macro or variable."""
+    owner, _, name = name.rpartition(".")
+    keywords = r"cp?def|def|class|struct|enum|template|inline|MC_\w+|void|static|constexpr|using|ctypedef"
+    found = re.search(rf"^#define {name}\b|^[^\S\n]*(?:(?:{keywords})\b.*)?\b{name}\b *(?:[(=:{{,#]|$)", source, re.M)
+    return bool(found and (not owner or re.search(rf"\b(?:class|struct) {owner}\b", source)))
 
 
 if __name__ == "__main__":
