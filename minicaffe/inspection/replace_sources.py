@@ -71,6 +71,8 @@ def replace_sources(param, file=None, shapes=None, batch=None, positions=None):
             continue
         if disable_file_output(layer):
             sources[layer.name] = ReplacedSource("HDF5Output", [])
+        if layer.type == "DetectionEvaluate":
+            layer.detection_evaluate_param.ClearField("name_size_file")     # the sizes of images that are not read
         if layer.bottom:
             continue
         batched |= batch is not None and set_batch(layer, batch)

@@ -26,7 +26,7 @@ cdef extern from "minicaffe/ops/dropout/caffe.hpp" nogil:
 cdef class DropoutLayer(DeviceLayer):
     """``y = x / (1 - p)`` with probability ``1 - p``, else 0, drawn in each forward; in TEST ``y = x``.
 
-    p is `dropout_param.dropout_ratio`, from 0 to less than 1. In place is fine. A dropped NaN becomes 0.
+    p is `dropout_param.dropout_ratio`, from 0 to less than 1; in TEST also 1. In place is fine. A dropped NaN becomes 0.
     """
 
     exact_num_bottom_blobs = 1
@@ -39,9 +39,10 @@ cdef class DropoutLayer(DeviceLayer):
 
     cpdef layer_setup(self, list bottom, list top):
         ratio = self.param.dropout_param.dropout_ratio
-        if not 0 <= ratio < 1:
+        if not 0 <= ratio <= 1 or ratio == 1 and self.phase != TEST:
             raise ConfigError(f"must be at least 0 and less than 1, got {ratio:g}", field="dropout_param.dropout_ratio")
-        self.scale, self.threshold = 1 / (1 - ratio), int(ratio * 2**32)
+        if self.phase != TEST:
+            self.scale, self.threshold = 1 / (1 - ratio), int(ratio * 2**32)
 
     cpdef reshape(self, list bottom, list top):
         (<Blob?> top[0]).reshape_like(<Blob?> bottom[0])

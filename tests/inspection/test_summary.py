@@ -138,9 +138,11 @@ def test_a_net_without_its_data(tmp_path):
     with pytest.raises(ConfigError, match="batch_size: must be at least 1"):
         replace_sources.replace_sources(parsed(DATA.format("").replace("batch_size: 8", "batch_size: 0")))
     writes = NET + """layer { name: "out" type: "HDF5Output" bottom: "x" bottom: "y" hdf5_output_param { file_name: "o.h5" } }
-        layer { name: "found" type: "DetectionOutput" detection_output_param { save_output_param { output_directory: "d" } } }"""
+        layer { name: "found" type: "DetectionOutput" detection_output_param { save_output_param { output_directory: "d" } } }
+        layer { name: "scored" type: "DetectionEvaluate" detection_evaluate_param { num_classes: 2 name_size_file: "sizes" } }"""
     net, sources = replace_sources.replace_sources(parsed(writes))
-    assert "o.h5" not in str(net) and "output_directory" not in str(net) and sources["out"].type == "HDF5Output"
+    assert "o.h5" not in str(net) and "output_directory" not in str(net) and "sizes" not in str(net)
+    assert sources["out"].type == "HDF5Output"
     other_phase = DATA.format("include { phase: TEST }")
     assert replace_sources.replace_sources(parsed(other_phase))[1] == {}
     fed, sources = replace_sources.replace_sources(parsed(NET), batch=7)

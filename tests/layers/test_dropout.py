@@ -88,9 +88,10 @@ def test_threads_change_no_bit():
     np.testing.assert_array_equal(*results)
 
 
-def test_test_phase_is_the_identity():
+@pytest.mark.parametrize("ratio", [0.5, 1.0])
+def test_test_phase_is_the_identity(ratio):
     x = np.array([1.0, -0.0, np.nan, np.inf])
-    net = layer_net(layer_text(), [x], phase=TEST)
+    net = layer_net(layer_text(ratio), [x], phase=TEST)
     offset = caffe.generator.offset
     net.forward_from_to(0, 1)
     np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, x)

@@ -48,7 +48,6 @@ class DetectionEvaluateLayer(Layer):
     exact_num_bottom_blobs = 2
     exact_num_top_blobs = 1
     test_outputs = DetectionOutputs
-    test_outputs = DetectionOutputs
 
     def layer_setup(self, bottom, top):
         param = self.param.detection_evaluate_param
