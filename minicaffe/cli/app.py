@@ -133,7 +133,8 @@ minicaffe = click.version_option(package_name="minicaffe", prog_name="minicaffe"
 def run(args=None):
     """Run the command line `args` and return the exit status; see `minicaffe.cli.main`."""
     args = list(sys.argv[1:] if args is None else args)
-    _open_streams()
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        _open_streams()
     streams = sys.stdout, sys.stderr
     try:
         with contextlib.ExitStack() as context:

@@ -46,8 +46,9 @@ SINGLE_PROCESS = SingleProcess()
 
 def launched():
     """Return how many processes were started together with this one, as the environment says: 1 if it was started alone."""
-    if (size := _number(SIZES)) is not None:
-        return max(1, size)
+    sizes = [os.environ[name] for name in SIZES if os.environ.get(name, "").isdecimal()]
+    if sizes:
+        return max(1, int(sizes[0]))
     # srun gives its numbers to every program; only one that PMI or PMIx serves, too, can join the others.
     if os.environ.keys() & {"PMIX_RANK", "PMI_RANK", "PMI_FD"} and os.environ.get("SLURM_NTASKS", "").isdecimal():
         return int(os.environ["SLURM_NTASKS"])
