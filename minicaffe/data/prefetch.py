@@ -11,10 +11,9 @@ A batch reader fills the buffers: with records of a database (record_batches.py)
 pictures (window_batches.py) or frames of a video (video_batches.py). A batch reader has
 
     source           the file or database, for names and errors
-    open(number)     called by the thread first: batches begin at record `number`, counted from the start of training
     fill(numbers, buffer)
                      puts the records of the range `numbers` into the arrays of ``buffer.reshape(...)``, and decodes no others;
-                     each batch begins after the end of the one before
+                     they are counted from the start of training, and each batch begins after the end of the one before
     close()          called by the thread last
 
 Different from Caffe: the position in the stream can be read and restored; errors of the thread are raised in `next`.
@@ -174,7 +173,6 @@ def fill_buffers(reader, numbers, step, free, full, stop):
     """
     failed = None
     try:
-        reader.open(numbers.start)
         while (buffer := free.get()) is not None and not stop.is_set():
             reader.fill(numbers, buffer)
             numbers = _next_range(numbers, step)
