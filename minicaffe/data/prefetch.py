@@ -115,7 +115,8 @@ class Prefetcher:
             item = self._full.get()     # a buffer, or the exception of the thread
             if isinstance(item, BatchArrays):
                 self._consumer_buffers.append(item)
-                self.numbers, self.upcoming = self.upcoming, _next_range(self.upcoming, self.step)
+                self.numbers = now = self.upcoming
+                self.upcoming = range(now.start + self.step, now.stop + self.step, now.step)
                 return item.data, item.labels
             self.error = item
         raise self.error
@@ -175,7 +176,7 @@ def fill_buffers(reader, numbers, step, free, full, stop):
     try:
         while (buffer := free.get()) is not None and not stop.is_set():
             reader.fill(numbers, buffer)
-            numbers = _next_range(numbers, step)
+            numbers = range(numbers.start + step, numbers.stop + step, numbers.step)
             full.put(buffer)
     except Error as error:
         failed = error.with_traceback(None)  # its frames refer to values of the cursor, and would keep them alive
@@ -186,11 +187,6 @@ def fill_buffers(reader, numbers, step, free, full, stop):
     finally:
         if failed is not None:
             full.put(failed)
-
-
-def _next_range(numbers, step):
-    """Return the record numbers of the batch after the batch `numbers`."""
-    return range(numbers.start + step, numbers.stop + step, numbers.step)
 
 
 def _end_thread(thread, free, stop):

@@ -9,7 +9,7 @@ import pytest
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text, write_text
-from minicaffe.proto.upgrade import needs_upgrade, read_net_file, read_solver_file, upgrade_net, upgrade_solver
+from minicaffe.proto.upgrade import read_net_file, read_solver_file, upgrade_net, upgrade_solver
 
 V0 = """
 name: "old"
@@ -44,6 +44,11 @@ layer {
   data_param { source: "db" batch_size: 5 rand_skip: 1 } transform_param { mean_file: "m" crop_size: 6 mirror: true }
 }
 """
+
+
+def needs_upgrade(net):
+    """Return whether anything in a net is not in today's form."""
+    return upgrade_net(net)[0] is not net
 
 
 def net_of(text):

@@ -71,7 +71,9 @@ class DataLayer(PrefetchingLayer):
 
 
 def count_records(param):
-    """Return the number of records of a DataParameter's database."""
+    """Return the number of records of a DataParameter's database, which the net being built must be allowed to open."""
+    if not caffe.trusted:
+        check_database(param)
     with closing(open_db(param.source, param.backend)) as db:
         return len(db)
 
