@@ -67,7 +67,7 @@ def test_v0(tmp_path, caplog):
         today, notes = upgrade_net(net)
     assert today == net_of(TODAY)
     assert net.SerializeToString() == before
-    assert needs_upgrade(net)
+    assert today is not net
     assert not needs_upgrade(today)
     assert any("dropout_ratio of layer 'norm1'" in note for note in notes)
     assert [record.getMessage() for record in caplog.records] == [notes[0], "old: " + "; ".join(notes[1:])]     # a loss, then the changes
