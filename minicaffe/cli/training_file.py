@@ -8,7 +8,7 @@ import warnings
 from minicaffe.cli.options import notify
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error
-from minicaffe.layers.data.data import check_database, count_records
+from minicaffe.layers.data.data import count_records
 from minicaffe.net.definitions import filter_layers, with_batch_size
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.upgrade import load
@@ -62,7 +62,6 @@ def _test_batches(layers, size):
     for layer in layers:
         if layer.type in ("Data", "AnnotatedData") and (size or layer.data_param.batch_size):
             try:
-                check_database(layer.data_param)
                 return -(-count_records(layer.data_param) // (size or layer.data_param.batch_size))
             except Error:
                 break  # the layer raises a complete error later

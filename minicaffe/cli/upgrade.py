@@ -13,7 +13,7 @@ from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.binary import split_net
 from minicaffe.proto.files import read_bytes
 from minicaffe.proto.text import read_text, write_text
-from minicaffe.proto.upgrade import needs_upgrade, upgrade_net, upgrade_solver
+from minicaffe.proto.upgrade import upgrade_net, upgrade_solver
 from minicaffe.proto.wire import parse_message
 
 logger = logging.getLogger("minicaffe.cli")
@@ -37,9 +37,9 @@ def upgrade(kind, source, out, force):
         current, losses, notes = new == old, False, []
     else:
         old, positions = read(source, caffe_pb2.NetParameter) if kind == "net_text" else (parse_binary(source), None)
-        current = not needs_upgrade(old)
         with Warnings() as warned:
             new, notes = upgrade_net(old, positions)
+        current = new is old
         losses = logging.ERROR in warned.by_text.values()
         notes = [note for note in notes if note not in warned.by_text]
     if current:

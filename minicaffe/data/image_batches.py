@@ -31,9 +31,6 @@ class ImageBatches:
         """Return (C, height, width) of record `number`, counted from the start of training."""
         return self._load(range(number, number + 1)).shape[1:]
 
-    def open(self, number):
-        """Nothing to open: each picture is a file."""
-
     def fill(self, numbers, buffer):
         """Put the records `numbers` into `buffer`."""
         labels = None

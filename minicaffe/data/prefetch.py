@@ -11,10 +11,9 @@ A batch reader fills the buffers: with records of a database (record_batches.py)
 pictures (window_batches.py) or frames of a video (video_batches.py). A batch reader has
 
     source           the file or database, for names and errors
-    open(number)     called by the thread first: batches begin at record `number`, counted from the start of training
     fill(numbers, buffer)
                      puts the records of the range `numbers` into the arrays of ``buffer.reshape(...)``, and decodes no others;
-                     each batch begins after the end of the one before
+                     they are counted from the start of training, and each batch begins after the end of the one before
     close()          called by the thread last
 
 Different from Caffe: the position in the stream can be read and restored; errors of the thread are raised in `next`.
@@ -116,7 +115,8 @@ class Prefetcher:
             item = self._full.get()     # a buffer, or the exception of the thread
             if isinstance(item, BatchArrays):
                 self._consumer_buffers.append(item)
-                self.numbers, self.upcoming = self.upcoming, _next_range(self.upcoming, self.step)
+                self.numbers = now = self.upcoming
+                self.upcoming = range(now.start + self.step, now.stop + self.step, now.step)
                 return item.data, item.labels
             self.error = item
         raise self.error
@@ -174,10 +174,9 @@ def fill_buffers(reader, numbers, step, free, full, stop):
     """
     failed = None
     try:
-        reader.open(numbers.start)
         while (buffer := free.get()) is not None and not stop.is_set():
             reader.fill(numbers, buffer)
-            numbers = _next_range(numbers, step)
+            numbers = range(numbers.start + step, numbers.stop + step, numbers.step)
             full.put(buffer)
     except Error as error:
         failed = error.with_traceback(None)  # its frames refer to values of the cursor, and would keep them alive
@@ -188,11 +187,6 @@ def fill_buffers(reader, numbers, step, free, full, stop):
     finally:
         if failed is not None:
             full.put(failed)
-
-
-def _next_range(numbers, step):
-    """Return the record numbers of the batch after the batch `numbers`."""
-    return range(numbers.start + step, numbers.stop + step, numbers.step)
 
 
 def _end_thread(thread, free, stop):

@@ -22,12 +22,10 @@ class RecordBatches:
         self.transformer, self.augmenter, self.label_size = transformer, augmenter, label_size
         self.cursor = None
 
-    def open(self, number):
-        """Start batches at record `number`, counted from the start of training."""
-        self.cursor, self.place = self.db.cursor(number), number
-
     def fill(self, numbers, buffer):
         """Put the records `numbers` into `buffer`."""
+        if self.cursor is None:
+            self.cursor, self.place = self.db.cursor(numbers.start), numbers.start
         first, end = numbers.start - self.place, numbers[-1] + 1 - self.place
         records = [read() for read in itertools.islice(self.cursor, first, end, numbers.step)]
         self.place = numbers[-1] + 1

@@ -145,9 +145,6 @@ class WindowBatches:
         self.mean, self.within = mean, within
         self._files = {} if cache else None
 
-    def open(self, number):
-        """Nothing to open: each picture is a file."""
-
     def fill(self, numbers, buffer):
         """Put the windows `numbers` into `buffer`."""
         data, labels = buffer.reshape((len(numbers), 3, self.crop, self.crop))

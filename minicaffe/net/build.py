@@ -39,7 +39,12 @@ class Builder:
             self._add_tops(node, param)
             log.info("Setting up %s", param.name)
             layer.set_up(node.bottoms, node.tops)
-            self._report(node)
+            for blob, weight in zip(node.tops, node.loss_weights):
+                log.info("Top shape: %s", blob.shape_string())
+                if weight:
+                    log.info("    with loss weight %g", weight)
+            self._elements += sum(blob.count for blob in node.tops)
+            log.info("Memory required for data: %d", self._elements * NUMPY_TYPES[self.net.dtype].itemsize)
             self._add_params(node)
         self.nodes.append(node)
 
@@ -72,14 +77,6 @@ class Builder:
             for _ in range(max(node.layer.min_top_blobs, node.layer.exact_num_top_blobs) - len(param.top)):
                 log.info("%s -> (automatic)", param.name)
                 node.tops.append(Blob(None, self.net.dtype, "(automatic)"))
-
-    def _report(self, node):
-        for blob, weight in zip(node.tops, node.loss_weights):
-            log.info("Top shape: %s", blob.shape_string())
-            if weight:
-                log.info("    with loss weight %g", weight)
-        self._elements += sum(blob.count for blob in node.tops)
-        log.info("Memory required for data: %d", self._elements * NUMPY_TYPES[self.net.dtype].itemsize)
 
     def _add_params(self, node):
         """Add the layer's parameters to the table, and record which blobs need a gradient."""

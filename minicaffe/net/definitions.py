@@ -131,22 +131,26 @@ def insert_splits(layers, file=None, net=None):
             if j < len(param.loss_weight) and param.loss_weight[j]:
                 consumers[i, j] = consumers.get((i, j), 0) + 1
 
+    splits = {}     # (layer index, top index) -> name of its split; the tops have _0, _1, ... behind it
+    for (i, j), count in consumers.items():
+        if count > 1:
+            splits[i, j] = f"{layers[i].param.top[j]}_{layers[i].param.name}_{j}_split"
     result = []
     used = {}  # (layer index, top index) -> how many outputs of its split are taken
     for i, (given, line, _) in enumerate(layers):
         param = copy_of(given)
         for j in range(len(param.bottom)):
             top = source[i, j]
-            if consumers[top] > 1:
-                param.bottom[j] = f"{split_name(layers[top[0]].param, top[1])}_{used.get(top, 0)}"
+            if top in splits:
+                param.bottom[j] = f"{splits[top]}_{used.get(top, 0)}"
                 used[top] = used.get(top, 0) + 1
         result.append(LayerDef(param, line))
         for j, name in enumerate(given.top):
-            count = consumers.get((i, j), 0)
-            if count <= 1:
+            if (i, j) not in splits:
                 continue
-            split = caffe_pb2.LayerParameter(name=split_name(given, j), type="Split", bottom=[name])
-            split.top.extend(f"{split_name(given, j)}_{k}" for k in range(count))
+            count = consumers[i, j]
+            split = caffe_pb2.LayerParameter(name=splits[i, j], type="Split", bottom=[name])
+            split.top.extend(f"{split.name}_{k}" for k in range(count))
             if j < len(given.loss_weight) and given.loss_weight[j]:
                 split.loss_weight.extend([given.loss_weight[j]] + [0] * (count - 1))
                 # Only this top's weight moves away; Caffe also loses those of the layer's other tops, and a loss layer
@@ -165,11 +169,6 @@ def _other_producer(name, reader, net):
             why = f"is left out: {reason}" if reason else "comes later; move it before this one"
             return f"; layer '{layer.name}' has it, but {why}"
     return ""
-
-
-def split_name(param, top_index):
-    """Return ``<blob>_<layer>_<top index>_split``, the name of a Split layer; its tops have ``_<k>`` more."""
-    return f"{param.top[top_index]}_{param.name}_{top_index}_split"
 
 
 def with_batch_size(layer):

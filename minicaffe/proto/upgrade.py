@@ -133,20 +133,13 @@ def read_weights(path):
     return layers
 
 
-def needs_upgrade(net):
-    """Return whether anything in `net` is not in today's form. False for every result of `upgrade_net`."""
-    return bool(net.layers or net.input or net.input_dim or net.input_shape
-                or any(layer.type == "BatchNorm" and _learns_statistics(layer) for layer in net.layer)
-                or any(map(unknown.is_old, foreign_layers(net))))
-
-
 def foreign_layers(net):
     """Return the layers of today's form in a net that the core alone does not read."""
     return [layer for layer in net.layer if layer.fork_fields or layer.type.lower() not in unknown.core_types]
 
 
 def upgrade_net(net, positions=None, prefix=""):
-    """Bring a net into today's form; `net` is not changed, and returned if nothing in it is old.
+    """Bring a net into today's form; `net` is not changed, and is itself returned if nothing in it is old, as in every result.
 
     Return the net and notes of the changes and of parts of the old net without a counterpart; all are logged.
     `positions` are those of the file of `net`; afterwards they accept paths of the upgraded net. `prefix` is the path of the net in
@@ -154,7 +147,9 @@ def upgrade_net(net, positions=None, prefix=""):
     unknown, or an old net cannot be understood.
     """
     check_type(net, caffe_pb2.NetParameter, "net", "a NetParameter")
-    if not needs_upgrade(net):
+    if not (net.layers or net.input or net.input_dim or net.input_shape
+            or any(layer.type == "BatchNorm" and _learns_statistics(layer) for layer in net.layer)
+            or any(map(unknown.is_old, foreign_layers(net)))):
         return net, []
     upgrade = _Upgrade(net, positions, prefix)
     upgrade.run()

@@ -86,9 +86,8 @@ def run_batches(net, batches, group=SINGLE_PROCESS, proceed=lambda: True, blobs=
 
     A share is that of the batch of which the values are means (`Layer.counted_shares`).
 
-    In a group all ranks must call this. A round is one batch for each rank (`RankSharding` in layers/data/sources.py). After a
-    round the ranks exchange their results, so each yields all of them. If batches of the net depend on earlier ones
-    (`why_not_divisible`), each rank computes all batches.
+    In a group all ranks must call this. Each yields the results of all batches, and computes its own (`_run_divided`), or all if
+    batches of the net depend on earlier ones (`why_not_divisible`).
 
     Parameters
     ----------
@@ -102,18 +101,49 @@ def run_batches(net, batches, group=SINGLE_PROCESS, proceed=lambda: True, blobs=
     records : int, optional
         Number of records of all batches, if the last one shall be smaller than the others; see `RecordCounts`.
     proceed : callable
-        Called before each round; False ends the test. It must return the same on all ranks.
+        Called before each batch of a process; False ends the test. It must return the same on all ranks.
 
     Notes
     -----
     The arrays are valid until the next batch.
     """
-    size, rank = group.size, group.rank
-    if size > 1:
+    if group.size > 1:
         sync_sources(net, group)
-        if reason := why_not_divisible(net):
-            log.info("This test is not divided over the ranks: %s", reason)
-            size, rank = 1, 0
+        reason = why_not_divisible(net)
+        if not reason:
+            yield from _run_divided(net, batches, group, proceed, blobs, records)
+            return
+        log.info("This test is not divided over the ranks: %s", reason)
+    blobs = net.output_blobs if blobs is None else blobs
+    began, done = {layer: layer.position for layer in net.layers if isinstance(layer, NumberedSource)}, 0
+    for layer, position in began.items():
+        layer.sharding, layer.end = (1, 0), None if records is None else position + records
+    try:
+        while done < batches and proceed():
+            result = _run_batch(net, blobs)
+            done += 1
+            yield result
+    finally:
+        for layer, position in began.items():
+            after = position + done * layer.batch_size
+            layer.position = after if layer.end is None else min(after, layer.end)
+            layer.sharding = layer.end = None
+
+
+def _run_batch(net, blobs):
+    """Run a net forward; return loss, the values of `blobs`, and their shares."""
+    loss = net.forward_from_to(0, len(net.nodes) - 1)
+    shares = {node.tops[i].data_memory: share       # a Split's top or another view of the value is another blob
+              for node in net.nodes for i, share in node.layer.counted_shares(node.bottoms).items()}
+    return loss, [blob.cpu_data for blob in blobs], [shares.get(blob.data_memory, 1.0) for blob in blobs]
+
+
+def _run_divided(net, batches, group, proceed, blobs, records):
+    """`run_batches` on the ranks of a group.
+
+    A round is one batch for each rank (`RankSharding` in layers/data/sources.py). After a round the ranks exchange their results.
+    """
+    size, rank = group.size, group.rank
     sharding, done = RankSharding(net, size, rank, records), 0
     blobs, all_ranks = (net.output_blobs, True) if blobs is None else (blobs, False)
     try:
@@ -123,13 +153,8 @@ def run_batches(net, batches, group=SINGLE_PROCESS, proceed=lambda: True, blobs=
             own_result, owners = None, [sharding.owner(batch) for batch in range(first, min(first + size, batches))]
             if rank in owners:
                 sharding.advance_to(first + owners.index(rank))
-                loss = net.forward_from_to(0, len(net.nodes) - 1)
-                shares = {node.tops[i].data_memory: share       # a Split's top or another view of the value is another blob
-                          for node in net.nodes for i, share in node.layer.counted_shares(node.bottoms).items()}
-                own_result = loss, [blob.cpu_data for blob in blobs], [shares.get(blob.data_memory, 1.0) for blob in blobs]
-            if size == 1:
-                results = [own_result]
-            elif all_ranks:
+                own_result = _run_batch(net, blobs)
+            if all_ranks:
                 results = group.gather(own_result)
             else:
                 results = group.gather_to_root(own_result) or [(0.0, [], [])] * size

@@ -239,7 +239,6 @@ def test_batches_of_a_default_test(monkeypatch, layers, size, wanted):
         found.append(caffe_pb2.LayerParameter(type="InnerProduct" if kind == "IP" else kind))
         if own != "":
             found[-1].data_param.batch_size = int(own)
-    monkeypatch.setattr(training_file, "check_database", lambda param: None)
     monkeypatch.setattr(training_file, "count_records", lambda param: 11)
     assert training_file._test_batches(found, size) == wanted
 

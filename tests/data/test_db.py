@@ -403,7 +403,8 @@ def test_lmdb_written_by_others_with_lock_file(tmp_path):
 def test_a_reader_of_batches_closes_its_cursor(make_db, backend):
     from minicaffe.data.record_batches import RecordBatches
     reader = RecordBatches(make_db([b"a"], backend), backend, None)
-    reader.open(0)
+    reader.cursor = reader.db.cursor()
+    next(reader.cursor)
     reader.close()
     assert reader.cursor is None    # it would keep the database open
     RecordBatches(make_db([b"a"], backend, "other"), backend, None).close()      # that was never opened

@@ -337,9 +337,6 @@ def test_no_batch_is_begun_after_the_end():
     class Reader:
         source, began, filled = "slow", threading.Event(), 0
 
-        def open(self, number):
-            pass
-
         def fill(self, numbers, buffer):
             self.began.set()
             time.sleep(0.05)

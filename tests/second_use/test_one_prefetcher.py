@@ -25,17 +25,12 @@ COUNT = 5       # records of a database
 
 
 class Numbers:
-    """A batch reader whose batches hold the numbers of their records; `faults` has exceptions by number, or by "open"."""
+    """A batch reader whose batches hold the numbers of their records; `faults` has exceptions by number."""
 
     source = "numbers"
 
     def __init__(self, faults):
-        self.faults, self.made, self.opened, self.closed = faults, [], [], 0
-
-    def open(self, number):
-        self.opened.append(number)
-        if "open" in self.faults:
-            raise self.faults["open"]
+        self.faults, self.made, self.closed = faults, [], 0
 
     def fill(self, numbers, buffer):
         data, labels = buffer.reshape((len(numbers), 1 + numbers[0] % 3))   # of a size that varies
@@ -58,11 +53,11 @@ class PrefetcherMachine(RuleBasedStateMachine):
     @initialize(start=st.integers(0, 5), size=st.integers(1, 3), gap=st.integers(1, 3), pause=st.integers(0, 3), depth=st.integers(1, 5),
                 hold=st.integers(1, 3), labels=st.booleans(), double=st.booleans(),
                 faults=st.dictionaries(st.integers(0, 60), st.sampled_from([DataError, ZeroDivisionError]).map(lambda kind: kind("bad")), max_size=1),
-                refused=st.none() | st.integers(1, 12), at_open=st.sampled_from([False, False, False, True]))
-    def make(self, start, size, gap, pause, depth, hold, labels, double, faults, refused, at_open):
+                refused=st.none() | st.integers(1, 12))
+    def make(self, start, size, gap, pause, depth, hold, labels, double, faults, refused):
         self.allocated, self.refused, self.depth, self.hold, self.labels = 0, refused, depth, hold, labels
         self.type = np.float64 if double else np.float32
-        self.reader = Numbers({**faults, **({"open": DataError("shut")} if at_open else {})})
+        self.reader = Numbers(faults)
         self.coming, self.step = range(start, start + size * gap, gap), size * gap + pause
         self.start, self.last, self.held, self.ended, self.taken = start, None, [], None, 0
         before = set(threading.enumerate())
@@ -86,7 +81,7 @@ class PrefetcherMachine(RuleBasedStateMachine):
                 data, labels = self.prefetcher.next()
             except Exception as error:  # noqa: BLE001  (which one is what is looked at)
                 self.ended = error
-                wrong = [self.reader.faults[key] for key in ("open", *self.coming) if key in self.reader.faults]
+                wrong = [self.reader.faults[key] for key in self.coming if key in self.reader.faults]
                 assert error in wrong or isinstance(error, OutOfMemoryError) and self.refused is not None
                 assert self.prefetcher.error is error and self.reader.closed == 1
                 continue
@@ -137,14 +132,14 @@ class PrefetcherMachine(RuleBasedStateMachine):
         self.gone()
         self.look()
         self.make(self.coming.start, len(self.coming), self.coming.step, self.step - len(self.coming) * self.coming.step, self.depth, self.hold,
-                  self.labels, self.type is np.float64, {}, None, False)
+                  self.labels, self.type is np.float64, {}, None)
 
     def gone(self):
         until = time.monotonic() + SECONDS
         while self.thread is not None and self.thread.is_alive() and time.monotonic() < until:
             time.sleep(0.0005)
         assert self.thread is None or not self.thread.is_alive()
-        assert self.reader.closed == 1 and self.reader.opened == [self.start]
+        assert self.reader.closed == 1
 
     def teardown(self):
         if hasattr(self, "reader"):
@@ -227,7 +222,7 @@ def test_any_sequence_of_a_cursor(search, tmp_path, kind):
 @pytest.mark.parametrize("hold", [1, 2, 3])
 def test_held_batches_stay_valid(hold):
     machine = PrefetcherMachine()
-    machine.make(0, 2, 1, 0, 4, hold, True, False, {}, None, False)
+    machine.make(0, 2, 1, 0, 4, hold, True, False, {}, None)
     for _ in range(12):
         machine.next()
         machine.wait()

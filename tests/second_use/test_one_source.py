@@ -52,7 +52,7 @@ class Breaking:
 
     def __init__(self, maker, faults):
         self.maker, self.faults, self.source = maker, faults, maker.source
-        self.open, self.close, self.infer_shape = maker.open, maker.close, getattr(maker, "infer_shape", None)
+        self.close, self.infer_shape = maker.close, getattr(maker, "infer_shape", None)
 
     def fill(self, numbers, buffer):
         for number in numbers:

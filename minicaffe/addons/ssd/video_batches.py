@@ -20,16 +20,10 @@ class VideoBatches:
 
     def infer_shape(self):
         """Return (C, height, width) of the first frame."""
-        self.open(0)
         try:
             return self._load(range(1)).shape[1:]
         finally:
             self.close()
-
-    def open(self, number):
-        """Open the video; `fill` steps over the frames of a file before those of its records."""
-        self._capture = self._opened()
-        self._records = self._frames = 0    # taken since then
 
     def fill(self, numbers, buffer):
         """Put the frames `numbers` into `buffer`; of a camera the next frames, with these numbers for random draws."""
@@ -74,6 +68,9 @@ class VideoBatches:
             raise DataError("holds no frame that OpenCV can read; check its format", file=self.source)
 
     def _load(self, numbers):
+        if self._capture is None:
+            self._capture = self._opened()
+            self._records = self._frames = 0    # taken since then
         pictures = [self.augmenter.picture(self._frame(number), number) for number in numbers]
         try:
             return self.transformer.load_images(pictures)

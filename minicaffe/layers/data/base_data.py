@@ -70,7 +70,8 @@ class PrefetchingLayer(NumberedSource):
             self.check_files()
         self.batch_size = attrgetter(self.batch_field)(self.param)
         check_size(self.batch_size, self.batch_field)
-        self.label_size = self._label_size()
+        labeled = any(getattr(self.param, name).HasField("label_size") for name in LABEL_FIELDS)
+        self.label_size = self._label_size() if labeled else None
         shape = self.prepare()
         with in_field(self.batch_field):
             top[0].reshape(self.batch_size, *shape)
@@ -86,17 +87,16 @@ class PrefetchingLayer(NumberedSource):
                     top[1].reshape(self.batch_size, self.label_size)
 
     def _label_size(self):
+        """Return the `label_size` that one of LABEL_FIELDS has; raise ConfigError if the type does not support it."""
         for name in LABEL_FIELDS:
             if name != self.label_param and getattr(self.param, name).HasField("label_size"):
                 remedy = f"give {self.label_param}.label_size" if self.label_param else "Data and ImageData do"
                 raise ConfigError(f"{self.type} does not take it; {remedy}", field=f"{name}.label_size")
-        param = self.label_param and getattr(self.param, self.label_param)
-        if not param or not param.HasField("label_size"):
-            return None
-        if param.label_size < 1:
+        size = getattr(self.param, self.label_param).label_size
+        if size < 1:
             raise ConfigError("must be at least 1, got 0; leave it out for one integer a record",
                               field=f"{self.label_param}.label_size")
-        return param.label_size
+        return size
 
     def forward_cpu(self, bottom, top):
         step = self._match_prefetch_position()

@@ -71,7 +71,9 @@ class DataLayer(PrefetchingLayer):
 
 
 def count_records(param):
-    """Return the number of records of a DataParameter's database."""
+    """Return the number of records of a DataParameter's database, which the net being built must be allowed to open."""
+    if not caffe.trusted:
+        check_database(param)
     with closing(open_db(param.source, param.backend)) as db:
         return len(db)
 
@@ -80,7 +82,7 @@ def count_records(param):
 def first_record(param):
     """Yield the first record of a DataParameter's database; an error in the ``with`` block names it."""
     with in_field("data_param.source", but=ConfigError), closing(open_db(param.source, param.backend)) as db:
-        key, record = next(db.records())
+        key, record = next(db.cursor())()
         try:
             yield record
         except ConfigError:

@@ -2,7 +2,7 @@
 
 from minicaffe.errors import ConfigError, in_field
 from minicaffe.filler import fill
-from minicaffe.layers.base.source import SourceLayer
+from minicaffe.layers.data.sources import SourceLayer
 from minicaffe.memory import SyncedHead
 from minicaffe.proto import caffe_pb2
 

@@ -1,7 +1,7 @@
 """Input: blobs that the caller fills (Caffe input_layer.cpp)."""
 
 from minicaffe.errors import ConfigError, in_field
-from minicaffe.layers.base.source import SourceLayer
+from minicaffe.layers.data.sources import SourceLayer
 
 
 class InputLayer(SourceLayer):

@@ -4,7 +4,7 @@ import numpy as np
 
 from minicaffe.errors import ConfigError, ShapeError, in_field
 from minicaffe.layers.base.checks import check_size
-from minicaffe.layers.base.source import SourceLayer
+from minicaffe.layers.data.sources import SourceLayer
 
 
 class MemoryDataLayer(SourceLayer):

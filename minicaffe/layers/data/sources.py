@@ -1,4 +1,4 @@
-"""Data sources with numbered records, which processes divide among them: in training by record, in tests by batch.
+"""Layers that bring data into a net. Processes divide numbered records among them: in training by record, in tests by batch.
 
 A record's number counts from the start of training and continues when the file or the database starts over. What is random about
 a record, its place in a shuffled epoch, crop, mirror, depends on the seed and that number alone. So it does not matter which
@@ -10,10 +10,30 @@ import logging
 
 from minicaffe.common import TRAIN, caffe
 from minicaffe.errors import ConfigError
+from minicaffe.layer import Layer
 from minicaffe.layers.base.checks import state_numbers
-from minicaffe.layers.base.source import SourceLayer
 
 log = logging.getLogger(__name__)
+
+
+class SourceLayer(Layer):
+    """No bottoms; a type says what its tops hold."""
+
+    host_only = True
+    exact_num_bottom_blobs = 0
+    overwritten = ()    # numbers of tops that layers in place change, so that forward has to write them (net/build.py)
+
+    def reshape(self, bottom, top):
+        """Nothing to do: the tops have their shapes from layer_setup on, or each batch brings its own."""
+
+    def log_ignored(self, why, used=()):
+        """Warn of the fields of `transform_param` that are not in `used`, and say `why` they are ignored."""
+        names = [field.name for field, _ in self.param.transform_param.ListFields() if field.name not in used]
+        if names:
+            log.warning("layer '%s' (%s): transform_param: %s ignored: %s", self.name, self.type, ", ".join(names), why)
+
+    def backward_cpu(self, top, propagate_down, bottom):
+        """Nothing to do: data have no gradient."""
 
 
 class NumberedSource(SourceLayer):
@@ -31,8 +51,11 @@ class NumberedSource(SourceLayer):
     batch_size : int
     position : int
         Number of the first record that no process was given.
+    numbered : bool
+        False for a source such as a camera, whose records no process can pass over.
     """
 
+    numbered = True
     batch_size = 1
     position = 0
     sharding = None        # of the batches: (count, rank), see `take_every`
@@ -156,7 +179,7 @@ def log_undivided_sources(net):
     """Log which sources of a net do not divide records over the processes that train together."""
     for node in net.nodes:
         layer = node.layer
-        numbered = isinstance(layer, NumberedSource) and getattr(layer, "numbered", True)     # a camera of VideoData has none
+        numbered = isinstance(layer, NumberedSource) and layer.numbered
         constant = node.type == "DummyData" and not layer.varying
         if node.tops and not (node.bottoms or node.blobs or numbered or constant):
             log.info("layer '%s' (%s) gives each rank what it is given", node.name, node.type)

@@ -150,8 +150,6 @@ def reader_of(video, monkeypatch, skip):
 @pytest.mark.parametrize("start", [0, 5])
 def test_a_camera_gives_its_next_frames_whatever_their_number(monkeypatch, skip, start):
     reader, capture = reader_of(0, monkeypatch, skip)
-    reader.open(start)
-    assert capture.grabbed == 0
     batch = reader._load(range(start, start + 6, 3))        # of every third record: a camera has no others to pass over
     assert capture.decoded == [0, skip + 1] and batch.shape == (2, 3, 2, 3)
     reader._load(range(start + 6, start + 9))
@@ -166,7 +164,6 @@ def test_a_camera_is_free_after_its_shape_is_known(monkeypatch):
     reader, capture = reader_of(1, monkeypatch, 0)
     reader.close()      # that was never opened
     assert reader.infer_shape() == (3, 2, 3) and capture.released == 1
-    reader.open(0)
     reader._load(range(2))
     assert capture.released == 1
     reader.close()
@@ -181,7 +178,6 @@ def test_a_file_that_starts_over_is_closed_before(monkeypatch):
     reader, _ = reader_of("film", monkeypatch, 0)
     opened = []
     monkeypatch.setattr(type(reader), "_opened", lambda reader: (opened.append(Short()), opened[-1])[1])
-    reader.open(0)
     reader._load(range(5))
     reader.close()
     assert [(capture.decoded, capture.released) for capture in opened] == [([0, 1], 1), ([0, 1], 1), ([0], 1)]
@@ -190,7 +186,6 @@ def test_a_file_that_starts_over_is_closed_before(monkeypatch):
 @pytest.mark.parametrize("skip", [0, 2])
 def test_frames_of_a_file_that_no_batch_has_are_not_decoded(monkeypatch, skip):
     reader, capture = reader_of("film", monkeypatch, skip)
-    reader.open(4)
     reader._load(range(4, 12, 3))
     reader._load(range(13, 15))
     assert capture.decoded == [(skip + 1) * i for i in (4, 7, 10, 13, 14)] and capture.grabbed == 14 * (skip + 1) + 1
@@ -199,7 +194,6 @@ def test_frames_of_a_file_that_no_batch_has_are_not_decoded(monkeypatch, skip):
 def test_a_frame_of_another_size_is_named_with_its_number(monkeypatch):
     reader, capture = reader_of("film", monkeypatch, 0)
     monkeypatch.setattr(capture, "retrieve", lambda: (True, np.zeros((2 + (capture.grabbed > 9), 3, 3), np.uint8)))
-    reader.open(4)
     reader._load(range(4, 6))
     with pytest.raises(DataError) as caught:
         reader._load(range(6, 12, 3))
