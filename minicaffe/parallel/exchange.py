@@ -43,8 +43,6 @@ class Exchange:
     ----------
     losses : list of float
         Of the last iteration, by rank.
-    update : callable or None
-        Called with the numbers of parameters whose sums have arrived; None: updates wait for the end of the iteration.
     """
 
     def __init__(self, group, params, learned, transport, bf16=False):
@@ -56,8 +54,10 @@ class Exchange:
         self._pending_allgather = None
         self._reset()
 
-    def begin(self):
+    def begin(self, update=None):
         """Prepare for the last backward of an iteration; drop what a failed recording of a CUDA graph has left.
+
+        `update` is called with the numbers of parameters whose sums have arrived. None: updates wait for the end of the iteration.
 
         Raises
         ------
@@ -69,6 +69,7 @@ class Exchange:
             raise Error("an iteration ended in the middle, while its gradients were being sent to other ranks; create the solvers "
                         "of all ranks again, and restore a snapshot")
         self.transport.in_flight.clear()
+        self.update = update
         self._reset()
 
     def _reset(self):

@@ -24,7 +24,7 @@ def register_solver(name, rule):
     Raises
     ------
     ConfigError, WrongTypeError
-        If the name is taken by another type, or `rule` is no rule.
+        If the name is taken by another type, or `rule` is not a subclass of UpdateRule.
     """
     check_type(name, str, "name", "the name of a solver type")
     if not name.isidentifier():

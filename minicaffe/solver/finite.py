@@ -7,7 +7,7 @@ tests and snapshots, and at the end; the sums for this are computed where the va
 import logging
 import math
 
-from minicaffe.errors import ConfigError, NotFiniteError, shown
+from minicaffe.errors import NotFiniteError
 from minicaffe.memory.states import SyncedHead
 
 log = logging.getLogger("minicaffe.solver")
@@ -30,8 +30,6 @@ class FiniteWatch:
     """
 
     def __init__(self, effect="warn", begin=0):
-        if effect not in EFFECTS:
-            raise ConfigError(f"must be one of {', '.join(EFFECTS)}, got {shown(effect)}", field="nan")
         self.effect = effect
         self.begin = begin
         self.first = None   # since the first loss that was not finite: its iteration, and the remedy
@@ -39,9 +37,7 @@ class FiniteWatch:
         self.where = ""     # of several processes: those whose loss was not finite
 
     def loss(self, solver, loss, rate, late=False):
-        """Check the loss of the iteration that `solver` has finished at `rate`; `late`: inputs may have been fed since."""
-        if math.isfinite(loss):
-            return
+        """Report a loss that is not finite, of the iteration that `solver` has done at `rate`; `late`: inputs may be new since."""
         if self.first is None:
             place, from_data = self._first_blob(solver)
             if late and not from_data and solver.net.input_blobs:

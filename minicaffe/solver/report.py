@@ -216,7 +216,7 @@ class OutputMeans:
         return records
 
     def loss(self):
-        """Return the mean loss: by the means of the outputs, unless a loss is no output."""
+        """Return the mean loss: by the means of the outputs, unless a loss is not an output."""
         if {blob for blob, weight in self.net.loss_weights.items() if weight} <= set(self.net.output_blobs):
             return sum(record["value"] * record["loss_weight"] for record in OutputMeans.records(self)) + 0.0
         return self.loss_sum / self.loss_weight

@@ -1,4 +1,4 @@
-"""Solver types that a program defines in Python: an `UpdateRule` says what is subtracted from a parameter.
+"""Solver types that a program defines in Python: an `UpdateRule` computes the step that is subtracted from a parameter.
 
 Different from the types of sgd.py: the rule computes with NumPy arrays on the host, one parameter after the other, and after all
 gradients are complete. In GPU mode parameters and gradients are copied to the host and back in every iteration.
@@ -76,9 +76,6 @@ class RuleSolver(SGDSolver):
         super().check_param()
         self.update_rule = self.rule_class(self.param)
         self.update_rule.check()
-
-    def _build(self, dtype, net_files):
-        super()._build(dtype, net_files)
         if caffe.mode == "gpu":
             log.warning("solver type %s computes its updates on the CPU: parameters and gradients are copied there and back in "
                         "every iteration", type(self).__name__.removesuffix("Solver"))
@@ -116,7 +113,7 @@ def make_solver_class(name, rule):
     Raises
     ------
     WrongTypeError, ConfigError
-        If `rule` is no subclass of UpdateRule, lacks `step`, or its `histories` is no number of arrays.
+        If `rule` is not a subclass of UpdateRule, lacks `step`, or its `histories` is not a number of arrays.
     """
     if not (isinstance(rule, type) and issubclass(rule, UpdateRule)):
         raise WrongTypeError(f"the rule of a solver type is a subclass of UpdateRule, got {shown(rule)}", field=name)

@@ -62,16 +62,11 @@ def complete_states(prefix):
     return sorted(found, key=lambda one: (os.stat(one[0]).st_mtime_ns, one[1]))
 
 
-def write(solver):
-    """Write model and state of `solver`; return their paths. All ranks of its group call this, and rank 0 writes."""
-    if not solver.param.snapshot_prefix:
+def write(solver, state):
+    """Write the model and the state of `solver`, with `own_state` or `state_of_ranks`; return the paths of the two files."""
+    param, resume = solver.param, json.dumps(state)
+    if not param.snapshot_prefix:
         raise ConfigError("is not set, and a snapshot needs it", field="snapshot_prefix", file=solver.file)
-    state = own_state(solver) if solver.group.size == 1 else state_of_ranks(solver)
-    return solver.group.run_on_root(_write_files, solver, json.dumps(state))
-
-
-def _write_files(solver, resume):
-    param = solver.param
     hdf5 = param.snapshot_format == caffe_pb2.SolverParameter.HDF5
     extension, kind = (".h5", "HDF5") if hdf5 else ("", "binary proto")
     stem = f"{param.snapshot_prefix}_iter_{solver.iter}"

@@ -121,7 +121,6 @@ class Solver:
         self.current_step = 0
         self.minimum_loss = math.inf
         self.iter_last_event = 0
-        self.smoothed_loss = 0.0
         self.group, self.exchange, self.sync_batch_norm = SINGLE_PROCESS, None, False
         self.training_step = TrainingStep()
         self.rate_scale, self.warmup = 1.0, 0
@@ -135,7 +134,7 @@ class Solver:
         self._finite_watch = None       # since something was not finite
         self._deferred_loss = None      # reads the loss of the last iteration, which a GPU may still compute, and its rate
         self._stop = False       # an action requested the end
-        self._losses = None      # the window of smoothed_loss
+        self._losses = ()        # the window of smoothed_loss
         self._displayed = (0, time.perf_counter())  # iteration and time of the last display
         try:
             with caffe.trusting(trusted):
@@ -167,7 +166,7 @@ class Solver:
         self.test_nets = nets.test_nets(self, files, options)
         if param.weights:
             nets.load_weights([self.net, *self.test_nets], param, self.own_fields)
-        if (param.regularization_type not in ("L1", "L2") and param.weight_decay and any(self.net.params_weight_decay)):
+        if param.regularization_type not in ("L1", "L2") and param.weight_decay and any(self.net.params_weight_decay):
             raise ConfigError(f"unknown regularization type '{param.regularization_type}'; known are L1 and L2",
                               field="regularization_type")
         self.history = [Blob(blob.shape, blob.dtype, f"{blob.name} history")
@@ -207,11 +206,7 @@ class Solver:
         """float: mean loss of the last `average_loss` iterations of the running or last `step`; waits for the GPU if need be."""
         if self._deferred_loss is not None:
             self._read_deferred_loss()
-        return self._smoothed_loss
-
-    @smoothed_loss.setter
-    def smoothed_loss(self, loss):
-        self._smoothed_loss = loss
+        return sum(self._losses) / len(self._losses) if self._losses else 0.0
 
     @property
     def nan(self):
@@ -273,7 +268,7 @@ class Solver:
             if self.group.broadcast_from_root(bool(param.display) and self.iter % param.display == 0):  # ranks may differ
                 losses = self.group.gather(net.forward_from_to(0, len(net.layers) - 1))
                 net.skip_backward()
-                self.smoothed_loss = self._mean_loss(sum(losses) / len(losses))
+                self._losses.append(sum(losses) / len(losses))
                 log.info("Iteration %d, loss = %g", self.iter, self.smoothed_loss)
             if self._is_due(param.test_interval):
                 self.test_all()
@@ -291,7 +286,7 @@ class Solver:
         end = self.iter + n
         if self._deferred_loss is not None:
             self._read_deferred_loss()
-        self._stop, self.smoothed_loss = False, 0.0
+        self._stop = False
         self._losses = collections.deque(maxlen=param.average_loss)
         self._displayed = (self.iter, time.perf_counter())
         while self.iter < end:
@@ -309,7 +304,7 @@ class Solver:
                 late = callable(loss)
                 if not late:
                     loss /= param.iter_size
-                    self.smoothed_loss = loss if param.average_loss == 1 else self._mean_loss(loss)
+                    self._losses.append(loss)
                 record = self._display() if display else None
                 for _, on_gradients_ready in self.callbacks:
                     on_gradients_ready()
@@ -374,7 +369,7 @@ class Solver:
         DependencyError
             If there is no MPI: the message says what to install.
         ConfigError
-            If `carrier`, `wire` or `scale_lr` is unknown, a `warmup` leads nowhere, a `timeout` is no finite number of at
+            If `carrier`, `wire` or `scale_lr` is unknown, a `warmup` leads nowhere, a `timeout` is not a finite number of at
             least 0, NCCL was asked for and cannot be used, a group was joined before, or versions, solvers, nets, numbers of
             records or weights files differ between the ranks; the message names what differs, rank and machine.
         """
@@ -401,27 +396,14 @@ class Solver:
 
     def _read_deferred_loss(self):
         """Read and process the loss of the last iteration, if `step` did not wait for it."""
-        if self._deferred_loss is None:
-            return
         with self.net.lock:     # another thread may have read it in between
             late, self._deferred_loss = self._deferred_loss, None
             if late is not None:
                 read, rate = late
                 loss = read()
-                self.smoothed_loss = self._mean_loss(loss)
+                self._losses.append(loss)
                 if not math.isfinite(loss):
                     self._watch().loss(self, loss, rate, late=True)
-
-    def _mean_loss(self, loss):
-        """Return the mean of the last `average_loss` losses, of which `loss` is one more."""
-        window, mean = self._losses, self._smoothed_loss
-        if len(window) < window.maxlen:
-            window.append(loss)
-            mean += (loss - mean) / len(window)
-        else:
-            mean += (loss - window[0]) / len(window)
-            window.append(loss)     # in place of the first
-        return mean if math.isfinite(mean) else sum(window) / len(window)   # a sum that was once infinite would stay so
 
     def _display(self):
         """Log loss and outputs; return the record for listeners, still without the rate."""
@@ -523,7 +505,8 @@ class Solver:
                 ranks.average_statistics(self)
             self.check_finite("stop")
             with delayed_interrupts():  # Ctrl-C leaves no model without its state
-                paths = snapshot.write(self)
+                state = snapshot.own_state(self) if self.group.size == 1 else snapshot.state_of_ranks(self)
+                paths = self.group.run_on_root(snapshot.write, self, state)
         self.notify("on_snapshot", *paths)
         return paths
 

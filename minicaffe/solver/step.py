@@ -1,8 +1,9 @@
 """One step of a training, in the order of Caffe's Solver::Step: gradients, exchange, update, count.
 
-`gradients` runs `iter_size` batches forward and backward, and exchanges the gradients with other processes; `update` updates the
-parameters and counts the iteration. `Solver.step` calls both, with displays and callbacks between them. Where the update need not
-wait for all gradients, `compute` does it together with them, in one of three other orders that give the same values.
+`TrainingStep.gradients` runs `iter_size` batches forward and backward, and exchanges the gradients with other processes. `update`
+updates the parameters and counts the iteration. `Solver.step` does both, with displays and callbacks between them. Different from
+Caffe: `compute` lets `gradients` update each parameter as soon as its gradient is complete where that gives the same values, and on
+a GPU replays all as one CUDA graph.
 """
 
 import functools
@@ -36,19 +37,26 @@ class TrainingStep:
         self.recorded = RecordedWork("an iteration")
         self.late_loss = None
 
-    # ---- the plain order
-
-    def gradients(self, net, passes, exchange=None, requested_action=None):
+    def gradients(self, net, passes, exchange=None, requested_action=None, update=None):
         """Run `passes` batches forward and backward; return the sum of their losses.
 
-        The diffs of the parameters are the sums of the gradients of all batches. With an `exchange` they are the sums over all
-        ranks, too, and what is returned is the mean of their losses.
+        The diffs of the parameters are the sums of the gradients of all batches.
+
+        Parameters
+        ----------
+        exchange : Exchange, optional
+            With other processes: the gradients are the sums over all ranks, too, and what is returned is the mean of their losses.
+        requested_action : callable
+            Returns the action of this rank, for the exchange.
+        update : callable, optional
+            Updates parameters whose gradients are complete, while others are still computed or sent; called as `forward_backward`
+            calls its `on_gradients`. Then `passes` is 1, unless there is an exchange.
         """
         net.clear_param_diffs()
-        if exchange is None:
-            return sum(net.forward_backward() for _ in range(passes))
         before = sum(net.forward_backward() for _ in range(passes - 1))
-        forward_backward(net, exchange, on_loss=lambda loss: exchange.start_loss_allgather(before + loss, requested_action()))
+        if exchange is None:
+            return before + net.forward_backward(on_gradients=update)
+        last_pass(net, exchange, update, on_loss=lambda loss: exchange.start_loss_allgather(before + loss, requested_action()))
         return self.finish_exchange(exchange)
 
     def finish_exchange(self, exchange):
@@ -69,14 +77,7 @@ class TrainingStep:
         self.partly_updated = False
         return rate
 
-    def _update_subset(self, update, rate, which, part=None, last=False):
-        """Update parameters while backward runs, as `forward_backward` calls its `on_gradients`."""
-        self.partly_updated = True       # until the iteration is counted
-        if which:
-            update(rate, which, part)
-        return which
-
-    # ---- other orders
+    # ---- gradients and update together
 
     def compute(self, solver, read_loss=True):
         """Compute the gradients of the next iteration, and the update where it need not wait for all of them.
@@ -92,7 +93,7 @@ class TrainingStep:
             return solver.gradients(), False
         if self.partly_updated:
             raise self.incomplete(solver.iter)
-        param, net, exchange = solver.param, solver.net, solver.exchange
+        param, net, exchange, action = solver.param, solver.net, solver.exchange, solver.requested_action
         obstacle = update_obstacle(param, solver.callbacks, exchange)
         if caffe.mode == "gpu" and solver.use_graphs:
             reason = obstacle or capture_obstacle(param, exchange) or self.recorded.obstacle(net)
@@ -100,33 +101,23 @@ class TrainingStep:
                 read_loss = (read_loss or solver.listeners or solver.nan == "stop" or exchange is not None
                              or param.snapshot and (solver.iter + 1) % param.snapshot == 0)
                 rate = solver.constants(solver.learning_rate())[0]
-                solver.use_graphs, loss = self.replay(net, solver.update, rate, solver.history, read_loss, exchange,
-                                                      solver.requested_action)
+                solver.use_graphs, loss = self.replay(net, solver.update, rate, solver.history, read_loss, exchange, action)
                 return loss, True
             self.recorded.leave(reason)
         elif self.recorded.state is not None:
             self.recorded.forget()
-        during_backward = caffe.mode == "cpu" and net.plan and net.observer_reason() is None
-        # With snapshot_diff the gradients are stored.
-        if obstacle is not None or param.snapshot_diff or exchange is None and not during_backward:
-            return solver.gradients(), False
+        # Alone an early update saves memory, if a plan reuses it; of several processes it saves time.
+        gains = exchange is not None or caffe.mode == "cpu" and net.plan and net.observer_reason() is None
+        if obstacle is not None or param.snapshot_diff or not gains:    # snapshot_diff stores all gradients
+            return self.gradients(net, param.iter_size, exchange, action), False
         update = functools.partial(self._update_subset, solver.update, solver.constants(solver.learning_rate())[0])
-        if exchange is None:
-            return self.update_during_backward(net, update), True
-        return self.update_during_exchange(exchange, solver.gradients, update), True
+        return self.gradients(net, param.iter_size, exchange, action, update), True
 
-    def update_during_backward(self, net, update):
-        """Update each parameter as soon as backward has its gradient, whose memory is then reused."""
-        net.clear_param_diffs()
-        return net.forward_backward(on_gradients=update)
-
-    def update_during_exchange(self, exchange, gradients, update):
-        """Use sums of all ranks that have arrived for updates while others are still being sent."""
-        exchange.update = update
-        try:
-            return gradients()
-        finally:
-            exchange.update = None
+    def _update_subset(self, update, rate, which, part=None, last=False):
+        self.partly_updated = True       # until the iteration is counted
+        if which:
+            update(rate, which, part)
+        return which
 
     def replay(self, net, update, rate, history, read_loss, exchange=None, requested_action=None):
         """Run forward, backward, exchange (by NCCL) and update as one CUDA graph (net/recorded.py).
@@ -140,7 +131,7 @@ class TrainingStep:
         """
         def launch(recording):
             net.clear_param_diffs()
-            loss = forward_backward(net, exchange, run_sources=False, read_loss=not recording)
+            loss = last_pass(net, exchange, run_sources=False, read_loss=not recording)
             update(1.0 if recording else rate)   # a replay multiplies by its own
             return loss
 
@@ -164,15 +155,18 @@ class TrainingStep:
                      "call restore() with a snapshot, make a new solver, or train without a plan, which updates all at once")
 
 
-def forward_backward(net, exchange, **options):
-    """Run the net forward and backward; with an `exchange` the gradients become the sums of all ranks'.
+def last_pass(net, exchange, update=None, **options):
+    """Run the last batch of an iteration forward and backward; with an `exchange` the gradients become the sums of all ranks'.
 
     The options and what is returned are those of `Net.forward_backward`.
     """
     if exchange is None:
         return net.forward_backward(**options)
-    exchange.begin()
-    return net.forward_backward(on_gradients=exchange.submit, in_parts=False, **options)
+    exchange.begin(update)
+    try:
+        return net.forward_backward(on_gradients=exchange.submit, in_parts=False, **options)
+    finally:
+        exchange.update = None      # it refers to the solver
 
 
 def update_obstacle(param, callbacks, exchange):

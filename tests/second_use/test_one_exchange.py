@@ -86,8 +86,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         return gradients, parts, dice.integers(0, 9, self.size).tolist(), dice.choice(len(ACTIONS), self.size, p=[.8, .1, .1]).tolist()
 
     def begin(self, rank, update=None):
-        self.ranks[rank].exchange.update = update
-        self.ranks[rank].exchange.begin()
+        self.ranks[rank].exchange.begin(update)
 
     def offer(self, rank, gradients, part, last, offered):
         """Complete some gradients and offer them; buckets begin that are complete, and no others."""

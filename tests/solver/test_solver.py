@@ -145,7 +145,17 @@ def test_a_subclass_may_change_the_update():
     class Derived(Frozen):
         pass
 
-    for kind in Frozen, Derived:
+    class Silent:
+        def gradients(self):
+            loss = super().gradients()
+            for blob in self.net.learnable_params:
+                blob.diff[...] = 0
+            return loss
+
+    class Mixed(Silent, SGDSolver):
+        pass
+
+    for kind in Frozen, Derived, Mixed:
         for plan in None, "memory":
             solver = kind(solver_param("", LINE), plan=plan)
             before = weights(solver)
