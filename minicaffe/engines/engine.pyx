@@ -192,12 +192,9 @@ cdef class Operation:
         load_engines()
         requested, precision = preferred(), self.precision()
         for name, engine in sorted(ENGINES.items(), key=lambda item: precision not in item[1].precisions):
-            if (not (engine.on_gpu if device else engine.on_cpu) or name in self.refusals
+            if (not (engine.on_gpu if device else engine.on_cpu) or name in self.refusals or self.empty and not engine.takes_empty
+                    or engine is not LAST and not engine.is_wanted(self.engine, requested)
                     or type(self) not in engine.computed_kinds()):
-                continue
-            asked = (self.engine == engine.layer_field
-                     or self.engine == DEFAULT and (requested == name or not requested and not engine.absent))
-            if engine is not LAST and not asked or self.empty and not engine.takes_empty:
                 continue
             make, refuses, slower = engine.kinds[type(self)]
             reason = self.dtype != FLOAT and engine.no_float64 or refuses(self)

@@ -30,6 +30,7 @@ class Engine:
     # Precision in which it computes from float32 blobs -> None, or a check that raises DependencyError if this machine lacks it.
     precisions: dict = field(default_factory=lambda: {"float32": None})
     absent: bool = False                # its library is missing: it is tried only if named, for the warning
+    on_request: bool = False            # it is tried only if MINICAFFE_ENGINE names it, then also for layers that name another
     kinds: dict = field(default_factory=dict)   # class of operations -> make, refuses, slower
     modules: list = field(default_factory=list) # which call `computes`, not yet imported, as the engine was not used so far
 
@@ -39,6 +40,12 @@ class Engine:
         `make` may raise Refusal or DependencyError if only it can find out that the engine cannot compute the operation.
         """
         self.kinds[kind] = make, refuses, slower
+
+    def is_wanted(self, layer_field, requested):
+        """Whether to try it for a layer with this field `engine`, if MINICAFFE_ENGINE is `requested` (""; not set)."""
+        if self.on_request or layer_field == 0 and requested:
+            return requested == self.name
+        return layer_field == self.layer_field or layer_field == 0 and not self.absent
 
     def computed_kinds(self):
         """Return `kinds`, when the rest of `modules` is imported."""
@@ -52,8 +59,9 @@ class Engine:
 CUDNN = Engine("CUDNN", 2, on_cpu=False, on_gpu=True, precisions={"float32": None, "tf32": None, "bf16": None})
 WINOGRAD = Engine("WINOGRAD", no_float64="float64 data: its results would be no better than those of float32")
 ONEDNN = Engine("ONEDNN", no_float64="float64 data: oneDNN computes float32 only", precisions={"float32": None, "bf16": check_bf16})
+PLAIN = Engine("PLAIN", on_request=True)
 CAFFE = Engine("CAFFE", 1, on_gpu=True, takes_empty=True, precisions={"float32": None, "tf32": None})
-ENGINES = {engine.name: engine for engine in (CUDNN, WINOGRAD, ONEDNN, CAFFE)}
+ENGINES = {engine.name: engine for engine in (CUDNN, WINOGRAD, ONEDNN, PLAIN, CAFFE)}
 LAST = CAFFE        # computes every operation
 
 

@@ -466,7 +466,7 @@ def test_without_cudnn_by_default(place, tmp_path):
 
 @pytest.mark.parametrize(("variable", "value", "words"), [
     ("MINICAFFE_CUDNN_TUNE", "off", "must be 0 or 1, got"), ("MINICAFFE_DETERMINISTIC", "2", "must be 0 or 1, got"),
-    ("MINICAFFE_ENGINE", "gpu", "must be caffe or cudnn or onednn or winograd, got 'gpu'"), ("MINICAFFE_CUDNN_WORKSPACE", "much", "much")])  # fmt: skip
+    ("MINICAFFE_ENGINE", "gpu", "must be caffe or cudnn or onednn or plain or winograd, got 'gpu'"), ("MINICAFFE_CUDNN_WORKSPACE", "much", "much")])  # fmt: skip
 def test_wrong_settings(fake, variable, value, words):
     run(f"""
     sys.path.insert(0, {str(HERE)!r})

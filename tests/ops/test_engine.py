@@ -43,6 +43,7 @@ def probes(monkeypatch):
     monkeypatch.setattr(engine, "_logged_refusals", set())
     for one in engine.ENGINES.values():
         monkeypatch.setattr(one, "kinds", {})
+        monkeypatch.setattr(one, "modules", [])
     monkeypatch.setattr(CUDNN, "absent", False)
     before = engine.preferred()
     CAFFE.computes(Probe, Answer)
@@ -132,7 +133,7 @@ def test_every_file_of_an_engine_is_loaded_with_its_operation():
     for path in files:
         folder, name = path.parent.name, path.stem.removeprefix("engine_").upper()
         importlib.import_module(f"minicaffe.ops.{folder}.operation")
-        made = [make.__module__ for make, *_ in engine.ENGINES[name].kinds.values()]
+        made = [make.__module__ for make, *_ in engine.ENGINES[name].computed_kinds().values()]
         assert f"minicaffe.ops.{folder}.{path.stem}" in made, f"ops/{folder}/__init__.py does not import {path.stem}"
     assert len(files) > len(engine.ENGINES)
 
@@ -186,7 +187,7 @@ def test_the_choice_holds_until_a_setting_changes(seed):
     changes = {
         "threads": lambda: caffe.set_num_threads(caffe.get_num_threads() % 3 + 1),
         "exact": lambda: engine.set_exact(dice.random() < 0.5),
-        "engine": lambda: engine.prefer(dice.choice(["", "CAFFE", "ONEDNN", "WINOGRAD"])),
+        "engine": lambda: engine.prefer(dice.choice(["", "CAFFE", "ONEDNN", "PLAIN", "WINOGRAD"])),
         "precision": lambda: caffe.set_precision("float32"),
         "release": net.release}
     primitives = lambda: [op.primitives() for layer in net.layers for op in layer.operations()]  # noqa: E731
@@ -238,7 +239,7 @@ def test_what_was_refused_is_tried_again_after_a_change():
 def test_an_unknown_engine_in_the_environment(monkeypatch):
     monkeypatch.setattr(engine, "_preferred", None)
     monkeypatch.setenv("MINICAFFE_ENGINE", "mkl")
-    with pytest.raises(errors.ConfigError, match="MINICAFFE_ENGINE: must be caffe or cudnn or onednn or winograd, got 'mkl'"):
+    with pytest.raises(errors.ConfigError, match="MINICAFFE_ENGINE: must be caffe or cudnn or onednn or plain or winograd, got 'mkl'"):
         engine.preferred()
 
 

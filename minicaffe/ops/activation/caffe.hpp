@@ -2,10 +2,9 @@
 #pragma once
 #include "minicaffe/device/typed.hpp"
 #include "minicaffe/ops/activation/kernel.hpp"
+#include "minicaffe/ops/activation/plain.hpp"
 
 namespace mc {
-
-enum Function { kAbs, kBnll, kClip, kElu, kExp, kLog, kPower, kRelu, kReluX, kSigmoid, kSwish, kTanh, kThreshold };
 
 /// y = f(x), with the parameters p of f in the order of its functor's members
 inline void activation_forward(const Context& on, int function, int dtype, index_t n, const void* x, void* y, const double* p) {

@@ -1,6 +1,6 @@
 from minicaffe.engines.engine cimport Operation
 
-cdef extern from "minicaffe/ops/activation/caffe.hpp" namespace "mc":
+cdef extern from "minicaffe/ops/activation/plain.hpp" namespace "mc":
     cpdef enum Function:
         ABS "mc::kAbs"
         BNLL "mc::kBnll"

@@ -1,0 +1,28 @@
+// Array: the elements of a blob, float32 or float64, for the plain loops (ops/*/plain.hpp). They are read as doubles.
+#pragma once
+#include "minicaffe/kernels/types.hpp"
+
+namespace mc::plain {
+
+class Array {
+  void* data;
+  bool wide;  // elements are doubles, else floats
+
+ public:
+  Array(const void* data = nullptr, int dtype = FLOAT) : data(const_cast<void*>(data)), wide(dtype == DOUBLE) {}
+  explicit operator bool() const { return data; }
+
+  struct Element {
+    const Array& of;
+    index_t i;
+    operator double() const { return of.wide ? static_cast<double*>(of.data)[i] : static_cast<float*>(of.data)[i]; }
+    void operator=(double value) const {
+      if (of.wide) static_cast<double*>(of.data)[i] = value;
+      else static_cast<float*>(of.data)[i] = float(value);
+    }
+    void operator+=(double value) const { *this = *this + value; }
+  };
+  Element operator[](index_t i) const { return {*this, i}; }
+};
+
+}  // namespace mc::plain

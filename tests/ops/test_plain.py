@@ -1,0 +1,133 @@
+"""Engine PLAIN, the formulas (minicaffe/ops/*/plain.hpp), and the engines that compute by default give the same numbers."""
+
+import logging
+
+import numpy as np
+import pytest
+from gradient import INITIAL_PARAM_DIFF, layer_net, run_backward, run_forward
+
+import minicaffe as caffe
+from minicaffe.blob import Dtype
+from minicaffe.common import TEST, TRAIN
+from minicaffe.common import caffe as settings
+from minicaffe.engines import engine
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2, parse_text
+
+FILL = 'weight_filler { type: "gaussian" std: 0.3 } bias_filler { type: "uniform" }'
+CONVOLUTIONS = [((2, 3, 6, 7), "num_output: 4 kernel_size: 3"), ((2, 4, 9, 8), "num_output: 6 kernel_size: 2 group: 2 dilation: 2 pad: 1"),
+                ((2, 2, 6, 9), "num_output: 3 kernel_h: 3 kernel_w: 2 stride_h: 1 stride_w: 3 pad_h: 0 pad_w: 2"),
+                ((2, 4, 9, 8), "num_output: 4 kernel_size: 3 group: 4 stride: 2 pad: 2"), ((3, 5, 4, 4), "num_output: 11 kernel_size: 1"),
+                ((1, 2, 4, 3, 5), "num_output: 3 kernel_size: 2 pad: 1 stride: 2"), ((2, 3, 12), "num_output: 4 kernel_size: 5 stride: 3 pad: 4"),
+                ((5, 4), "num_output: 3"), ((2, 16, 12, 12), "num_output: 16 kernel_size: 3 pad: 1 bias_term: false")]
+POOLINGS = [((2, 3, 7, 6), "kernel_size: 2 stride: 2"), ((2, 3, 8, 9), "kernel_size: 3 stride: 2 pad: 1"), ((2, 2, 5, 7), "global_pooling: true"),
+            ((1, 2, 9, 7), "kernel_h: 2 kernel_w: 3 stride_h: 3 stride_w: 1 pad_h: 0 pad_w: 1"), ((2, 2, 6, 6), "kernel_size: 3 round_mode: FLOOR"),
+            ((1, 1, 4, 4), "kernel_size: 1 stride: 3"), ((1, 2, 20, 33), "kernel_size: 3")]
+FUNCTIONS = [("ReLU", ""), ("ReLU", "relu_param { negative_slope: 0.3 }"), ("Sigmoid", ""), ("TanH", ""), ("AbsVal", ""), ("BNLL", ""),
+             ("ELU", "elu_param { alpha: 0.7 }"), ("Exp", "exp_param { base: 2 scale: 0.5 shift: 1 }"), ("Swish", "swish_param { beta: 1.5 }"),
+             ("Power", "power_param { power: 2 scale: 3 shift: 1 }"), ("Power", "power_param { power: 3 scale: 0.5 shift: 2 }"),
+             ("Power", "power_param { scale: 2 }"), ("Clip", "clip_param { min: -0.5 max: 0.25 }")]
+CASES = [("Input", shape, f'type: "{kind}" convolution_param {{ {fields} {FILL} }}') for kind in ("Convolution", "Deconvolution")
+         for shape, fields in CONVOLUTIONS if kind == "Convolution" or len(shape) != 2]
+CASES += [("Input", shape, f'type: "Pooling" pooling_param {{ pool: {pool} {fields} }}') for pool in ("MAX", "AVE") for shape, fields in POOLINGS]
+CASES += [("Input", (3, 5, 7), f'type: "{kind}" {fields}') for kind, fields in FUNCTIONS]
+CASES += [("positive", (3, 5, 7), 'type: "Log" log_param { base: 3 scale: 2 shift: 1 }')]
+CASES += [("Input", (3, 4, 5), f'type: "InnerProduct" inner_product_param {{ {fields} {FILL} }}') for fields in (
+    "num_output: 7", "num_output: 2 bias_term: false", "num_output: 7 transpose: true", "num_output: 3 axis: 2")]
+CASES += [("Input", (2, 7, 5, 6), f'type: "LRN" lrn_param {{ alpha: 0.7 {fields} }}') for fields in (
+    "local_size: 5", "local_size: 3 beta: 0.4 k: 2", "local_size: 3 norm_region: WITHIN_CHANNEL", "local_size: 9")]
+CASES += [("Input", (2, 5, 3, 4), f'type: "Softmax" softmax_param {{ axis: {axis} }}') for axis in (0, 1, 3)]
+CASES += [("Input", (4, 3, 5), 'type: "BatchNorm"'), ("Input", (6, 5), 'type: "BatchNorm" batch_norm_param { eps: 0.1 }'),
+          ("Input", (4, 3, 5), 'type: "BatchNorm" batch_norm_param { use_global_stats: true }')]
+CASES += [("Input", (3, 2, 5, 4), f'type: "MVN" mvn_param {{ {fields} }}') for fields in (
+    "", "normalize_variance: false", "across_channels: true eps: 0.01")]
+
+
+@pytest.fixture
+def prefer():
+    before = engine.preferred()
+    yield engine.prefer
+    engine.prefer(before)
+
+
+def compute(name, prefer, values, shape, fields, dtype):
+    """Return the numbers of forward and backward by the engine `name`, and the engines that computed them."""
+    prefer(name)
+    random = np.random.default_rng(3)
+    x = random.standard_normal(shape)
+    net = layer_net(f'layer {{ name: "one" bottom: "x" top: "y" {fields} }}', [np.abs(x) if values == "positive" else x], dtype)
+    if "use_global_stats" in fields:
+        for blob, value in zip(net.layers[-1].blobs, (0.3, 1.7, 2)):
+            blob.data[...] = value
+    run_forward(net)
+    top, weights = net.tops[-1][0], net.layers[-1].blobs
+    for blob in weights:
+        blob.diff[...] = INITIAL_PARAM_DIFF
+    run_backward(net, [0], [random.standard_normal(top.shape)])
+    return ([top.data.copy(), net.bottoms[-1][0].diff.copy(), *(blob.diff.copy() for blob in weights)],
+            {row["engine"] for row in net.engines()})
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize(("values", "shape", "fields"), CASES)
+def test_the_formula_and_the_fast_ways(prefer, values, shape, fields, dtype):
+    expected, engines = compute("PLAIN", prefer, values, shape, fields, dtype)
+    assert engines == {"PLAIN" if settings.mode == "cpu" else "CAFFE"}
+    for name in "CAFFE", "":
+        found, engines = compute(name, prefer, values, shape, fields, dtype)
+        assert "PLAIN" not in engines
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=(2e-5 if dtype == Dtype.FLOAT else 1e-11) * max(1, np.abs(b).max()))
+
+
+NET = """
+    force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [3, 4, 9, 9] } } }
+    layer { name: "c" type: "Convolution" bottom: "x" top: "c"
+            convolution_param { num_output: 6 kernel_size: 3 engine: CAFFE weight_filler { type: "xavier" } } }
+    layer { name: "n" type: "BatchNorm" bottom: "c" top: "c" } layer { name: "s" type: "Scale" bottom: "c" top: "c" scale_param { bias_term: true } }
+    layer { name: "r" type: "ReLU" bottom: "c" top: "c" } layer { name: "m" type: "Pooling" bottom: "c" top: "m" pooling_param { kernel_size: 2 } }
+    layer { name: "p" type: "Pooling" bottom: "m" top: "p" pooling_param { pool: STOCHASTIC kernel_size: 2 stride: 2 } }
+    layer { name: "i" type: "InnerProduct" bottom: "p" top: "i" inner_product_param { num_output: 5 weight_filler { type: "xavier" } } }"""
+
+
+@pytest.mark.parametrize("plan", [None, "memory"])
+def test_the_setting_is_obeyed(prefer, caplog, plan):
+    """Also by a layer that names engine CAFFE. Nothing is fused, a plan of memory works, and a refusal is reported."""
+    if settings.mode != "cpu":
+        pytest.skip("engine PLAIN computes on the CPU alone")
+    engine._logged_refusals.clear()
+    results = {}
+    for name in "PLAIN", "CAFFE":
+        prefer(name)
+        caffe.set_random_seed(5)
+        param = parse_text(NET, caffe_pb2.NetParameter)[0]
+        param.state.phase = TRAIN
+        net = Net(param, plan=plan)
+        net.blob_by_name("x").data[...] = np.random.default_rng(0).standard_normal((3, 4, 9, 9))
+        with caplog.at_level(logging.WARNING):
+            net.forward_from_to(0, len(net.layers) - 1)
+        net.blob_by_name("i").diff[...] = 1
+        net.backward_from_to(len(net.layers) - 1, 0)
+        results[name] = [blob.diff.copy() for layer in net.layers for blob in layer.blobs]
+        if name == "PLAIN":
+            assert {row["layer"]: row["engine"] for row in net.engines()} == dict(zip("cnrmpi", [*4 * ["PLAIN"], "CAFFE", "PLAIN"]))
+            assert not any(row["fused"] for row in net.engines())
+    assert [record.getMessage() for record in caplog.records] == [
+        "engine PLAIN refuses: STOCHASTIC pooling; engine CAFFE computes instead"]
+    for a, b in zip(results["PLAIN"], results["CAFFE"], strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+def test_the_engine_changes_between_two_passes(prefer):
+    """A forward fused by one engine, then the formulas, and back."""
+    param = parse_text(NET.replace("STOCHASTIC", "AVE").replace("engine: CAFFE", ""), caffe_pb2.NetParameter)[0]
+    param.state.phase = TEST
+    net = Net(param)
+    net.blob_by_name("x").data[...] = np.random.default_rng(0).standard_normal((3, 4, 9, 9))
+    found = []
+    for name in "", "PLAIN", "CAFFE", "PLAIN":
+        prefer(name)
+        net.forward_from_to(0, len(net.layers) - 1)
+        found.append(net.blob_by_name("i").data.copy())
+    for one in found[1:]:
+        np.testing.assert_allclose(one, found[0], rtol=1e-4)
