@@ -1,4 +1,4 @@
-"""Offsets of the elements of arrays in any strides, for a kernel (THC's collapseDims and OffsetInfo); docs/elementwise.md explains it.
+"""Offsets of the elements of arrays in any strides, in a kernel (THC's collapseDims, OffsetInfo); docs/elementwise.md explains it.
 
 `cuda.elementwise` passes a `Walk` to a kernel: axes that all operands step through evenly are joined, and the result is packed as
 ``mc::OffsetInfo`` (loops/strided/kernel.hpp), specialised for contiguous data and for 1, 2 and 3 axes.
