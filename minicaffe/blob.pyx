@@ -428,7 +428,7 @@ cdef class Blob(Shaped):
         ShapeError
             If the shapes differ, and `reshape` is false.
         WrongTypeError
-            If the types differ, or `source` is no Blob.
+            If the types differ, or `source` is not a Blob.
         """
         cdef Blob other = checked_blob(source, "source", "; to copy an array: blob.data[...] = array")
         if self.dtype != other.dtype:
@@ -476,7 +476,7 @@ cdef class Blob(Shaped):
         DataError
             If the number of values is not the product of the shape, or no blob can have that shape.
         WrongTypeError
-            If `proto` is no BlobProto.
+            If `proto` is not a BlobProto.
         """
         check_message(proto, "BlobProto", "proto")
         stored = parse_blob(proto.SerializeToString())

@@ -190,7 +190,7 @@ def test_budget_of_the_environment(net, monkeypatch):
         with pytest.raises(ShapeError, match=f"would take 24 bytes, the budget for one blob is {budget}"):
             minicaffe.Net(net, minicaffe.TEST)
     monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "garbage")
-    with pytest.raises(ConfigError, match="MINICAFFE_MAX_BLOB_BYTES: 'garbage' is no size"):
+    with pytest.raises(ConfigError, match="MINICAFFE_MAX_BLOB_BYTES: 'garbage' is not a size"):
         minicaffe.Net(net, minicaffe.TEST)
 
 

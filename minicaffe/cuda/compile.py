@@ -25,7 +25,7 @@ OPTIONS = ("--std=c++17", "-default-device")
 
 log = logging.getLogger(__name__)
 _notice_logged = False
-_added = {}     # path -> text of the headers given to `add_kernels`
+_added_headers = {}     # path -> text of the headers given to `add_kernels`
 
 
 def short_name(spelling):
@@ -60,7 +60,7 @@ def add_kernels(path):
         If it cannot be read.
     """
     try:
-        _added[os.path.abspath(path)] = Path(path).read_text()
+        _added_headers[os.path.abspath(path)] = Path(path).read_text()
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the header '{path}': {getattr(error, 'strerror', None) or error}") from None
 
@@ -69,7 +69,7 @@ def program_text(kernel=""):
     """Return a source that includes all kernel headers, and the text of added headers that have a functor of the type `kernel`."""
     includes = "".join(f'#include "{name}"\n' for name in kernel_headers())
     words = set(re.findall(r"\w+", kernel))
-    added = "".join(text + "\n" for text in _added.values() if words & set(re.findall(r"\b(?:struct|class)\s+(\w+)", text)))
+    added = "".join(text + "\n" for text in _added_headers.values() if words & set(re.findall(r"\b(?:struct|class)\s+(\w+)", text)))
     return includes + added + "using namespace mc;\n"  # GCC writes the names of types relative to mc
 
 
@@ -194,9 +194,8 @@ def numbered(source):
 
 def cache_folder():
     """Return the folder of the cubins: MINICAFFE_CACHE, or minicaffe below XDG_CACHE_HOME or ``~/.cache``."""
-    named = os.environ.get("MINICAFFE_CACHE")
-    if named:
-        return Path(named)
+    if folder := os.environ.get("MINICAFFE_CACHE"):
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minicaffe" / "kernels"
 
 
@@ -297,10 +296,5 @@ def write_file(path, content):
             file.write(content)
         clear(keep=LIMIT)
     except (OSError, Error) as error:
-        warn_cache_unwritable(error)
-
-
-def warn_cache_unwritable(error):
-    """Log that the cache cannot be written."""
-    log.warning("cannot keep what is compiled and measured (%s); every run does it again; MINICAFFE_CACHE names another folder",
-                error)
+        log.warning("cannot keep what is compiled and measured (%s); every run does it again; MINICAFFE_CACHE names another folder",
+                    error)

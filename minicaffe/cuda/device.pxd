@@ -19,7 +19,7 @@ cdef class Device:
     cdef object timers                      # threading.local: `marks`, the two Events between which a thread's launches are timed
     cdef int streams_created                   # number of handles
     cdef dict peers                         # index of another device -> 1 if kernels here may use its memory, else 0
-    cdef object held                        # deque of (event, owners ...): foreign memory that copies before the event use
+    cdef object pending_owners              # deque of (event, owners ...): foreign memory that copies before the event use
     cdef list peer_users                        # devices that have used memory of this one since its own stream waited for them
     cdef int activate(self) except -1
     cdef int free_resources(self) except -1

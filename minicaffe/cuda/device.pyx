@@ -84,7 +84,7 @@ cdef class Device:
             raise DeviceError(f"there is no device {index}; this machine has {driver.count()}, minicaffe device_query lists them",
                               code="CUDA_ERROR_INVALID_DEVICE")
         self.index = index
-        self.modules, self.free_stream_handles, self.peers, self.peer_users, self.held = [], [], {}, [], deque()
+        self.modules, self.free_stream_handles, self.peers, self.peer_users, self.pending_owners = [], [], {}, [], deque()
         check(cydriver.cuDeviceGet(&handle, index), "cuDeviceGet", (index,))
         check(cydriver.cuDeviceGetName(name, 128, handle), "cuDeviceGetName", (index,))
         self.name = (<bytes> name).decode()

@@ -71,12 +71,12 @@ cdef error_of(cydriver.CUresult code, str call, arguments=()):
     cydriver.cuGetErrorName(code, &name)
     cydriver.cuGetErrorString(code, &text)
     shown = (<bytes> name).decode() if name != NULL else f"error {<int> code}"
-    said = (<bytes> text).decode("utf-8", "replace") if text != NULL else "no text for it"
+    reason = (<bytes> text).decode("utf-8", "replace") if text != NULL else "no text for it"
     remedy = REMEDIES.get(shown, "")
     if shown in LOST:
         remedy = ("the device's memory is lost to this process; start the program again, from the last snapshot if there is "
                   "one (what is saved is whole)")
-    message = f"{call}({', '.join(map(str, arguments))}): {shown}: {said}" + (f"; {remedy}" if remedy else "")
+    message = f"{call}({', '.join(map(str, arguments))}): {shown}: {reason}" + (f"; {remedy}" if remedy else "")
     return OutOfMemoryError(message) if code == cydriver.CUDA_ERROR_OUT_OF_MEMORY else DeviceError(message, code=shown)
 
 

@@ -49,7 +49,7 @@ class ForeignArray:
         """Make the library's later work wait for the work queued now; the memory is kept until that is done."""
         if self.stream is not None:
             self.device.make_stream_wait(self.stream)
-        registry.device_side(CUDAPlace(self.device.index)).hold(self.array)
+        registry.device_side(CUDAPlace(self.device.index)).keep_alive(self.array)
 
 
 def interface_stream(value):

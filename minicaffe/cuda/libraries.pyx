@@ -160,13 +160,13 @@ def _status_name(function, status):
 def open_cublas():
     """Return the library as a ctypes object, or None where there is none."""
     global _cublas
-    named = os.environ.get("MINICAFFE_CUBLAS")
-    if _cublas is None and sim.selected() and not named:
+    path = os.environ.get("MINICAFFE_CUBLAS")
+    if _cublas is None and sim.selected() and not path:
         return None
     if _cublas is None:
         from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
         try:
-            _cublas = ctypes.CDLL(named or load_nvidia_dynamic_lib("cublas").abs_path)
+            _cublas = ctypes.CDLL(path or load_nvidia_dynamic_lib("cublas").abs_path)
         except (DynamicLibNotFoundError, OSError) as error:
             log.info("no cuBLAS (%s): our own kernel multiplies matrices; pip install nvidia-cublas", str(error).split("\n")[0])
             _cublas = False
@@ -281,9 +281,8 @@ cdef Cudnn* new_cudnn(CudaStream* stream) except NULL:
 
 
 def _find_cudnn():
-    named = os.environ.get("MINICAFFE_CUDNN")
-    if named:
-        return ctypes.CDLL(named)
+    if path := os.environ.get("MINICAFFE_CUDNN"):
+        return ctypes.CDLL(path)
     if sim.selected():
         raise OSError("the simulated device has none")
     from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
@@ -297,9 +296,9 @@ def _cudnn_error(call, status):
     text = ctypes.create_string_buffer(512)
     _cudnn.cudnnGetLastErrorString.restype = None
     _cudnn.cudnnGetLastErrorString(text, ctypes.c_size_t(len(text)))
-    said = text.value.decode("utf-8", "replace").strip()
+    reason = text.value.decode("utf-8", "replace").strip()
     name = _status_name(_cudnn.cudnnGetErrorString, status)
-    return DeviceError(f"{call}: {name}{': ' + said if said else ''}; engine: CAFFE or MINICAFFE_ENGINE=caffe computes without "
+    return DeviceError(f"{call}: {name}{': ' + reason if reason else ''}; engine: CAFFE or MINICAFFE_ENGINE=caffe computes without "
                        "cuDNN", code=name)
 
 

@@ -106,18 +106,18 @@ cdef class CudaCopier(DeviceSide):
         wait_for_peer_users(self.device)
         self.device.activate()
 
-    def hold(self, owner):
+    def keep_alive(self, owner):
         """Keep `owner` of foreign memory alive until the work now queued on the device is done."""
         cdef Event event = Event(self.device)
         event.record(computing(self.device))
         self.drop_finished()
-        self.device.held.append((event, owner))
+        self.device.pending_owners.append((event, owner))
 
     cdef int drop_finished(self) except -1:
         """Drop foreign memory whose copies are done."""
-        held = self.device.held
-        while held and held[0][0].done():
-            held.popleft()
+        pending_owners = self.device.pending_owners
+        while pending_owners and pending_owners[0][0].done():
+            pending_owners.popleft()
 
     cdef cydriver.CUstream target_stream(self) noexcept:
         return <cydriver.CUstream> self.device.stream.handle
@@ -188,13 +188,13 @@ cdef class CudaCopier(DeviceSide):
                   "cuMemcpyPeerAsync", (hex(dst.address), hex(src.address), nbytes))
         self.drop_finished()
         if event is not None:       # a foreign block has no allocator of ours, so it is kept until the copy is done
-            self.device.held.append((event, dst, src))
+            self.device.pending_owners.append((event, dst, src))
             event.record(target_stream)
 
     cpdef int device_of(self, size_t address) except? -1:
         found = driver.allocation(address)
         if found is None:
-            raise PointerError(f"{address:#x} is no memory of a GPU according to the driver; pass an address of GPU memory")
+            raise PointerError(f"{address:#x} is not memory of a GPU according to the driver; pass an address of GPU memory")
         return found[0]
 
     cpdef size_t stream(self) except 0:

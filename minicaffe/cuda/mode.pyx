@@ -68,7 +68,7 @@ def finish():
     try:
         for one in devices_made().values():
             one.synchronize()
-            one.held.clear()    # before the libraries that own the memory are shut down
+            one.pending_owners.clear()    # before the libraries that own the memory are shut down
         registry.empty_cache()
         for one in devices_made().values():
             one.free_resources()

@@ -65,8 +65,8 @@ def enable_peer_access(int device, int peer):
     if user is owner or not user.reaches(owner):
         user.peers[peer] = 0
         raise DeviceError(f"GPU {device} cannot use the memory of GPU {peer}: " + (
-            "a GPU is no peer of itself, and needs no access to its own memory" if user is owner else
-            "they are no peers; nvidia-smi topo -p2p r shows which are. Copies between them work without peer access"),
+            "a GPU is not a peer of itself, and needs no access to its own memory" if user is owner else
+            "they are not peers; nvidia-smi topo -p2p r shows which are. Copies between them work without peer access"),
             code="CUDA_ERROR_PEER_ACCESS_UNSUPPORTED")
     user.activate()
     code = cydriver.cuCtxEnablePeerAccess(owner.context, 0)

@@ -1,4 +1,4 @@
-"""Where operations run now, the CPU or the stream of a device, and where new memory is allocated. One choice for the process, so
+"""The present place of operations, the CPU or the stream of a device, and the place of new memory. One choice for the process, so
 that new threads inherit it. It is stored only here; `compute_on` and `choose_gpu` write all of it, so that it is consistent.
 """
 

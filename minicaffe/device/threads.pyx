@@ -27,7 +27,7 @@ def set_num_threads(n):
 
     The number changes results at most by rounding. There is one pool of threads: while it is in use, a net in a second Python
     thread computes on that thread only. If other programs use the processors, fewer threads may be used. Raises ConfigError if
-    `n` is less than 1 or more than 1024, WrongTypeError if it is no int.
+    `n` is less than 1 or more than 1024, WrongTypeError if it is not an int.
     """
     n = int_of(n, "n")
     if not 1 <= n <= kMaxThreads:

@@ -1,1 +1,1 @@
-"""What one looks at a net with: its table of layers, schedule, costs and times. Modules are imported when they are used."""
+"""Tables and drawings of a net: layers, schedule, costs, times. Modules are imported when they are used."""

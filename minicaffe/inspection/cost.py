@@ -1,4 +1,4 @@
-"""What a node of a net costs: floating-point operations and bytes of memory traffic, forward and backward.
+"""Cost of a node of a net: floating-point operations and bytes of memory traffic, forward and backward.
 
 The arithmetic of the formula is counted, whatever the engine does: engine WINOGRAD multiplies less often; padding counts.
 
@@ -20,7 +20,7 @@ from minicaffe.blob import NUMPY_TYPES
 
 
 class Cost(NamedTuple):
-    """What a pass of a node costs: `flops`, floating-point operations; `bytes`, read and written."""
+    """Cost of a pass of a node: `flops`, floating-point operations; `bytes`, read and written."""
 
     flops: int
     bytes: int
@@ -38,7 +38,7 @@ def forward(node):
     -------
     Cost
     """
-    return Cost(node.layer.flops(node.bottoms, node.tops), _plain(node, "forward"))
+    return Cost(node.layer.flops(node.bottoms, node.tops), _traffic(node, "forward"))
 
 
 def backward(node):
@@ -46,7 +46,7 @@ def backward(node):
     if not node.needs_backward:
         return Cost(0, 0)
     flops = node.layer.backward_flops(node.bottoms, node.tops, node.bottom_needs)
-    return Cost(flops, _plain(node, "backward"))
+    return Cost(flops, _traffic(node, "backward"))
 
 
 def step(nodes, direction):
@@ -69,7 +69,8 @@ def step(nodes, direction):
     of = forward if direction == "forward" else backward
     read, written, writes, passed = {}, {}, {}, set()
     for node in nodes if direction == "forward" else nodes[::-1]:
-        reads, writes = (dict(_present(blob, part) for part, blobs in parts for blob in blobs) for parts in arrays(node, direction))
+        reads, writes = (dict(_stored_size(blob, part) for part, blobs in parts for blob in blobs)
+                         for parts in arrays(node, direction))
         passed |= reads.keys() & written.keys()
         read |= {key: size for key, size in reads.items() if key not in written}
         written |= writes
@@ -94,12 +95,12 @@ def arrays(node, direction):
     return [("diff", [*tops, *learned]), ("data", data)], [("diff", [*written, *learned])]
 
 
-def _plain(node, direction):
+def _traffic(node, direction):
     """Return the bytes that a node reads and writes in plain order."""
     return sum(nbytes(blobs) for parts in arrays(node, direction) for _, blobs in parts)
 
 
-def _present(blob, part):
+def _stored_size(blob, part):
     """Return the id of a blob's memory of data or diff, and the bytes of its elements as they are kept there now."""
     memory, layout = (blob.data_memory, blob.layout_of_data()) if part == "data" else (blob.diff_memory, blob.layout_of_diff())
     return id(memory), nbytes([blob]) if layout is None or layout.dtype == blob.dtype else 2 * blob.count      # else bfloat16

@@ -92,7 +92,7 @@ def net_svg(net, rankdir="TB", phase=None, display_lrm=False, standalone=True, t
     Raises
     ------
     ConfigError
-        If `rankdir` is none of these, or a layer has both include and exclude rules.
+        If `rankdir` is not one of these, or a layer has both include and exclude rules.
     """
     if rankdir not in RANKDIRS:
         raise ConfigError(f"must be one of {', '.join(RANKDIRS)}, got '{rankdir}'", field="rankdir")
@@ -132,23 +132,23 @@ class Drawing:
             if bottoms == tops and len(tops) == 1 and len(made) == 1 and made[0][0].blobs == tops and tops[0] not in read:
                 made[0][0].layers.append((i, layer))
                 continue
-            here = LayerDrawing([(i, layer)], tops)
-            self.drawn.append(here)
+            box = LayerDrawing([(i, layer)], tops)
+            self.drawn.append(box)
             for name in bottoms:
-                self.edges += [(source, number, here, name) for source, number in sources.get(name, [])]
+                self.edges += [(source, number, box, name) for source, number in sources.get(name, [])]
                 read.add(name)
             for number, name in enumerate(tops):
                 again = name in sources and name not in bottoms     # the same blob in another phase
-                sources[name] = [*sources[name], (here, number)] if again else [(here, number)]
+                sources[name] = [*sources[name], (box, number)] if again else [(box, number)]
                 read.discard(name)
 
     # ---- sizes
 
     def _text(self, layer):
         """The second line of a box, and the third."""
-        said = sizes(layer)
+        size = sizes(layer)
         kind = self.types.get(layer.name, layer.type)
-        lines = [f"{kind}  {said}" if said else kind]
+        lines = [f"{kind}  {size}" if size else kind]
         if self.display_lrm and layer.type in WEIGHTED:
             lines.append("lr mult {:g}, {:g}".format(*get_layer_lr_mult(layer)))
         return lines

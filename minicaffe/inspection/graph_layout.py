@@ -124,8 +124,8 @@ def _set_positions(ranks, gap):
 
 def _preferred_position(edges, box):
     """The place of a box at which these edges are straight: their weighted median; an edge to a box without others weighs most."""
-    goals = sorted((other.at + offset - own, 3 if len(other.after) == 1 or len(other.before) == 1 else 1)
-                    for other, offset, own in edges)
+    goals = sorted((other.at + offset - box_offset, 3 if len(other.after) == 1 or len(other.before) == 1 else 1)
+                    for other, offset, box_offset in edges)
     if not goals:
         return box.at
     half, seen = sum(weight for _, weight in goals) / 2, 0

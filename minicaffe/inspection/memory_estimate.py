@@ -84,8 +84,8 @@ def dry_run_net(make_net, sources):
 def needs(events, nets, history, sources):
     """Find the peak of each place in a record, and what lived there then; see `dry_run_training`."""
     roles = roles_of(nets, history)
-    made_up = made_up_blocks(nets, sources)
-    events = [event for event in events if (event.kind, event.place, event.name, event.nbytes) not in made_up]
+    dummies = dummy_blocks(nets, sources)
+    events = [event for event in events if (event.kind, event.place, event.name, event.nbytes) not in dummies]
     found, live, running, layer, when = {}, {}, {}, "", "setup"
     for event in events:
         key = event.place, event.address
@@ -113,7 +113,7 @@ def needs(events, nets, history, sources):
     return sorted(found.values(), key=lambda need: -need.peak)
 
 
-def made_up_blocks(nets, sources):
+def dummy_blocks(nets, sources):
     """Return kind, place, name and bytes of the events that give data a block which a source's own batches do without.
 
     Blocks of other sizes are of engines that keep the data in a layout of their own.

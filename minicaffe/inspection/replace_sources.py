@@ -78,7 +78,7 @@ def replace_sources(param, file=None, shapes=None, batch=None, positions=None):
         batched |= batch is not None and set_batch(layer, batch)
         if layer.type in READERS:
             with located(file=file, line=lines[f"layer[{i}]"], layer=layer.name, layer_type=layer.type):
-                sources[layer.name] = source = _source(layer, state.phase, file, shapes, inputs, sources)
+                sources[layer.name] = source = _replaced_source(layer, state.phase, file, shapes, inputs, sources)
             made = caffe_pb2.LayerParameter(name=layer.name, type="DummyData", top=layer.top)
             made.include.extend(layer.include)
             made.exclude.extend(layer.exclude)
@@ -118,7 +118,7 @@ def set_batch(layer, batch):
     return bool(shapes)
 
 
-def _source(layer, phase, file, shapes, inputs, earlier):
+def _replaced_source(layer, phase, file, shapes, inputs, earlier):
     kind = layer_class(layer.type)
     ahead = layer.data_param.prefetch + 1 if hasattr(kind, "make_batches") else 0
     given = shapes or {}
@@ -132,7 +132,7 @@ def _source(layer, phase, file, shapes, inputs, earlier):
         except (ConfigError, ShapeError):
             raise
         except Error as error:
-            picture, why = _assumed(layer, file, inputs, earlier)
+            picture, why = _assumed_size(layer, file, inputs, earlier)
             if picture is None:
                 error.message += ("; to go without, say how large a picture is: --shape " + layer.top[0] + "=3x224x224"
                                   if shapes is not None else "")
@@ -149,17 +149,17 @@ def _source(layer, phase, file, shapes, inputs, earlier):
                   layer.top[0])
 
 
-def _assumed(layer, file, inputs, earlier):
+def _assumed_size(layer, file, inputs, earlier):
     """Return channels, height and width of a picture, and the origin of these sizes."""
     transform = layer.transform_param
     channels = 1 if transform.force_gray else 3
     image, resize = layer.image_data_param, transform.resize_param
-    for height, width, who in ((transform.crop_size, transform.crop_size, "crop_size"),
-                               (resize.height, resize.width, "resize_param"),
-                               (image.new_height, image.new_width, "new_height and new_width"),
-                               (layer.window_data_param.crop_size, layer.window_data_param.crop_size, "crop_size")):
+    for height, width, origin in ((transform.crop_size, transform.crop_size, "crop_size"),
+                                  (resize.height, resize.width, "resize_param"),
+                                  (image.new_height, image.new_width, "new_height and new_width"),
+                                  (layer.window_data_param.crop_size, layer.window_data_param.crop_size, "crop_size")):
         if height and width:
-            return (channels, height, width), f"from {who}"
+            return (channels, height, width), f"from {origin}"
     top, beside = layer.top[0], f"as in {_deploy(file)}"
     if top in inputs:
         return inputs[top], beside

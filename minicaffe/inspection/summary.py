@@ -92,9 +92,9 @@ class Summary:
             layouts = [layout.name for blob in node.tops if (layout := blob.layout_of_data()) is not None]
             row = LayerRow(
                 node.name, (types or {}).get(node.name, node.type), [blob.shape for blob in node.tops], sizes(node.param),
-                sum(blob.count for blob in node.blobs if _first(blob.data_memory, seen)),
-                cost.nbytes(blob for blob in node.tops if _first(blob.data_memory, seen)),
-                cost.nbytes(blob for blob in node.tops if node.needs_backward and _first(blob.diff_memory, seen)),
+                sum(blob.count for blob in node.blobs if _is_new(blob.data_memory, seen)),
+                cost.nbytes(blob for blob in node.tops if _is_new(blob.data_memory, seen)),
+                cost.nbytes(blob for blob in node.tops if node.needs_backward and _is_new(blob.diff_memory, seen)),
                 forward_cost.flops, backward_cost.flops, "/".join(dict.fromkeys(filter(None, engines))) or None,
                 next(iter(layouts), None), fused, by[i], (scratch or {}).get(node.name), owner)
             if node.type != "Split" or row.diff or row.data:
@@ -198,7 +198,7 @@ def flops_text(flops):
     return f"{value:.{0 if value >= 99.95 or not unit else 1}f} {unit}"
 
 
-def _first(memory, seen):
+def _is_new(memory, seen):
     if id(memory) in seen:
         return False
     seen.add(id(memory))

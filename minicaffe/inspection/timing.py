@@ -1,4 +1,4 @@
-"""How long each step of a net takes, beside what it computes and moves, and how fast the device copies and multiplies at most.
+"""Times of the steps of a net, beside their operations and bytes, and the peak rates of the device for copies and products.
 
 A step is a layer, or layers that are computed as one (schedule.pyx). On a device events of its computing stream take the time of a
 step, so that calls of cuBLAS and cuDNN count. A GPU is delayed while the host starts a pass, so that no step waits for launches:
@@ -55,7 +55,7 @@ class StepTime:
 
 @dataclass
 class Times:
-    """What `measure` found; all but the first three are of a device.
+    """Result of `measure`; all attributes but the first three are of a device.
 
     Attributes
     ----------

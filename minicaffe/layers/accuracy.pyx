@@ -18,7 +18,7 @@ from minicaffe.layers.base.checks import axis_of, check_size
 cdef class AccuracyLayer(DeviceLayer):
     """The fraction of positions, not counting those labelled `ignore_label`, whose true class is among the `top_k` best; 0 if
     there are none. A position is right if fewer than top_k other classes score at least as high as the true one, and that
-    score is no NaN.
+    score is not NaN.
 
     Parameters
     ----------
@@ -88,8 +88,8 @@ cdef class AccuracyLayer(DeviceLayer):
             return 0
         counted = labels != self.labels.ignore
         classes = np.where(counted, labels, 0).astype(np.int64)
-        mine = np.take_along_axis(scores, classes, 1)
-        right = counted & (mine == mine) & ((scores >= mine).sum(1, keepdims=True) <= self.top_k)
+        true_scores = np.take_along_axis(scores, classes, 1)
+        right = counted & (true_scores == true_scores) & ((scores >= true_scores).sum(1, keepdims=True) <= self.top_k)
         of_class = np.bincount(classes[counted], minlength=shape[1])
         self.shares[1] = self.shares[0] * of_class / max(valid, 1)
         top[0].data[...] = right.sum() / valid if valid else 0

@@ -61,15 +61,15 @@ cdef class ConcatLayer(StripLayer):
         """The gradient of a part and of the ReLU that computed it in place: 0 where the part is 0."""
         cdef Blob x = bottom[which]
         cdef list layouts = concat_layouts(on, bottom, y, [y], True) if y.num_axes == 4 else [None] * (len(bottom) + 1)
-        cdef Layout layout = layouts[len(bottom)], own = layouts[which]
+        cdef Layout layout = layouts[len(bottom)], top_layout = layouts[which]
         cdef int dtype = element(layout, y)
         cdef bint pixels = layout is not None and layout.on_device      # which are the rows if channels are last, else images
         cdef long long rows = y.count // y.dims[1] if pixels else y.dims[0]
-        cdef long long size = item_size(dtype), row = stored(layout, y) // rows, strip = stored(own, x) // rows
+        cdef long long size = item_size(dtype), row = stored(layout, y) // rows, strip = stored(top_layout, x) // rows
         cdef long long offset = row // y.dims[1] * (<ConcatSlice> self.parts[which]).first
         cdef const char* values = <const char*> y.data_in_layout(on, layout)
         cdef const char* dy = <const char*> y.diff_in_layout(on, layout)
-        cdef char* dx = <char*> x.overwrite_diff_in_layout(on, own)
+        cdef char* dx = <char*> x.overwrite_diff_in_layout(on, top_layout)
         cdef double one = 1
         cdef void* to
         cdef long long i, at

@@ -1,6 +1,6 @@
 """ContrastiveLoss (Caffe contrastive_loss_layer.cpp; Hadsell, Chopra, LeCun, 2006).
 
-Different from Caffe: a similarity that is no integer is an error; Caffe takes 0.9 for 0.
+Different from Caffe: a similarity that is not an integer is an error; Caffe takes 0.9 for 0.
 """
 
 from libcpp cimport bool as cpp_bool
@@ -26,7 +26,7 @@ cdef class ContrastiveLossLayer(LossLayer):
     Raises
     ------
     DataError
-        If a value of bottom[2] is no integer; names the pair.
+        If a value of bottom[2] is not an integer; names the pair.
     """
 
     exact_num_bottom_blobs = 3

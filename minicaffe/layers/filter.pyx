@@ -45,11 +45,8 @@ cdef class FilterLayer(RowLayer):
         for i, blob in enumerate(bottom):
             if blob.num_axes < 1 or blob.shape[0] != selector.count:
                 raise ShapeError(f"has shape {list(blob.shape)}, the selector has {selector.count} rows", field=f"bottom[{i}]")
-        if self.reshaped_once:
-            kept = np.flatnonzero(selector.cpu_data)
-        else:
-            kept = np.arange(selector.count)
-            self.reshaped_once = True
+        kept = np.flatnonzero(selector.cpu_data) if self.reshaped_once else np.arange(selector.count)
+        self.reshaped_once = True
         self.index.reshape(len(kept))
         self.index.data[...] = kept
         for blob, x in zip(top, bottom):

@@ -93,13 +93,13 @@ class Layer(contract.Layer):
     def __init_subclass__(cls, **keywords):
         """Make an ``__init__(self, param)``, as BVLC Caffe calls it, take what the net gives besides."""
         super().__init_subclass__(**keywords)
-        own = vars(cls).get("__init__")
-        if inspect.isfunction(own) and _takes_only_param(own):
-            @functools.wraps(own)
+        own_init = vars(cls).get("__init__")
+        if inspect.isfunction(own_init) and _takes_only_param(own_init):
+            @functools.wraps(own_init)
             def __init__(self, param, *args):
                 if args:
                     self._construction = args
-                own(self, param)
+                own_init(self, param)
 
             cls.__init__ = __init__
 
@@ -198,7 +198,7 @@ def find_class(python_param):
     if found is None:
         known = [n for n, value in known.items() if value is not Layer]
         near = close_matches(name, known) or f"; it has {', '.join(known) or 'none'}"
-        raise ConfigError(f"'{name}' is no class of module '{python_param.module}' derived from minicaffe.Layer{near}",
+        raise ConfigError(f"'{name}' is not a class of module '{python_param.module}' derived from minicaffe.Layer{near}",
                           field="python_param.layer")
     return found
 

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 cdef class SequenceLayer(DeviceLayer):
-    """What RNN and LSTM share.
+    """Base of RNN and LSTM.
 
     Parameters
     ----------
@@ -101,11 +101,11 @@ cdef class SequenceLayer(DeviceLayer):
     # ---- what a type defines
 
     cdef int run_steps_forward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
-        """From the states before the first step and the gates that the inputs give to the output."""
+        """Compute the output from the states before the first step and the gates that the inputs give."""
         raise Error(f"layer type {self.type} does not define run_steps_forward")
 
     cdef int run_steps_backward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
-        """From the gradient of the output to that of the gates."""
+        """Compute the gradient of the gates from that of the output."""
         raise Error(f"layer type {self.type} does not define run_steps_backward")
 
     cdef Blob state_of_steps(self, int state, Blob y):

@@ -1,4 +1,4 @@
-"""Silence: consume blobs that no other layer reads, so that they are no outputs of the net (Caffe silence_layer.cpp)."""
+"""Silence: consume blobs that no other layer reads, so that they are not outputs of the net (Caffe silence_layer.cpp)."""
 
 from minicaffe.layer import Layer
 
@@ -12,10 +12,10 @@ class SilenceLayer(Layer):
     backward_reads_bottoms = False
 
     def reshape(self, bottom, top):
-        """Nothing to do: nothing comes out."""
+        """Do nothing: there are no tops."""
 
     def forward_cpu(self, bottom, top):
-        """Nothing to do: nothing comes out."""
+        """Do nothing: there are no tops."""
 
     def backward_cpu(self, top, propagate_down, bottom):
         for blob, wanted in zip(bottom, propagate_down):

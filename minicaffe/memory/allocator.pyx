@@ -173,7 +173,7 @@ cdef class Allocator:
         ------
         OutOfMemoryError
         WrongTypeError
-            If `nbytes` is no int from 0 to below 2^64.
+            If `nbytes` is not an int from 0 to below 2^64.
         """
         return <size_t>provider(self, "alloc").alloc_ptr(checked(nbytes))
 
@@ -314,11 +314,11 @@ cdef out_of_memory(Allocator allocator, size_t nbytes, str limit):
     Its attributes, for programs: `place`, `nbytes`, `live`, `reserved`, `largest_free`, `free` and `total` of the device
     (None where unknown), `limit`, and `holders`: up to ten ``(name, bytes)``, the largest first.
     """
-    held = {}
+    bytes_by_name = {}
     for block in live():
         if block.place == allocator.place:
-            held[block.name] = held.get(block.name, 0) + block.nbytes
-    holders = sorted(held.items(), key=lambda item: (-item[1], item[0]))[:10]
+            bytes_by_name[block.name] = bytes_by_name.get(block.name, 0) + block.nbytes
+    holders = sorted(bytes_by_name.items(), key=lambda item: (-item[1], item[0]))[:10]
     free, total = allocator.memory_info() or (None, None)
     text = [f"{allocator.place}: no memory for {nbytes:,} bytes; live are {allocator.usage.live:,} bytes, the limit is "
             f"{limit}"]

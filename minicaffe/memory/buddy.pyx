@@ -249,13 +249,13 @@ cdef class BuddyAllocator(StreamAllocator):
             except OutOfMemoryError as error:
                 raise out_of_memory(self, nbytes, limit_text(error)) from error
         self.remember(ptr, nbytes)
-        self.held += nbytes
+        self.reserved_bytes += nbytes
         return ptr
 
     cdef int free_large(self, void* ptr) except -1:
         cdef size_t before = self.usage.live
         self.forget(ptr)
-        self.held -= before - self.usage.live
+        self.reserved_bytes -= before - self.usage.live
         return self.upstream.free_ptr(ptr)
 
     cdef int order_of(self, size_t nbytes) noexcept:
@@ -308,7 +308,7 @@ cdef class BuddyAllocator(StreamAllocator):
         self.next_order = min(order + 1, self.max_order)
         self.pools[base] = pool
         self.zones.close(base, self.min_chunk_size << order)
-        self.held += self.min_chunk_size << order
+        self.reserved_bytes += self.min_chunk_size << order
         self.empty_pools += 1
         if _reporter.recording:
             self.report_event("pool taken", base, self.min_chunk_size << order)
@@ -321,7 +321,7 @@ cdef class BuddyAllocator(StreamAllocator):
         free_records(pool)
         self.pools.erase(base)
         self.empty_pools -= 1
-        self.held -= nbytes
+        self.reserved_bytes -= nbytes
         if _reporter.recording:
             self.report_event("pool given back", base, nbytes)
         return self.upstream.free_ptr(<void*>base)

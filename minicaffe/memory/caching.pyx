@@ -126,7 +126,7 @@ cdef class BlockCache(StreamAllocator):
     cdef unordered_map[size_t, Block] blocks    # address -> block, of all states; the address of a Block is constant until erased
     cdef vector[FreeBlocks] cached              # by pool; a vector, as Cython runs no constructors in an array
     cdef bint powers_of_two                     # the sizes of blocks, which are never split
-    cdef size_t peak_held
+    cdef size_t peak_reserved
     cdef size_t hits, upstream_allocations, retries
     cdef str refusal                            # why the last segment could not be allocated
 
@@ -291,16 +291,16 @@ cdef class BlockCache(StreamAllocator):
         """Allocate `nbytes` from `upstream` as one block; NULL if there is no memory."""
         cdef size_t address
         cdef Block* block
-        self.held += nbytes             # first: another thread may get here during the allocation
+        self.reserved_bytes += nbytes             # first: another thread may get here during the allocation
         try:
             address = <size_t>self.alloc_upstream(nbytes, stream)
         except BaseException as error:
-            self.held -= nbytes
+            self.reserved_bytes -= nbytes
             if isinstance(error, OutOfMemoryError):
                 self.refusal = limit_text(error)
                 return NULL
             raise
-        self.peak_held = max(self.peak_held, self.held)
+        self.peak_reserved = max(self.peak_reserved, self.reserved_bytes)
         self.upstream_allocations += 1
         self.zones.close(address, nbytes)
         block = &self.blocks[address]
@@ -320,7 +320,7 @@ cdef class BlockCache(StreamAllocator):
         cdef size_t nbytes = block.nbytes
         self.remove_from_free_list(block)
         self.blocks.erase(address)
-        self.held -= nbytes
+        self.reserved_bytes -= nbytes
         if _reporter.recording:
             self.report_event("segment given back", address, nbytes, "")
         return self.upstream.free_ptr(<void*>address)
@@ -368,7 +368,7 @@ cdef class BlockCache(StreamAllocator):
         cdef size_t waiting = 0
         for late in self.waiting:
             waiting += self.blocks[late.first].nbytes
-        return CachingStats(*Allocator.stats(self), self.peak_held, self.hits, self.upstream_allocations, self.retries, waiting,
+        return CachingStats(*Allocator.stats(self), self.peak_reserved, self.hits, self.upstream_allocations, self.retries, waiting,
                             self.largest_free())
 
     def cache_info(self, stream=None):

@@ -76,19 +76,14 @@ def copy(dst, src, nbytes=None, stream=None):
         elif to.place.on_host:
             side.copy_to_host(to.address, from_.address, nbytes)
         else:
-            _record_computing_stream(to.place, to, from_)
+            order = registry.stream_order(to.place)
+            for block in (to, from_) if order else ():      # they may be allocated for another stream
+                with suppress(ConfigError):     # from an allocator without streams: all its work is in order
+                    block.record_stream(order.current())
             if to.place == from_.place:
                 side.copy_within(to.address, from_.address, nbytes)
             else:
                 side.copy_from_peer(to, from_, nbytes, registry.device_side(from_.place))
-
-
-def _record_computing_stream(place, *blocks):
-    """Record with the allocators that the computing stream of `place` uses `blocks`: they may be allocated for another stream."""
-    order = registry.stream_order(place)
-    for block in blocks if order else ():
-        with suppress(ConfigError):  # from an allocator without streams: all its work is in order
-            block.record_stream(order.current())
 
 
 def _checked_size(target, source, nbytes):

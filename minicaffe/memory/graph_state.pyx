@@ -1,4 +1,4 @@
-"""What a CUDA graph needs of a SyncedMemory: the side on the device that was valid at its recording (net/recorded.py)."""
+"""State of a SyncedMemory that a CUDA graph needs: the side on the device that was valid at its recording (net/recorded.py)."""
 
 from minicaffe.memory.buffer cimport Buffer
 from minicaffe.memory.states cimport HEAD_AT_CPU, HEAD_AT_GPU_PRIVATE, RECYCLED, SYNCED, SYNCED_GPU_PRIVATE, SyncedHead
@@ -32,12 +32,12 @@ cdef bint make_device_only(SyncedMemory memory, tuple state) except -1:
     With a `device_state`, it is the side that was valid then; otherwise the private side if that is valid, or was valid before
     the host accessed the array.
     """
-    cdef size_t own = address_of(memory.private_block_on_device())
+    cdef size_t private_address = address_of(memory.private_block_on_device())
     cdef bint was_private = HEAD_AT_GPU_PRIVATE <= memory.head <= SYNCED_GPU_PRIVATE, private = was_private
     if state is None:
-        private = private or own and memory.head in (HEAD_AT_CPU, SYNCED)
-    elif memory.head != RECYCLED and (state[2] == own or state[1] and not state[2]):     # not exchanged since
-        private = own and state[0] == HEAD_AT_GPU_PRIVATE
+        private = private or private_address and memory.head in (HEAD_AT_CPU, SYNCED)
+    elif memory.head != RECYCLED and (state[2] == private_address or state[1] and not state[2]):     # not exchanged since
+        private = private_address and state[0] == HEAD_AT_GPU_PRIVATE
     if private:
         memory.mutable_private_data_ptr(memory.private_layout)
     elif memory.device is not None or was_private:

@@ -25,7 +25,7 @@ class PinnedPlace:
 
 @dataclass(frozen=True, slots=True)
 class CUDAPlace:
-    """Memory of CUDA device `device`. Raises ConfigError if `device` is negative; WrongTypeError if it is no int."""
+    """Memory of CUDA device `device`. Raises ConfigError if `device` is negative; WrongTypeError if it is not an int."""
 
     device: int = 0
     on_host: ClassVar[bool] = False

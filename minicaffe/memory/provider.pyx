@@ -1,4 +1,4 @@
-"""What a provider of device memory implements besides an allocator (memory/registry.py; `cuda/` is the only provider).
+"""Interface of a provider of device memory, besides its allocator (memory/registry.py; `cuda/` is the only provider).
 
 Addresses are integers, sizes bytes. Streams are numbers here (the driver's handles) and events any objects.
 """

@@ -1,4 +1,4 @@
-"""Which allocator serves which place (PaddlePaddle's ``memory::Alloc``, ``Free`` and ``Used``).
+"""The allocator of each place (PaddlePaddle's ``memory::Alloc``, ``Free`` and ``Used``).
 
 Host memory is registered from the start. The modules that provide pinned and CUDA memory call `register`, so this package
 does not need a driver.
@@ -85,7 +85,7 @@ class Registry:
         """
         check_place(place, "memory.use")
         if isinstance(allocator, str):
-            allocator = self._make(place, allocator)
+            allocator = self._new_allocator(place, allocator)
         if not isinstance(allocator, Allocator | None):
             raise WrongTypeError(f"memory.use needs an Allocator, its name or None, got {shown(allocator)}")
         if allocator is not None and allocator.place != place:
@@ -109,12 +109,12 @@ class Registry:
             If no provider of such memory is registered.
         """
         if name is not None:
-            return self._make(place, name)
+            return self._new_allocator(place, name)
         with self._lock:
             if type(place).__hash__ is None:
                 check_place(place, "memory.allocator_of")
             if place not in self._allocators:
-                self._allocators[place] = self._make(place, self._provider(place).default)
+                self._allocators[place] = self._new_allocator(place, self._provider(place).default)
             return self._allocators[place]
 
     def host_pool(self):
@@ -140,7 +140,7 @@ class Registry:
         with self._lock:
             return list(dict.fromkeys([*self._allocators.values(), *([self._pool] if self._pool is not None else [])]))
 
-    def _make(self, place, name):
+    def _new_allocator(self, place, name):
         with self._lock:
             made = self._provider(place).factory(place)
             return made if name == "plain" else make_allocator(name, made, self.stream_order(place))
@@ -162,12 +162,9 @@ class Registry:
 
     def block_at(self, place, address):
         """Return the Buffer of the block from `alloc` in which `address` lies; None if there is none."""
-        found = self._blocks.get((place, address))
-        if found is None:
-            for (where, start), block in list(self._blocks.items()):
-                if where == place and start <= address < start + block.nbytes:
-                    return block
-        return found
+        inside = (block for (where, start), block in list(self._blocks.items())
+                  if where == place and start <= address < start + block.nbytes)
+        return self._blocks.get((place, address)) or next(inside, None)
 
     def _provider(self, place):
         if type(place) not in self._providers:
@@ -238,7 +235,7 @@ class Registry:
             raise WrongTypeError(f"memory.free needs an address, as memory.alloc gave it, got {shown(address)}")
         if self._blocks.pop((place, address), None) is None:
             raise PointerError(
-                f"memory.free: {address:#x} is no live block of {place}; it was freed before, or memory.alloc never gave it"
+                f"memory.free: {address:#x} is not a live block of {place}; it was freed before, or memory.alloc never gave it"
             )
 
     def empty_cache(self, place=None):

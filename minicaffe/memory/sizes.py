@@ -31,7 +31,7 @@ def parse_size(text):
     units = {unit.lower(): factor for unit, factor in UNITS.items()}
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
     if not found or found[2] not in units:
-        raise ConfigError(f"'{text}' is no size; write a number and one of {', '.join(u for u in UNITS if u)}")
+        raise ConfigError(f"'{text}' is not a size; write a number and one of {', '.join(u for u in UNITS if u)}")
     if float(found[1]) * units[found[2]] >= 1 << 63:
         raise ConfigError(f"'{text}' is too large; a size is less than 2^63 bytes")
     return int(float(found[1]) * units[found[2]]) if "." in found[1] else int(found[1]) * units[found[2]]
@@ -65,7 +65,7 @@ def max_blob_bytes():
     """Return the budget in bytes: the environment's, by default 8 GiB, or all memory of the machine or container if that is
     less.
 
-    Raises ConfigError if the environment's value is no size such as ``4000000`` or ``512MiB``.
+    Raises ConfigError if the environment's value is not a size such as ``4000000`` or ``512MiB``.
     """
     text = os.environ.get(VARIABLE)
     if not text:

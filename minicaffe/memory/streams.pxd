@@ -10,7 +10,7 @@ cdef size_t NO_STREAM
 
 cdef class StreamAllocator(Allocator):
     cdef StreamOrder streams
-    cdef size_t held                                    # bytes of `upstream`, in use or not
+    cdef size_t reserved_bytes                          # bytes of `upstream`, in use or not
     cdef unordered_map[size_t, vector[size_t]] users    # live block -> the streams besides its own that use it
     cdef unordered_map[size_t, size_t] waiting          # freed block -> number of its pending events
     cdef size_t requested_stream          # stream of the current request; NO_STREAM: the current stream

@@ -61,7 +61,7 @@ cdef class StreamAllocator(Allocator):
         raise Error(f"{type(self).__name__} must override free_unused_segments")
 
     cdef size_t reserved(self) noexcept:
-        return self.held
+        return self.reserved_bytes
 
     cdef size_t next_stream(self) except? -2:
         """Return the stream of a request; `alloc_ptr` calls this first if there are `streams`."""

@@ -60,8 +60,8 @@ Span resolve(const char* call, const char* which, const End& end, size_t size) {
   return span;
 }
 
-/// What runs on a stream reaches the memory of the stream's device and of its peers; only cuMemcpyPeerAsync reaches any other.
-void need_access(const char* call, const Stream& stream, const Span& span) {
+/// Work on a stream reaches the memory of the stream's device and of its peers; only cuMemcpyPeerAsync reaches any other.
+void check_access(const char* call, const Stream& stream, const Span& span) {
   const Device* device = stream.context->device;
   if (span.allocation && span.allocation->device != device && !stream.context->peers.count(span.allocation->device->ordinal))
     fail(CUDA_ERROR_INVALID_VALUE, "%s in a stream of device %d: %s, and device %d has no peer access to it", call, device->ordinal,
@@ -99,7 +99,7 @@ void copy_in(const char* call, Context& context, End to, End from, size_t size, 
   if (wait == Wait::Always) forbid_in_capture(call);
   if (!size) return;
   Span target = resolve(call, "destination", to, size), source = resolve(call, "source", from, size);
-  if (!to.owner) need_access(call, *stream, target), need_access(call, *stream, source);
+  if (!to.owner) check_access(call, *stream, target), check_access(call, *stream, source);
   if (target.memory < source.memory + size && source.memory < target.memory + size)
     fail(CUDA_ERROR_INVALID_VALUE, "%s: source and destination overlap: %zu bytes at 0x%llx and at 0x%llx", call, size,
          (unsigned long long)from.address, (unsigned long long)to.address);
@@ -155,7 +155,7 @@ CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr p, unsigned char value, size_t size
   return on_context("cuMemsetD8Async", [&](Context& context) {
     auto stream = stream_of(context, handle);
     if (!size) return;
-    need_access("cuMemsetD8Async", *stream, resolve("cuMemsetD8Async", "destination", device(p), size));
+    check_access("cuMemsetD8Async", *stream, resolve("cuMemsetD8Async", "destination", device(p), size));
     submit(*stream, {"cuMemsetD8Async", &context, [=](Operation& op) {
                        Span to = resolve("cuMemsetD8Async", "destination", device(p), size);
                        memset(to.memory, value, size);

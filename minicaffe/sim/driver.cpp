@@ -195,7 +195,7 @@ CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
     if (!other.retained) fail(CUDA_ERROR_INVALID_CONTEXT, "cuCtxEnablePeerAccess: the peer's context was released");
     if (!state().settings.peers.count({context.device->ordinal, other.device->ordinal}))
       fail(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
-           "cuCtxEnablePeerAccess: device %d and device %d are no peers; MINICAFFE_SIM's peers= says which are",
+           "cuCtxEnablePeerAccess: device %d and device %d are not peers; MINICAFFE_SIM's peers= says which are",
            context.device->ordinal, other.device->ordinal);
     if (!context.peers.insert(other.device->ordinal).second)
       fail(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "cuCtxEnablePeerAccess: device %d has access to device %d already",

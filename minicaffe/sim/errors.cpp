@@ -8,13 +8,13 @@
 namespace mcsim {
 namespace {
 
-struct Named {
+struct NamedCode {
   CUresult code;
   const char* name;
 };
 
 #define E(name) {CUDA_##name, "CUDA_" #name}
-const Named kCodes[] = {
+const NamedCode kCodes[] = {
     E(SUCCESS), E(ERROR_INVALID_VALUE), E(ERROR_OUT_OF_MEMORY), E(ERROR_NOT_INITIALIZED), E(ERROR_DEINITIALIZED),
     E(ERROR_PROFILER_DISABLED), E(ERROR_STUB_LIBRARY), E(ERROR_DEVICE_UNAVAILABLE), E(ERROR_NO_DEVICE), E(ERROR_INVALID_DEVICE),
     E(ERROR_DEVICE_NOT_LICENSED), E(ERROR_INVALID_IMAGE), E(ERROR_INVALID_CONTEXT), E(ERROR_MAP_FAILED), E(ERROR_UNMAP_FAILED),
@@ -35,9 +35,9 @@ const Named kCodes[] = {
     E(ERROR_EXTERNAL_DEVICE), E(ERROR_UNKNOWN)};
 #undef E
 
-/// Null for a number that is no code.
+/// Null for a number that is not a code.
 const char* error_name(CUresult code) {
-  for (const Named& named : kCodes)
+  for (const NamedCode& named : kCodes)
     if (named.code == code) return named.name;
   return nullptr;
 }
@@ -80,7 +80,7 @@ CUresult remember(const Failure& failure) {
 }
 
 bool error_code(const std::string& name, CUresult* code) {
-  for (const Named& named : kCodes)
+  for (const NamedCode& named : kCodes)
     if (name == named.name) return *code = named.code, true;
   return false;
 }

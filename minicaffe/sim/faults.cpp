@@ -63,14 +63,14 @@ void explain(uintptr_t address) {
                    "reached by copies and kernels only\n",
                    (unsigned long long)address);
   if (write(2, line, size_t(n)) < 0) return;
-  // Which allocation it was needs the lock; another thread may be changing the list.
+  // The search for the allocation needs the lock; another thread may be changing the list.
   if (!state().lock.try_lock()) return;
   std::string text = "minicaffe simulated device: that is " + describe(address) + "\n";
   state().lock.unlock();
   if (write(2, text.data(), text.size()) < 0) return;
 }
 
-void pass_on(int signal, siginfo_t* info, void* context) {
+void forward_signal(int signal, siginfo_t* info, void* context) {
   const struct sigaction& next = previous[signal == SIGFPE];
   if (installed_twice && forwarded_faults++) {  // the handlers have called each other in a circle
     struct sigaction fallback = {};
@@ -102,7 +102,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   }
   if (signal == SIGSEGV && !sent && has_address && !state().forked && device_of(address)) explain(address);
   errno = keep;
-  pass_on(signal, info, context);
+  forward_signal(signal, info, context);
 }
 
 /// A stack overflow must be handled on another stack. Python provides one for its main thread only.

@@ -116,7 +116,7 @@ CUresult CUDAAPI cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode)
 
 CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph* out) {
   return on_context("cuStreamEndCapture", [&](Context& context) {
-    need(out, "cuStreamEndCapture", "the pointer for the graph");
+    check_pointer(out, "cuStreamEndCapture", "the pointer for the graph");
     *out = nullptr;
     auto stream = stream_of(context, handle);
     auto c = stream->capture;
@@ -147,7 +147,7 @@ CUresult CUDAAPI cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* sta
 
 CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   return on_driver("cuThreadExchangeStreamCaptureMode", [&] {
-    need(mode, "cuThreadExchangeStreamCaptureMode", "the pointer for the mode");
+    check_pointer(mode, "cuThreadExchangeStreamCaptureMode", "the pointer for the mode");
     std::swap(*mode, this_thread().capture_mode);
   });
 }

@@ -181,7 +181,7 @@ CUresult CUDAAPI cuModuleLoadData(CUmodule* out, const void* data) {
     auto image = static_cast<const mc::HostImage*>(data);
     uintptr_t end = uintptr_t(data) + sizeof *image - 1;
     if (!data || !is_mapped_host(uintptr_t(data)) || !is_mapped_host(end) || memcmp(image->magic, "MCHOST1", 8))
-      fail(CUDA_ERROR_INVALID_IMAGE, "cuModuleLoadData: %p is no module for the simulated device: it must begin with MCHOST1",
+      fail(CUDA_ERROR_INVALID_IMAGE, "cuModuleLoadData: %p is not a module for the simulated device: it must begin with MCHOST1",
            data);
     return state().modules.add<CUmodule>(std::make_shared<Module>(Module{&context, *image}));
   });
@@ -200,7 +200,7 @@ CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
 CUresult CUDAAPI cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
   return on_context("cuModuleGetFunction", out, "the pointer for the function", [&](Context&) {
     auto module = state().modules.find(handle);
-    need(name, "cuModuleGetFunction", "the name");
+    check_pointer(name, "cuModuleGetFunction", "the name");
     const mc::HostImage& image = module->image;
     const mc::HostKernel* end = image.kernels + image.count;
     const mc::HostKernel* kernel = std::find_if(image.kernels, end, [&](auto& k) { return !strcmp(k.name, name); });

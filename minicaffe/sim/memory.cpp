@@ -359,7 +359,7 @@ CUresult CUDAAPI cuMemFreeHost(void* memory) {
 
 CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr p) {
   return on_driver("cuPointerGetAttribute", [&] {
-    need(data, "cuPointerGetAttribute", "data");
+    check_pointer(data, "cuPointerGetAttribute", "data");
     auto a = find_allocation(p);
     auto* pinned = find_pinned(p);
     if (!a && !pinned) fail(CUDA_ERROR_INVALID_VALUE, "cuPointerGetAttribute: 0x%llx is %s", p, describe(p).c_str());

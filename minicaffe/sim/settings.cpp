@@ -31,8 +31,8 @@ constexpr std::pair<const char*, bool Settings::*> kFlags[] = {
   fail(CUDA_ERROR_INVALID_VALUE, "MINICAFFE_SIM: '%s': %s", setting.c_str(), rule);
 }
 
-/// What the groups of an expression hold, from 1 on, where it matches the whole text; nothing where it does not.
-std::vector<std::string> parts(const std::string& text, const char* expression) {
+/// The texts of the groups of an expression, from 1 on, if it matches the whole text; otherwise empty.
+std::vector<std::string> matched_groups(const std::string& text, const char* expression) {
   std::smatch found;
   if (!std::regex_match(text, found, std::regex(expression))) return {};
   return {found.begin(), found.end()};
@@ -40,7 +40,7 @@ std::vector<std::string> parts(const std::string& text, const char* expression) 
 
 /// 4096, 64K, 512MiB, 2GB: all in powers of 1024.
 size_t parse_size(const std::string& setting, const std::string& text) {
-  auto found = parts(text, "([0-9]{1,18})(?:B|([KMGT])(?:i?B)?)?");
+  auto found = matched_groups(text, "([0-9]{1,18})(?:B|([KMGT])(?:i?B)?)?");
   const size_t value = found.empty() ? 0 : std::stoull(found[1]);
   const int shift = found.empty() || found[2].empty() ? 0 : 10 * int(std::string("KMGT").find(found[2]) + 1);
   if (!value || value > (1ull << 36 >> shift))
@@ -50,11 +50,11 @@ size_t parse_size(const std::string& setting, const std::string& text) {
 
 /// CALL:N or CALL:N:CODE
 void parse_failure(const std::string& setting, const std::string& text) {
-  auto found = parts(text, "([^:]*):([^:]*)(?::(.*))?");
+  auto found = matched_groups(text, "([^:]*):([^:]*)(?::(.*))?");
   if (found.empty()) bad_setting(setting, "must be fail=CALL:N or fail=CALL:N:CODE");
   const std::string &call = found[1], &code = found[3];
   if (!is_entry_point(call)) bad_setting(setting, "the simulated driver has no such call");
-  if (parts(found[2], "0*[1-9][0-9]{0,17}").empty()) bad_setting(setting, "N must be a number from 1");
+  if (matched_groups(found[2], "0*[1-9][0-9]{0,17}").empty()) bad_setting(setting, "N must be a number from 1");
   Planned planned = {std::stoull(found[2]),
                      call.find("Alloc") != std::string::npos ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN};
   if (std::count(text.begin(), text.end(), ':') > 1 && (!error_code(code, &planned.code) || planned.code == CUDA_SUCCESS))
@@ -64,7 +64,7 @@ void parse_failure(const std::string& setting, const std::string& text) {
 
 /// A-B, two devices
 bool parse_pair(const std::string& text, std::set<std::pair<int, int>>* pairs) {
-  auto found = parts(text, "([0-7])-(?!\\1)([0-7])");
+  auto found = matched_groups(text, "([0-7])-(?!\\1)([0-7])");
   if (found.empty()) return false;
   const int one = std::stoi(found[1]), other = std::stoi(found[2]);
   pairs->insert({{one, other}, {other, one}});
@@ -75,7 +75,7 @@ void parse(Settings& settings, const std::string& setting) {
   size_t equals = setting.find('=');
   std::string key = setting.substr(0, equals), value = equals == std::string::npos ? "" : setting.substr(equals + 1);
   if (key == "devices") {
-    if (parts(value, "0*[0-8]").empty()) bad_setting(setting, "must be 0 to 8");
+    if (matched_groups(value, "0*[0-8]").empty()) bad_setting(setting, "must be 0 to 8");
     const int count = std::stoi(value);
     if (state().initialized && count != settings.devices) bad_setting(setting, "cannot change after cuInit");
     settings.devices = count;
@@ -92,7 +92,7 @@ void parse(Settings& settings, const std::string& setting) {
         if (size > device->range / 2) bad_setting(setting, "cannot grow so far after cuInit");
     settings.memory = size;
   } else if (key == "capability") {
-    auto found = parts(value, "([0-9]{1,2})[.]([0-9])");
+    auto found = matched_groups(value, "([0-9]{1,2})[.]([0-9])");
     if (found.empty()) bad_setting(setting, "must be a compute capability such as 7.5");
     settings.capability = 10 * std::stoi(found[1]) + std::stoi(found[2]);
   } else if (key == "fail") {
@@ -133,7 +133,7 @@ void configure_from_environment() {
 void apply_planned_failure(const char* call) {
   if (state().planned.empty()) return;
   auto found = state().planned.find(call);
-  if (found == state().planned.end() || --found->second.in) return;
+  if (found == state().planned.end() || --found->second.calls_left) return;
   CUresult code = found->second.code;
   state().planned.erase(found);
   fail(code, "%s: made to fail by MINICAFFE_SIM", call);
@@ -176,7 +176,7 @@ __attribute__((visibility("default"))) CUresult mcsim_configure(const char* text
 __attribute__((visibility("default"))) unsigned long long mcsim_planned(const char* call) {
   std::lock_guard<std::recursive_mutex> hold(state().lock);
   auto found = state().planned.find(call);
-  return found == state().planned.end() ? 0 : found->second.in;
+  return found == state().planned.end() ? 0 : found->second.calls_left;
 }
 
 }  // extern "C"

@@ -44,7 +44,7 @@ std::string formatted(const char* format, ...) __attribute__((format(printf, 1, 
 CUresult remember(const Failure& failure);
 bool error_code(const std::string& name, CUresult* code);
 
-// ---- handles: numbers that are no addresses, never reused, so that use of a destroyed one is detected
+// ---- handles: numbers that are not addresses, never reused, so that use of a destroyed one is detected
 
 enum class Kind : uint64_t { Context = 1, Stream, Event, Module, Function, Graph, Exec };
 
@@ -237,8 +237,6 @@ struct Context {
   std::vector<Op> last_of_destroyed;  // last work of destroyed streams
 };
 
-/// Kernels use the range [base, base + range), which is inaccessible except for the parts that a launch has opened. The same memory
-/// is mapped a second time at `backing`, for copies and checks.
 struct Device {
   int ordinal;
   // Two mappings of `file`, each of `range` bytes. Device addresses are in `base`, whose pages are inaccessible but while a kernel
@@ -291,7 +289,7 @@ struct Fault {
 };
 
 struct Launch;
-/// What a launch did to device memory.
+/// A launch's effects on device memory.
 struct GuardedRun {
   Device* device;
   std::vector<std::shared_ptr<Allocation>> opened;
@@ -317,7 +315,7 @@ struct Settings {
 };
 
 struct Planned {
-  unsigned long long in;  // fails when it reaches 0
+  unsigned long long calls_left;  // fails when it reaches 0
   CUresult code;
 };
 
@@ -362,7 +360,7 @@ Context& enter_context(const char* call);
 Context& context_of(CUcontext handle);
 CUcontext handle_of(const Context& context);
 
-template <class T> void need(T* pointer, const char* call, const char* name) {
+template <class T> void check_pointer(T* pointer, const char* call, const char* name) {
   if (!pointer) fail(CUDA_ERROR_INVALID_VALUE, "%s: %s is null", call, name);
 }
 
@@ -393,13 +391,13 @@ template <class F> CUresult on_context(const char* call, F body) {
 /// The same frames for a call that stores the result of `body` in `out`; `name` is that of `out` in errors.
 template <class T, class F> CUresult on_driver(const char* call, T* out, const char* name, F body) {
   return on_driver(call, [&] {
-    need(out, call, name);
+    check_pointer(out, call, name);
     *out = body();
   });
 }
 template <class T, class F> CUresult on_context(const char* call, T* out, const char* name, F body) {
   return on_context(call, [&](Context& context) {
-    need(out, call, name);
+    check_pointer(out, call, name);
     *out = body(context);
   });
 }

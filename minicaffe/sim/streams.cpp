@@ -227,7 +227,7 @@ extern "C" {
 /// Create a stream; its name in error messages is "stream #" and the number of its handle.
 CUresult CUDAAPI cuStreamCreate(CUstream* out, unsigned flags) {
   return on_context("cuStreamCreate", [&](Context& context) {
-    need(out, "cuStreamCreate", "the pointer for the stream");
+    check_pointer(out, "cuStreamCreate", "the pointer for the stream");
     if (flags & ~unsigned(CU_STREAM_NON_BLOCKING)) fail(CUDA_ERROR_INVALID_VALUE, "cuStreamCreate: unknown flags 0x%x", flags);
     auto stream = new_stream(context, "");
     stream->blocking = !(flags & CU_STREAM_NON_BLOCKING);
@@ -277,7 +277,7 @@ CUresult CUDAAPI cuStreamGetCtx(CUstream handle, CUcontext* out) {
 
 CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
   return on_context("cuLaunchHostFunc", [&](Context& context) {
-    need(function, "cuLaunchHostFunc", "the function");
+    check_pointer(function, "cuLaunchHostFunc", "the function");
     auto stream = stream_of(context, handle);
     submit(*stream, {"host function", stream->context, [=](Operation&) {
                        // Without our lock: the function may wait for another lock (the GIL) whose holder waits for ours.

@@ -210,6 +210,6 @@ class Foreign:
 flat = np.zeros(32, np.float32)
 memory.copy(flat, Foreign(blob.gpu_data.address, stream=cuda.current().compute_stream))
 assert (flat[:16] == np.arange(16)).all()
-refused(errors.PointerError, lambda: memory.copy(flat, Foreign(0x1234)), "no memory of a GPU")
+refused(errors.PointerError, lambda: memory.copy(flat, Foreign(0x1234)), "not memory of a GPU")
 refused(errors.PointerError, lambda: memory.copy(flat, (CUDAPlace(0), blob.gpu_data.address)), "lies in no live block")
 """, "sim")

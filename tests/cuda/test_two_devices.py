@@ -159,7 +159,7 @@ settled = SyncedMemory(4000, "settled")
 settled.gpu_data()
 refused(errors.WrongDeviceError, lambda: settled.set_gpu_data(block.address, block), "settled", "memory of GPU 0", "is on GPU 1")
 host = np.zeros(1000, np.float32)
-refused(errors.PointerError, lambda: SyncedMemory(4000).set_gpu_data(host.ctypes.data, host), "no memory of a GPU")
+refused(errors.PointerError, lambda: SyncedMemory(4000).set_gpu_data(host.ctypes.data, host), "not memory of a GPU")
 minicaffe.set_device(0)
 mine = SyncedMemory(4000)
 mine.set_gpu_data(block.address, block)
@@ -234,7 +234,7 @@ cuda.enable_peer_access(1, 0)           # twice does no harm
 there.scale_data(2)
 assert matrix() == [[1, -1, -1], [1, 1, -1], [-1, -1, 1]]
 refused(errors.DeviceError, lambda: cuda.enable_peer_access(2, 0), "GPU 2 cannot use the memory of GPU 0", "no peers")
-refused(errors.DeviceError, lambda: cuda.enable_peer_access(1, 1), "no peer of itself")
+refused(errors.DeviceError, lambda: cuda.enable_peer_access(1, 1), "not a peer of itself")
 refused(errors.DeviceError, lambda: cuda.enable_peer_access(1, 3), "no device 3")
 refused(errors.DeviceError, lambda: cuda.disable_peer_access(0, 1), "cuCtxDisablePeerAccess")
 assert matrix() == [[1, -1, -1], [1, 1, -1], [0, -1, 1]]

@@ -246,7 +246,7 @@ def test_a_layer_is_looked_up_without_running_the_module(monkeypatch):
         with pytest.raises(ConfigError, match=r"python_param"):
             layer_net(python("submodule", module=name), [X])
     assert not asked
-    with pytest.raises(ConfigError, match="'f2py' is no class of module 'numpy' derived from minicaffe.Layer; it has none"):
+    with pytest.raises(ConfigError, match="'f2py' is not a class of module 'numpy' derived from minicaffe.Layer; it has none"):
         layer_net(python("f2py", module="numpy"), [X])
 
 
@@ -254,7 +254,7 @@ def test_a_layer_is_looked_up_without_running_the_module(monkeypatch):
 def test_a_module_that_is_none(monkeypatch, name):
     monkeypatch.setitem(sys.modules, "in_the_way", None)  # what Python keeps for an import that shall fail
     monkeypatch.setitem(sys.modules, "script", types.ModuleType("script"))  # without a spec, as __main__ is
-    with pytest.raises(ConfigError, match=f"no module '{name}' on Python's path|'X' is no class of module"):
+    with pytest.raises(ConfigError, match=f"no module '{name}' on Python's path|'X' is not a class of module"):
         layer_net(python("X", module=name), [X])
 
 

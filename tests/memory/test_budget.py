@@ -55,7 +55,7 @@ def test_the_memory_of_a_container_counts_where_it_is_less(monkeypatch, text):
 
 def test_wrong_size_names_the_variable(budget):
     budget("much")
-    with pytest.raises(ConfigError, match="MINICAFFE_MAX_BLOB_BYTES: 'much' is no size"):
+    with pytest.raises(ConfigError, match="MINICAFFE_MAX_BLOB_BYTES: 'much' is not a size"):
         max_blob_bytes()
 
 

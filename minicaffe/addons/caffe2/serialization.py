@@ -1,4 +1,4 @@
-"""What slots hold, as bytes and back: the messages SlotProto and WorkspaceProto (Caffe2 ``core/blob_serialization.h``).
+"""Objects of slots, as bytes and back: the messages SlotProto and WorkspaceProto (Caffe2 ``core/blob_serialization.h``).
 
 None, bool, int of any size, float, str, bytes, lists and tuples of them, NumPy's arrays and scalars of numbers, blobs, and types
 that were registered come back exactly as they were: type, byte order, every bit of a NaN. Other types are refused by name. Arrays
@@ -11,6 +11,7 @@ of parts are bounded, and nothing of theirs is imported or run: an object of a r
 import math
 import struct
 from collections import namedtuple
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -72,7 +73,7 @@ def register_serializer(kind, to, from_, name=None):
     Raises
     ------
     ConfigError, WrongTypeError
-        If `kind` is no type, `name` no str that UTF-8 can hold, or the type is stored by minicaffe itself.
+        If `kind` is not a type, `name` not a str that UTF-8 can hold, or the type is stored by minicaffe itself.
     """
     if not isinstance(kind, type):
         raise WrongTypeError(f"register_serializer takes a type, got {shown(kind)}")
@@ -145,14 +146,21 @@ def _encoded(name, what):
         raise WrongTypeError(f"the name of {what} must be a str that UTF-8 can hold, got {shown(name)}") from None
 
 
+@contextmanager
+def _inside(place):
+    """Put the name of a slot, or the index of an item, before the field of an error."""
+    try:
+        yield
+    except Error as error:
+        error.field = f"{place}{error.field or ''}" or None
+        raise
+
+
 def _slot_parts(value, name, count):
     encoded = _encoded(name, "a slot that is stored")
-    try:
+    with _inside(name):
         count.add(2)
         return [*length_delimited(NAME, [encoded]), *_object_parts(value, count, 0)]
-    except Error as error:
-        error.field = f"{name}{error.field or ''}" or None
-        raise
 
 
 def _object_parts(value, count, depth):
@@ -166,12 +174,9 @@ def _object_parts(value, count, depth):
     if kind in LISTS:
         parts = length_delimited(TYPE, [kind.__name__.encode()])
         for i, item in enumerate(value):
-            try:
+            with _inside(f"[{i}]"):
                 count.add(1)
                 parts += length_delimited(ITEM, _object_parts(item, count, depth + 1))
-            except Error as error:
-                error.field = f"[{i}]{error.field or ''}"
-                raise
         return parts
     if kind is Blob:
         return [*length_delimited(TYPE, [b"Blob"]), *_blob_parts(value, count)]
@@ -238,7 +243,7 @@ def read_file(path, names=None):
         fields = [field[:3] for field in walk(memoryview(data))]
         if fields[:1] != [(WORKSPACE_VERSION, VARINT, VERSION)] or any(
                 field[:2] != (SLOT, LENGTH_DELIMITED) for field in fields[1:]):
-            raise DataError(f"is no workspace of version {VERSION}, which Workspace.save writes; was another file given instead?")
+            raise DataError(f"is not a workspace of version {VERSION}, which Workspace.save writes; was another file given?")
         count, values = _PartCounter(), {}
         for *_, content in fields[1:]:
             name, value = _read_slot(content, count, names)
@@ -256,17 +261,14 @@ def read_file(path, names=None):
 
 
 def _read_slot(data, count, names=None):
-    """Return name and object; where there are `names` and this is none of them, None in place of the object."""
+    """Return name and object; where there are `names` and this is not one of them, None in place of the object."""
     fields = _fields(data, (NAME, TYPE, CONTENT, ITEM, ARRAY), count)
     try:
         name = _last(fields, NAME).decode()
     except UnicodeDecodeError:
         raise DataError("holds a name that is not UTF-8; the bytes are damaged") from None
-    try:
+    with _inside(name):
         return name, _read_object(fields, count, 0, name) if names is None or name in names else None
-    except Error as error:
-        error.field = f"{name}{error.field or ''}" or None
-        raise
 
 
 def _fields(data, known, count):
@@ -297,14 +299,11 @@ def _read_object(fields, count, depth, name=""):
         try:
             return PLAIN[BUILT_IN[kind]][1](content)
         except (ValueError, struct.error) as cause:
-            raise DataError(f"is no {kind}: {cause}; the bytes are damaged") from None
+            raise DataError(f"is not a {kind}: {cause}; the bytes are damaged") from None
     items = []
     for i, content in enumerate(fields[ITEM]):
-        try:
+        with _inside(f"[{i}]"):
             items.append(_read_object(_fields(content, (TYPE, CONTENT, ITEM, ARRAY), count), count, depth + 1))
-        except Error as error:
-            error.field = f"[{i}]{error.field or ''}"
-            raise
     if kind in BUILT_IN:
         return BUILT_IN[kind](items)
     arrays = [_fields(content, (DTYPE, SHAPE, DATA), count) for content in fields[ARRAY][:3]]

@@ -46,7 +46,7 @@ class Slot:
         return ("empty" if self.type is None else self.type.__name__) + (", external" if self.is_external else "")
 
     def is_type(self, kind):
-        """Return whether the object held is a `kind`, and of no type derived from it: True is no int here."""
+        """Return whether the object held is a `kind`, and not of a type derived from it: True is not an int here."""
         check_type(kind, type, "kind", "a type such as int or Blob")
         return self.type is kind
 
@@ -56,7 +56,7 @@ class Slot:
         Raises
         ------
         WrongTypeError
-            If the slot is empty or the object is no instance of `kind`.
+            If the slot is empty or the object is not an instance of `kind`.
         """
         check_type(kind, type, "kind", "a type such as int or Blob")
         if self._value is None or not isinstance(self._value, kind):
@@ -66,7 +66,7 @@ class Slot:
         return self._value
 
     def get_mutable(self, kind):
-        """Give the object held; if it is no instance of `kind`, replace it by ``kind()`` first."""
+        """Give the object held; if it is not an instance of `kind`, replace it by ``kind()`` first."""
         return self.get_mutable_new(kind)[0]
 
     def get_mutable_new(self, kind):
@@ -79,7 +79,7 @@ class Slot:
         Raises
         ------
         WrongTypeError
-            If `kind` is no type, or takes arguments; the slot keeps what it holds.
+            If `kind` is not a type, or takes arguments; the slot keeps what it holds.
         """
         check_type(kind, type, "kind", "a type such as int or Blob")
         if self._value is not None and isinstance(self._value, kind):

@@ -29,7 +29,7 @@ __all__ = ["Tensor"]
 
 
 class Storage:
-    """What the tensors that share data have in common: `memory`, and whether its owner is outside."""
+    """The memory that tensors share, and whether its owner is outside."""
 
     def __init__(self, memory, external=False):
         self.memory, self.external = memory, external
@@ -223,9 +223,9 @@ class Tensor:
     def swap(self, other):
         """Exchange shape, type and memory with another tensor; the names stay."""
         check_type(other, Tensor, "other", "a Tensor")
-        mine, theirs = (self._shape, self._type, self._storage), (other._shape, other._type, other._storage)
-        self._set_state(*theirs)
-        other._set_state(*mine)
+        own_state, other_state = (self._shape, self._type, self._storage), (other._shape, other._type, other._storage)
+        self._set_state(*other_state)
+        other._set_state(*own_state)
 
     # ---- the elements
 
@@ -312,7 +312,7 @@ class Tensor:
         Raises
         ------
         ShapeError, WrongTypeError, ConfigError
-            If it is none of that.
+            If `source` does not meet this.
         WrongDeviceError
             If it is memory of another GPU.
         """
@@ -435,14 +435,14 @@ class Tensor:
 def element_type(dtype):
     """Return the numpy.dtype of elements that `dtype` means.
 
-    Raises WrongTypeError if it is no type, is of another byte order or without bytes, or has axes or objects inside.
+    Raises WrongTypeError if it is not a type, is of another byte order or without bytes, or has axes or objects inside.
     """
     try:
         found = None if dtype is None else np.dtype(dtype)
     except (TypeError, ValueError):
         found = None
     if found is None:
-        raise WrongTypeError(f"{dtype!r} is no type of elements; give what numpy.dtype takes")
+        raise WrongTypeError(f"{dtype!r} is not a type of elements; give what numpy.dtype takes")
     if found.hasobject or found.subdtype or not found.itemsize or not found.isnative:
         raise WrongTypeError(f"{found} cannot be a type of elements: they have some bytes, in the machine's order, and no axes or "
                              "objects inside; convert the array (astype), or put the object itself into a slot")

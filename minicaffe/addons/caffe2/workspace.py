@@ -116,7 +116,7 @@ class Workspace(workspace.Workspace):
         Raises
         ------
         MissingNameError
-            If `old` is no own slot: a parent's is renamed there, a forwarding is removed and made again.
+            If `old` is not an own slot: a parent's is renamed there, a forwarding is removed and made again.
         ConfigError
             If `new` is known already, here or in a parent, whose slot it would hide.
         """

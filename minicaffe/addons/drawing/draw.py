@@ -34,7 +34,7 @@ def draw_net(caffe_net, rankdir, ext="png", phase=None, display_lrm=False):
     Raises
     ------
     ConfigError
-        If the format or `rankdir` is none of these.
+        If the format or `rankdir` is not one of these.
     DependencyError
         If resvg-py is not installed.
     """
@@ -56,7 +56,7 @@ def draw_net_to_file(caffe_net, filename, rankdir="LR", phase=None, display_lrm=
 
 
 def check_format(ext, file=None):
-    """Return the format of a picture; ConfigError if it is none of `FORMATS`."""
+    """Return the format of a picture; ConfigError if it is not one of `FORMATS`."""
     if ext not in FORMATS:
         given = f".{ext}" if ext else "no extension"
         raise ConfigError(f"a net is drawn as .svg or .png, got {given}; rsvg-convert and Inkscape make .pdf and other formats "

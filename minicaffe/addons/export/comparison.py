@@ -20,7 +20,7 @@ INTEGERS = {        # type -> the bottom whose values are integers from 0 on, an
 
 
 class Difference(NamedTuple):
-    """How far the values of a blob are from those of the model.
+    """Difference of the values of a blob from those of the model.
 
     Attributes
     ----------

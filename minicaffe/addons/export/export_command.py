@@ -83,4 +83,4 @@ def read_arrays(path):
     except OSError as error:
         raise FileError(f"cannot be read: {error.strerror or error}", file=path) from error
     except (ValueError, TypeError, EOFError) as error:
-        raise DataError(f"is no .npz file of numbers: {error}", file=path) from error
+        raise DataError(f"is not an .npz file of numbers: {error}", file=path) from error

@@ -46,7 +46,7 @@ def value_names(nodes):
 
 
 class Preprocessing(NamedTuple):
-    """How an input is preprocessed: ``(x[:, order] - mean) * scale``.
+    """Preprocessing of an input: ``(x[:, order] - mean) * scale``.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def check_net(net, known, target, register):
     outputs = [blob for blob in net.output_blobs if blob not in net.input_blobs]
     for blob in net.output_blobs:
         if blob in net.input_blobs:
-            log.warning("no layer reads the last value of input '%s', which is no output of %s", blob.name, target)
+            log.warning("no layer reads the last value of input '%s', which is not an output of %s", blob.name, target)
     if not outputs:
         raise ConfigError("the net has no output: its layers have no top that is left for one", file=net.file)
     return outputs

@@ -23,7 +23,7 @@ AFFINE = ("BatchNorm", "Scale", "Bias")
 
 
 class Folded(NamedTuple):
-    """What `fold` returns.
+    """Result of `fold`.
 
     Attributes
     ----------

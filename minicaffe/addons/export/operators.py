@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Writer:
-    """What the functions of layer types write to.
+    """Base of the models that the functions of layer types write.
 
     Attributes
     ----------

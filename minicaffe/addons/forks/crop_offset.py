@@ -64,14 +64,14 @@ def _ancestors(layers, producers, index, name, axis):
         earlier = bisect_left(made, index)
         index = made[earlier - 1] if earlier else None
         yield (index, name), scale, shift
-        step = _step(layers[index], axis) if index is not None and layers[index].bottom else None
+        step = _layer_map(layers[index], axis) if index is not None and layers[index].bottom else None
         if step is None:
             return
         scale, shift = scale * step[0], scale * step[1] + shift
         name = layers[index].bottom[0]
 
 
-def _step(layer, axis):
+def _layer_map(layer, axis):
     """Return the scale and shift of a layer's coordinates, None where it has no such map."""
     if layer.type in PASS_THROUGH_LAYERS:
         return Fraction(1), Fraction(0)

@@ -1,4 +1,4 @@
-"""What forks of Caffe write that the core does not read: the functions of minicaffe.proto.unknown for them."""
+"""Fields and values of forks of Caffe that the core does not read: the functions of minicaffe.proto.unknown for them."""
 
 import logging
 
@@ -57,7 +57,7 @@ def _write_round_modes(state):
 
 
 def _ceil_mode(layer):
-    """Return the ``ceil_mode`` of a Pooling layer as a bool; None if it is not given or is none."""
+    """Return the ``ceil_mode`` of a Pooling layer as a bool; None if it is not given or not a bool."""
     if layer.type != "Pooling" or "ceil_mode" not in layer.fork_fields:
         return None
     for param in parse_fields(layer.fork_fields).all("pooling_param"):

@@ -48,18 +48,18 @@ def mean_loss(bottom, coeff):
 L1_LOSS = difference("x", "m", "a") + reduced("ASUM", 1, "a", "b") + mean_loss("b", 1)
 
 
-def _triplet_loss(layer, own):
+def _triplet_loss(layer, given):
     """The squared distances from the positive and from the negative, and the hinge of their difference."""
     return (difference("x", "m", "a") + reduced("SUMSQ", 1, "a", "b") + difference("x", "n", "c") + reduced("SUMSQ", 1, "c", "d")
             + difference("b", "d", "e")
-            + f'layer {{ type: "Power" bottom: "e" top: "e" power_param {{ shift: {own.get("margin", 1.0)} }} }}'
+            + f'layer {{ type: "Power" bottom: "e" top: "e" power_param {{ shift: {given.get("margin", 1.0)} }} }}'
             + 'layer { type: "ReLU" bottom: "e" top: "e" }' + mean_loss("e", 0.5))
 
 
-def _spatial_dropout(layer, own):
+def _spatial_dropout(layer, given):
     """Dropout of ones, one for each plane, which are multiplied with the planes."""
-    ratio = own.get("dropout_ratio", layer.dropout_param.dropout_ratio)
-    if "dropout_ratio" in own and not ratio < 1:
+    ratio = given.get("dropout_ratio", layer.dropout_param.dropout_ratio)
+    if "dropout_ratio" in given and not ratio < 1:
         raise ConfigError(f"must be at least 0 and less than 1, got {ratio:g}", field="spatial_dropout_param.dropout_ratio")
     return (reduced("SUM", 2, "x", "a")
             + 'layer { type: "Power" bottom: "a" top: "b" power_param { scale: 0 shift: 1 } propagate_down: false }'
@@ -67,35 +67,35 @@ def _spatial_dropout(layer, own):
             + 'layer { type: "Scale" bottom: "x" bottom: "b" top: "y" scale_param { axis: 0 } }')
 
 
-def _batch_norm(layer, own):
+def _batch_norm(layer, given):
     """As in NVCaffe the phase alone chooses the statistics, eps is at least 1e-5, and the file sets no learning rate."""
-    if own == {"scale_bias": False}:
+    if given == {"scale_bias": False}:
         return 'layer { type: "BatchNorm" bottom: "x" top: "y" }'
     del layer.param[3:]
     for spec in layer.param:
         spec.lr_mult = spec.decay_mult = 0
     layer.batch_norm_param.ClearField("use_global_stats")
     layer.batch_norm_param.eps = max(layer.batch_norm_param.eps, 1e-5)
-    fillers = " ".join(f"{name} {{ {parse_filler(own[theirs], f'batch_norm_param.{theirs}')} }}"
-                       for theirs, name in (("scale_filler", "filler"), ("bias_filler", "bias_filler")) if theirs in own)
+    fillers = " ".join(f"{name} {{ {parse_filler(given[theirs], f'batch_norm_param.{theirs}')} }}"
+                       for theirs, name in (("scale_filler", "filler"), ("bias_filler", "bias_filler")) if theirs in given)
     return ('layer { type: "BatchNorm" bottom: "x" top: "y" }'
             f'layer {{ type: "Scale" bottom: "y" top: "y" scale_param {{ bias_term: true {fillers} }} }}')
 
 
-def _dilated(layer, own):
+def _dilated(layer, given):
     """DeepLab's first version calls dilation hole."""
-    sizes = " ".join(f"dilation: {own.get(f'hole_{axis}', own.get('hole', 1))}" for axis in "hw")
+    sizes = " ".join(f"dilation: {given.get(f'hole_{axis}', given.get('hole', 1))}" for axis in "hw")
     layer.convolution_param.ClearField("dilation")
     return f'layer {{ type: "Convolution" bottom: "x" top: "y" convolution_param {{ {sizes} }} }}'
 
 
-def _flip(layer, own):
-    axes = [2] * own.get("flip_height", False) + [3] * own.get("flip_width", True)
+def _flip(layer, given):
+    axes = [2] * given.get("flip_height", False) + [3] * given.get("flip_width", True)
     return renamed("Reverse", "reverse_param", "axis", axes) if axes else 'layer { type: "Power" bottom: "x" top: "y" }'
 
 
-def _relu(layer, own):
-    slope, bound = layer.relu_param.negative_slope, min(6 if own.get("relu6") else 2**31, own.get("maximum") or 2**31)
+def _relu(layer, given):
+    slope, bound = layer.relu_param.negative_slope, min(6 if given.get("relu6") else 2**31, given.get("maximum") or 2**31)
     if bound == 2**31:
         return 'layer { type: "ReLU" bottom: "x" top: "y" }'
     if bound != 6 and (slope or not bound >= 0):
@@ -104,8 +104,8 @@ def _relu(layer, own):
     return f'layer {{ type: "ReLU{kind}" bottom: "x" top: "y" relu{kind.lower()}_param {{ {fields} }} }}'
 
 
-def _transpose(layer, own):
-    dims = own.get("dim", [])
+def _transpose(layer, given):
+    dims = given.get("dim", [])
     if not dims or sorted(dims) != list(range(len(dims))):
         raise ConfigError(f"must name each axis of the bottom once, got {dims}", field="transpose_param.dim")
     # Permute takes fewer axes than the bottom has; this Reshape copies each size, and raises unless there are as many.
@@ -113,12 +113,12 @@ def _transpose(layer, own):
     return same + f'layer {{ type: "Permute" bottom: "a" top: "y" permute_param {{ order: {dims} }} }}'
 
 
-def _unpooling(layer, own):
+def _unpooling(layer, given):
     """The mask gives each pixel, so that kernel and stride, which DeconvNet's files have, are not needed."""
-    size = [own.get(f"output_{axis}", own.get(f"unpool_{axis}", own.get("unpool_size"))) for axis in "hw"]
-    if own.get("unpool", "MAX") != "MAX" or None in size and "scale" not in own:
+    size = [given.get(f"output_{axis}", given.get(f"unpool_{axis}", given.get("unpool_size"))) for axis in "hw"]
+    if given.get("unpool", "MAX") != "MAX" or None in size and "scale" not in given:
         raise ConfigError("needs unpool: MAX, and unpool_size, output_h and output_w, or scale", field="unpooling_param")
-    fields = f"scale: {own['scale']}" if None in size else f"upsample_h: {size[0]} upsample_w: {size[1]}"
+    fields = f"scale: {given['scale']}" if None in size else f"upsample_h: {size[0]} upsample_w: {size[1]}"
     return f'layer {{ type: "Upsample" bottom: "x" bottom: "m" top: "y" upsample_param {{ {fields} }} }}'
 
 
@@ -130,8 +130,8 @@ def renamed(kind, message, field, value):
 # Type: the message of the fork, its fields that are rewritten, and the formula or what returns it from those that are given.
 FORMS = {
     "Axpy": ("", (), AXPY),
-    "BReLU": ("brelu_param", (Field("minval", float), Field("maxval", float)), lambda layer, own: (
-        f'layer {{ type: "Clip" bottom: "x" top: "y" clip_param {{ min: {own["minval"]} max: {own["maxval"]} }} }}')),
+    "BReLU": ("brelu_param", (Field("minval", float), Field("maxval", float)), lambda layer, given: (
+        f'layer {{ type: "Clip" bottom: "x" top: "y" clip_param {{ min: {given["minval"]} max: {given["maxval"]} }} }}')),
     "BatchNorm": ("batch_norm_param", (Field("scale_bias", False), Field("scale_filler", Fields()), Field("bias_filler", Fields())),
                   _batch_norm),
     "Convolution": ("convolution_param", [Field(f"hole{axis}", 1, "", 1) for axis in ("", "_h", "_w")], _dilated),
@@ -142,12 +142,12 @@ FORMS = {
     "Pooling": ("pooling_param", (Field("pool", ""),), AVE_EXC_PAD),
     "ReLU": ("relu_param", (Field("relu6", False), Field("maximum", 0.0)), _relu),
     "ReverseAxis": ("reverse_axis_param", (Field("axis", 0, "", 0),),
-                    lambda layer, own: renamed("Reverse", "reverse_param", "axis", own.get("axis", 0))),
+                    lambda layer, given: renamed("Reverse", "reverse_param", "axis", given.get("axis", 0))),
     "SpatialDropout": ("spatial_dropout_param", (Field("dropout_ratio", 0.5, "", 0),), _spatial_dropout),
     "Transpose": ("transpose_param", (Field("dim", [int]),), _transpose),
     "TripletLoss": ("triplet_loss_param", (Field("margin", 1.0, "", 0),), _triplet_loss),
     "UpsampleDarknet": ("upsample_darknet_param", (Field("stride", 1, "", 1),),
-                        lambda layer, own: renamed("Upsample", "upsample_param", "scale", own.get("stride", 1))),
+                        lambda layer, given: renamed("Upsample", "upsample_param", "scale", given.get("stride", 1))),
     "Unpooling": ("unpooling_param", (Field("unpool", ""), *(Field(name, 1, "", 1) for name in (
         *("unpool_size", "unpool_h", "unpool_w", "output_h", "output_w", "scale"),
         *("kernel_size", "kernel_h", "kernel_w", "stride", "stride_h", "stride_w"))), Field("pad", 0)), _unpooling),
@@ -160,8 +160,8 @@ KEPT = "include", "exclude", "phase"    # in each layer of the formula; the firs
 
 def own_fields(layer):
     """Return the fields of the fork's message of a type in FORMS."""
-    own = parse_fields(layer.fork_fields).get(FORMS[layer.type][0]) if layer.fork_fields else None
-    return own if isinstance(own, Fields) else Fields()
+    message_fields = parse_fields(layer.fork_fields).get(FORMS[layer.type][0]) if layer.fork_fields else None
+    return message_fields if isinstance(message_fields, Fields) else Fields()
 
 
 def is_form(layer):
@@ -170,9 +170,9 @@ def is_form(layer):
         return RENAMED[layer.type][0] in parse_fields(layer.fork_fields)
     if layer.type not in FORMS or not layer.bottom or not layer.top and layer.type not in LOSSES:
         return False
-    own = own_fields(layer)
-    return layer.type not in OF_CAFFE or (own.all("pool") == ["AVE_EXC_PAD"] if layer.type == "Pooling" else
-                                          any(field.name in own for field in FORMS[layer.type][1]))
+    message_fields = own_fields(layer)
+    return layer.type not in OF_CAFFE or (message_fields.all("pool") == ["AVE_EXC_PAD"] if layer.type == "Pooling" else
+                                          any(field.name in message_fields for field in FORMS[layer.type][1]))
 
 
 def rewrite(layers, index, taken):
@@ -186,8 +186,8 @@ def rewrite(layers, index, taken):
         layer.type = RENAMED[layer.type][1]
         return 1
     message, known, formula = FORMS[layer.type]
-    fields, own = parse_fields(layer.fork_fields), own_fields(layer)
-    values, given = checked_message(fields, message, known, ignored=own)
+    fields, message_fields = parse_fields(layer.fork_fields), own_fields(layer)
+    values, given = checked_message(fields, message, known, ignored=message_fields)
     text = formula if isinstance(formula, str) else formula(layer, {name: values[name] for name in values if name in given})
     parts = parse_text(text, caffe_pb2.NetParameter, keep_layer_fields=True)[0].layer
     bottoms = 1 + ('"m"' in text) + ('"n"' in text)
@@ -196,12 +196,12 @@ def rewrite(layers, index, taken):
     if len(layer.propagate_down) not in (0, bottoms):
         raise ConfigError(f"give none or one for each of the {bottoms} bottoms, got {len(layer.propagate_down)}",
                           field="propagate_down")
-    left = [name for name in own if name not in values]
+    left = [name for name in message_fields if name not in values]
     if left and parts[0].type != layer.type:
         raise ConfigError(f"is not supported here; known are {', '.join(values) or 'none'}", field=f"{message}.{left[0]}")
     pop_field(fields, message)
     for name in left:
-        fields.inside(f"{message}.{name}").extend(name, own.all(name))
+        fields.inside(f"{message}.{name}").extend(name, message_fields.all(name))
     blobs = dict(zip("xmn", layer.bottom)) | dict(zip("y", layer.top))
     between = text.count('bottom: "x"') > 1 and blobs["x"] == blobs.get("y") and _out_of_place(layers, index, blobs, taken)
     needs = dict(zip("xmn", layer.propagate_down))
@@ -215,7 +215,7 @@ def rewrite(layers, index, taken):
         made.MergeFrom(part)
         if layer.loss_weight and i == len(parts) - 1:
             made.loss_weight[:] = layer.loss_weight     # not the formula's
-        made.name = _free(f"{layer.name}_{i}", set(taken)) if i else layer.name
+        made.name = _unused_name(f"{layer.name}_{i}", set(taken)) if i else layer.name
         made.ClearField("fork_fields")      # one that is set and empty is written to files
         if own_lines := [*part.fork_fields.splitlines(), *(lines_of(fields) if i == 0 else ())]:
             made.fork_fields = "\n".join(own_lines)
@@ -223,10 +223,10 @@ def rewrite(layers, index, taken):
             made.propagate_down[:] = [needs[name] for name in part.bottom]
             needs[part.top[0]] = any(made.propagate_down)
         for names in (made.bottom, made.top):
-            names[:] = [blobs.get(name) or blobs.setdefault(name, _free(f"{layer.name}_{name}", taken)) for name in names]
+            names[:] = [blobs.get(name) or blobs.setdefault(name, _unused_name(f"{layer.name}_{name}", taken)) for name in names]
         part.CopyFrom(made)
     if between:
-        between.name = _free(f"{layer.name}_{len(parts)}", set(taken))
+        between.name = _unused_name(f"{layer.name}_{len(parts)}", set(taken))
         parts.append(between)
     del layers[index]
     for i, part in enumerate(parts):
@@ -234,7 +234,7 @@ def rewrite(layers, index, taken):
     return len(parts)
 
 
-def _free(name, taken):
+def _unused_name(name, taken):
     """Return a name, with underscores behind it until it is not taken, and add it to the set."""
     while name in taken:
         name += "_"
@@ -252,7 +252,7 @@ def _out_of_place(layers, index, blobs, taken):
     makers = [before for before in layers[:index] if old in before.top and old not in before.bottom]
     is_input = not makers or any(before.type == "Input" for before in makers)
     x_or_y, others = ("y", layers[index + 1:]) if is_input else ("x", layers[:index])
-    blobs[x_or_y] = _free(f"{layer.name}_{x_or_y}", taken)
+    blobs[x_or_y] = _unused_name(f"{layer.name}_{x_or_y}", taken)
     for names in (names for other in others for names in (other.bottom, other.top)):
         names[:] = [blobs[x_or_y] if name == old else name for name in names]
     rules = [(list(one.include), list(one.exclude)) for one in (layer, *makers)]

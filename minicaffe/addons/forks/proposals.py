@@ -178,7 +178,7 @@ class DecodeBBoxLayer(BoxesLayer):
     (dx, dy) times its sides and multiply its sides, which count both edges, by (exp dw, exp dh). In phase TEST all ROIs are kept.
     Phase TRAIN removes those whose overlap with their object is `gt_iou_thr` or more, and boxes with x2 < x1 or y2 < y1.
 
-    Different from its forks: if phase TRAIN removes all, the top has no rows; it is no error.
+    Different from its forks: if phase TRAIN removes all, the top has no rows; it is not an error.
 
     Parameters
     ----------
@@ -311,9 +311,10 @@ class BoxOutputLayer(BoxesLayer):
         rows = np.concatenate([self._rows(blob.cpu_data, i) for i, blob in enumerate(bottom)])
         found, max_boxes = [], self.values["max_post_nms_num"] or None
         for image in range(bottom[0].shape[0]):
-            own = rows[rows[:, 0] == image]
-            own = own[np.argsort(-own[:, 5], kind="stable")[:self.values["max_nms_num"] or None]]
-            found.append(own[suppress(own[:, 1:5], self.values["iou_thr"], max_boxes, divisor=self.values["nms_type"])])
+            image_rows = rows[rows[:, 0] == image]
+            image_rows = image_rows[np.argsort(-image_rows[:, 5], kind="stable")[:self.values["max_nms_num"] or None]]
+            kept = suppress(image_rows[:, 1:5], self.values["iou_thr"], max_boxes, divisor=self.values["nms_type"])
+            found.append(image_rows[kept])
         rows = np.concatenate(found) if found else rows
         self.write(top, *((rows[:, :5], rows) if len(rows) else (np.array([[0, 1, 1, 10, 10]]), np.zeros((1, 6)))))
 

@@ -4,6 +4,8 @@ A ROI is a row (index of the image in the batch, x1, y1, x2, y2) in pixels of th
 get no gradient: backward writes zeros, as in the forks. Nets of the forks train the layers that propose ROIs by separate losses.
 """
 
+from itertools import product
+
 import numpy as np
 
 from minicaffe.addons.forks.base import ForkLayer, check_planes
@@ -204,12 +206,12 @@ class PSROIPoolingLayer(RegionLayer):
         return bins(corners[:, :2], sides / boxes.dtype.type(self.values["group_size"]), self.size(), (height, width))
 
     def pool(self, planes, position, out):
-        for (i, rows), (j, columns) in product(*position):
+        for (i, rows), (j, columns) in product(*map(enumerate, position)):
             cells = planes[i, j, slice(*rows), slice(*columns)]
             out[i, j] = cells.sum((0, 1)) / max(cells.shape[0] * cells.shape[1], 1)
 
     def pool_backward(self, planes, position, dy, dx):
-        for (i, rows), (j, columns) in product(*position):
+        for (i, rows), (j, columns) in product(*map(enumerate, position)):
             cells = dx[i, j, slice(*rows), slice(*columns)]
             cells += dy[i, j] / max(cells.shape[0] * cells.shape[1], 1)
 
@@ -337,8 +339,3 @@ def linear_samples(start, end, count, limit, empty):
     fraction = points - low
     low = low.astype(int)
     return zip(low, np.minimum(low + 1, limit - 1), np.where(inside, 1 - fraction, 0), np.where(inside, fraction, 0))
-
-
-def product(rows, columns):
-    """Yield ((i, row), (j, column)) of all pairs of a row and a column."""
-    return ((row, column) for row in enumerate(rows) for column in enumerate(columns))

@@ -259,7 +259,7 @@ class ResizeLayer(BilinearLayer):
 
 
 class UpsampleLayer(ForkLayer):
-    """With one bottom the layer of YOLO, with two that of SegNet.
+    """The layer of YOLO with one bottom, that of SegNet with two.
 
     YOLO: each pixel becomes a block of `scale` x `scale` pixels; `scale` is 1 unless given. UpsampleDarknet of synopsys is read as
     this. Unpooling of DeconvNet and FuseNet is read as SegNet's.
@@ -284,7 +284,7 @@ class UpsampleLayer(ForkLayer):
     Raises
     ------
     DataError
-        If the mask has a value that is no pixel of the top's plane.
+        If the mask has a value that is not a pixel of the top's plane.
     """
 
     min_bottom_blobs, max_bottom_blobs = 1, 2
@@ -357,7 +357,7 @@ class UpsampleLayer(ForkLayer):
         wrong = ~((mask >= 0) & (mask < pixels) & (mask == np.floor(mask)))
         if wrong.any():
             place = tuple(map(int, np.argwhere(wrong)[0]))
-            raise DataError(f"the mask has {mask[place]:g} at {list(place)}, which is no pixel of a plane of the top, "
+            raise DataError(f"the mask has {mask[place]:g} at {list(place)}, which is not a pixel of a plane of the top, "
                             f"{top[0].shape[2]}x{top[0].shape[3]}; it must be the second top of the MAX Pooling whose bottom had "
                             "that size", field="bottom[1]")
         planes = np.arange(mask.shape[0] * mask.shape[1], dtype=np.int64).reshape(*mask.shape[:2], 1, 1)

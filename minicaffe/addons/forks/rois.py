@@ -59,8 +59,9 @@ def suppress(boxes, threshold, max_boxes=None, pixels=0, divisor="IOU", at_thres
         (x1, y1, x2, y2), (first_x, first_y, last_x, last_y) = corners[:, 0], corners[:, 1:]
         width = np.minimum(x2, last_x) - np.maximum(x1, first_x) + pixels
         common = np.maximum(width, 0) * np.maximum(np.minimum(y2, last_y) - np.maximum(y1, first_y) + pixels, 0)
-        own, others = areas[0], areas[1:]
-        overlaps = common / (own + others - common if divisor == "IOU" else np.minimum(own, others) if divisor == "IOMU" else own)
+        area, others = areas[0], areas[1:]
+        whole = area + others - common if divisor == "IOU" else np.minimum(area, others) if divisor == "IOMU" else area
+        overlaps = common / whole
         suppressed = overlaps >= threshold if at_threshold else overlaps > threshold
         remaining, corners, areas = remaining[1:], corners[:, 1:], others
         if suppressed.any():

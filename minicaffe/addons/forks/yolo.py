@@ -44,9 +44,9 @@ class YoloOutputLayer(ForkLayer):
         maps = [blob.cpu_data.reshape(images, boxes, channels // boxes, *blob.shape[2:]) for blob in bottom]
         rows = np.concatenate([self._rows(i, values.transpose(0, 3, 4, 1, 2)) for i, values in enumerate(maps)])
         for image in range(images):
-            own = rows[rows[:, 0] == image]
-            own = own[np.argsort(-own[:, 2], kind="stable")]
-            found.append(own[suppress(own[:, 3:], self.values["nms_threshold"], at_threshold=True)])
+            image_rows = rows[rows[:, 0] == image]
+            image_rows = image_rows[np.argsort(-image_rows[:, 2], kind="stable")]
+            found.append(image_rows[suppress(image_rows[:, 3:], self.values["nms_threshold"], at_threshold=True)])
         rows = np.concatenate(found) if found else rows
         if not len(rows):
             rows = np.full((images, 7), -1)

@@ -67,7 +67,7 @@ class Comparison:
 
 @dataclass
 class Report:
-    """What `gradcheck` found: `comparisons`, and as (layer, type, what, reason) what was `not_checked`."""
+    """Result of `gradcheck`: `comparisons`, and as (layer, type, what, reason) what was `not_checked`."""
 
     comparisons: list = field(default_factory=list)
     not_checked: list = field(default_factory=list)
@@ -90,7 +90,7 @@ class Report:
 
 @dataclass
 class Rule:
-    """How elements are chosen and compared; see `gradcheck`."""
+    """Choice and comparison of elements; see `gradcheck`."""
 
     step: float = STEP
     threshold: float = THRESHOLD
@@ -104,7 +104,7 @@ class Rule:
         if self.elements is not None and int_of(self.elements, "elements", field="elements") < 0:
             raise ConfigError(f"must be at least 0, which means all, got {self.elements}", field="elements")
 
-    def chosen(self, count):
+    def element_indices(self, count):
         """Return the indices of the elements to check, of `count`."""
         if not self.elements or count <= self.elements:
             return range(count)
@@ -156,7 +156,7 @@ def gradcheck(net, *, whole=False, layers=None, step=STEP, threshold=THRESHOLD, 
         layers = {layers} if isinstance(layers, str) else set(layers)
     for name in layers or ():
         net.layer_index(name)
-    with net.lock, kept(net.param_table.params):
+    with net.lock, preserved(net.param_table.params):
         if whole:
             check_loss(net, rule, report, layers)
         else:
@@ -192,7 +192,7 @@ def double_net(net, phase=TRAIN, *, level=None, stages=(), weights=None, seed=SE
                           options.get("skip_unknown_fields", False))
     if prepare is not None:
         prepare(definition.param)
-    with kept(()):
+    with preserved(()):
         caffe.seed(seed)
         net = Net(definition, Dtype.DOUBLE, **options)
     for path in weights or ():
@@ -211,7 +211,7 @@ def takes_gradient(net, blob):
 
 
 @contextmanager
-def kept(blobs):
+def preserved(blobs):
     """Leave the data of blobs, and the random numbers of the thread, as they were."""
     generator = caffe.generator
     values, state = [blob.cpu_data.copy() for blob in blobs], (generator.seed, generator.offset)
@@ -226,7 +226,7 @@ def kept(blobs):
 class RepeatableRun:
     """Layers of a net that run repeatedly on the same inputs and random numbers, after the layers before them have run.
 
-    The seed of `rule` gives those, and the weights of the tops that are no losses. With `only_losses` only tops with a loss weight
+    The seed of `rule` gives those, and the weights of the tops that are not losses. With `only_losses` only tops with a loss weight
     count.
     """
 
@@ -261,12 +261,12 @@ class RepeatableRun:
         """Return copies of the tops that count."""
         return [top.cpu_data.copy() for top, _ in self.tops]
 
-    def repeats(self):
+    def is_repeatable(self):
         """Whether another run gives the same."""
         self.run()
         return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(self.base, self.values()))
 
-    def change(self, above, below):
+    def weighted_change(self, above, below):
         """Return the weighted sum of the differences of two lists of values, and its rounding error."""
         total = noise = 0.0
         for (_, weight), a, b in zip(self.tops, above, below):
@@ -275,14 +275,14 @@ class RepeatableRun:
             noise += ROUNDING * float((np.abs(weight[moved]) * (np.abs(a[moved]) + np.abs(b[moved]))).sum())
         return total, noise
 
-    def put(self, blob, i, value):
+    def set_element(self, blob, i, value):
         """Set element `i`; through `data` each time, which marks a device's copy as old."""
         if blob in self.overwritten:
             self.overwritten[blob].reshape(-1)[i] = value
         else:
             blob.data.reshape(-1)[i] = value
 
-    def get(self, blob, i):
+    def get_element(self, blob, i):
         """Return element `i`."""
         return float(self.overwritten.get(blob, blob.cpu_data).reshape(-1)[i])
 
@@ -292,17 +292,17 @@ class RepeatableRun:
         At a kink each element of the tops may have the derivative from its left or from its right, or one in between: a value that
         is the largest of several windows of a pooling, all with a second one like it, may be chosen in some of them.
         """
-        kept = self.get(blob, i)
+        value = self.get_element(blob, i)
         try:
-            self.put(blob, i, kept + step)
+            self.set_element(blob, i, value + step)
             self.run()
             above = self.values()
-            self.put(blob, i, kept - step)
+            self.set_element(blob, i, value - step)
             self.run()
             below = self.values()
         finally:
-            self.put(blob, i, kept)
-        total, noise = self.change(above, below)
+            self.set_element(blob, i, value)
+        total, noise = self.weighted_change(above, below)
         low = high = 0.0
         for (_, weight), a, here, b in zip(self.tops, above, self.base, below):
             left, right = weight * (here - b), weight * (a - here)
@@ -321,7 +321,7 @@ def compare(section, node, what, blob, gradient, rule):
         difference = abs(analytic - numerical)
         return difference / max(abs(analytic), abs(numerical), floor, noise / rule.threshold) if difference else difference
 
-    for i in rule.chosen(flat.size):
+    for i in rule.element_indices(flat.size):
         analytic = float(flat[i])
         numerical, low, high, noise = section.derivatives(blob, i, rule.step)
         worst = relative(analytic, numerical, noise)
@@ -358,7 +358,7 @@ def check_layer(net, index, rule, report):
         net.forward_from_to(index, index)
         return leave_out(None, "it has no top" if reads else "it reads nothing, so there is nothing to differentiate along")
     section = RepeatableRun(net, [index], rule)
-    if not section.repeats():
+    if not section.is_repeatable():
         by_cudnn = any(found["layer"] == node.name and "CUDNN" in (found["engine"] or "") for found in net.engines())
         return leave_out(None, "it computes something else each time it runs on the same data" + (
             "; with MINICAFFE_DETERMINISTIC=1 cuDNN takes algorithms that repeat their results" if by_cudnn else ""))
@@ -428,7 +428,7 @@ def check_loss(net, rule, report, layers=None):
     for i in sorted({*range(last + 1)} - {*read}):   # what layers in place have made of their tops would be made of it again
         net.forward_from_to(i, i)
     section = RepeatableRun(net, read, rule, only_losses=True)
-    if not section.repeats():
+    if not section.is_repeatable():
         raise ConfigError("the net computes another loss each time it runs on the same data; check its layers one by one, which "
                           "names the one", field="whole", file=net.file)
     net.clear_param_diffs()

@@ -118,7 +118,7 @@ def _content(buffer):
 
 
 class Net:
-    """What `readNetFromCaffe` returns; `caffe` is the minicaffe Net inside, whose blobs share memory when it runs to its end.
+    """Result of `readNetFromCaffe`; `caffe` is the minicaffe Net inside, whose blobs share memory when it runs to its end.
 
     The output of a layer is taken before a ReLU that works in place on it. As in OpenCV, a
     Convolution is listed by the name of its top, every other layer by its own.

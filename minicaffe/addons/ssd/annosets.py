@@ -173,7 +173,7 @@ def _read_xml(file, labels, height, width):
     try:
         tree = ElementTree.fromstring(content)
     except ElementTree.ParseError as error:
-        fault = DataError(f"is no XML: {error}", file=file)
+        fault = DataError(f"is not XML: {error}", file=file)
         raise kinds.with_kind(fault, content, "an annotation in XML", ("xml", "text")) from None
     objects = []
     for item in tree.iter("object"):
@@ -196,7 +196,7 @@ def _read_json(file, labels, height, width):
     except DataError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        error = DataError(f"is no annotation in JSON: {type(error).__name__}: {error}", file=file)
+        error = DataError(f"is not an annotation in JSON: {type(error).__name__}: {error}", file=file)
         raise kinds.with_kind(error, given, "an annotation in JSON", ("json", "text")) from None
 
 
@@ -214,12 +214,11 @@ def _read_txt(file, labels, height, width):
     return parse_lines(file, read_lines(file, wanted), read, wanted), height, width
 
 
-def _size(file, said_height, said_width, height, width):
+def _size(file, stated_height, stated_width, height, width):
     """The size in an annotation, or the picture's if the annotation has none or 0."""
     with located(file=file):
-        size = [integer(str(said or 0).strip(), "the picture's size", least=0) or own
-                for said, own in ((said_height, height), (said_width, width))]
-    return size
+        return [integer(str(stated or 0).strip(), "the picture's size", least=0) or picture_side
+                for stated, picture_side in ((stated_height, height), (stated_width, width))]
 
 
 READERS = {"xml": _read_xml, "json": _read_json, "txt": _read_txt}

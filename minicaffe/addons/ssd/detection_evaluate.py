@@ -29,7 +29,7 @@ class DetectionEvaluateLayer(Layer):
     bottom[0] : Blob, shape (1, 1, D, 7)
         From DetectionOutput; rows with label -1 do not count.
     bottom[1] : Blob, shape (1, 1, G, 8)
-        Rows (image, label, instance, xmin, ymin, xmax, ymax, difficult); image -1 is no object.
+        Rows (image, label, instance, xmin, ymin, xmax, ymax, difficult); image -1 is not an object.
     top[0] : Blob, shape (1, 1, K + V, 5)
         A row (-1, label, number of objects, -1, -1) for each of K classes but background, then a row (image, label, score,
         right, wrong) for each of V detections by image, label and falling score.
@@ -42,7 +42,7 @@ class DetectionEvaluateLayer(Layer):
     ConfigError, ShapeError
         For fields out of range or bottoms of other shapes.
     DataError
-        For a label that is no integer or no class, or objects of the background; names the row.
+        For a label that is not an integer or not a class, or objects of the background; names the row.
     """
 
     exact_num_bottom_blobs = 2
@@ -96,14 +96,14 @@ class DetectionEvaluateLayer(Layer):
         """Return (right, wrong) of each detection; those of an image and label come by falling score."""
         result, taken = np.tile([0.0, 1.0], (len(found), 1)), np.zeros(len(known), bool)
         for image in np.unique(found[:, 0]):
-            own, there = np.flatnonzero(found[:, 0] == image), np.flatnonzero(known[:, 0] == image)
-            if not len(there):
+            found_rows, known_rows = np.flatnonzero(found[:, 0] == image), np.flatnonzero(known[:, 0] == image)
+            if not len(known_rows):
                 continue
-            overlaps = _overlaps(found[own, 3:], known[there, 3:7], self.sizes is not None)
-            overlaps[found[own, 1][:, np.newaxis] != known[there, 1]] = -1
+            overlaps = _overlaps(found[found_rows, 3:], known[known_rows, 3:7], self.sizes is not None)
+            overlaps[found[found_rows, 1][:, np.newaxis] != known[known_rows, 1]] = -1
             best = overlaps.argmax(1)
-            enough = overlaps[range(len(own)), best] >= self.param.detection_evaluate_param.overlap_threshold
-            for i, k in zip(own[enough], there[best[enough]]):
+            enough = overlaps[range(len(found_rows)), best] >= self.param.detection_evaluate_param.overlap_threshold
+            for i, k in zip(found_rows[enough], known_rows[best[enough]]):
                 result[i] = (not taken[k], taken[k]) if counts[k] else (0, 0)
                 taken[k] |= counts[k]
         return result

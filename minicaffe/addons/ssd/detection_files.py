@@ -73,9 +73,9 @@ class DetectionFiles:
         """Add the detections of a batch of `images` pictures; write the files at the end of the test set."""
         for image in range(images):
             name, height, width = self.images[self.seen]
-            mine = rows[rows[:, 0] == image]
-            boxes = np.round(boxes_to_pixels(self.resize, mine[:, 3:].astype(float), height, width), 2)
-            self.found += zip([name] * len(mine), mine[:, 1].astype(int).tolist(), mine[:, 2].tolist(), boxes.tolist())
+            found = rows[rows[:, 0] == image]
+            boxes = np.round(boxes_to_pixels(self.resize, found[:, 3:].astype(float), height, width), 2)
+            self.found += zip([name] * len(found), found[:, 1].astype(int).tolist(), found[:, 2].tolist(), boxes.tolist())
             self.seen += 1
             if self.seen == self.count:
                 self._write()

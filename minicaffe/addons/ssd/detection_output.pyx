@@ -172,7 +172,7 @@ def check_rows(rows, counts, images, classes, background, field):
         elif not 0 <= image[i] < images:
             why = f"image {image[i]:g} is not in the batch" + (f" of {images}" if images < 2**31 else "")
         elif label[i] == background:
-            why = f"label {label[i]:g} of image {image[i]:g} is background, which is no object"
+            why = f"label {label[i]:g} of image {image[i]:g} is background, which is not an object"
         else:
             why = f"label {label[i]:g} of image {image[i]:g} is outside 0..{classes - 1}; correct the data or num_classes"
         raise DataError(f"row {i}: {why}", field=field)

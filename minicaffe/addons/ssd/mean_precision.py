@@ -70,9 +70,9 @@ class MeanPrecision:
         rows = np.concatenate(self._rows) if self._rows else np.zeros((0, 5))
         result = {}
         for label, objects in sorted(self.objects.items()):
-            mine = rows[rows[:, 1] == label]
+            class_rows = rows[rows[:, 1] == label]
             if objects:
-                result[label] = average_precision(mine[:, 2], mine[:, 3], mine[:, 4], objects, self.version)
+                result[label] = average_precision(class_rows[:, 2], class_rows[:, 3], class_rows[:, 4], objects, self.version)
         return result
 
     def mean(self):
@@ -82,7 +82,7 @@ class MeanPrecision:
 
 
 class DetectionOutputs(OutputMeans):
-    """What a solver with ``eval_type: "detection"`` reports of a test: the mean average precision of each output.
+    """Result of a test of a solver with ``eval_type: "detection"``: the mean average precision of each output.
 
     The net's outputs are tops of DetectionEvaluate. Of the solver's parameters `ap_version` counts, and `show_per_class_result` for
     the precision of each class too. Raises ConfigError for another `ap_version`, or an output of another kind.

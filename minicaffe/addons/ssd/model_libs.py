@@ -276,10 +276,9 @@ def CreateMultiBoxHead(net, data_layer="data", num_classes=None, from_layers=(),
         raise ConfigError(f"must be the number of classes with the background, at least 1, got {num_classes!r}",
                           field="num_classes")
     _take(net, data_layer, "data_layer")
-    lists = {"normalizations": normalizations, "max_sizes": max_sizes, "aspect_ratios": aspect_ratios, "steps": steps,
-             "inter_layer_depth": inter_layer_depth}
     from_layers, min_sizes = names_of(from_layers, "from_layers"), _listed(min_sizes)
-    lists = {name: _listed(given) for name, given in lists.items()}
+    lists = {"normalizations": _listed(normalizations), "max_sizes": _listed(max_sizes), "aspect_ratios": _listed(aspect_ratios),
+             "steps": _listed(steps), "inter_layer_depth": _listed(inter_layer_depth)}
     for name, given in {"min_sizes": min_sizes, **{name: given for name, given in lists.items() if given}}.items():
         if len(given) != len(from_layers):
             raise ConfigError(f"must have one item for each of the {len(from_layers)} from_layers, got {len(given)}", field=name)

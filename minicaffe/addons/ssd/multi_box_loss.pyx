@@ -63,7 +63,7 @@ cdef class MultiBoxLossLayer(Layer):
     bottom[0], bottom[1], bottom[2] : Blob
         Codes, raw scores, prior boxes: shapes as DetectionOutput has them.
     bottom[3] : Blob, shape (1, 1, G, 8)
-        Rows (image in the batch, label, instance, xmin, ymin, xmax, ymax, difficult); image -1 is no object.
+        Rows (image in the batch, label, instance, xmin, ymin, xmax, ymax, difficult); image -1 is not an object.
     top[0] : Blob, shape ()
         Z is the number of matches with `loss_param` VALID (the default), images x priors with FULL, images with BATCH_SIZE; at
         least 1. ``propagate_down: false`` for a bottom leaves its term out.
@@ -73,7 +73,7 @@ cdef class MultiBoxLossLayer(Layer):
     ConfigError, ShapeError
         For fields that are out of range or do not go together, and bottoms that do not fit.
     DataError
-        For a row of another image than those of the batch, or a label that is no integer, background or no class; names the row.
+        For a row of another image than those of the batch, or a label that is not the integer of a class; names the row.
     """
 
     overwrites_outputs = True

@@ -61,7 +61,7 @@ class Kernel:
         ConfigError
             In CPU mode, for a stream of another device, and for an invalid grid or block.
         WrongTypeError
-            For an argument of an unsupported type, an int of more than 64 bits, and a stream that is no `Stream`.
+            For an argument of an unsupported type, an int of more than 64 bits, and a stream that is not a `Stream`.
         DeviceError
             If the source does not compile, or the launch is refused; `WrongDeviceError` if an argument is on another GPU.
         """
@@ -175,7 +175,7 @@ def sleep(cycles, stream=None):
     Raises
     ------
     ConfigError
-        In CPU mode; for cycles that are no integer from 0 to 2^62, and a stream of another device.
+        In CPU mode; for cycles that are not an integer from 0 to 2^62, and a stream of another device.
     """
     if isinstance(cycles, bool) or not isinstance(cycles, (int, np.integer)) or not 0 <= cycles <= 2**62:
         raise ConfigError(f"must be an integer from 0 to 2^62, got {shown(cycles)}; device.clock_rate is cycles per second",

@@ -59,20 +59,20 @@ class Elementwise:
         operands = [self._operand(a, name, i >= first) for i, (a, (_, name)) in enumerate(zip(args, names))]
         real = self._type_of_t(operands)
         scalars = tuple(array is None for array in operands)
-        there = [i for i, array in enumerate(operands) if array is not None]
-        if all(isinstance(args[i], HasDeviceArray) for i in there) and len({operands[i].size for i in there}) == 1:
+        array_indices = [i for i, array in enumerate(operands) if array is not None]
+        if all(isinstance(args[i], HasDeviceArray) for i in array_indices) and len({operands[i].size for i in array_indices}) == 1:
             flat = (operands[-1].size,)
-            arrays = [DeviceArray(a.address, flat, a.dtype, a) for a in (operands[i] for i in there)]
+            arrays = [DeviceArray(a.address, flat, a.dtype, a) for a in (operands[i] for i in array_indices)]
         else:
-            arrays = self._of_one_shape(operands, there)
+            arrays = self._of_one_shape(operands, array_indices)
         if not arrays[-1].size:
             return
-        for i, array in zip(there, arrays):
+        for i, array in zip(array_indices, arrays):
             if not isinstance(args[i], HasDeviceArray):
                 check_memory(array, f"{self.name}: {names[i][1]}")
                 if (stream := interface_stream(args[i])) is not None:
                     target.wait_for(stream)
-        self._check_overlaps([names[i][1] for i in there], arrays, sum(i < first for i in there))
+        self._check_overlaps([names[i][1] for i in array_indices], arrays, sum(i < first for i in array_indices))
         walk = Walk(arrays)
         key = real, scalars, walk.kind, walk.index
         run = self._kernels.get(key)
@@ -109,11 +109,11 @@ class Elementwise:
             real = given if declared == "T" else real
         return real or "float"
 
-    def _of_one_shape(self, operands, there):
+    def _of_one_shape(self, operands, array_indices):
         """Return the arrays, inputs broadcast to the shape of the outputs."""
         names, shape = self.inputs + self.outputs, operands[-1].shape
         arrays = []
-        for i in there:
+        for i in array_indices:
             if i >= len(self.inputs) and operands[i].shape != shape:
                 raise ShapeError(f"has shape {operands[i].shape}, output {names[-1][1]} has {shape}",
                                  field=f"{self.name}.{names[i][1]}")
@@ -208,7 +208,7 @@ def _parameters(text):
     for part in text.split(","):
         words = part.split()
         if len(words) != 2 or words[0] not in TYPES or not words[1].isidentifier():
-            raise ConfigError(f"'{part.strip()}' is no parameter; write a type of {', '.join(TYPES)} and a name",
+            raise ConfigError(f"'{part.strip()}' is not a parameter; write a type of {', '.join(TYPES)} and a name",
                               field="cuda.elementwise")
         found.append(tuple(words))
     return found

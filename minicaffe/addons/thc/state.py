@@ -105,18 +105,18 @@ def state():
         from minicaffe.cuda.device import devices_made
         from minicaffe.cuda.mode import current
         made, now = devices_made(), current()
-    pinned, pinned_stats = _serving(PinnedPlace())
+    pinned, pinned_stats = _allocators_of(PinnedPlace())
     generator = caffe.existing_generator
-    return State({index: _state_of(one) for index, one in sorted(made.items())},
+    return State({index: _state_of(device) for index, device in sorted(made.items())},
                  now.index if now else None, pinned, pinned_stats,
                  generator and (generator.seed, generator.offset), _peers(made))
 
 
-def _state_of(one):
-    allocator, stats = _serving(CUDAPlace(one.index))
-    streams = {"computing": one.compute_stream, "copies": one.copies.address, "others": one.streams - 1}
-    return DeviceState(one.index, one.name, one.architecture, one.launches, streams, one.library_versions, allocator, stats,
-                       one.scratch_bytes, one.workspace_bytes)
+def _state_of(device):
+    allocator, stats = _allocators_of(CUDAPlace(device.index))
+    streams = {"computing": device.compute_stream, "copies": device.copies.address, "others": device.streams - 1}
+    return DeviceState(device.index, device.name, device.architecture, device.launches, streams, device.library_versions,
+                       allocator, stats, device.scratch_bytes, device.workspace_bytes)
 
 
 def _peers(made):
@@ -127,7 +127,7 @@ def _peers(made):
     return [[1 if i == j else made[i].peer_access(made[j]) if i in made and j in made else -1 for j in every] for i in every]
 
 
-def _serving(place):
+def _allocators_of(place):
     """Return the names of the allocators of a place, and its Stats; creates none."""
     names, allocator = [], registry.in_use(place)
     while allocator is not None:

@@ -1,4 +1,4 @@
-"""How a kernel finds the elements of arrays in any strides (THC's collapseDims and OffsetInfo); docs/elementwise.md explains it.
+"""Offsets of the elements of arrays in any strides, in a kernel (THC's collapseDims, OffsetInfo); docs/elementwise.md explains it.
 
 `cuda.elementwise` passes a `Walk` to a kernel: axes that all operands step through evenly are joined, and the result is packed as
 ``mc::OffsetInfo`` (loops/strided/kernel.hpp), specialised for contiguous data and for 1, 2 and 3 axes.
@@ -17,7 +17,7 @@ MOST = 2**31 - 1  # the largest index and offset that are computed in 32 bits
 
 
 class Walk:
-    """How a kernel computes the offsets of element i in several arrays of one shape.
+    """Computation of the offsets of element i in several arrays of one shape.
 
     Parameters
     ----------
@@ -94,8 +94,8 @@ def broadcast(array, shape):
     missing = len(shape) - array.ndim
     if missing < 0 or any(have not in (1, want) for have, want in zip(array.shape, shape[missing:])):
         raise ShapeError(f"shape {array.shape} cannot be broadcast to {shape}")
-    own = [0 if have == 1 else stride for have, stride in zip(array.shape, array.strides)]
-    return DeviceArray(array.address, shape, array.dtype, array.base, [0] * missing + own, array.readonly)
+    axis_strides = [0 if have == 1 else stride for have, stride in zip(array.shape, array.strides)]
+    return DeviceArray(array.address, shape, array.dtype, array.base, [0] * missing + axis_strides, array.readonly)
 
 
 def may_overlap_itself(array):

@@ -40,14 +40,13 @@ def memories_of(net, solver=None):
 
     def add(blob, part, role):
         memory = blob.diff_memory if part == "diff" else blob.data_memory
-        own = f"{blob.name} {part}"
+        title = f"{blob.name} {part}"
         entry = found.get(id(memory))
-        if entry is not None:
-            if own != entry.name and own not in entry.aliases:
-                entry.aliases.append(own)
-            return
-        name = _unused(memory.name or own, names)
-        found[id(memory)] = Memory(name, memory.name, blob.name, part, memory.size, role, memory.head, [] if own == name else [own])
+        if entry is None:
+            name = _unused(memory.name or title, names)
+            entry = found[id(memory)] = Memory(name, memory.name, blob.name, part, memory.size, role, memory.head, [])
+        if title != entry.name and title not in entry.aliases:
+            entry.aliases.append(title)
 
     if net is None:
         return found
@@ -90,9 +89,9 @@ def document(parts, net, solver, device):
              for entry in memories.values()}
     for event in events:
         if event.kind in ("alloc", "head") and event.name and event.name not in known:
-            own = called.get(event.name, event.name)
-            blob, _, part = own.rpartition(" ")
-            role = known[own]["role"] if own in known else "workspace"  # a blob's memory before it grew, or another net's
+            old_name = called.get(event.name, event.name)
+            blob, _, part = old_name.rpartition(" ")
+            role = known[old_name]["role"] if old_name in known else "workspace"  # a blob's memory before it grew, or another net's
             known[event.name] = {"name": event.name, "blob": blob, "part": part, "bytes": event.nbytes, "role": role, "aliases": []}
     _set_titles(known, steps.found, net.nodes if net is not None else [])
     nodes = [_node(node, fused) for node, fused in zip(net.nodes, net.fused())] if net is not None else []
@@ -166,10 +165,10 @@ def _with_unique_names(events, start, memories):
             life.numbers.append(i)
     names, used, heads, called = {}, {one.name for one in memories.values()}, {}, {}
     for life in lives:
-        own = memories.get(life.address)
-        if own is not None and present[life.address] is life and own.called == life.called \
-                and (own.head != SyncedHead.UNINITIALIZED or life.head == "UNINITIALIZED"):
-            life.name = own.name
+        memory = memories.get(life.address)
+        if memory is not None and present[life.address] is life and memory.called == life.called \
+                and (memory.head != SyncedHead.UNINITIALIZED or life.head == "UNINITIALIZED"):
+            life.name = memory.name
         elif life.numbers:
             key = life.address, life.called
             if key not in names:

@@ -1,4 +1,4 @@
-"""From when to when blocks, segments and their cells live in a trace, and changes of heads, by the rules of docs/trace.md.
+"""Lifetimes of blocks, segments and their cells in a trace, and changes of heads, by the rules of docs/trace.md.
 
 A moment is a number of events: moment 0 is the start, moment i is after the first i events.
 """

@@ -63,7 +63,7 @@ class Trace:
     Raises
     ------
     DataError
-        If `document` is no such document; names the place in it.
+        If `document` is not such a document; names the place in it.
     """
 
     def __init__(self, document):
@@ -71,7 +71,7 @@ class Trace:
         self.fill(copy.deepcopy(EMPTY) if document is None else document)
 
     def fill(self, document):
-        """Replace the document, as when a record ends; raise DataError and keep the old one if it is no document of a trace."""
+        """Replace the document, as when a record ends; raise DataError and keep the old one if it is not a document of a trace."""
         schema.check(document)
         vars(self).clear()      # all other attributes are cached properties of the old one
         self.document = document
@@ -93,7 +93,7 @@ class Trace:
 
     @property
     def simulated(self):
-        """bool: whether its times are those of the simulated device, which is no GPU."""
+        """bool: whether its times are those of the simulated device, which is not a GPU."""
         return self.document["device"]["kind"] == "sim"
 
     @functools.cached_property
@@ -216,11 +216,11 @@ def load(path):
     try:
         document = json.loads(content, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        error = DataError(f"is no trace: {error}; `minicaffe trace NET --json FILE` writes one", file=os.fspath(path))
+        error = DataError(f"is not a trace: {error}; `minicaffe trace NET --json FILE` writes one", file=os.fspath(path))
         raise kinds.with_kind(error, content, WANTED, ("trace", "json", "text")) from None
     made = Trace(None)
     try:
-        made.fill(document)     # null is no empty trace
+        made.fill(document)     # null is not an empty trace
         return made
     except DataError as error:
         raise kinds.with_kind(error.at(file=os.fspath(path)), content, WANTED, ("trace", "json", "text"))
@@ -255,7 +255,7 @@ def json_text(document):
 
 
 def _no_constant(name):
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def device_ns(events):
@@ -272,7 +272,7 @@ def launch_of(event):
     shape, _, arrays = event.detail.partition("; ")
     found = re.fullmatch(r"(\d+)x(\d+)x(\d+) blocks of (\d+) threads", shape)
     if found is None:
-        raise WrongTypeError(f"{shown(event.kind)} is no launch: {shown(event.detail)}")
+        raise WrongTypeError(f"{shown(event.kind)} is not a launch: {shown(event.detail)}")
     *grid, threads = map(int, found.groups())
     named = re.findall(r"(.*?) \((\d+) bytes\)(?:; |\Z)", arrays, re.DOTALL)     # names may contain any character
     return Launch(tuple(grid), threads, [(name, int(nbytes)) for name, nbytes in named])

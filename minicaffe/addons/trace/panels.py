@@ -1,4 +1,4 @@
-"""What the page of a trace shows, computed once: lives of blocks, states, live bytes, and text. The scripts of view/ draw it."""
+"""Contents of the page of a trace, computed once: lives of blocks, states, live bytes, and text. The scripts of view/ draw it."""
 
 from collections import Counter
 
@@ -62,8 +62,8 @@ def place_names(trace):
     """Return the places with memory: a GPU on which something happens first, then those on which the most happens."""
     # A state of a SyncedMemory names the device that the memory is for, also where it has no block there.
     changes = Counter(event.place for event in trace.events if event.kind in Lives.RULES and event.kind != "head" and event.place)
-    there = dict.fromkeys([*(name for name, _, _ in trace.lives.arenas), *(block.place for block in trace.lives.blocks), *changes])
-    return sorted(there, key=lambda name: (not (name.startswith("CUDA") and changes[name]), -changes[name])) or ["CPUPlace()"]
+    names = dict.fromkeys([*(name for name, _, _ in trace.lives.arenas), *(block.place for block in trace.lives.blocks), *changes])
+    return sorted(names, key=lambda name: (not (name.startswith("CUDA") and changes[name]), -changes[name])) or ["CPUPlace()"]
 
 
 def place(trace, name):
@@ -80,7 +80,7 @@ def place(trace, name):
     cells = [[numbers[cell.segment], cell.address, cell.bytes, cell.used, cell.block.bytes if cell.block else 0,
               cell.block.name if cell.block else "", cell.first, cell.last] for cell in lives.cells if cell.segment in numbers]
     cells += [[-1, block.address, block.bytes, True, block.bytes, block.name, block.first, block.last] for block in loose]
-    usage, held = {role: [] for role in ROLES}, Counter()
+    usage, reserved = {role: [] for role in ROLES}, Counter()
     for moment, where, bytes_of in trace.live_bytes():
         if where == name:
             by_role = Counter()
@@ -90,11 +90,11 @@ def place(trace, name):
                 if by_role[role] != (changes[-1][1] if changes else 0):
                     changes.append([moment, by_role[role]])
     for one in (*segments, *loose):
-        held[one.first] += one.bytes
-        held[one.last] -= one.bytes
+        reserved[one.first] += one.bytes
+        reserved[one.last] -= one.bytes
     total, usage["held"] = 0, []
-    for moment in sorted(held):
-        total += held[moment]
+    for moment in sorted(reserved):
+        total += reserved[moment]
         usage["held"].append([moment, total])
     return {"name": name, "title": place_text(name), "usage": usage, "cells": sorted(cells, key=lambda cell: cell[:2]),
             "segments": [[one.address, one.bytes, one.is_pool, one.first, one.last] for one in segments]}

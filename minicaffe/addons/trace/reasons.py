@@ -37,7 +37,7 @@ def why(trace, number):
     if not 0 <= number < len(trace):
         raise ConfigError(f"must be from 0 to {len(trace) - 1}, got {number}", field="number")
     if trace.events[number].kind not in ("copy", "reorder"):
-        raise WrongTypeError(f"event {number} is no copy and no reorder but '{trace.events[number].kind}'")
+        raise WrongTypeError(f"event {number} is not a copy or reorder but '{trace.events[number].kind}'")
     return CopyReasons(trace).of(number)
 
 
@@ -65,8 +65,8 @@ class CopyReasons:
         """Return the sentences of one."""
         event = self.trace.events[number]
         source, _, target = event.detail.partition(" to ")
-        asked = self._access_after(number)
-        call = asked.detail.rpartition(" by ")[2] if asked is not None else ""
+        access = self._access_after(number)
+        call = access.detail.rpartition(" by ")[2] if access is not None else ""
         verb = "copied" if event.kind == "copy" else "reordered"
         title = self.trace.titles.get(event.name, event.name) or "A memory"
         step = self._step_name(self.trace.step_at(number))
@@ -74,8 +74,8 @@ class CopyReasons:
             return f"{title} was {verb} from another memory, {event.detail} ({event.nbytes:,} bytes), by {step}."
         sentences = [f"{title} was {verb} from {source} to {target} ({event.nbytes:,} bytes): {step} accessed it "
                      + (_side(call) or "there") + (f" ({call})." if call else "."), self._writer(event.name, number)]
-        if asked is not None:
-            before, _, after = asked.detail.rpartition(" by ")[0].partition(" -> ")
+        if access is not None:
+            before, _, after = access.detail.rpartition(" by ")[0].partition(" -> ")
             sentences.append(f"Its head was {before}, {_meaning(before)}; since then it is {after}, {_meaning(after)}.")
         return " ".join(sentences)
 

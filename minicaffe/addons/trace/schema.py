@@ -1,4 +1,4 @@
-"""What the document of a trace must look like (docs/trace.md), checked once, when a `Trace` gets it.
+"""Schema of the document of a trace (docs/trace.md), checked once, when a `Trace` gets it.
 
 A trace file is input like any other: it may be cut, edited or made by another program. All of minicaffe.addons.trace can read a
 document that passes here, so later code does not check for missing keys, wrong types or indices out of range.
@@ -100,4 +100,5 @@ def _is(value, kind, path, what):
 
 
 def _wrong(path, message):
-    return DataError(f"{message}; it is no trace, or was changed: `minicaffe trace NET --json FILE` writes one", field=path or None)
+    return DataError(f"{message}; it is not a trace, or was changed: `minicaffe trace NET --json FILE` writes one",
+                     field=path or None)

@@ -140,7 +140,7 @@ def summary(trace):
         parts = ", ".join(f"{role} {size_text(n)}" for role, n in sorted(roles.items(), key=lambda item: -item[1]) if n)
         lines.append(f"live memory, {place_text(place)}: at most {size_text(total)} ({parts})")
     if trace.simulated:
-        lines.append("times and speeds are those of the simulated device, which is no GPU")
+        lines.append("times and speeds are those of the simulated device, which is not a GPU")
     return lines
 
 

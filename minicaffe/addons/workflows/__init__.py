@@ -1,4 +1,4 @@
-"""What people do around a training: fine-tune a net, weigh classes, keep the best test, look at wrong answers."""
+"""Tasks around a training: fine-tune a net, weigh classes, keep the best test, view wrong answers."""
 
 OPTIONS = {"test": f"{__name__}.test_options", "train": f"{__name__}.train_options"}
 COMMANDS = {

@@ -111,8 +111,8 @@ class ClassWeights:
         counts = np.array([counted[number] for number in range(classes)])
         missing = np.flatnonzero(counts == 0)
         if missing.size:
-            some = ", ".join(map(str, missing[:WEIGHTS_SHOWN])) + ", ..." * (missing.size > WEIGHTS_SHOWN)
-            notify(f"{OPTION}: no record of class {some}; weight 0")
+            listed = ", ".join(map(str, missing[:WEIGHTS_SHOWN])) + ", ..." * (missing.size > WEIGHTS_SHOWN)
+            notify(f"{OPTION}: no record of class {listed}; weight 0")
         return inverse_frequencies(counts), f"inverse frequency of {counts.sum()} labels, with mean 1 over them"
 
     def _write(self, path, weights):

@@ -1,4 +1,4 @@
-"""How a classifier answers: the confusion matrix of a test, precision and recall by class, the most confused pairs.
+"""Answers of a classifier: the confusion matrix of a test, precision and recall by class, the most confused pairs.
 
 A tie counts as wrong, as in Accuracy: the answer is then a class that scores as high as the true one.
 """
@@ -101,13 +101,13 @@ class Confusion:
         counted = truth != self.prediction.ignored if self.prediction.ignored is not None else np.ones(len(truth), bool)
         truth = np.where(counted, truth, 0).astype(np.int64)
         each = np.arange(len(rows))
-        mine = rows[each, truth]
+        true_scores = rows[each, truth]
         others = np.where(np.isnan(rows), -np.inf, rows)
         others[each, truth] = -np.inf
         best = others.argmax(axis=1)
         best = np.where(best == truth, (truth + 1) % size, best)    # all others are -inf
-        answer = np.where(mine > others[each, best], truth, best)
-        self.ties += int((counted & (mine == others[each, best])).sum())
+        answer = np.where(true_scores > others[each, best], truth, best)
+        self.ties += int((counted & (true_scores == others[each, best])).sum())
         self.ignored += int((~counted).sum())
         np.add.at(self.counts, (truth[counted], answer[counted]), 1)
         if self.prediction.softmax:

@@ -64,19 +64,19 @@ def finetune(ctx, file, weights, db, out, classes, lr_mult, mirror, like, mean, 
         if os.path.realpath(path) in map(os.path.realpath, (train_file, deploy_file, best_file)):
             raise ConfigError("is read, and would be written; give another NAME", file=path, field="--out")
     options.check_outputs(train_file, deploy_file, best_file, force=force)
-    about = options.net_options()
-    with caffe.trusting(about["trusted"]):
+    net_options = options.net_options()
+    with caffe.trusting(net_options["trusted"]):
         pictures = Pictures(db, batch_size)
         count = classes or len(pictures.classes)
         if count < len(pictures.classes):
             raise ConfigError(f"must be at least {len(pictures.classes)}, the number of classes in {db}, got {count}",
                               field="--classes")
-        net, positions, training, why = open_deploy_net(file, {"like": like, "mean": mean, "scale": scale}, about)
+        net, positions, training, why = open_deploy_net(file, {"like": like, "mean": mean, "scale": scale}, net_options)
         head = last_layer(net, file)
         transform, input_text = preprocessing(net, head, training, why, pictures, mean, scale, file)
     old, outputs = replace_last_layer(net, head, count, os.path.basename(out))
     deployed = with_softmax(net)
-    others = scale_learning_rates(net, head, weights, lr_mult, file=file, positions=positions, **about)
+    others = scale_learning_rates(net, head, weights, lr_mult, file=file, positions=positions, **net_options)
     about_deploy = f"# The deploy net of {train_file}.\n# A record is {input_text}.\n"
     write_bytes(deploy_file, (about_deploy + write_text(deployed)).encode(errors="backslashreplace"))
     about_train = f"# {file} with another last layer, for the pictures of {db}.\n"
@@ -157,28 +157,28 @@ class Pictures:
         self.shape = PictureSource(db, layer).uncropped_shape()
 
 
-def open_deploy_net(file, given, about):
+def open_deploy_net(file, given, net_options):
     """Return the deploy net of `file`, its Positions, its `PictureSource` or None, and the reason if it is None.
 
     A training net is reduced to its prediction; the Input of the result has the size that the net was trained with.
     """
-    param, positions = read_net(file, caffe_pb2.TEST, skip_unknown_fields=about["skip_unknown_fields"])
+    param, positions = read_net(file, caffe_pb2.TEST, skip_unknown_fields=net_options["skip_unknown_fields"])
     source = source_layer(param, file, positions)
     if source is None:
         raise ConfigError("has no data layer and no Input, so the net's input is not known; give a training net or a deploy net",
                           file=file)
-    own = PictureSource.of(param, file, positions) if source.type != "Input" else None
-    if source.type != "Input" and own is None:
+    pictures = PictureSource.of(param, file, positions) if source.type != "Input" else None
+    if source.type != "Input" and pictures is None:
         raise ConfigError(f"'{source.type}' reads no pictures, so the size of the net's input is not known; give the deploy net",
                           file=file, layer=source.name, layer_type=source.type)
-    if own is None:
+    if pictures is None:
         return param, positions, *find_training(param, file, given)
     try:
-        shape = own.input_shape()
+        shape = pictures.input_shape()
     except Error as error:
         raise ConfigError(f"its training data are needed for the size of the net's input ({error.message}); give the deploy net",
                           file=file, layer=source.name, layer_type=source.type) from error
-    training, why = find_training(param, file, given) if given["like"] is not None else (own, "")
+    training, why = find_training(param, file, given) if given["like"] is not None else (pictures, "")
     return deploy_net(param, (1, *shape), file, positions), positions, training, why
 
 
@@ -331,7 +331,7 @@ def default_solver_arguments(records, batch_size, passed):
 
 def train_arguments(ctx):
     """Return the arguments of the command line that are options of ``minicaffe train``, not of this command."""
-    own = {name for param in finetune.params[:OWN_OPTION_COUNT] for name in (*param.opts, *param.secondary_opts)}
+    own_names = {name for param in finetune.params[:OWN_OPTION_COUNT] for name in (*param.opts, *param.secondary_opts)}
     words = ctx.meta["arguments"]
     words = words[:words.index("--")] if "--" in words else words
-    return [word for word in words if word.startswith("--") and word.partition("=")[0] not in own]
+    return [word for word in words if word.startswith("--") and word.partition("=")[0] not in own_names]

@@ -24,38 +24,38 @@ PARAMS = [
 ]
 
 
-def check_options(asked, json_path, force):
+def check_options(values, json_path, force):
     """Return whether answers are counted. Raises UsageError for options that do not fit, FileError for an output that exists."""
-    given = [name for name in EVALUATIONS if asked[name] not in (None, False)]
+    given = [name for name in EVALUATIONS if values[name] not in (None, False)]
     for name in ("labels", "prediction", "wrong_limit"):
-        if asked[name] is not None and not given:
+        if values[name] is not None and not given:
             raise click.UsageError(f"--{name.replace('_', '-')} is for {', '.join(EVALUATIONS.values())}; give one of them")
-    if asked["wrong_limit"] is not None and not asked["wrong"]:
+    if values["wrong_limit"] is not None and not values["wrong"]:
         raise click.UsageError("--wrong-limit limits the pictures of --wrong, which is not given")
     if ranks.group.rank == 0:
         options.check_outputs(json_path, force=force)
-        if asked["wrong"]:
-            check_folder(asked["wrong"], force)
+        if values["wrong"]:
+            check_folder(values["wrong"], force)
     return bool(given)
 
 
 class Evaluation:
-    """What --confusion, --per-class and --wrong show of a test of `net`, read from `file`; `asked` has the options' values."""
+    """The answers of a test of `net`, read from `file`, as --confusion, --per-class and --wrong show them (`values`, by option)."""
 
-    def __init__(self, net, file, asked):
-        self.asked, self.seen = asked, 0
-        self.prediction = confusion.Prediction.of(net, asked["prediction"])
+    def __init__(self, net, file, values):
+        self.values, self.seen = values, 0
+        self.prediction = confusion.Prediction.of(net, values["prediction"])
         options.notify(self.prediction.text(net))
         source = picture_source(net)
         training = PictureSource(file, source.param) if source is not None else None
-        names = read_labels(asked["labels"], file, training, self.prediction.classes)
+        names = read_labels(values["labels"], file, training, self.prediction.classes)
         if names is None:
             options.notify("names of the classes are not known, so their numbers are shown; --labels FILE gives them")
         self.confusion = confusion.Confusion(self.prediction, names)
         self.blobs = [self.prediction.scores, self.prediction.labels]
         self.wrong = None
-        if asked["wrong"]:
-            self.wrong = WrongPictures(net, self.confusion, asked["wrong_limit"] or WRONG_LIMIT)
+        if values["wrong"]:
+            self.wrong = WrongPictures(net, self.confusion, values["wrong_limit"] or WRONG_LIMIT)
             self.blobs.append(self.wrong.blob)
 
     def add(self, arrays, left=None):
@@ -73,14 +73,14 @@ class Evaluation:
     def finish(self, force):
         """Print the result and write its files."""
         lines = [self.confusion.summary()]
-        if self.asked["per_class"]:
+        if self.values["per_class"]:
             lines += ["", *self.confusion.class_lines()]
-        if self.asked["confusion"]:
+        if self.values["confusion"]:
             lines += ["", *self.confusion.matrix_lines()]
         click.echo("\n".join([*lines, "", *self.confusion.pair_lines()]))
         if self.wrong is not None:
-            self.wrong.write(self.asked["wrong"], force)
-            click.echo(self.wrong.line(self.asked["wrong"]))
+            self.wrong.write(self.values["wrong"], force)
+            click.echo(self.wrong.line(self.values["wrong"]))
 
     def json(self):
         """Return the result for JSON."""

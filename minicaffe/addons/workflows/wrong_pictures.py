@@ -79,8 +79,8 @@ class WrongPictures:
         best = wrong[np.argsort(-scores[wrong], kind="stable")][:self.limit]
         new = [(float(scores[i]), first + int(i), int(truth[i]), int(answer[i]), pictures[i]) for i in best]
         kept = sorted([*self.kept, *new], key=lambda item: (-item[0], item[1]))[:self.limit]
-        there = {id(item) for item in self.kept}    # arrays of this batch are overwritten by the next
-        self.kept = [item if id(item) in there else (*item[:4], item[4].copy()) for item in kept]
+        kept_ids = {id(item) for item in self.kept}    # arrays of this batch are overwritten by the next
+        self.kept = [item if id(item) in kept_ids else (*item[:4], item[4].copy()) for item in kept]
 
     def rows(self):
         """Return for each kept answer the name of its file, truth, answer, score and number."""

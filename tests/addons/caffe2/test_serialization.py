@@ -271,13 +271,13 @@ def test_the_messages_are_those_of_the_proto():
     (b"\xff", "cut off"),
     (b"\x08\x01", "fields that version 1 does not have"),
     (slot_proto(type="int", content=b"\1") + b"\x72\0", "fields that version 1 does not have"),
-    (slot_proto(type="float", content=b"\1"), "x: is no float"),
-    (slot_proto(type="float"), "x: is no float"),
-    (slot_proto(type="bool", content=b"\2"), "x: is no bool"),
-    (slot_proto(type="str", content=b"\xff"), "x: is no str"),
+    (slot_proto(type="float", content=b"\1"), "x: is not a float"),
+    (slot_proto(type="float"), "x: is not a float"),
+    (slot_proto(type="bool", content=b"\2"), "x: is not a bool"),
+    (slot_proto(type="str", content=b"\xff"), "x: is not a str"),
     (slot_proto(type="Int", content=b"\1"), "x: holds an object of type 'Int', which is not registered; .*did you mean 'int'"),
     (slot_proto(type="os.system", content=b"\1"), "x: holds an object of type 'os.system', which is not registered"),
-    (slot_proto(type="list", item=[caffe_pb2.SlotProto(type="int"), caffe_pb2.SlotProto(type="float")]), r"x\[1\]: is no float"),
+    (slot_proto(type="list", item=[caffe_pb2.SlotProto(type="int"), caffe_pb2.SlotProto(type="float")]), r"x\[1\]: is not a float"),
     (slot_proto(type="list", item=[caffe_pb2.SlotProto(name="y", type="int")]), r"x\[0\]: has fields that version 1 does not have"),
     (slot_proto(type="ndarray"), "x: holds 0 arrays in the place of one"),
     (slot_proto(type="ndarray", array=[array_proto(), array_proto()]), "x: holds 2 arrays"),
@@ -528,7 +528,7 @@ def test_ctrl_c_waits_until_all_slots_are_filled(filled, tmp_path, monkeypatch):
 def test_a_caffemodel_is_no_workspace(tmp_path):
     path = tmp_path / "net.caffemodel"
     path.write_bytes(caffe_pb2.NetParameter(name="net").SerializeToString())
-    with pytest.raises(DataError, match="net.caffemodel: is no workspace of version 1"):
+    with pytest.raises(DataError, match="net.caffemodel: is not a workspace of version 1"):
         Workspace().load(path)
 
 

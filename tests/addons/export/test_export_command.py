@@ -91,7 +91,7 @@ def test_import_with_folded_layers(minicaffe, tmp_path, monkeypatch):
     ([MODELS / "lenet/net.prototxt", "-o", "a.onnx"], 2, "a model of ONNX reads no data; make the deploy net (minicaffe deploy)"),
     ([LENET, "none.caffemodel", "-o", "a.onnx"], 1, "none.caffemodel: no such file"),
     ([LENET, "-o", "no/a.onnx"], 1, "no/a.onnx: cannot be written"),
-    ([LENET, "-o", "a.onnx", "--inputs", "wrong.npz"], 1, "wrong.npz: is no .npz file"),
+    ([LENET, "-o", "a.onnx", "--inputs", "wrong.npz"], 1, "wrong.npz: is not an .npz file"),
     ([LENET, "-o", "a.onnx", "--inputs", "no.npz"], 1, "no.npz: cannot be read"),
     ([LENET, "-o", "a.onnx", "--mean", "1,2"], 2, "must be one number, or one for each of the 1 channels"),
     ([LENET], 2, "'-o'")])

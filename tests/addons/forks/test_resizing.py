@@ -294,7 +294,7 @@ def test_wrong_mask(value):
     mask = np.zeros((1, 2, 3, 4))
     mask[0, 1, 2, 0] = value
     net = layer_net(upsample("", True), [np.zeros((1, 2, 3, 4)), mask])
-    with pytest.raises(DataError, match=rf"bottom\[1\]: the mask has {value:g} at \[0, 1, 2, 0\], which is no pixel of a plane of the "
+    with pytest.raises(DataError, match=rf"bottom\[1\]: the mask has {value:g} at \[0, 1, 2, 0\], which is not a pixel of a plane of the "
                                         "top, 6x8; it must be the second top"):
         run_forward(net)
 

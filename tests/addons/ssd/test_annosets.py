@@ -98,14 +98,14 @@ def test_the_command(folder, capsys):
 
 
 @pytest.mark.parametrize("name, content, message", [
-    ("one.xml", "<annotation", "one.xml: is no XML"), ("one.xml", XML.format(width=-3, height=5), "one.xml: the picture's size must be at least 0, got -3"),
+    ("one.xml", "<annotation", "one.xml: is not XML"), ("one.xml", XML.format(width=-3, height=5), "one.xml: the picture's size must be at least 0, got -3"),
     ("one.xml", XML.format(width=3.5, height=5), "one.xml: the picture's size '3.5' is not an integer"),
     ("one.txt", "2.5 1 2 3 4", "one.txt:1: label '2.5' is not an integer"), ("one.txt", "--2 1 2 3 4", "label '--2' is not"),
     ("one.xml", XML.format(width=40, height=20).replace(">dog<", ">cow<"), "names 'cow', which the label map lacks"),
     ("one.xml", XML.format(width=40, height=20).replace("<xmax>20", "<xmax>2"), r"the box of 'cat' is turned inside out: \[4.0, 2.0, 2.0"),
     ("one.xml", XML.format(width=40, height=20).replace("<xmax>20</xmax>", ""), "the box of 'cat' must be four numbers"),
-    ("one.json", "{", "one.json: is no annotation in JSON"), ("one.json", "{}", "is no annotation in JSON: KeyError: 'annotation'"),
-    ("one.json", '{"annotation": [{"category_id": "cat", "bbox": [1, 2, 3]}]}', "is no annotation in JSON"), ("one.json", "[]", "is no annotation"),
+    ("one.json", "{", "one.json: is not an annotation in JSON"), ("one.json", "{}", "is not an annotation in JSON: KeyError: 'annotation'"),
+    ("one.json", '{"annotation": [{"category_id": "cat", "bbox": [1, 2, 3]}]}', "is not an annotation in JSON"), ("one.json", "[]", "is not an annotation"),
     ("one.txt", "cat 1 2 3 4", "one.txt:1: label 'cat' is not an integer"), ("one.txt", "1 2 3 4", "one.txt:1: a line must be a label's number and four corners"), ("one.txt", "7 1 2 3 4", "has label 7, which the label map lacks"),
     ("one.txt", "1 1 2 3 x", "the box of '1' must be four numbers"), ("one.txt", "1 1 2 nan 4", "one.txt:1: the box of '1' must be four numbers, got"),
     ("one.xml", XML.format(width=40, height=20).replace("<xmax>20<", "<xmax>inf<"), "one.xml: the box of 'cat' must be four numbers, got"),
@@ -245,7 +245,7 @@ def test_texts_of_xml_may_have_spaces_around_them(folder):
                                      '{"annotation": [5]}', '{"image": 5, "annotation": []}'])
 def test_json_of_another_form(folder, content):
     (folder / "one.json").write_text(content)
-    with pytest.raises(DataError, match=f"^{folder}/one.json: is no annotation in JSON: "):
+    with pytest.raises(DataError, match=f"^{folder}/one.json: is not an annotation in JSON: "):
         convert(folder, "json")
 
 

@@ -405,7 +405,7 @@ def test_wrong_prototxt(param, message):
 @pytest.mark.parametrize("row", [0, 2])
 @pytest.mark.parametrize("column, value, message", [
     (0, 3, "image 3 is not in the batch of 3"), (1, 4, "label 4 of image . is outside 0..3"),
-    (1, -1, "label -1 of image . is outside"), (1, 0, "label 0 of image . is background, which is no object"),
+    (1, -1, "label -1 of image . is outside"), (1, 0, "label 0 of image . is background, which is not an object"),
     (1, 1.5, r"image 0.0 and label 1.5 must be integers; round them in the data"), (0, 0.5, "image 0.5 and label"),
     (1, np.nan, "label nan of image . is outside"), (0, np.nan, "image nan is not in the batch"),
 ])

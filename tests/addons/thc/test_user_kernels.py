@@ -342,8 +342,8 @@ def test_elementwise_wrong_arguments(arguments, error, words):
 
 
 @pytest.mark.parametrize(("inputs", "outputs", "name", "words"), [
-    ("Q x", "T y", "f", "'Q x' is no parameter; write a type of"), ("T", "T y", "f", "'T' is no parameter"),
-    ("T x, ", "T y", "f", "is no parameter"), ("T x", "T y z", "f", "'T y z'"), ("T x", "T 1y", "f", "1y"),
+    ("Q x", "T y", "f", "'Q x' is not a parameter; write a type of"), ("T", "T y", "f", "'T' is not a parameter"),
+    ("T x, ", "T y", "f", "is not a parameter"), ("T x", "T y z", "f", "'T y z'"), ("T x", "T 1y", "f", "1y"),
     ("T x, int n", "T x", "f", "a name comes twice in x, n, x"),
     ("T x", "T y", "my kernel", "must be an identifier"), ("T x", "T y", "", "must be an identifier")])  # fmt: skip
 def test_elementwise_wrong_definitions(inputs, outputs, name, words):

@@ -168,7 +168,7 @@ def test_json_and_back(where, make_solver, tmp_path):
 def test_what_is_no_trace(tmp_path):
     for text in ("", "[]", "{}", '{"format": 1}', '{"format": "1"}'):
         (tmp_path / "x.json").write_text(text)
-        with pytest.raises(DataError, match=r"x\.json.*(is no trace|is empty, where a trace)"):
+        with pytest.raises(DataError, match=r"x\.json.*(is not a trace|is empty, where a trace)"):
             trace.load(tmp_path / "x.json")
     (tmp_path / "x.json").write_text(json.dumps({**trace.Trace(None).document, "format": 2}))
     with pytest.raises(DataError, match="has format 2"):

@@ -340,7 +340,7 @@ def test_summary(counted):
         head, parts = re.fullmatch(r"(.*?) \((.*)\)", line).groups()
         assert head == f"live memory, {PLACES[place]}: at most {size_text(sum(roles.values()))}"
         assert sorted(parts.split(", ")) == sorted(f"{role} {size_text(n)}" for role, n in roles.items() if n) or not any(roles.values())
-    assert lines[len(wanted) + len(most):] == (["times and speeds are those of the simulated device, which is no GPU"] if simulated else [])
+    assert lines[len(wanted) + len(most):] == (["times and speeds are those of the simulated device, which is not a GPU"] if simulated else [])
     assert {place: (total, {role: n for role, n in roles.items() if n}) for place, (total, roles) in table.peaks(counted.made).items()} == {
         place: (sum(roles.values()), roles) for place, roles in most.items()}
 

@@ -135,14 +135,14 @@ def test_mutated_documents_are_refused_or_read_by_all(document, tmp_path):
         try:
             read_all(made)
         except WrongTypeError as error:     # a launch, the detail of which says no grid
-            assert "is no launch" in str(error)
+            assert "is not a launch" in str(error)
         except DataError as error:          # nan where the schema leaves a place open
             assert "holds a value that JSON lacks" in str(error)
     assert refused > 200 and taken > 50
 
 
 @pytest.mark.parametrize("change, message", [
-    (lambda d: d.pop("steps"), "lacks 'steps'; it is no trace, or was changed"),
+    (lambda d: d.pop("steps"), "lacks 'steps'; it is not a trace, or was changed"),
     (lambda d: d["steps"][0].pop("kind"), r"steps\[0\]: lacks 'kind'"),
     (lambda d: d["steps"][0].update(node=99), r"steps\[0\].node: must be null or from 0 to 2, got 99"),
     (lambda d: d["steps"][0].update(first=10**6), r"steps\[0\]: must be of events from 0 to"),
@@ -213,7 +213,7 @@ def test_lists_have_items_of_one_type(document, where, wrong, message):
     place[where[-1]] = wrong
     with pytest.raises(DataError) as caught:
         Trace(changed)
-    assert str(caught.value).startswith(message + "; it is no trace")
+    assert str(caught.value).startswith(message + "; it is not a trace")
 
 
 @pytest.mark.parametrize("where", [["start", "heads"], ["why"], ["kernels"], ["net", "nodes", 0, "shapes"]])

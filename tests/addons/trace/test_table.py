@@ -40,7 +40,7 @@ def test_a_line_for_each_step_and_no_more(made, columns, monkeypatch, capsys):
     first = next(line for line in rows if line.startswith("0 "))
     assert "inception_long" in first and ("g_name " in first) and ("…" in first.split("g_name")[0]) == (columns == 80)
     assert lines[0].rstrip().endswith("states that changed" if columns == 200 else "kernels")
-    assert ("sim ms" in lines[0]) == (lines[-1] == "times and speeds are those of the simulated device, which is no GPU") == made.simulated
+    assert ("sim ms" in lines[0]) == (lines[-1] == "times and speeds are those of the simulated device, which is not a GPU") == made.simulated
 
 
 def test_times_of_the_simulated_device_are_grey_and_named(made, where, monkeypatch):

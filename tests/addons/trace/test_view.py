@@ -316,7 +316,7 @@ def test_times_of_the_simulated_device_are_grey_and_named(browser, page, trace, 
         return page.browser.execute_script("""const colour = e => getComputedStyle(e).color, timed = document.querySelectorAll("#step-lines p:nth-child(2)");
             return [new Set([...timed].map(colour)).size, colour(timed[0]) === colours.soft,
                     getComputedStyle(document.querySelector("#step-panel .sim-note")).display !== "none"]""")
-    assert looks(page) == [1, True, True] and "simulated device, which is no GPU" in page.text("#step-panel .sim-note")
+    assert looks(page) == [1, True, True] and "simulated device, which is not a GPU" in page.text("#step-panel .sim-note")
     launch = next(i for i, event in enumerate(trace.events) if event.kind == "launch")
     page.state(f"view.goMoment({launch + 1})")
     assert "simulated: " in page.text("#events [aria-selected=true]")

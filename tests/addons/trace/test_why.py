@@ -60,7 +60,7 @@ def test_the_example_of_caffes_tutorial(where):
     for number in (-1, len(made)):
         with pytest.raises(ConfigError, match=rf"number: must be from 0 to {len(made) - 1}, got {number}"):
             trace.why(made, number)
-    with pytest.raises(WrongTypeError, match="no copy"):
+    with pytest.raises(WrongTypeError, match="not a copy"):
         trace.why(made, next(number for number, event in enumerate(made.events) if event.kind == "head"))
 
 

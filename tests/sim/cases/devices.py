@@ -71,7 +71,7 @@ def without_access_only_peer_copies_reach_another_device():
 
 def no_peers_no_access():
     first, third = new_context(0), new_context(2)
-    with raises("PEER_ACCESS_UNSUPPORTED", "device 2 and device 0 are no peers", "peers="):
+    with raises("PEER_ACCESS_UNSUPPORTED", "device 2 and device 0 are not peers", "peers="):
         cu.CtxEnablePeerAccess(first, 0)
     cu.CtxSetCurrent(first)
     with raises("PEER_ACCESS_UNSUPPORTED"):

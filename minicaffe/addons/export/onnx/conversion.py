@@ -102,8 +102,8 @@ class Conversion:
         shape : tuple of int
             Of a Parameter layer.
         """
-        own = self.node.name or f"{self.node.op_type}{self.number}"
-        name = unique(own if last else f"{own}/{kind}", self.names)
+        node_name = self.node.name or f"{self.node.op_type}{self.number}"
+        name = unique(node_name if last else f"{node_name}/{kind}", self.names)
         layer = self.param.layer.add(name=name, type=kind, bottom=bottoms)
         names = list(self.node.output[:tops]) if last else [name] if tops == 1 else [f"{name}/{i}" for i in range(tops)]
         layer.top.extend(names)
@@ -125,7 +125,7 @@ class Conversion:
                 self.checked[blob] = self.node.output[i]
         return names[0] if tops == 1 else names
 
-    def part(self, blob, size, axis, start, count):
+    def sliced(self, blob, size, axis, start, count):
         """Return `count` of the `size` values of a blob along an axis, from `start` on; without a layer if these are all."""
         points = sorted({start, start + count} - {0, size})
         if not points:
@@ -144,7 +144,7 @@ class Conversion:
         if tuple(given) == tuple(wanted) and not last:
             return blob
         if not wanted or 0 in wanted:
-            raise Unsupported(f"the shape {list(wanted)} is none of a Reshape layer")
+            raise Unsupported(f"the shape {list(wanted)} is not one that a Reshape layer can make")
         top = self.layer("Reshape", [blob], "reshape_param", last=last)
         dims = [0 if i == 0 and given[:1] == wanted[:1] and len(wanted) > 1 else size for i, size in enumerate(wanted)]
         self.param.layer[-1].reshape_param.shape.dim.extend(dims)

@@ -82,7 +82,7 @@ def detection_output(graph, node):
                     graph.op("Unsqueeze", score, [1]), sides, axis=1)
     if p.keep_top_k >= 0:
         rows = best_of_each(graph, rows, images, p.keep_top_k)
-    rows = unless_empty(graph, rows, images)
+    rows = with_placeholders(graph, rows, images)
     return [graph.op("Unsqueeze", rows, [0, 1])]
 
 
@@ -90,19 +90,19 @@ def best_of_each(graph, rows, images, count):
     """Return the `count` rows of each picture that have the highest scores, in the order of `rows`."""
     kept = []
     for image in range(images):
-        own = rows
+        image_rows = rows
         if images > 1:
             number = graph.op("Gather", rows, 0, axis=1)
-            own = graph.op("Compress", rows, graph.op("Equal", number, float(image)), axis=0)
-        score = graph.op("Gather", own, 2, axis=1)
+            image_rows = graph.op("Compress", rows, graph.op("Equal", number, float(image)), axis=0)
+        score = graph.op("Gather", image_rows, 2, axis=1)
         least = graph.op("Min", graph.op("Shape", score), [count])
         _, where = graph.op("TopK", score, least, count=2, axis=0)
         where, _ = graph.op("TopK", where, least, count=2, axis=0, largest=0)
-        kept.append(graph.op("Gather", own, where, axis=0))
+        kept.append(graph.op("Gather", image_rows, where, axis=0))
     return graph.op("Concat", *kept, axis=0) if len(kept) > 1 else kept[0]
 
 
-def unless_empty(graph, rows, images):
+def with_placeholders(graph, rows, images):
     """Return `rows`; if there are none, a row for each picture with its number and -1 in the other columns, as in Caffe."""
     nothing = np.full((images, 7), -1, np.float32)
     nothing[:, 0] = range(images)

@@ -54,7 +54,7 @@ class Graph(Writer):
         self.scopes = unique_names([node.name for node in nodes])   # layers may have equal names
         self.node_names = dict.fromkeys(self.scopes, 1)
         self.nodes, self.initializers = [], {}
-        self.scope, self.own = None, []     # own: the operations of the layer
+        self.scope, self.layer_nodes = None, []     # layer_nodes: the operations of the layer
         self.parameters = {}    # (address of the memory, shape) -> name of the initializer
         self.taken = dict.fromkeys(self.value_names.values(), 1)
 
@@ -98,7 +98,7 @@ class Graph(Writer):
         outputs = [unique(f"{self.scope}/{kind}", self.taken) for _ in range(count)]
         self.nodes.append(helper.make_node(kind, inputs, outputs, unique(f"{self.scope}/{kind}", self.node_names),
                                            **{k: v for k, v in attributes.items() if v is not None}))
-        self.own.append(self.nodes[-1])
+        self.layer_nodes.append(self.nodes[-1])
         return outputs[0] if count == 1 else outputs
 
     def constant(self, value):
@@ -151,7 +151,7 @@ class Graph(Writer):
 
     def add(self, index, node):
         """Add a layer by its type's exporter."""
-        self.node, self.scope, self.own = node, self.scopes[index], []
+        self.node, self.scope, self.layer_nodes = node, self.scopes[index], []
         results = EXPORTERS[node.type](self, node)
         for blob, value in zip(node.tops, results, strict=True):
             self.values[blob.name] = self._rename(value, self.value_names[index, blob.name], blob is node.tops[0])
@@ -163,10 +163,10 @@ class Graph(Writer):
 
     def _rename(self, value, name, names_layer):
         """Give the result of an operation of this layer its blob's name; another layer's value keeps its own."""
-        maker = next((made for made in self.own if value in made.output), None)
+        maker = next((made for made in self.layer_nodes if value in made.output), None)
         if maker is None or value == name or value in self.values.values():
             return value
-        for made in self.own:
+        for made in self.layer_nodes:
             for names in (made.input, made.output):
                 for i, old in enumerate(names):
                     if old == value:

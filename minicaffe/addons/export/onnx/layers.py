@@ -1,4 +1,4 @@
-"""What ONNX has in place of the operators of Caffe that it lacks, exact in Caffe's special cases.
+"""ONNX operators in place of the operators of Caffe that ONNX lacks, exact in Caffe's special cases.
 
 The padding at the end of a picture is written out for convolution and pooling, so that ONNX's own rounding is not used: it
 differs from Caffe's where the last window begins in the padding. Layers that read data have no exporter.

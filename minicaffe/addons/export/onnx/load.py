@@ -30,7 +30,7 @@ ROUNDING = 2.0 ** -21                   # of onnxruntime's values of these
 
 
 class Imported(NamedTuple):
-    """What `load` returns.
+    """Result of `load`.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ def read_model(path, batch=None, shapes=None):
         raise FileError(f"cannot be read: {error.strerror or error}", file=str(path)) from error
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise DataError(f"is no model of ONNX that can be used: {reason}", file=str(path)) from error
+        raise DataError(f"is not a model of ONNX that can be used: {reason}", file=str(path)) from error
     if any(node.domain not in ("", "ai.onnx") for node in model.graph.node):
         others = sorted({entry.domain for entry in model.opset_import} - {"", "ai.onnx"})
         raise ConfigError(f"has operators of other domains than ONNX's own: {', '.join(others)}", file=str(path))
@@ -91,8 +91,8 @@ def read_model(path, batch=None, shapes=None):
 
 def inputs_of(graph):
     """Return the ValueInfoProtos of the inputs of a graph without those that are initializers, as in old models."""
-    held = {tensor.name for tensor in graph.initializer}
-    return [info for info in graph.input if info.name not in held]
+    initializers = {tensor.name for tensor in graph.initializer}
+    return [info for info in graph.input if info.name not in initializers]
 
 
 def check_names(graph):

@@ -13,7 +13,7 @@ LEAST_FLOAT = 1.17549435e-38        # FLT_MIN
 NO_LABEL = np.iinfo(np.int64).min   # what no label is
 
 
-def ints(graph, x):
+def to_int64(graph, x):
     return cast(graph, x, TensorProto.INT64)
 
 
@@ -41,7 +41,7 @@ class Labels:
     def __init__(self, graph, labels, axis, ignored):
         self.graph, self.scores, self.axis = graph, graph.shape(), axis
         self.shape = [*self.scores[:axis], 1, *self.scores[axis + 1:]]
-        given = ints(graph, graph.reshape(labels, graph.shape(1), self.shape))
+        given = to_int64(graph, graph.reshape(labels, graph.shape(1), self.shape))
         counts = graph.op("Not", graph.op("Equal", given, NO_LABEL if ignored is None else ignored))
         self.index, self.valid = graph.op("Where", counts, given, 0), cast(graph, counts)
 
@@ -74,11 +74,11 @@ def accuracy(graph, scores, labels, axis, top_k, ignored):
     if len(graph.node.tops) > 1:
         sizes = [1] * len(labels.shape)
         sizes[axis] = labels.classes()
-        own = cast(graph, graph.op("Equal", labels.index, np.arange(sizes[axis]).reshape(sizes)))
-        own = graph.op("Mul", own, labels.valid)
+        one_hot = cast(graph, graph.op("Equal", labels.index, np.arange(sizes[axis]).reshape(sizes)))
+        one_hot = graph.op("Mul", one_hot, labels.valid)
         others = [other for other in range(len(sizes)) if other != axis]
-        hits = graph.reduce("ReduceSum", graph.op("Mul", own, correct), others, keepdims=False)
-        tops.append(graph.op("Div", hits, graph.op("Max", graph.reduce("ReduceSum", own, others, keepdims=False), 1.0)))
+        hits = graph.reduce("ReduceSum", graph.op("Mul", one_hot, correct), others, keepdims=False)
+        tops.append(graph.op("Div", hits, graph.op("Max", graph.reduce("ReduceSum", one_hot, others, keepdims=False), 1.0)))
     return tops
 
 
@@ -115,7 +115,7 @@ def by_record(graph, scores, labels):
     """Return the scores (batch, classes) and the labels (batch, 1) of a loss that has no axis of classes, and the classes."""
     given = graph.shape()
     flat = [graph.fixed(given[0], "the batch of a loss"), math.prod(spatial(graph, given, 1))]
-    return graph.reshape(scores, given, flat), ints(graph, graph.op("Reshape", labels, [flat[0], 1])), flat[1]
+    return graph.reshape(scores, given, flat), to_int64(graph, graph.op("Reshape", labels, [flat[0], 1])), flat[1]
 
 
 @operator("logistic_loss")
@@ -127,8 +127,8 @@ def logistic_loss(graph, probabilities, labels):
 @operator("hinge_loss")
 def hinge_loss(graph, scores, labels, norm):
     x, index, classes = by_record(graph, scores, labels)
-    own = graph.op("Equal", index, np.arange(classes).reshape(1, -1))
-    margin = graph.op("Relu", affine(graph, graph.op("Where", own, graph.op("Neg", x), x), 1, 1))
+    one_hot = graph.op("Equal", index, np.arange(classes).reshape(1, -1))
+    margin = graph.op("Relu", affine(graph, graph.op("Where", one_hot, graph.op("Neg", x), x), 1, 1))
     return batch_mean(graph, graph.op("Mul", margin, margin) if norm == "L2" else margin)
 
 
@@ -152,7 +152,7 @@ def cross_entropy_loss(graph, x, target, ignored, mode):
     given = graph.shape()
     target = graph.reshape(target, graph.shape(1), given)
     terms, size = graph.op("Sub", graph.op("Softplus", x), graph.op("Mul", x, target)), math.prod(spatial(graph, given, 0))
-    valid = cast(graph, graph.op("Not", graph.op("Equal", ints(graph, target), NO_LABEL if ignored is None else ignored)))
+    valid = cast(graph, graph.op("Not", graph.op("Equal", to_int64(graph, target), NO_LABEL if ignored is None else ignored)))
     return normalized(graph, total(graph, graph.op("Mul", terms, valid)), mode, given[0], size, total(graph, valid))
 
 
@@ -161,7 +161,7 @@ def contrastive_loss(graph, a, b, similar, margin, legacy):
     given, difference = graph.shape(), graph.op("Sub", a, b)
     distance = graph.reduce("ReduceSum", graph.op("Mul", difference, difference), range(1, len(given)), keepdims=False)
     batch = graph.fixed(given[0], "the batch of a loss")
-    similar = graph.op("Not", graph.op("Equal", ints(graph, graph.op("Reshape", similar, [batch])), 0))
+    similar = graph.op("Not", graph.op("Equal", to_int64(graph, graph.op("Reshape", similar, [batch])), 0))
     far = graph.op("Relu", affine(graph, distance if legacy else graph.op("Sqrt", distance), -1, margin))
     far = far if legacy else graph.op("Mul", far, far)
     return batch_mean(graph, graph.op("Where", similar, distance, far), 0.5)

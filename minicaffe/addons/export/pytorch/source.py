@@ -96,7 +96,7 @@ class Source(Writer):
             The expression that creates it: "nn.Conv2d(3, 8, 1)".
         **parameters : int, tuple, ndarray or None
             Name in the module -> the value in the state dict. An int is the index of a blob of the layer. A tuple has this index
-            and another shape. An array is no blob of the layer. None is left out.
+            and another shape. An array is not a blob of the layer. None is left out.
         """
         comment = "" if self.attribute == self.node.name else f"layer '{plain(self.node.name)}'"
         self.init_lines.append((f"self.{self.attribute} = {text}", comment))
@@ -183,11 +183,11 @@ class Source(Writer):
         """Put blob `index` of the layer into the state dict as `path`; return the path of the first parameter in its memory."""
         blob = self.node.layer.blobs[index]
         key, array = id(blob.data_memory), np.asarray(blob.data, np.float32).reshape(shape or blob.shape)
-        owner, own = self.owners.setdefault(key, (path, array))
-        if own.shape != array.shape:
-            raise ConfigError(f"shares the parameter {owner} as {list(array.shape)}, where that is {list(own.shape)}; PyTorch "
+        owner, first = self.owners.setdefault(key, (path, array))
+        if first.shape != array.shape:
+            raise ConfigError(f"shares the parameter {owner} as {list(array.shape)}, where that is {list(first.shape)}; PyTorch "
                               "shares parameters of one shape", field=f"blobs[{index}]")
-        self.state[path] = own
+        self.state[path] = first
         return owner
 
 

@@ -68,7 +68,7 @@ template <class T, int kWidth> struct PositionDots {
 };
 
 // e.g. NormTerm<T>
-/// What element i adds to the sum of a b s of a norm, with channels last; `elements` are those of one norm.
+/// Term i of the sum of a b s of a norm, with channels last; `elements` below is the number of terms of one norm.
 template <class X> struct NormTerm {
   using T = typename Element<X>::Compute;
   index_t begin, channels;

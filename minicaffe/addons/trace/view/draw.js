@@ -332,7 +332,7 @@ class Arena extends Picture {
   }
   cell(c, cell, x, y, w, h, remark = "") {
     const {trace} = this.view, [title, role] = trace.blocks[cell.name] || ["", "other"], gap = w > 5 ? 1.5 : w > 2 ? .6 : 0;
-    this.drawn.push({address: cell.address, bytes: cell.used ? cell.asked : cell.bytes, used: cell.used,
+    this.drawn.push({address: cell.address, bytes: cell.used ? cell.requested : cell.bytes, used: cell.used,
                      name: cell.name, title, fresh: this.isFresh(cell), size: cell.bytes, x, y, w, h});
     if (cell.used) {
       c.fillStyle = colours[role];
@@ -340,8 +340,8 @@ class Arena extends Picture {
       if (w > 34) {
         c.fillStyle = inkOn(colours[role]);
         c.font = MONO(11);
-        c.fillText(clipped(c, title || bytesText(cell.asked), w - 10), x + 5, h > 20 ? y + 11 : y + h / 2 + .5);
-        if (h > 20) c.fillText(clipped(c, bytesText(cell.asked), w - 10), x + 5, y + 24);
+        c.fillText(clipped(c, title || bytesText(cell.requested), w - 10), x + 5, h > 20 ? y + 11 : y + h / 2 + .5);
+        if (h > 20) c.fillText(clipped(c, bytesText(cell.requested), w - 10), x + 5, y + 24);
       }
     } else {
       c.fillStyle = hatch(c, colours.cache);

@@ -6,7 +6,7 @@ A moment is a number of events: the state at moment i is the start after the fir
 // html.py writes HEADS: for each state its word, the sides that are valid, and an explanation; and ROLES, of memory.
 const STATES = Object.keys(HEADS), RECYCLED = STATES.indexOf("RECYCLED");
 const SIDES = ["host", "device", "private"];
-// Which sides are valid in each state: bit 0 host, bit 1 device, bit 2 private.
+// The valid sides in each state: bit 0 host, bit 1 device, bit 2 private.
 const VALID = STATES.map(state => HEADS[state][1].reduce((bits, side) => bits | 1 << SIDES.indexOf(side), 0));
 const stateWord = state => HEADS[state] ? HEADS[state][0] : state;
 
@@ -50,8 +50,8 @@ class Trace {
   arena(name, moment) {
     const {segments, cells} = this.placeOf.get(name), own = {cells: [], tree: false, own: true};
     const found = segments.map(([address, bytes, tree, first, last]) => ({address, bytes, tree, first, last, cells: []}));
-    for (const [number, address, bytes, used, asked, name, first, last] of cells)
-      if (first <= moment && moment < last) (found[number] || own).cells.push({address, bytes, used, asked, name, first});
+    for (const [number, address, bytes, used, requested, name, first, last] of cells)
+      if (first <= moment && moment < last) (found[number] || own).cells.push({address, bytes, used, requested, name, first});
     own.bytes = own.cells.reduce((sum, cell) => sum + cell.bytes, 0);
     return [...found.filter(({first, last}) => first <= moment && moment < last), ...(own.cells.length ? [own] : [])];
   }

@@ -392,7 +392,7 @@ def test_input_changed_in_place(caplog):
     assert [one.relative for one in compare(net, model, random_inputs(net))] == [0] and [one.name for one in model.graph.input] == ["x0"]
     with pytest.raises(errors.ConfigError, match="the net has no output"):
         to_model(net_of(layer("ReLU", "", "x0", "x0"), (2, 4)))
-    assert "no layer reads the last value of input 'x0', which is no output of a model of ONNX" in caplog.text
+    assert "no layer reads the last value of input 'x0', which is not an output of a model of ONNX" in caplog.text
 
 
 def test_wrong_exporter_of_equal_names(monkeypatch):

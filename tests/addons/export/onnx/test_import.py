@@ -234,7 +234,7 @@ REFUSED = {     # nodes, shapes, the reason
     "a constant": ([node("Relu", "x0", outputs=["r"]), node("Neg", np.float32([1, 2]))], X, "output 'y' is a constant; export the model without this output$"),
     "quotients of integers": ([node("ArgMax", "x0", outputs=["i"]), node("Div", "i", np.int64(2), outputs=["d"]), node("Cast", "d", to=TensorProto.FLOAT)], X, r"node 'n0' \(ArgMax\): no layers for this operator"),
     "depth": ([node("SpaceToDepth", "x0", blocksize=2)], (2, 3, 4, 6), "no layers for this operator"),
-    "one value without axes": ([node("Squeeze", "x0", np.array([0], INT))], (1,), r"the shape \[\] is none of a Reshape layer"),
+    "one value without axes": ([node("Squeeze", "x0", np.array([0], INT))], (1,), r"the shape \[\] is not one that a Reshape layer can make"),
     "slopes of each pixel": ([node("PRelu", "x0", weight(4, 7, 6))], X, r"its slopes have the shape \[4, 7, 6\], PReLU has one for each channel"),
     "slopes of another axis": ([node("PRelu", "x0", weight(4))], (2, 4, 7, 4), r"its slopes have the shape \[4\], PReLU has one for each channel"),
 }
@@ -473,7 +473,7 @@ def test_there_and_back(tmp_path, file):
     assert [node.op_type for node in first.node] == [node.op_type for node in second.node]
 
 
-@pytest.mark.parametrize("content, wrong", [(b"", "is no model of ONNX"), (b"\x08\x07garbage" * 9, "is no model of ONNX"), (None, "cannot be read")])
+@pytest.mark.parametrize("content, wrong", [(b"", "is not a model of ONNX"), (b"\x08\x07garbage" * 9, "is not a model of ONNX"), (None, "cannot be read")])
 def test_damaged_files(tmp_path, content, wrong):
     path = tmp_path / "a.onnx"
     if content is not None:
@@ -497,7 +497,7 @@ def test_a_truncated_model_and_data_outside_of_the_folder(tmp_path):
     tensor.external_data.add(key="location", value="../secret")
     (tmp_path.parent / "secret").write_bytes(bytes(1000))
     path.write_bytes(model.SerializeToString())
-    with pytest.raises(errors.DataError, match="is no model of ONNX that can be used"):
+    with pytest.raises(errors.DataError, match="is not a model of ONNX that can be used"):
         load(path)
 
 

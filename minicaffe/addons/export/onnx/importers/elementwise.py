@@ -38,14 +38,14 @@ LAYERS = {      # operator -> layer type, and the fields of its message: a numbe
 
 
 @importer(*LAYERS)
-def one_layer(made, node):
+def function_layer(made, node):
     kind, fields = LAYERS[node.op_type]
     values = {name: made.attribute(*value) if isinstance(value, tuple) else value for name, value in fields.items()}
     made.layer(kind, [made.bottom()], f"{kind.lower()}_param" if fields else "", last=True, **values)
 
 
 @importer("HardSigmoid", "HardSwish")
-def hard(made, node):
+def hard_function(made, node):
     swish = node.op_type == "HardSwish"
     scale, shift = (1 / 6, 0.5) if swish else (made.attribute("alpha", 0.2), made.attribute("beta", 0.5))
     blob = made.layer("Power", [made.bottom()], "power_param", scale=scale, shift=shift)
@@ -111,18 +111,18 @@ def arithmetic(made, node):
     first, second = made.bottom(0), made.bottom(1)
     second = made.layer("Power", [second], "power_param", **inverse) if inverse else second
     large, small, sizes, given = (first, second, a, b) if made.result == a else (second, first, b, a)
-    if a == b or made.result != sizes or span(sizes, given) is None:
+    if a == b or made.result != sizes or broadcast_axes(sizes, given) is None:
         bottoms = [made.broadcast(blob, shape, made.result) for blob, shape in ((first, a), (second, b))]
         operation = ELTWISE.PROD if multiplies else ELTWISE.SUM
         made.layer("Eltwise", bottoms, "eltwise_param", last=True, operation=operation)
         return
-    axis, shape = span(sizes, given)
+    axis, shape = broadcast_axes(sizes, given)
     small = made.reshaped(small, given, shape)
     kind, field = ("Scale", "scale_param") if multiplies else ("Bias", "bias_param")
     made.layer(kind, [large, small], field, last=True, axis=axis)
 
 
-def span(sizes, given):
+def broadcast_axes(sizes, given):
     """Return the axis at which a broadcast array of the shape `given` begins in `sizes`, and its shape without axes of size 1.
 
     None if an axis between those of this shape has size 1 in `given` alone, or all axes have it and the first of `sizes` has not:
@@ -149,14 +149,14 @@ def with_constant(made, value, index, multiplies, inverse):
     if value.size == 1:
         made.layer("Power", [blob], "power_param", last=True, **{"scale" if multiplies else "shift": value.item()})
         return
-    value = value if span(sizes, value.shape) else np.broadcast_to(value, sizes)
-    axis, shape = span(sizes, value.shape)
+    value = value if broadcast_axes(sizes, value.shape) else np.broadcast_to(value, sizes)
+    axis, shape = broadcast_axes(sizes, value.shape)
     made.layer("Scale" if multiplies else "Bias", [blob], "scale_param" if multiplies else "bias_param", [value.reshape(shape)],
                last=True, axis=axis, num_axes=len(shape))
 
 
 @importer("Sum", "Max", "Min")
-def several(made, node):
+def sum_or_limit(made, node):
     numbers = [i for i, name in enumerate(node.input) if name in made.constants and made.constants[name].size == 1]
     if node.op_type != "Sum" and len(node.input) == 2 and numbers:
         limits = {"min": -3.4e38, "max": 3.4e38}

@@ -16,24 +16,24 @@ POOLING = caffe_pb2.PoolingParameter
 
 
 def sides(pads, count):
-    """Return the pads of ONNX as lists of those before and behind each axis."""
+    """Return the pads of ONNX as lists of those before and after each axis."""
     pads = pads or [0] * (2 * count)
     return list(pads[:count]), list(pads[count:])
 
 
 def window_pads(made, kernel, stride, dilation, sizes, results):
-    """Return the pads before and behind each axis of the present node, also those of `auto_pad`."""
+    """Return the pads before and after each axis of the present node, also those of `auto_pad`."""
     auto = made.attribute("auto_pad", "NOTSET")
     if auto in ("NOTSET", ""):
         return sides(made.attribute("pads"), len(kernel))
     if auto == "VALID":
         return [0] * len(kernel), [0] * len(kernel)
-    before, behind = [], []
+    before, after = [], []
     for k, s, d, size, result in zip(kernel, stride, dilation, sizes, results):
         total = max(0, (result - 1) * s + (k - 1) * d + 1 - size)
         before.append(total // 2 if auto == "SAME_UPPER" else total - total // 2)
-        behind.append(total - before[-1])
-    return before, behind
+        after.append(total - before[-1])
+    return before, after
 
 
 @importer("Conv")
@@ -42,15 +42,15 @@ def conv(made, node):
     count = weight.ndim - 2
     kernel, group = list(weight.shape[2:]), made.attribute("group", 1)
     stride, dilation = made.attribute("strides", [1] * count), made.attribute("dilations", [1] * count)
-    before, behind = window_pads(made, kernel, stride, dilation, made.shape()[2:], made.result[2:])
+    before, after = window_pads(made, kernel, stride, dilation, made.shape()[2:], made.result[2:])
     # Unequal pads: the larger one on both sides, and zeros in the kernel where the window would begin or end too far out.
-    front, back = [max(0, b - a) for a, b in zip(before, behind)], [max(0, a - b) for a, b in zip(before, behind)]
+    front, back = [max(0, b - a) for a, b in zip(before, after)], [max(0, a - b) for a, b in zip(before, after)]
     if any(extra % d for extra, d in zip([*front, *back], [*dilation, *dilation])):
-        raise Unsupported(f"its pads {before} and {behind} differ by no multiple of the dilation {dilation}")
+        raise Unsupported(f"its pads {before} and {after} differ by no multiple of the dilation {dilation}")
     extended = [k + f // d + b // d for k, f, b, d in zip(kernel, front, back, dilation)]
     check_bytes(4 * math.prod([*weight.shape[:2], *extended]), "a kernel with zeros for unequal pads")
     weight = np.pad(weight, [(0, 0), (0, 0), *((f // d, b // d) for f, b, d in zip(front, back, dilation))])
-    pad = [max(a, b) for a, b in zip(before, behind)]
+    pad = [max(a, b) for a, b in zip(before, after)]
     made.layer("Convolution", [made.bottom()], "convolution_param", [weight, bias], last=True, num_output=weight.shape[0],
                kernel_size=weight.shape[2:], stride=stride, pad=pad, dilation=dilation, group=group, bias_term=bias is not None)
 
@@ -74,7 +74,7 @@ def conv_transpose(made, node):
                      pad=before if symmetric else [0] * count, group=group, bias_term=bias is not None)
     if not symmetric:
         for axis, sizes in enumerate(zip(whole, before, results), 2):
-            top = made.part(top, sizes[0], axis, *sizes[1:])
+            top = made.sliced(top, sizes[0], axis, *sizes[1:])
         made.layer("Power", [top], last=True)
 
 
@@ -116,16 +116,16 @@ def pool(made, node):
     stride, dilation = made.attribute("strides", [1, 1]), made.attribute("dilations", [1, 1])
     if dilation != [1, 1]:
         raise Unsupported("Pooling has no dilation")
-    before, behind = window_pads(made, kernel, stride, dilation, given[2:], wanted[2:])
+    before, after = window_pads(made, kernel, stride, dilation, given[2:], wanted[2:])
     sizes, results = list(given[2:]), list(wanted[2:])
     mode = next((mode for mode in (POOLING.CEIL, POOLING.FLOOR)
                  if [caffe_size(*one, mode, any(before)) for one in zip(sizes, kernel, stride, before)] == results), None)
     if mode is None or any(p >= k for p, k in zip(before, kernel)):
-        raise Unsupported(f"no rounding of Pooling gives {results} windows of {kernel} with the pads {before} and {behind}")
+        raise Unsupported(f"no rounding of Pooling gives {results} windows of {kernel} with the pads {before} and {after}")
     factor, method = 1, POOLING.MAX
     if node.op_type == "AveragePool":
         counted, method = made.attribute("count_include_pad", 0), POOLING.AVE
-        factor = np.outer(*(divisors(*one, counted) for one in zip(sizes, results, kernel, stride, before, behind)))
+        factor = np.outer(*(divisors(*one, counted) for one in zip(sizes, results, kernel, stride, before, after)))
     plain = bool(np.all(factor == 1))
     top = made.layer("Pooling", [made.bottom()], "pooling_param", last=plain, pool=method, kernel_h=kernel[0], kernel_w=kernel[1],
                      stride_h=stride[0], stride_w=stride[1], pad_h=before[0], pad_w=before[1], round_mode=mode or None)
@@ -140,13 +140,13 @@ def caffe_size(size, kernel, stride, pad, mode, padded):
     return count - 1 if padded and (count - 1) * stride >= size + pad else count
 
 
-def divisors(size, result, kernel, stride, before, behind, counted):
+def divisors(size, result, kernel, stride, before, after, counted):
     """Return by how much Caffe's divisor is too large for each window of an axis."""
     made = []
     for i in range(result):
         start = i * stride - before
         caffe = min(start + kernel, size + before) - start
-        end = min(start + kernel, size + behind) if counted else min(start + kernel, size)
+        end = min(start + kernel, size + after) if counted else min(start + kernel, size)
         made.append(caffe / (end - (start if counted else max(start, 0))))
     return made
 

@@ -38,7 +38,7 @@ def lstm(made, node):
         continued = made.layer("Parameter", [], arrays=[indicator], shape=indicator.shape)
         blob = made.layer("LSTM", [blob, continued], "recurrent_param", arrays, num_output=size)
         if has_last:
-            last.append(made.part(blob, steps, 0, steps - 1, 1))
+            last.append(made.sliced(blob, steps, 0, steps - 1, 1))
         if has_all:
             blob = reversed_steps(made, blob, steps) if reverse else blob
             every.append(made.reshaped(blob, (steps, batch, size), (steps, 1, batch, size), last=count == 1))

@@ -55,8 +55,8 @@ def slice_(made, node):
     axes, steps = made.attribute("axes", made.constant(3, "axes")), made.constant(4, "steps")    # attributes before opset 10
     changes = {}
     for i, axis in enumerate(range(len(starts)) if axes is None else axes):
-        part = range(made.shape()[axis])[int(starts[i]):int(ends[i]):1 if steps is None else int(steps[i])]
-        changes[int(axis) % len(made.shape())] = part.start, part.step if len(part) > 1 else 1, len(part)
+        taken = range(made.shape()[axis])[int(starts[i]):int(ends[i]):1 if steps is None else int(steps[i])]
+        changes[int(axis) % len(made.shape())] = taken.start, taken.step if len(taken) > 1 else 1, len(taken)
     cut(made, changes)
 
 
@@ -86,7 +86,7 @@ def cut(made, changes):
         raise Unsupported("it takes values backward, or keeps nothing of an axis")
     if all(step == 1 and first >= 0 and first + count <= given[axis] for axis, (first, step, count) in changes.items()):
         for axis, (first, _, count) in changes.items():
-            blob = made.part(blob, given[axis], axis, first, count)
+            blob = made.sliced(blob, given[axis], axis, first, count)
         made.layer("Power", [blob], last=True)
         return
     if min(changes) < 2:
@@ -115,7 +115,7 @@ def gather(made, node):
     flat = (indices % given[axis]).reshape(-1)
     if not len(flat) or np.any(np.diff(flat) != 1):
         raise Unsupported("its indices are not consecutive")
-    blob = made.part(made.bottom(), given[axis], axis, int(flat[0]), len(flat))
+    blob = made.sliced(made.bottom(), given[axis], axis, int(flat[0]), len(flat))
     made.reshaped(blob, [*given[:axis], len(flat), *given[axis + 1:]], made.result, last=True)
 
 
