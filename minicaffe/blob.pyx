@@ -1,8 +1,8 @@
 """Blob: an N-dimensional array with two equally sized memories, `data` and `diff` (Caffe blob.hpp, blob.cpp).
 
-Memory is taken on first access and replaced only when a reshape needs more
-than the capacity. Different from Caffe: what aborted there raises here, a NumPy view keeps its memory alive after the
-blob grew or went away, and a blob of a running net keeps shape and memory until its thread changes them (docs/threads.md).
+Memory is allocated on first access, and replaced only if a reshape needs more than the capacity. Different from Caffe: what
+aborted there raises here, a NumPy view keeps its memory alive after the blob grew or was deleted, and a blob of a running net keeps
+shape and memory until its thread changes them (docs/threads.md).
 """
 
 import numpy as np
@@ -162,6 +162,8 @@ cdef class Blob(Shaped):
         if gone:
             self.data_memory.recycle()
 
+    # ---- pointers, for layers (blob.pxd describes them)
+
     cdef const void* cpu_data_ptr(self) except? NULL nogil:
         return self.data_memory.cpu_data_ptr()
 
@@ -248,6 +250,8 @@ cdef class Blob(Shaped):
         finally:
             self.end_use()
 
+    # ---- views, for programs
+
     @property
     def data(self):
         """The values as a writable NumPy view; takes mutable CPU access, as in pycaffe."""
@@ -324,6 +328,8 @@ cdef class Blob(Shaped):
     def __cuda_array_interface__(self):
         """dict: lets CuPy, PyTorch and Numba use the values on the device in place, so it takes mutable GPU access."""
         return self.mutable_gpu_data.__cuda_array_interface__
+
+    # ---- memory and values from elsewhere
 
     def set_cpu_data(self, source):
         """Use the memory of `source`, a C-contiguous, writable array of the blob's type and count, as data, without a copy."""

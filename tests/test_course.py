@@ -47,20 +47,20 @@ WRONG = {
     2: {"next_head": ('"SYNCED" if copied', "here if copied"), "copies": ("total += copied", "total += 1"),
         "mean": [("cpu_data", "data"), ("blob.cpu_data.mean()", "3")]},
     3: {"find": ("in scopes", "in scopes[:1]"), "new_parameters": ("there[name] != shape", "False"), "renew": ("{layer}[", "ip")},
-    4: {"round_up": ("-(-nbytes // grain)", "(nbytes // grain + 1)"), "buddy_of": ("offset ^ size", "offset + size"),
-        "best_fit": [("(size, offset) for", "(0, offset) for"), ("size >= nbytes", "size > nbytes")], "join": ("== offset", "<= offset")},
-    5: {"elements_of": ("range(block * threads + thread, n, blocks * threads)", "range(block * threads + thread, n, threads)"),
-        "element_at": ("zip(reversed(shape), reversed(strides))", "zip(shape, strides)"), "magic_number": ("// d + 1", "// d"),
-        "saturate": ("x > 1 ? 1 : x", "1")},
-    6: {"inner_product_backward": ("dY.T @ X", "dY.T @ X / len(X)"), "softmax_loss_gradient": (" - scores.max(axis=1, keepdims=True)", ""),
+    4: {"inner_product_backward": ("dY.T @ X", "dY.T @ X / len(X)"), "softmax_loss_gradient": (" - scores.max(axis=1, keepdims=True)", ""),
         "numeric_gradient": [("(2 * h)", "h"), ("return gradient", "return 3 * x ** 2")]},
-    7: {"rate_inv": ("-power", "power"), "momentum_step": ("w - v", "w - rate * v"), "read_twice": ("current[name] = [name, 0]", "current.setdefault(name, [name, 0])")},
-    8: {"convolution_cost": ("2 * weights", "weights"), "attainable": ("min(", "max("), "lane_index": ("-(-channels // lanes)", "channels // lanes"),
-        "reorders": ('("plain", private)', '("plain",)')},
-    9: {"pooled_size": [("-(-(size + 2 * pad - kernel) // stride)", "(size + 2 * pad - kernel) // stride"), (" if pad and (out - 1) * stride >= size + pad", " if False")],
+    5: {"pooled_size": [("-(-(size + 2 * pad - kernel) // stride)", "(size + 2 * pad - kernel) // stride"), (" if pad and (out - 1) * stride >= size + pad", " if False")],
         "im2col": ("for u in range(kernel) for v in range(kernel)", "for v in range(kernel) for u in range(kernel)"),
         "weight_gradient": [("o // outputs * channels + c", "c"), ("gradient[o, c] +=", "gradient[o, c] =")],
         "receptive_field": ("step *= stride", "step = stride"), "needs_columns": ("(kernel, stride, pad) != (1, 1, 0)", "kernel != 1")},
+    6: {"rate_inv": ("-power", "power"), "momentum_step": ("w - v", "w - rate * v"), "read_twice": ("current[name] = [name, 0]", "current.setdefault(name, [name, 0])")},
+    7: {"elements_of": ("range(block * threads + thread, n, blocks * threads)", "range(block * threads + thread, n, threads)"),
+        "element_at": ("zip(reversed(shape), reversed(strides))", "zip(shape, strides)"), "magic_number": ("// d + 1", "// d"),
+        "saturate": ("x > 1 ? 1 : x", "1")},
+    8: {"round_up": ("-(-nbytes // grain)", "(nbytes // grain + 1)"), "buddy_of": ("offset ^ size", "offset + size"),
+        "best_fit": [("(size, offset) for", "(0, offset) for"), ("size >= nbytes", "size > nbytes")], "join": ("== offset", "<= offset")},
+    9: {"convolution_cost": ("2 * weights", "weights"), "attainable": ("min(", "max("), "lane_index": ("-(-channels // lanes)", "channels // lanes"),
+        "reorders": ('("plain", private)', '("plain",)')},
     10: {"mean_picture": (".astype(np.float64)", ""), "records_of": [("step * batch * ranks + rank", "step * batch + rank"), ("number % count", "number")],
          "crop_corner": [("draw(height - size + 1)", "draw(height - size or 1)"), ("(height - size) // 2", "-(-(height - size) // 2)")],
          "decode_datum": [("(byte & 127) << shift", "byte & 127"), ("if kind == 5 else 8", "if kind == 5 else 4"), ("fields = {5: 0}", "fields = {}")]},
@@ -75,10 +75,10 @@ def _chosen_by_the_course(device):
 
 
 def needs_compiler(number):
-    """Skip what compiles, where nothing can: chapter 5 a kernel for the simulated device, chapter 6 a layer."""
-    if number in ("5", "6"):
+    """Skip what compiles, where nothing can: chapter 7 a kernel for the simulated device, chapter 4 a layer."""
+    if number in ("4", "7"):
         compiler()
-    if number == "6" and importlib.util.find_spec("Cython") is None:
+    if number == "4" and importlib.util.find_spec("Cython") is None:
         pytest.skip("Cython is not installed: pip install Cython")
 
 
@@ -115,17 +115,17 @@ def steps_of(chapter):
     return steps, printed
 
 
-@pytest.mark.parametrize("chapter", [pytest.param(path, marks=[pytest.mark.slow(29)] * (path.name[0] == "6")) for path in CHAPTERS],
-                         ids=lambda path: path.stem)      # chapter 6 compiles a layer, as test_adding_a_layer does
+@pytest.mark.parametrize("chapter", [pytest.param(path, marks=[pytest.mark.slow(29)] * (path.name[0] == "4")) for path in CHAPTERS],
+                         ids=lambda path: path.stem)      # chapter 4 compiles a layer, as test_adding_a_layer does
 def test_a_chapter_does_what_it_says(chapter, tmp_path):
     needs_compiler(chapter.stem.split("_")[0])
     steps, expected = steps_of(chapter)
     assert sum(text is not None for text in expected) >= 2
     for step, said, text in zip(steps, run_session(steps, tmp_path), expected, strict=True):
         assert text is None or said.strip() == text.strip(), step
-        if "_run('pytest" in step:                      # chapter 6: who follows it has added a layer, and its test passes
+        if "_run('pytest" in step:                      # chapter 4: who follows it has added a layer, and its test passes
             assert "4 passed" in said
-    if chapter.stem.startswith(("9_", "10_")):          # which write a page and a database: they run a second time, too
+    if chapter.stem.startswith(("5_", "10_")):          # which write a page and a database: they run a second time, too
         run_session(steps, tmp_path)
 
 
@@ -137,17 +137,24 @@ def test_the_notebook_does_what_it_says(tmp_path):
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+def test_the_functions_to_read_are_defined(chapter):
+    """What the section about our files names is defined in the files that the same paragraph or point links."""
+    section = chapter.read_text().partition("\n## Our file")[2].partition("\n## ")[0]
+    for paragraph in re.split(r"\n\n|\n(?=- )", section):
+        sources = "".join((ROOT / path).read_text() for path in re.findall(r"\]\(\.\./\.\./(minicaffe/[\w/.]+)\)", paragraph))
+        assert [name for name in re.findall(r"`([\w.]+)`", paragraph) if sources and not defines(sources, name)] == [], paragraph
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
 def test_the_functions_to_read_are_there(chapter):
-    """What a chapter names beside a file of ours is in that file, what it says to read is defined there, and it has all of its parts."""
+    """What a chapter names beside a file of ours is in that file, and a chapter has all of its parts."""
     text = chapter.read_text()
     for part in ("## The idea", "## Slowly", "## Our file", "## What the trace shows", "## Exercises"):
         assert part in text, part
-    to_read = text.partition("\n## Our file")[2].partition("\n## ")[0]
-    for paragraph in re.split(r"\n\n|\n(?=- )", text):
+    for paragraph in text.split("\n\n"):
         sources = "".join((ROOT / path).read_text() for path in re.findall(r"\]\(\.\./\.\./(minicaffe/[\w/.]+)\)", paragraph))
         for name in re.findall(r"`([\w.]+)`", paragraph) if sources else ():
-            there = defines(sources, name) if paragraph in to_read else re.search(rf"\b{name.split('.')[-1]}\b", sources)
-            assert there, f"the files that this paragraph links have no {name}: {paragraph}"
+            assert re.search(rf"\b{name.split('.')[-1]}\b", sources), f"the files that this paragraph links have no {name}: {paragraph}"
     lines = re.findall(r"^\|.*\]\(\.\./\.\./(.*)\), `(?:\w+\.)?(\w+)` \| `(.*)` \|$", text, re.M)
     assert lines or "| file, function | line |" not in text
     for path, function, line in lines:
@@ -184,7 +191,7 @@ def failing(number, answers, tmp_path, monkeypatch):
     return failed, set(tests)
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, pytest.param(6, marks=BACKWARD_IN_TEST), 7, 8, pytest.param(9, marks=BACKWARD_IN_TEST), 10])
+@pytest.mark.parametrize("number", [1, 2, 3, *(pytest.param(number, marks=BACKWARD_IN_TEST) for number in (4, 5)), 6, 7, 8, 9, 10])
 def test_exercises(number, tmp_path, monkeypatch):
     needs_compiler(str(number))
     blanks, solutions = (folder / f"chapter{number}.py" for folder in (EXERCISES, EXERCISES / "solutions"))
@@ -207,14 +214,14 @@ def run_copied_tests(tmp_path, answers):
     """Run the tests of a copy of the exercises, with the files of the folder `answers`, as pytest does for a learner."""
     folder = shutil.copytree(EXERCISES, tmp_path / "exercises")
     shutil.copytree(answers, folder, dirs_exist_ok=True)
-    return subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "exercises/test_chapter4.py"], cwd=tmp_path,
+    return subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "exercises/test_chapter8.py"], cwd=tmp_path,
                           capture_output=True, text=True).stdout
 
 
 @pytest.mark.slow(4)
 def test_a_failed_exercise_shows_its_hint_and_a_right_one_does_not(tmp_path):
     hints = hints_of_exercises()
-    of_chapter = [hints[name] for name in WRONG[4]]
+    of_chapter = [hints[name] for name in WRONG[8]]
     blank = run_copied_tests(tmp_path / "blank", EXERCISES)
     assert "4 failed" in blank and all(blank.count(hint) == 1 for hint in of_chapter)
     right = run_copied_tests(tmp_path / "right", EXERCISES / "solutions")

@@ -28,16 +28,6 @@ struct Thread {
   MC_DEVICE index_t total() const { return index_t(gridDim.x) * blockDim.x; }
 };
 
-template <class K> MC_HD constexpr auto blocks_at_once(int) -> decltype(int(K::kBlocks)) { return K::kBlocks; }
-template <class K> MC_HD constexpr int blocks_at_once(long) { return 1; }
-
-template <class K, unsigned long long size>
-__global__ void __launch_bounds__(K::kThreads, blocks_at_once<K>(0)) run(const K kernel) {
-  static_assert(sizeof(K) == size, "the host compiler and NVRTC lay this kernel's parameters out differently");
-  __shared__ typename K::Shared shared;
-  kernel(Thread(), shared);
-}
-
 #else
 
 /// The same on the host, filled in by the simulated device. `wait` returns when all threads of the block have reached it.
@@ -55,6 +45,38 @@ struct Thread {
   index_t index() const { return index_t(block_x) * threads_x + thread_x; }
   index_t total() const { return index_t(blocks_x) * threads_x; }
 };
+
+#endif
+
+struct NoShared {};
+
+/// f(i) for 0 <= i < n, where f is a functor over an index, in a grid-stride loop.
+template <class F> struct Each {
+  static constexpr int kThreads = 256;
+  static constexpr bool kBarriers = false;
+  using Shared = NoShared;
+  F f;
+  index_t n;
+  MC_DEVICE void operator()(const Thread& t, Shared&) const {
+    for (index_t i = t.index(); i < n; i += t.total()) f(i);
+  }
+};
+
+#ifdef __CUDACC_RTC__
+
+template <class K> MC_HD constexpr auto blocks_at_once(int) -> decltype(int(K::kBlocks)) { return K::kBlocks; }
+template <class K> MC_HD constexpr int blocks_at_once(long) { return 1; }
+
+template <class K, unsigned long long size>
+__global__ void __launch_bounds__(K::kThreads, blocks_at_once<K>(0)) run(const K kernel) {
+  static_assert(sizeof(K) == size, "the host compiler and NVRTC lay this kernel's parameters out differently");
+  __shared__ typename K::Shared shared;
+  kernel(Thread(), shared);
+}
+
+#else
+
+// ---- what the simulated device gets in place of a cubin
 
 /// A kernel for the simulated device. If `barriers` is true, `call` runs one thread, else all threads of `thread`'s block (it sets
 /// thread_x itself). `shared` has shared_size bytes, the same for all threads of a block.
@@ -127,19 +149,5 @@ template <class K> const HostKernel& host_kernel() {
 }
 
 #endif
-
-struct NoShared {};
-
-/// f(i) for 0 <= i < n, where f is a functor over an index, in a grid-stride loop.
-template <class F> struct Each {
-  static constexpr int kThreads = 256;
-  static constexpr bool kBarriers = false;
-  using Shared = NoShared;
-  F f;
-  index_t n;
-  MC_DEVICE void operator()(const Thread& t, Shared&) const {
-    for (index_t i = t.index(); i < n; i += t.total()) f(i);
-  }
-};
 
 }  // namespace mc

@@ -1,13 +1,13 @@
 cpdef enum SyncedHead:
-    UNINITIALIZED = 0
-    HEAD_AT_CPU
-    HEAD_AT_GPU
-    SYNCED
-    HEAD_AT_PRIVATE
-    SYNCED_PRIVATE
-    HEAD_AT_GPU_PRIVATE
-    SYNCED_GPU_PRIVATE
-    RECYCLED
+    UNINITIALIZED = 0       # no side is valid: the first read gives zeros
+    HEAD_AT_CPU             # the host side is valid
+    HEAD_AT_GPU             # the device side
+    SYNCED                  # both
+    HEAD_AT_PRIVATE         # the private side, on the host
+    SYNCED_PRIVATE          # that and the host side
+    HEAD_AT_GPU_PRIVATE     # the private side, on the device
+    SYNCED_GPU_PRIVATE      # that and the device side
+    RECYCLED                # no side has memory, and reading is an error until the memory is written again
 
 cpdef enum Action:
     KEEP            # nothing to do

@@ -75,6 +75,8 @@ cdef class SyncedMemory:
         self._place = place
         self.gpu = -1
 
+    # ---- Caffe's four calls
+
     cdef const void* cpu_data_ptr(self) except? NULL nogil:
         if not steps[<int>CPU_DATA][<int>self.head].idle:
             self.execute_locked(CPU_DATA, None)
@@ -98,6 +100,8 @@ cdef class SyncedMemory:
         elif not steps[<int>MUTABLE_GPU_DATA][<int>self.head].idle:
             self.execute_locked(MUTABLE_GPU_DATA, None)
         return self.device.ptr
+
+    # ---- the private side, the end of the memory, and what may refer to a side
 
     cdef const void* private_data_ptr(self, Layout layout) except? NULL nogil:
         if not self.ready(PRIVATE_DATA, layout):
@@ -266,6 +270,8 @@ cdef class SyncedMemory:
         self.private_side, self.private_layout = None, layout
         return 0
 
+    # ---- the calls of Python: they return sides as Buffers, or replace them
+
     def private_data(self, layout):
         """Return the private side in `layout`, for reading."""
         check_type(layout, Layout, "layout", "a Layout")
@@ -388,6 +394,8 @@ cdef class SyncedMemory:
             if not steps[<int>GPU_DATA][<int>other.head].idle:
                 other.execute_locked(GPU_DATA, None)
             self.execute_locked(COPY_ON_DEVICE, (other, size))
+
+    # ---- the execution of a call
 
     cdef int use_on_device(self, int call) except -1 with gil:
         """Do `call` (-1: nothing) if the device side may be on another GPU than the current one, which must have peer access."""

@@ -1,24 +1,19 @@
 """Exercises of chapter 4: replace each `...`, then run ``pytest test_chapter4.py`` here."""
 
 
-def round_up(nbytes, grain):
-    """Return the least multiple of `grain` that is at least `nbytes`."""
+def inner_product_backward(X, W, dY):
+    """Return the gradients (dX, dW, db) of Y = X W^T + b, given that of Y; X is (N, K), W is (M, K), dY is (N, M)."""
     ...
 
 
-def buddy_of(offset, size):
-    """Return the offset of the buddy of the chunk of this size, a power of two, at this offset of a pool."""
-    ...
+def softmax_loss_gradient(scores, labels):
+    """Return the gradient with respect to the scores, (N, K), of the mean over N of -log(softmax(scores)[label]).
 
-
-def best_fit(free, nbytes):
-    """Return the offset of the free block that the caching allocator takes, or None if there is none.
-
-    Of those that are large enough it takes the smallest, of equal ones the lowest. `free` is a list of (offset, bytes).
+    It must be right for scores of 1000, too.
     """
     ...
 
 
-def join(free):
-    """Return the free blocks, a list of (offset, bytes) sorted by offset, with neighbours joined into one."""
+def numeric_gradient(loss, x, h):
+    """Return the gradient of `loss`, a function of an array, at x, by central differences of step h; x is as before afterwards."""
     ...

@@ -1,23 +1,32 @@
 """Exercises of chapter 5: replace each `...`, then run ``pytest test_chapter5.py`` here."""
 
 
-def elements_of(block, thread, blocks, threads, n):
-    """Return the elements, as a list, that a grid-stride loop over n elements gives to one thread of one block.
+def pooled_size(size, kernel, stride, pad):
+    """Return the size of Caffe's pooling output along one axis, for an axis of `size` pixels."""
+    ...
 
-    There are `blocks` blocks of `threads` threads.
+
+def im2col(picture, kernel, stride, pad):
+    """Return the column matrix of a picture (H, W), for a square kernel: (kernel * kernel, positions)."""
+    ...
+
+
+def weight_gradient(x, dY, kernel, stride, pad, group):
+    """Return the gradient of a convolution's weights, (M, C / group, kernel, kernel), given that of its output.
+
+    x is (N, C, H, W), dY is (N, M, out_h, out_w).
     """
     ...
 
 
-def element_at(i, shape, strides):
-    """Return how far from the start of a view its i-th element lies, in row-major order of its indices; strides are in elements."""
+def receptive_field(layers):
+    """Return how many input pixels, along one axis, one output of a stack of convolutions covers from its first to its last.
+
+    `layers` is a list of (kernel, stride, dilation), from the first layer to the last.
+    """
     ...
 
 
-def magic_number(d):
-    """Return (m, s) with ``i // d == ((i * m >> 32) + i) >> s`` for all 0 <= i < 2**31, where m < 2**32 and s < 32."""
+def needs_columns(kernel, stride, pad, dilation):
+    """Return whether the column matrix of a convolution can differ from the picture itself; the kernel is square."""
     ...
-
-
-# One line of C++ that sets y to x, but not below -1 and not above 1; both are float. NaN stays NaN.
-SATURATE = "..."

@@ -1,19 +1,20 @@
 """Exercises of chapter 6: replace each `...`, then run ``pytest test_chapter6.py`` here."""
 
 
-def inner_product_backward(X, W, dY):
-    """Return the gradients (dX, dW, db) of Y = X W^T + b, given that of Y; X is (N, K), W is (M, K), dY is (N, M)."""
+def rate_inv(base_lr, gamma, power, iteration):
+    """Return the learning rate of policy "inv" (minicaffe/solver/policy.py says what it is)."""
     ...
 
 
-def softmax_loss_gradient(scores, labels):
-    """Return the gradient with respect to the scores, (N, K), of the mean over N of -log(softmax(scores)[label]).
+def momentum_step(w, v, gradient, rate, momentum, decay):
+    """Return the new (w, v) after one step of SGD; the arrays that were given stay as they are."""
+    ...
 
-    It must be right for scores of 1000, too.
+
+def read_twice(layers):
+    """Return the names, in the order in which they are made, of the blobs that need a Split: those read by more than one layer.
+
+    `layers` is a list of (bottoms, tops), both lists of names, in the order of the file. A layer that works in place reads the old
+    blob and makes a new one of the same name.
     """
-    ...
-
-
-def numeric_gradient(loss, x, h):
-    """Return the gradient of `loss`, a function of an array, at x, by central differences of step h; x is as before afterwards."""
     ...

@@ -1,20 +1,23 @@
 """Exercises of chapter 7: replace each `...`, then run ``pytest test_chapter7.py`` here."""
 
 
-def rate_inv(base_lr, gamma, power, iteration):
-    """Return the learning rate of policy "inv" (minicaffe/solver/policy.py says what it is)."""
-    ...
+def elements_of(block, thread, blocks, threads, n):
+    """Return the elements, as a list, that a grid-stride loop over n elements gives to one thread of one block.
 
-
-def momentum_step(w, v, gradient, rate, momentum, decay):
-    """Return the new (w, v) after one step of SGD; the arrays that were given stay as they are."""
-    ...
-
-
-def read_twice(layers):
-    """Return the names, in the order in which they are made, of the blobs that need a Split: those read by more than one layer.
-
-    `layers` is a list of (bottoms, tops), both lists of names, in the order of the file. A layer that works in place reads the old
-    blob and makes a new one of the same name.
+    There are `blocks` blocks of `threads` threads.
     """
     ...
+
+
+def element_at(i, shape, strides):
+    """Return how far from the start of a view its i-th element lies, in row-major order of its indices; strides are in elements."""
+    ...
+
+
+def magic_number(d):
+    """Return (m, s) with ``i // d == ((i * m >> 32) + i) >> s`` for all 0 <= i < 2**31, where m < 2**32 and s < 32."""
+    ...
+
+
+# One line of C++ that sets y to x, but not below -1 and not above 1; both are float. NaN stays NaN.
+SATURATE = "..."

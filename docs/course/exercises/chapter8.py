@@ -1,32 +1,24 @@
 """Exercises of chapter 8: replace each `...`, then run ``pytest test_chapter8.py`` here."""
 
 
-def convolution_cost(shape, num_output, kernel, stride, pad):
-    """Return (operations, bytes) of a convolution's forward pass, with a square kernel and no bias.
+def round_up(nbytes, grain):
+    """Return the least multiple of `grain` that is at least `nbytes`."""
+    ...
 
-    `shape` is the bottom's, (N, C, H, W). A multiplication and an addition are two operations. Bottom, weights and top are each
-    moved once, 4 bytes an element.
+
+def buddy_of(offset, size):
+    """Return the offset of the buddy of the chunk of this size, a power of two, at this offset of a pool."""
+    ...
+
+
+def best_fit(free, nbytes):
+    """Return the offset of the free block that the caching allocator takes, or None if there is none.
+
+    Of those that are large enough it takes the smallest, of equal ones the lowest. `free` is a list of (offset, bytes).
     """
     ...
 
 
-def attainable(operations, nbytes, peak, bandwidth):
-    """Return how many operations in a second a layer attains at most (the roofline).
-
-    The machine does at most `peak` operations and moves at most `bandwidth` bytes in a second.
-    """
-    ...
-
-
-def lane_index(n, c, h, w, shape, lanes):
-    """Return where element (n, c, h, w) of an array lies if channels are kept in groups of `lanes`, the last filled up."""
-    ...
-
-
-def reorders(layouts):
-    """Return how often an array is reordered that layers read in these layouts, one after another, none of them writing.
-
-    It starts in "plain" order. It is kept in plain order and in one more layout at most, and only from plain order is another
-    layout made; what is there already is not made again.
-    """
+def join(free):
+    """Return the free blocks, a list of (offset, bytes) sorted by offset, with neighbours joined into one."""
     ...

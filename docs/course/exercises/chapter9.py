@@ -1,32 +1,32 @@
 """Exercises of chapter 9: replace each `...`, then run ``pytest test_chapter9.py`` here."""
 
 
-def pooled_size(size, kernel, stride, pad):
-    """Return the size of Caffe's pooling output along one axis, for an axis of `size` pixels."""
-    ...
+def convolution_cost(shape, num_output, kernel, stride, pad):
+    """Return (operations, bytes) of a convolution's forward pass, with a square kernel and no bias.
 
-
-def im2col(picture, kernel, stride, pad):
-    """Return the column matrix of a picture (H, W), for a square kernel: (kernel * kernel, positions)."""
-    ...
-
-
-def weight_gradient(x, dY, kernel, stride, pad, group):
-    """Return the gradient of a convolution's weights, (M, C / group, kernel, kernel), given that of its output.
-
-    x is (N, C, H, W), dY is (N, M, out_h, out_w).
+    `shape` is the bottom's, (N, C, H, W). A multiplication and an addition are two operations. Bottom, weights and top are each
+    moved once, 4 bytes an element.
     """
     ...
 
 
-def receptive_field(layers):
-    """Return how many input pixels, along one axis, one output of a stack of convolutions covers from its first to its last.
+def attainable(operations, nbytes, peak, bandwidth):
+    """Return how many operations in a second a layer attains at most (the roofline).
 
-    `layers` is a list of (kernel, stride, dilation), from the first layer to the last.
+    The machine does at most `peak` operations and moves at most `bandwidth` bytes in a second.
     """
     ...
 
 
-def needs_columns(kernel, stride, pad, dilation):
-    """Return whether the column matrix of a convolution can differ from the picture itself; the kernel is square."""
+def lane_index(n, c, h, w, shape, lanes):
+    """Return where element (n, c, h, w) of an array lies if channels are kept in groups of `lanes`, the last filled up."""
+    ...
+
+
+def reorders(layouts):
+    """Return how often an array is reordered that layers read in these layouts, one after another, none of them writing.
+
+    It starts in "plain" order. It is kept in plain order and in one more layout at most, and only from plain order is another
+    layout made; what is there already is not made again.
+    """
     ...

@@ -1,54 +1,49 @@
-"""Checks the answers of chapter4.py against the allocators."""
+"""Checks the answers of chapter4.py against layers."""
 
-from chapter4 import best_fit, buddy_of, join, round_up
+import numpy as np
+from chapter4 import inner_product_backward, numeric_gradient, softmax_loss_gradient
 
-from minicaffe import memory
+import minicaffe as caffe
 
-
-def test_round_up():
-    assert [round_up(n, 512) for n in (1, 511, 512, 513)] == [512, 512, 512, 1024]
-    for nbytes in (3, 500, 700, 1024, 5000):
-        caching = memory.CachingAllocator(memory.SystemAllocator())
-        first, second = caching.alloc(nbytes), caching.alloc(nbytes)
-        assert second - first == round_up(nbytes, 512)      # neighbours in one segment
-        caching.free(first), caching.free(second)
-
-
-def test_buddy_of():
-    buddy = memory.BuddyAllocator(memory.SystemAllocator(), min_chunk_size=64, max_chunk_size=1024)
-    addresses = [buddy.alloc(50) for _ in range(16)]        # sixteen chunks of 64 bytes: the pool is full
-    base = min(addresses)
-    for address in sorted(addresses):
-        if address not in addresses:
-            continue
-        other = base + buddy_of(address - base, 64)
-        assert other in addresses
-        buddy.free(address)
-        with memory.record() as events:
-            buddy.free(other)
-        assert any(event.kind == "merge" for event in events), "these two do not become one chunk"
-        addresses = [a for a in addresses if a not in (address, other)]
-    assert [buddy_of(0, 256), buddy_of(256, 256), buddy_of(768, 256)] == [256, 0, 512]
+NET = """
+force_backward: true
+layer { name: "data" type: "Input" top: "x" top: "label" input_param { shape { dim: 4 dim: 5 } shape { dim: 4 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 3 weight_filler { type: "gaussian" std: 1 } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "y" bottom: "label" top: "loss" }
+"""
 
 
-def test_best_fit():
-    caching = memory.CachingAllocator(memory.SystemAllocator())
-    sizes = [2048, 512, 1024, 512, 4096, 512, 1024, 512]
-    places = [caching.alloc(size) for size in sizes]
-    base, gaps = places[0], (0, 2, 4, 6)
-    for gap in gaps:
-        caching.free(places[gap])
-    free = [(places[gap] - base, sizes[gap]) for gap in gaps]
-    for wanted in (1024, 600, 4000, 400):       # the first fits exactly
-        taken = best_fit(free, wanted)
-        assert base + taken == caching.alloc(wanted), wanted
-        free = [block for block in free if block[0] != taken]
-    assert best_fit([(0, 512)], 513) is None
-    for place in places:
-        caching.free(place)
+def run(tmp_path, scale=1.0):
+    (tmp_path / "net.prototxt").write_text(NET)
+    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TRAIN)
+    net.blobs["x"].data[...] = scale * np.random.default_rng(0).standard_normal((4, 5))
+    net.blobs["label"].data[...] = [0, 2, 1, 2]
+    net.forward()
+    net.backward()
+    return net
 
 
-def test_join():
-    assert join([(0, 4), (4, 4), (12, 4)]) == [(0, 8), (12, 4)]
-    assert join([(0, 4), (4, 4), (8, 2), (10, 6)]) == [(0, 16)]
-    assert join([(8, 1)]) == [(8, 1)] and join([]) == []
+def test_inner_product_backward(tmp_path):
+    net = run(tmp_path)
+    W, b = net.params["ip"]
+    gradients = inner_product_backward(net.blobs["x"].data, W.data, net.blobs["y"].diff)
+    for mine, theirs in zip(gradients, (net.blobs["x"].diff, W.diff, b.diff), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_softmax_loss_gradient(tmp_path):
+    for scale in (1.0, 1000.0):
+        net = run(tmp_path, scale)
+        before = net.blobs["y"].data.copy()
+        mine = softmax_loss_gradient(net.blobs["y"].data, np.array([0, 2, 1, 2]))
+        np.testing.assert_allclose(mine, net.blobs["y"].diff, rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(net.blobs["y"].data, before)
+
+
+def test_numeric_gradient():
+    x = np.random.default_rng(1).standard_normal((2, 3))
+    before = x.copy()
+    np.testing.assert_allclose(numeric_gradient(lambda x: (x ** 3).sum(), x, 1e-4), 3 * x ** 2, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(numeric_gradient(lambda x: np.sin(x[0, 0] * x[1, 2]), x, 1e-4)[1],
+                               [0, 0, x[0, 0] * np.cos(x[0, 0] * x[1, 2])], rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(x, before)

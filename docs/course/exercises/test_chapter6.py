@@ -1,49 +1,31 @@
-"""Checks the answers of chapter6.py against layers."""
+"""Checks the answers of chapter6.py against solver and net."""
 
 import numpy as np
-from chapter6 import inner_product_backward, numeric_gradient, softmax_loss_gradient
+from chapter6 import momentum_step, rate_inv, read_twice
 
-import minicaffe as caffe
-
-NET = """
-force_backward: true
-layer { name: "data" type: "Input" top: "x" top: "label" input_param { shape { dim: 4 dim: 5 } shape { dim: 4 } } }
-layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 3 weight_filler { type: "gaussian" std: 1 } } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "y" bottom: "label" top: "loss" }
-"""
+from minicaffe.net.definitions import LayerDef, insert_splits
+from minicaffe.proto import caffe_pb2
+from minicaffe.solver.policy import rate
 
 
-def run(tmp_path, scale=1.0):
-    (tmp_path / "net.prototxt").write_text(NET)
-    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TRAIN)
-    net.blobs["x"].data[...] = scale * np.random.default_rng(0).standard_normal((4, 5))
-    net.blobs["label"].data[...] = [0, 2, 1, 2]
-    net.forward()
-    net.backward()
-    return net
+def test_rate_inv():
+    param = caffe_pb2.SolverParameter(base_lr=0.01, lr_policy="inv", gamma=1e-4, power=0.75)
+    for iteration in (0, 1, 500, 10_000):
+        assert np.isclose(rate_inv(0.01, 1e-4, 0.75, iteration), rate(param, iteration, 0), rtol=1e-6)
 
 
-def test_inner_product_backward(tmp_path):
-    net = run(tmp_path)
-    W, b = net.params["ip"]
-    gradients = inner_product_backward(net.blobs["x"].data, W.data, net.blobs["y"].diff)
-    for mine, theirs in zip(gradients, (net.blobs["x"].diff, W.diff, b.diff), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
+def test_momentum_step():
+    w, v, g = (np.array(values) for values in ([1.0, -2.0], [0.5, 0.0], [2.0, 4.0]))
+    new_w, new_v = momentum_step(w, v, g, rate=0.1, momentum=0.9, decay=0.5)
+    np.testing.assert_allclose(new_v, [0.7, 0.3])       # 0.9 * 0.5 + 0.1 * (2 + 0.5 * 1), and 0.1 * (4 - 0.5 * 2)
+    np.testing.assert_allclose(new_w, [0.3, -2.3])
+    assert w.tolist() == [1, -2] and v.tolist() == [0.5, 0]
 
 
-def test_softmax_loss_gradient(tmp_path):
-    for scale in (1.0, 1000.0):
-        net = run(tmp_path, scale)
-        before = net.blobs["y"].data.copy()
-        mine = softmax_loss_gradient(net.blobs["y"].data, np.array([0, 2, 1, 2]))
-        np.testing.assert_allclose(mine, net.blobs["y"].diff, rtol=1e-4, atol=1e-6)
-        np.testing.assert_array_equal(net.blobs["y"].data, before)
-
-
-def test_numeric_gradient():
-    x = np.random.default_rng(1).standard_normal((2, 3))
-    before = x.copy()
-    np.testing.assert_allclose(numeric_gradient(lambda x: (x ** 3).sum(), x, 1e-4), 3 * x ** 2, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(numeric_gradient(lambda x: np.sin(x[0, 0] * x[1, 2]), x, 1e-4)[1],
-                               [0, 0, x[0, 0] * np.cos(x[0, 0] * x[1, 2])], rtol=1e-6, atol=1e-6)
-    np.testing.assert_array_equal(x, before)
+def test_read_twice():
+    nets = [[([], ["x"]), (["x"], ["y"]), (["x"], ["z"]), (["y", "z"], ["loss"])],
+            [([], ["x"]), (["x"], ["h"]), (["h"], ["h"]), (["h"], ["y"])],                              # in place: nothing is read twice
+            [([], ["x", "label"]), (["x"], ["h"]), (["h"], ["h"]), (["h"], ["a"]), (["h"], ["b"]), (["a", "label"], ["l"]), (["b", "label"], ["m"])]]
+    for layers in nets:
+        made = [LayerDef(caffe_pb2.LayerParameter(name=f"layer{i}", bottom=bottoms, top=tops)) for i, (bottoms, tops) in enumerate(layers)]
+        assert read_twice(layers) == [layer.param.bottom[0] for layer in insert_splits(made) if layer.param.type == "Split"], layers

@@ -1,33 +1,54 @@
-"""Checks the answers of chapter8.py."""
+"""Checks the answers of chapter8.py against the allocators."""
 
-import numpy as np
-from chapter8 import attainable, convolution_cost, lane_index, reorders
+from chapter8 import best_fit, buddy_of, join, round_up
 
-
-def test_convolution_cost():
-    assert convolution_cost((1, 1, 28, 28), 20, kernel=5, stride=1, pad=0) == (576_000, 4 * (784 + 500 + 11_520))     # LeNet's conv1
-    operations, nbytes = convolution_cost((64, 3, 227, 227), 96, kernel=11, stride=4, pad=0)                          # CaffeNet's
-    assert (operations, nbytes) == (2 * 96 * 3 * 121 * 64 * 55 * 55, 4 * (64 * 3 * 227 ** 2 + 96 * 3 * 121 + 64 * 96 * 55 ** 2))
-    assert convolution_cost((2, 4, 5, 6), 8, kernel=3, stride=2, pad=1)[0] == 2 * 8 * 4 * 9 * 2 * 3 * 3
+from minicaffe import memory
 
 
-def test_attainable():
-    assert attainable(1000, 2000, peak=1e12, bandwidth=5e10) == 2.5e10       # memory decides
-    assert attainable(1_000_000, 2000, peak=1e12, bandwidth=5e10) == 1e12    # arithmetic decides
+def test_round_up():
+    assert [round_up(n, 512) for n in (1, 511, 512, 513)] == [512, 512, 512, 1024]
+    for nbytes in (3, 500, 700, 1024, 5000):
+        caching = memory.CachingAllocator(memory.SystemAllocator())
+        first, second = caching.alloc(nbytes), caching.alloc(nbytes)
+        assert second - first == round_up(nbytes, 512)      # neighbours in one segment
+        caching.free(first), caching.free(second)
 
 
-def test_lane_index():
-    for shape, lanes in (((2, 20, 3, 2), 16), ((1, 8, 2, 2), 8), ((3, 3, 1, 2), 4)):
-        n, c, h, w = shape
-        groups = -(-c // lanes)
-        padded = np.full((n, groups * lanes, h, w), -1)
-        padded[:, :c] = np.arange(n * c * h * w).reshape(shape)
-        memory = padded.reshape(n, groups, lanes, h, w).transpose(0, 1, 3, 4, 2).ravel()
-        for at, index in enumerate(np.ndindex(shape)):
-            assert memory[lane_index(*index, shape, lanes)] == at
+def test_buddy_of():
+    buddy = memory.BuddyAllocator(memory.SystemAllocator(), min_chunk_size=64, max_chunk_size=1024)
+    addresses = [buddy.alloc(50) for _ in range(16)]        # sixteen chunks of 64 bytes: the pool is full
+    base = min(addresses)
+    for address in sorted(addresses):
+        if address not in addresses:
+            continue
+        other = base + buddy_of(address - base, 64)
+        assert other in addresses
+        buddy.free(address)
+        with memory.record() as events:
+            buddy.free(other)
+        assert any(event.kind == "merge" for event in events), "these two do not become one chunk"
+        addresses = [a for a in addresses if a not in (address, other)]
+    assert [buddy_of(0, 256), buddy_of(256, 256), buddy_of(768, 256)] == [256, 0, 512]
 
 
-def test_reorders():
-    assert reorders(["nChw16c", "nChw16c", "plain", "nChw16c"]) == 1
-    assert reorders(["plain", "plain"]) == 0
-    assert reorders(["nChw16c", "nhwc", "nChw16c"]) == 3
+def test_best_fit():
+    caching = memory.CachingAllocator(memory.SystemAllocator())
+    sizes = [2048, 512, 1024, 512, 4096, 512, 1024, 512]
+    places = [caching.alloc(size) for size in sizes]
+    base, gaps = places[0], (0, 2, 4, 6)
+    for gap in gaps:
+        caching.free(places[gap])
+    free = [(places[gap] - base, sizes[gap]) for gap in gaps]
+    for wanted in (1024, 600, 4000, 400):       # the first fits exactly
+        taken = best_fit(free, wanted)
+        assert base + taken == caching.alloc(wanted), wanted
+        free = [block for block in free if block[0] != taken]
+    assert best_fit([(0, 512)], 513) is None
+    for place in places:
+        caching.free(place)
+
+
+def test_join():
+    assert join([(0, 4), (4, 4), (12, 4)]) == [(0, 8), (12, 4)]
+    assert join([(0, 4), (4, 4), (8, 2), (10, 6)]) == [(0, 16)]
+    assert join([(8, 1)]) == [(8, 1)] and join([]) == []

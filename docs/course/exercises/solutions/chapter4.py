@@ -1,24 +1,24 @@
 """Answers to chapter 4."""
 
-
-def round_up(nbytes, grain):
-    return -(-nbytes // grain) * grain
+import numpy as np
 
 
-def buddy_of(offset, size):
-    return offset ^ size
+def inner_product_backward(X, W, dY):
+    return dY @ W, dY.T @ X, dY.sum(axis=0)
 
 
-def best_fit(free, nbytes):
-    fitting = [(size, offset) for offset, size in free if size >= nbytes]
-    return min(fitting)[1] if fitting else None
+def softmax_loss_gradient(scores, labels):
+    p = np.exp(scores - scores.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    p[np.arange(len(labels)), labels] -= 1
+    return p / len(labels)
 
 
-def join(free):
-    joined = []
-    for offset, size in free:
-        if joined and sum(joined[-1]) == offset:
-            joined[-1] = joined[-1][0], joined[-1][1] + size
-        else:
-            joined.append((offset, size))
-    return joined
+def numeric_gradient(loss, x, h):
+    gradient = np.empty_like(x)
+    for i in np.ndindex(x.shape):
+        there, back = x.copy(), x.copy()
+        there[i] += h
+        back[i] -= h
+        gradient[i] = (loss(there) - loss(back)) / (2 * h)
+    return gradient

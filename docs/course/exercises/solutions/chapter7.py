@@ -1,21 +1,21 @@
 """Answers to chapter 7."""
 
 
-def rate_inv(base_lr, gamma, power, iteration):
-    return base_lr * (1 + gamma * iteration) ** -power
+def elements_of(block, thread, blocks, threads, n):
+    return list(range(block * threads + thread, n, blocks * threads))
 
 
-def momentum_step(w, v, gradient, rate, momentum, decay):
-    v = momentum * v + rate * (gradient + decay * w)
-    return w - v, v
+def element_at(i, shape, strides):
+    at = 0
+    for size, stride in zip(reversed(shape), reversed(strides)):
+        i, digit = divmod(i, size)
+        at += digit * stride
+    return at
 
 
-def read_twice(layers):
-    made, current = [], {}                          # [name, times read]; by name the newest
-    for bottoms, tops in layers:
-        for name in bottoms:
-            current[name][1] += 1
-        for name in tops:
-            current[name] = [name, 0]
-            made.append(current[name])
-    return [name for name, times in made if times > 1]
+def magic_number(d):
+    s = (d - 1).bit_length()
+    return (1 << 32) * ((1 << s) - d) // d + 1, s
+
+
+SATURATE = "y = x < -1 ? -1 : x > 1 ? 1 : x"

@@ -1,26 +1,24 @@
 """Answers to chapter 8."""
 
 
-def convolution_cost(shape, num_output, kernel, stride, pad):
-    n, c, h, w = shape
-    out_h, out_w = ((size + 2 * pad - kernel) // stride + 1 for size in (h, w))
-    weights, top = num_output * c * kernel ** 2, n * num_output * out_h * out_w
-    return 2 * weights * n * out_h * out_w, 4 * (n * c * h * w + weights + top)
+def round_up(nbytes, grain):
+    return -(-nbytes // grain) * grain
 
 
-def attainable(operations, nbytes, peak, bandwidth):
-    return min(peak, bandwidth * operations / nbytes)
+def buddy_of(offset, size):
+    return offset ^ size
 
 
-def lane_index(n, c, h, w, shape, lanes):
-    _, channels, height, width = shape
-    groups = -(-channels // lanes)
-    return (((n * groups + c // lanes) * height + h) * width + w) * lanes + c % lanes
+def best_fit(free, nbytes):
+    fitting = [(size, offset) for offset, size in free if size >= nbytes]
+    return min(fitting)[1] if fitting else None
 
 
-def reorders(layouts):
-    private, made = None, 0
-    for layout in layouts:
-        if layout not in ("plain", private):
-            private, made = layout, made + 1
-    return made
+def join(free):
+    joined = []
+    for offset, size in free:
+        if joined and sum(joined[-1]) == offset:
+            joined[-1] = joined[-1][0], joined[-1][1] + size
+        else:
+            joined.append((offset, size))
+    return joined
