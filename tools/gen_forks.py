@@ -1,6 +1,6 @@
 """Write minicaffe/addons/forks/forks.tsv, what errors and `skip_unknown_fields` know of Caffe's forks; ``--check`` only compares.
 
-The sources are the tables addons/forks/fields.tsv, fork_enums.tsv and fork_layers.tsv: every message field, enum value and layer
+The sources are the tables proto/fork_fields.tsv, fork_enums.tsv and fork_layers.tsv: every message field, enum value and layer
 type of some sixty forks that BVLC Caffe and the SSD fork do not have. Their column `skip` says whether a net computes the same at
 inference without the field: ``always`` (in training too, and it is left out without being asked for), ``yes`` (the same, on
 request), ``test`` (training would change), ``default`` (where the value is the default, which switches it off); empty: it does
