@@ -25,7 +25,6 @@ COMMANDS = {
     "classify": ("Use a trained net", "minicaffe.cli.classify", "Give pictures the scores of a classifier."),
     "extract_features": ("Use a trained net", "minicaffe.cli.extract_features", "Write blobs of a net to databases."),
     "data": ("Data", "minicaffe.cli.data", "Make databases and look into them."),
-    "schedule": ("Look into a net", "minicaffe.cli.schedule", "Show what a net does in an iteration, step by step."),
     "show": ("Look into a net", "minicaffe.cli.show", "Show what a file of weights holds, or how two differ."),
     "summary": ("Look into a net", "minicaffe.cli.summary", "Show what a net consists of, and what a training needs."),
     "time": ("Look into a net", "minicaffe.cli.time", "Measure a net layer by layer."),

@@ -20,9 +20,6 @@ from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.upgrade import load_net
 
-batch_option = click.option("--batch-size", "--batch", "batch", type=options.batch_size,
-                            help="Pictures in a batch, if not as the file says.")
-
 
 def inspection_options():
     """Return `net_options` of a command that only inspects a net: its log is shown only with --verbose."""
@@ -32,15 +29,9 @@ def inspection_options():
     return options.net_options()
 
 
-def print_assumptions(sources):
-    """Print the assumptions about missing data."""
-    for text in dict.fromkeys(source.assumed for source in sources if source.assumed):
-        click.echo(f"assumed, as the data are not there: {text}")
-
-
 @click.command(cls=options.CaffeCommand)
 @click.argument("file", metavar="NET|SOLVER")
-@batch_option
+@click.option("--batch-size", "--batch", "batch", type=options.batch_size, help="Pictures in a batch, if not as the file says.")
 @click.option("--phase", type=click.Choice(["TRAIN", "TEST"], case_sensitive=False),
               help="By default TRAIN if the net has a loss there.")
 @click.option("--shape", "shapes", multiple=True, metavar="TOP=3x224x224",
@@ -122,7 +113,8 @@ def summary(file, batch, phase, shapes, depth, as_json, level, stage):
                    f"  most in {need.when}:")
         for role, nbytes in need.parts.items():
             click.echo(f"  {role:<26}{size_text(nbytes):>10}")
-    print_assumptions(source for some in sources for source in some.values())
+    for text in dict.fromkeys(source.assumed for some in sources for source in some.values() if source.assumed):
+        click.echo(f"assumed, as the data are not there: {text}")
     if not_run:
         click.echo(f"memory is not known: {not_run}")
 

@@ -1,6 +1,6 @@
-"""A net's schedule as a table (`minicaffe schedule`, ``net.schedule()``)."""
+"""A net's schedule as a table (``net.schedule()``)."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 from minicaffe.common import caffe
 from minicaffe.device.threads import get_num_threads
@@ -21,7 +21,7 @@ class ScheduleRow:
         The Concat into whose top forward may write its result.
     engine, layout : str or None
         `engine` is None if there is no choice of engines, or it depends on the layout of the bottom, and nothing ran yet.
-        `layout` is that in which the last run forward, or dry run, left the first top: ``nChw16c`` has 16 channels beside
+        `layout` is that in which the last run forward left the first top: ``nChw16c`` has 16 channels beside
         each other, ``private`` is another of an engine's; None is plain order, and that of backward.
     reads, writes : int
         Bytes of blobs and parameters, in plain order.
@@ -33,8 +33,6 @@ class ScheduleRow:
         Parameters whose gradients are complete after it.
     live : int
         Bytes of all blobs that have memory while it runs, in plain order.
-    converts : list of str
-        Memories that it converts to another layout or back to plain order, as `Listing.find_conversions` found them.
     """
 
     direction: str
@@ -49,7 +47,6 @@ class ScheduleRow:
     frees: list
     updates: list
     live: int
-    converts: list = field(default_factory=list)
 
 
 class Listing:
@@ -80,16 +77,6 @@ class Listing:
         memories = {id(blob.data_memory): blob.data_memory for blob in net.param_table.params}
         self.parameters = sum(memory.size for memory in memories.values())
 
-    def find_conversions(self, events):
-        """Give each row the memories that it converts, from the events of a run by the schedule (`memory.record`)."""
-        rows = {(layer, row.direction): row for row in self.rows for layer in row.layers}
-        present = None
-        for event in events:
-            if event.kind == "begin":
-                present = rows.get((event.name, event.detail.split()[0]))
-            elif event.kind == "reorder" and present is not None:
-                present.converts.append(event.name)
-
     def as_dict(self):
         """Return the attributes as a dict that JSON can hold; each row is a dict, too."""
         return {**vars(self), "rows": list(map(asdict, self.rows))}
@@ -108,8 +95,6 @@ class Listing:
             lines.append(self.line(number, row))
         lines += ["", f"{counts[0]} steps forward, {counts[1]} backward; blobs that live at once: {size_text(self.peak)} at most; "
                       f"parameters: {size_text(self.parameters)}"]
-        if converted := sum(len(row.converts) for row in self.rows):
-            lines.append(f"{converted} array{'s' * (converted != 1)} brought from one layout to another")
         if self.observed:
             lines.append(f"at present runs go layer by layer, as {self.observed}")
         return "\n".join(lines)
@@ -120,6 +105,6 @@ class Listing:
         cells = (f"{number:>4}  {row.engine or '':<10}{row.layout or '':<13}"
                  f"{size_text(row.reads):>9}{size_text(row.writes):>9}{size_text(row.live):>9}")
         layers = " + ".join(row.layers) + (f", into {row.part_of}" if row.part_of and row.direction == "forward" else "")
-        lists = ("converts", row.converts), ("keeps", row.saves), ("frees", row.frees), ("updates", row.updates)
+        lists = ("keeps", row.saves), ("frees", row.frees), ("updates", row.updates)
         notes = [f"{verb} {', '.join(name.removesuffix(' data') for name in names)}" for verb, names in lists if names]
         return f"{cells}  {'; '.join([layers, *notes])}"

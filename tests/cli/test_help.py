@@ -114,7 +114,7 @@ def test_completions(words, wanted):
 
 def test_commands_are_completed_in_their_groups():
     assert [line.removeprefix("plain,") for line in completions([""])] == list(app.commands())
-    assert completions(["s"]) == ["plain,schedule", "plain,show", "plain,summary"]
+    assert completions(["s"]) == ["plain,show", "plain,summary"]
 
 
 def test_an_unknown_command_is_no_error_of_a_completion():
@@ -122,8 +122,8 @@ def test_an_unknown_command_is_no_error_of_a_completion():
 
 
 def test_commands_are_completed_with_their_lines():
-    assert completions(["schedu"], "fish") == ["plain,schedule\tShow what a net does in an iteration, step by step."]
-    assert completions(["schedu"], "zsh") == ["plain", "schedule", "Show what a net does in an iteration, step by step."]
+    assert completions(["summ"], "fish") == ["plain,summary\tShow what a net consists of, and what a training needs."]
+    assert completions(["summ"], "zsh") == ["plain", "summary", "Show what a net consists of, and what a training needs."]
 
 
 def test_a_completion_sets_nothing_and_starts_no_process(tmp_path):
@@ -144,11 +144,11 @@ def test_bash_completes(tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "minicaffe").write_text('#!/bin/sh\nexec ' + " ".join(COMMAND) + ' "$@"\n')
     (tmp_path / "bin" / "minicaffe").chmod(0o755)
-    script = ('eval "$(_MINICAFFE_COMPLETE=bash_source minicaffe)"; COMP_WORDS=(minicaffe sch); COMP_CWORD=1; _minicaffe_completion minicaffe; '
+    script = ('eval "$(_MINICAFFE_COMPLETE=bash_source minicaffe)"; COMP_WORDS=(minicaffe summ); COMP_CWORD=1; _minicaffe_completion minicaffe; '
               'echo "${COMPREPLY[@]}"; complete -p minicaffe')
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path,
                           env={**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"})
-    assert done.stdout.splitlines()[0] == "schedule" and "_minicaffe_completion" in done.stdout, done.stderr
+    assert done.stdout.splitlines()[0] == "summary" and "_minicaffe_completion" in done.stdout, done.stderr
 
 
 def test_every_field_is_under_a_subject():

@@ -24,7 +24,7 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "y" top: "loss
 
 @pytest.mark.parametrize("words", [
     ("summary", "net.prototxt"), ("summary", "net.prototxt", "--phase=TEST"), ("summary", "solver.prototxt"), ("trace", "net.prototxt"),
-    ("trace", "solver.prototxt"), ("trace", "net.prototxt", "--phase=TEST"), ("schedule", "net.prototxt"), ("schedule", "net.prototxt", "--phase=TEST"),
+    ("trace", "solver.prototxt"), ("trace", "net.prototxt", "--phase=TEST"),
     ("time", "net.prototxt", "--iterations=1"), ("time", "net.prototxt", "--iterations=1", "--phase=TEST"), ("gradcheck", "net.prototxt", "--elements=1")], ids=" ".join)
 def test_level_and_stage(minicaffe, folder, words):
     (folder / "net.prototxt").write_text(STAGED)
@@ -49,33 +49,6 @@ def test_a_failed_trace_has_no_values(minicaffe, sized):
     assert "label" in minicaffe("trace", "net.prototxt", "--html=t.html", "--json=t.json", status=1)
     page = json.loads(re.search(r'id="trace">(.*?)</script>', (sized / "t.html").read_text())[1])
     assert "values" not in page and "values" not in trace.load(sized / "t.json").document
-
-
-def test_layouts_of_a_schedule_are_those_of_the_second_run(minicaffe, folder, onednn):
-    """The first one converts the parameters, which is no part of an iteration; and what is assumed of missing data is reported."""
-    onednn(True)
-    (folder / "net.prototxt").write_text("""layer { name: "in" type: "Data" top: "x" transform_param { crop_size: 20 } data_param { source: "none" batch_size: 2 } }
-        layer { name: "a" type: "Convolution" bottom: "x" top: "a" convolution_param { num_output: 16 kernel_size: 3 } }
-        layer { name: "b" type: "Convolution" bottom: "a" top: "b" convolution_param { num_output: 16 kernel_size: 3 } }""")
-    out = minicaffe("schedule", "net.prototxt", "--phase=TEST", "--json=s.json")
-    converted = [text for row in json.loads((folder / "s.json").read_text())["rows"] for text in row["converts"]]
-    assert not [text for text in converted if "[0]" in text or "[1]" in text]
-    assert out.splitlines()[-1] == "assumed, as the data are not there: x is 3x20x20, from crop_size"
-
-
-def test_conversions_of_a_training_are_in_its_schedule(minicaffe, folder, onednn, monkeypatch):
-    """What one engine makes and another reads is converted, forward and backward."""
-    monkeypatch.setenv("MINICAFFE_DEVICE", "cpu")
-    (folder / "net.prototxt").write_text("""layer { name: "in" type: "Data" top: "x" top: "y" transform_param { crop_size: 20 } data_param { source: "none" batch_size: 2 } }
-        layer { name: "a" type: "Convolution" bottom: "x" top: "a" convolution_param { num_output: 16 kernel_size: 3 } }
-        layer { name: "b" type: "Convolution" bottom: "a" top: "b" convolution_param { num_output: 16 kernel_size: 3 } }
-        layer { name: "ip" type: "InnerProduct" bottom: "b" top: "ip" inner_product_param { num_output: 4 } }
-        layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "y" top: "loss" }""")
-    out = minicaffe("schedule", "net.prototxt", "--json=s.json")
-    rows = json.loads((folder / "s.json").read_text())["rows"]
-    assert [(row["direction"], *row["layers"], *row["converts"]) for row in rows if row["converts"]] == [("forward", "ip", "b data"), ("backward", "b", "b diff")]
-    assert "2 arrays brought from one layout to another" in out and "not known" not in out
-    assert "1 array brought from one layout to another" in minicaffe("schedule", "net.prototxt", "--phase=TEST")
 
 
 @pytest.mark.parametrize("normalization", ["", "normalize: true", "normalize: false", "normalize: true normalization: FULL", "normalize: false normalization: NONE"])

@@ -41,7 +41,6 @@ WRITERS = {     # the command, and the file that it writes
     "plot --csv": (["plot", "t.log", "--csv", "."], "t.log.test"),
     "convolution": (["convolution", "--html", "o.html"], "o.html"),
     "trace --html": (["trace", "net.prototxt", "--html", "o.html"], "o.html"),
-    "schedule --json": (["schedule", "net.prototxt", "--json", "o.json"], "o.json"),
     "trace --json": (["trace", "net.prototxt", "--json", "o.json"], "o.json"),
     "trace --perfetto": (["trace", "net.prototxt", "--perfetto", "o.json"], "o.json"),
     "show --filters": (["show", "mean.binaryproto", "--filters", "o.png"], "o.png"),

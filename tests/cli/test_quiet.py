@@ -34,7 +34,6 @@ COMMANDS = {
     "test": (12, "test net.prototxt --weights w.caffemodel --iterations 2"),
     "trace": (26, "trace net.prototxt --json t.json"),            # the solver's fields
     "summary": (0, "summary net.prototxt"),
-    "schedule": (0, "schedule net.prototxt"),
     "deploy": (6, "deploy net.prototxt w.caffemodel -o o --shape 3x4x4"),
     "fold": (3, "fold deploy.prototxt w.caffemodel -o folded"),
     "export": (3, "export deploy.prototxt w.caffemodel -o net.onnx --no-check"),

@@ -1,14 +1,11 @@
 """A net's schedule: when it is compiled again, what interrupts it, and how it is shown."""
 
-import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import minicaffe as caffe
 from minicaffe import memory
-from minicaffe.cli import main
 from minicaffe.engines import engine
 from minicaffe.errors import Error, RecycledError, ShapeError
 from minicaffe.inspection.schedule_table import Listing, ScheduleRow
@@ -740,24 +737,6 @@ def test_the_memory_of_a_view_ends_with_its_last_use(kind, more, training):
     assert not any("d data" in row.frees for row in own.schedule().rows)
 
 
-# ---- the command
-
-
-def test_conversions_belong_to_the_step_and_direction_in_which_they_come():
-    table = made(CONV.format("a", "x") + CONV.format("b", "a") + LOSS).schedule()
-    table.find_conversions([SimpleNamespace(kind=kind, name=name, detail=detail) for kind, name, detail in [
-        ("reorder", "early", ""), ("begin", "a", "forward"), ("reorder", "one", ""), ("begin", "a_relu", "forward with a"), ("reorder", "two", ""),
-        ("end", "a_relu", "forward with a"), ("begin", "b", "backward"), ("reorder", "three", ""), ("begin", "other", "forward"), ("reorder", "four", "")]])
-    found = [(row.direction, name, row.converts) for row in table.rows for name in row.layers if row.converts]
-    by_place = {(direction, name): converts for direction, name, converts in found}
-    assert by_place["backward", "b"] == ["three"] and sum(len(row.converts) for row in table.rows) == 3
-    assert by_place["forward", "a"][0] == "one" and by_place["forward", "a_relu"][-1] == "two"
-    assert "3 arrays brought" in str(table)
-    for row in table.rows:
-        row.converts[:] = row.converts[:row.converts == ["three"]]
-    assert "\n1 array brought" in str(table)
-
-
 def test_a_line_says_which_side_of_a_blob_is_freed(on_cpu):
     for threads in (1, 2):
         caffe.set_num_threads(threads)
@@ -784,16 +763,14 @@ def test_all_of_a_listing_as_text():
         "backward",
         "   2  CAFFE                        7 B      8 B      9 B  a + r; frees a diff; updates a[0], a[1]",
         "", "2 steps forward, 1 backward; blobs that live at once: 2.9 KiB at most; parameters: 0 B"]
-    rows[1].converts += ["a data"]
     rows[:] = rows[1:2]
     listing.plan, listing.observed, listing.name = False, "debug_info reads every blob", "n"
     assert str(listing).splitlines() == [
         "n, phase TRAIN, gpu; plan: none, all blobs keep their memory", "",
         "      engine    layout           reads   writes     live  layers",
         "forward",
-        "   0                               0 B      0 B      0 B  j; converts a; frees a, j",
+        "   0                               0 B      0 B      0 B  j; frees a, j",
         "", "1 steps forward, 0 backward; blobs that live at once: 2.9 KiB at most; parameters: 0 B",
-        "1 array brought from one layout to another",
         "at present runs go layer by layer, as debug_info reads every blob"]
 
 
@@ -801,36 +778,6 @@ def test_shared_parameters_count_once():
     text = "".join(f'layer {{ name: "{name}" type: "InnerProduct" bottom: "x" top: "{name}" param {{ name: "w" }} inner_product_param '
                            '{ num_output: 3 bias_term: false } }' for name in "ab")
     assert made(text).schedule().parameters == 4 * 3 * 16 * 64
-
-
-def run(capsys, *args):
-    code = main(["schedule", *args])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-@pytest.mark.no_plan("compares a net without one")
-def test_the_command(capsys, tmp_path):
-    path = tmp_path / "net.prototxt"
-    path.write_text(NET)
-    code, out, _ = run(capsys, str(path), "--json", str(tmp_path / "steps.json"))
-    assert code == 0 and "small, phase TRAIN" in out and "backward" in out and "updates b[0], b[1]" in out
-    steps = json.loads((tmp_path / "steps.json").read_text())
-    assert [row["layers"][0] for row in steps["rows"] if row["direction"] == "forward"][0] == "x" and steps["peak"] > 0
-    code, out, _ = run(capsys, str(path), "--phase", "test", "--plan", "none", "--batch-size", "1")
-    assert code == 0 and "plan: none" in out and "frees" not in out and "backward\n" not in out
-
-
-def test_the_command_refuses(capsys, tmp_path):
-    path, solver = tmp_path / "net.prototxt", tmp_path / "solver.prototxt"
-    path.write_text(NET)
-    solver.write_text(f'net: "{path}" base_lr: 0.1 lr_policy: "fixed"')
-    (tmp_path / "taken.json").write_text("mine")
-    for args, words in (((str(tmp_path / "none.prototxt"),), "none.prototxt"), ((str(solver),), "solver.prototxt"),
-                        ((str(path), "--json", str(tmp_path / "taken.json")), "--force"), ((str(path), "--plan", "fast"), "memory")):
-        code, out, err = run(capsys, *args)
-        assert code != 0 and words in err and not out and "Traceback" not in err
-    assert (tmp_path / "taken.json").read_text() == "mine"
 
 
 @pytest.mark.no_plan("compares a net without one")
