@@ -183,8 +183,8 @@ class OutputMeans:
 
     def records(self):
         """Return the means as records, see `output_records`."""
-        means = [total / np.where(weights, weights, 1) for total, weights in zip(self.sums, self.weights)]
-        return output_records(self.net, means)      # 0 if nothing was counted, as of a batch
+        # 0 if nothing was counted, as of a batch.
+        return output_records(self.net, [total / np.where(weights, weights, 1) for total, weights in zip(self.sums, self.weights)])
 
     def loss(self):
         """Return the mean loss: by the means of the outputs, unless a loss is not an output."""
