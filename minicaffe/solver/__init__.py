@@ -1,4 +1,4 @@
-"""Training: solver types, learning-rate policies, fused updates, snapshots. Start reading at solver.py."""
+"""Training. Start reading at solver.py (the loop), step.py (one iteration) and sgd.py (solver types, with their formulas)."""
 
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, check_type, close_matches

@@ -207,13 +207,9 @@ class OutputMeans:
         self.passes += 1
 
     def records(self):
-        """Return one dict for each scalar of each output, in Caffe's order: name, index, value (the mean), loss_weight."""
-        records = []
-        for blob, total, weights in zip(self.net.output_blobs, self.sums, self.weights, strict=bool(self.passes)):
-            weight = self.net.loss_weights[blob]
-            for value in (total / np.where(weights, weights, 1)).tolist():     # 0 if nothing was counted, as of a batch
-                records.append({"name": blob.name, "index": len(records), "value": value, "loss_weight": weight})
-        return records
+        """Return the means as records, see `output_records`."""
+        # 0 if nothing was counted, as of a batch.
+        return output_records(self.net, [total / np.where(weights, weights, 1) for total, weights in zip(self.sums, self.weights)])
 
     def loss(self):
         """Return the mean loss: by the means of the outputs, unless a loss is not an output."""
@@ -229,10 +225,15 @@ def evaluation_of(net):
 
 
 def output_records(net, values=None):
-    """Return the outputs of one forward pass, by default the last, as records, see `OutputMeans.records`."""
-    means = OutputMeans(net)
-    means.add(values)
-    return means.records()
+    """Return one dict for each scalar of each output, in Caffe's order: name, index, value, loss_weight.
+
+    `values` are the outputs, as a list of arrays; by default those of the last forward pass.
+    """
+    records = []
+    for blob, array in zip(net.output_blobs, [blob.cpu_data for blob in net.output_blobs] if values is None else values):
+        for value in array.ravel().tolist():
+            records.append({"name": blob.name, "index": len(records), "value": value, "loss_weight": net.loss_weights[blob]})
+    return records
 
 
 def log_outputs(phase, records):

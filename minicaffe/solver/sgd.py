@@ -24,20 +24,6 @@ class SGDSolver(Solver):
     histories = 1
     use_graphs = True  # on a GPU, replay the iteration as one CUDA graph where that can be (solver/step.py)
 
-    def learning_rate(self):
-        """Return the rate of the current iteration; with the policies step and multistep this updates `current_step`."""
-        step = policy.next_step(self.param, self.iter, self.current_step)
-        if step != self.current_step:
-            self.current_step = step
-            if self.param.lr_policy == "multistep":
-                log.info("MultiStep Status: Iteration %d, step = %d", self.iter, step)
-        rate = policy.rate(self.param, self.iter, step)
-        return rate if self.rate_scale == 1 else rate * self.rate_factor()
-
-    def constants(self, rate):
-        """Return the update rule's rate, momentum, momentum2 and delta (ops/update/kernel.hpp); `rate` is the learning rate."""
-        return rate, self.param.momentum, 0.0, 0.0
-
     def formula(self, g, history, rate):
         """Return the step that is subtracted from a parameter, and renew its `history`.
 
@@ -53,6 +39,20 @@ class SGDSolver(Solver):
         v, = history
         v[...] = self.param.momentum * v + rate * g
         return v
+
+    def learning_rate(self):
+        """Return the rate of the current iteration; with the policies step and multistep this updates `current_step`."""
+        step = policy.next_step(self.param, self.iter, self.current_step)
+        if step != self.current_step:
+            self.current_step = step
+            if self.param.lr_policy == "multistep":
+                log.info("MultiStep Status: Iteration %d, step = %d", self.iter, step)
+        rate = policy.rate(self.param, self.iter, step)
+        return rate if self.rate_scale == 1 else rate * self.rate_factor()
+
+    def constants(self, rate):
+        """Return the update rule's rate, momentum, momentum2 and delta (ops/update/kernel.hpp); `rate` is the learning rate."""
+        return rate, self.param.momentum, 0.0, 0.0
 
     def _update_plateau(self):
         """Update the state of policy plateau with the smoothed loss: lower the rate if its minimum is too long ago."""

@@ -73,7 +73,7 @@ def make(folder, kind, fields="", prefix="s", seed=3):
 def everything(solver):
     """What two trainings that are the same have in common, as bytes and numbers."""
     return [*(blob.cpu_data.tobytes() for blob in (*solver.net.param_table.params, *solver.history)), snapshot.own_state(solver),
-            solver.iter, solver.current_step, solver.minimum_loss, solver.iter_last_event]
+            solver.iter, solver.current_step, solver.param.lr_policy == "plateau" and (solver.minimum_loss, solver.iter_last_event)]
 
 
 def record(solver):

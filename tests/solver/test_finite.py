@@ -30,7 +30,7 @@ class Ranks:
 
 
 class PlainWatch:
-    """What the watch reports: each method returns the lines of the log and what is raised, (text, remedy, since)."""
+    """The reports of the watch: each method returns the lines of the log and the error that is raised, (text, remedy, since)."""
 
     def __init__(self, effect, begin):
         self.effect, self.begin, self.since, self.where, self.lost = effect, begin, None, "", False

@@ -59,7 +59,7 @@ class MomentumSgd(caffe.UpdateRule):
 
 @pytest.fixture(autouse=True)
 def types(monkeypatch):
-    """What a test registers goes away with it."""
+    """Restore the solver types after each test."""
     monkeypatch.setattr(solvers, "_types", dict(solvers._types))
     for rule in (AdamW, PlainSgd, MomentumSgd):
         caffe.register_solver(rule.__name__, rule)
