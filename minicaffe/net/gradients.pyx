@@ -1,20 +1,29 @@
-"""Gradients of parameters before backward adds to them."""
+"""Gradients of parameters: set to zero before backward adds to them, and passed on when they are complete."""
 
 from libcpp.vector cimport vector
 
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context, context, settle
+from minicaffe.engines.engine cimport Operation
 from minicaffe.engines.layouts cimport diff_layout, stored
 from minicaffe.kernels.types cimport item_size
 from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.states cimport RECYCLED
 from minicaffe.memory.zeros cimport mark_zero
+from minicaffe.net.node cimport Node
+from minicaffe.net.schedule cimport Schedule
+from minicaffe.net.step cimport FusedStep
+
+import functools
 
 from minicaffe.memory.synced import device_lock
 
 
 cdef extern from "minicaffe/ops/update/caffe.hpp" namespace "mc" nogil:
     void zero_all(const Context&, int n, void** at, const long long* nbytes)
+
+cdef enum:
+    UPDATE_CHUNK = 1 << 19      # least elements of gradients in one update: below, the call costs more than its memory traffic
 
 
 cdef int clear_gradients(list params) except -1:
@@ -36,3 +45,56 @@ cdef int clear_gradients(list params) except -1:
                 nbytes.push_back(stored(layout, blob) * item_size(blob.dtype))
         zero_all(on, <int> at.size(), at.data(), nbytes.data())
         settle(on)
+
+
+cdef class GradientReports:
+    """Passes complete gradients to a function while backward runs, and frees those that it has used.
+
+    Parameters
+    ----------
+    on_gradients : callable
+        As in `Runner.forward_backward`.
+    params : list of Blob
+        Of any shapes: the learnable parameters.
+    schedule : Schedule
+        That of the backward.
+    stream_large : bool
+        Pass a large gradient part by part, and small ones together.
+    """
+
+    def __init__(self, on_gradients, list params, Schedule schedule, bint stream_large):
+        self.on_gradients, self.params, self.schedule, self.stream_large = on_gradients, params, schedule, stream_large
+        self.complete, self.elements = [], 0
+
+    cdef int add(self, list numbers, bint last=False) except -1:
+        """Add complete gradients; pass on all that wait if they are large enough, or the `last` ones."""
+        for i in numbers:
+            self.complete.append(i)
+            self.elements += (<Blob> self.params[i]).count
+        if last or self.elements >= (UPDATE_CHUNK if self.stream_large else 1):
+            self.schedule.free_updated_gradients(self.on_gradients(self.complete, None, last) or [])
+            self.complete, self.elements = [], 0
+
+    cdef bint can_stream(self, FusedStep step) except -1:
+        """Return whether a step has a large gradient that may be passed on part by part; a view of it needs all."""
+        return (step.large is not None and self.stream_large and self.schedule.plan
+                and not (<Blob> self.params[step.large]).diff_memory.has_external_view())
+
+    cdef list stream(self, FusedStep step):
+        """Run a step of backward, and pass on its large gradient part by part; return the parameters that are complete then."""
+        cdef Node node = step.nodes[0]
+        cdef Operation operation = node.layer.operations()[0]
+        operation.consumer = functools.partial(self.pass_part, step.large)
+        try:
+            node.compute_gradients(False)
+            streamed = operation.consumer is None
+        finally:
+            operation.consumer = None
+        if not streamed:
+            return step.updates
+        self.schedule.free_updated_gradients([step.large])
+        return [i for i in step.updates if i != step.large]
+
+    def pass_part(self, large, part):
+        """Pass on a part of the gradient of parameter `large`."""
+        return self.on_gradients([large], part, False)

@@ -406,7 +406,7 @@ class Solver:
         if exchange is None:
             return net.forward_backward(**options)
         exchange.begin()
-        return net.forward_backward(on_gradients=exchange.submit, in_parts=False, **options)
+        return net.forward_backward(on_gradients=exchange.submit, stream_large=False, **options)
 
     def _finish_exchange(self):
         loss, self._action = self._exchange.finish_loss_allgather()
