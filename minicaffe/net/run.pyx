@@ -114,10 +114,10 @@ cdef class Runner:
                 node = self.nodes[i]
                 self.call_hooks(BEFORE_FORWARD, i)
                 node.forward()
-                loss += node.loss()
                 if self.debug_info:
                     observe.log_forward(node)
                 self.call_hooks(AFTER_FORWARD, i)
+                loss += node.loss()
             return loss
 
     cdef double forward_by_schedule(self, bint run_sources=True) except? -1:
