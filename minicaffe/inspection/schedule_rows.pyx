@@ -18,8 +18,9 @@ def schedule_rows(net, Schedule schedule not None):
     cdef FusedStep step
     cdef Node node
     cdef Lifetime lifetime
-    cdef int at, count = len(schedule.nodes)
-    cdef list rows = [], ends = [None] * (2 * count), params = net.param_table.params
+    cdef int size, count = len(schedule.nodes)
+    cdef list rows = [], params = net.param_table.params
+    cdef list numbers = [0] * (2 * count)       # of the row at each position of the iteration
     cdef dict lifetimes = find_lifetimes(schedule.nodes, net.pinned_blobs, params, schedule.training)
     if schedule.training:
         shorten_lifetimes(lifetimes, schedule.nodes, schedule.backward_starts, schedule.deferred_relus)
@@ -27,33 +28,27 @@ def schedule_rows(net, Schedule schedule not None):
         lifetimes.pop(id(memory), None)
     for step in schedule.forward:
         choose_engines(step.nodes[0], on)
-        at = step.first + len(step.nodes) - 1
-        rows.append(row_of(step, "forward", at, schedule.deferred_relus,
-                           [lifetimes[id((<Blob> blob).data_memory)] for blob in step.nodes[len(step.nodes) - 1].tops
-                            if id((<Blob> blob).data_memory) in lifetimes]))
-        ends[step.first:at + 1] = [rows[len(rows) - 1]] * len(step.nodes)
+        size = len(step.nodes)
+        numbers[step.first:step.first + size] = [len(rows)] * size
+        rows.append(row_of(step, "forward", schedule.deferred_relus))
+        for memory in dict.fromkeys([(<Blob> blob).data_memory for blob in step.nodes[size - 1].tops]):
+            lifetime = lifetimes.get(id(memory))
+            if lifetime is not None and lifetime.last() >= count:
+                rows[len(rows) - 1]["saves"].append(memory_name(memory))
     for step in schedule.backward if schedule.training else ():
-        node = step.nodes[0]
+        node, size = step.nodes[0], len(step.nodes)
         if node.needs_backward or step.updates:
-            rows.append(row_of(step, "backward", 2 * count - 1 - step.first, schedule.deferred_relus, []))
+            numbers[2 * count - step.first - size:2 * count - step.first] = [len(rows)] * size
+            rows.append(row_of(step, "backward", schedule.deferred_relus))
             rows[len(rows) - 1]["updates"] = [(<Blob> net.learnable_params[i]).name for i in step.updates]
-            for i in range(step.first, step.first + len(step.nodes)):
-                ends[2 * count - 1 - i] = rows[len(rows) - 1]
-    for row in rows:
-        row["saves"] = list(dict.fromkeys([memory_name(lifetime.memory)
-                                           for lifetime in row["saves"] if lifetime.last() >= count]))
     for lifetime in lifetimes.values():
-        if not lifetime.uses or not lifetime.memory.size:
-            continue
-        first, last = lifetime.uses[0], lifetime.last()
-        ended = schedule.plan and lifetime.written and not lifetime.kept
-        if ended:
-            ends[last]["frees"].append(memory_name(lifetime.memory))
-        for row in rows:
-            if not ended or first <= row["at"] and (last <= row["at"] and ends[last] is row or row["at"] < last):
+        if lifetime.uses and lifetime.memory.size:
+            begin, end = 0, len(rows) - 1
+            if schedule.plan and lifetime.written and not lifetime.kept:
+                begin, end = numbers[lifetime.uses[0]], numbers[lifetime.last()]
+                rows[end]["frees"].append(memory_name(lifetime.memory))
+            for row in rows[begin:end + 1]:
                 row["live"] += lifetime.memory.size
-    for row in rows:
-        del row["at"]
     return rows
 
 
@@ -69,7 +64,7 @@ cdef int choose_engines(Node node, const Context& on) except -1:
             operation.choose(on, node.bottoms[0])
 
 
-cdef dict row_of(FusedStep step, str direction, int at, dict deferred_relus, list saves):
+cdef dict row_of(FusedStep step, str direction, dict deferred_relus):
     """Return the fields of a ScheduleRow; `schedule_rows` fills in those that depend on lifetimes of memory.
 
     `deferred_relus` has the steps of ReLUs whose gradient a later Concat computes (see `find_deferred_relus`): such a ReLU reads
@@ -97,7 +92,7 @@ cdef dict row_of(FusedStep step, str direction, int at, dict deferred_relus, lis
             "part_of": step.concat_slice.concat_name if step.concat_slice is not None else None,
             "engine": "/".join(filter(None, engines)) or None,
             "layout": layout_text(step.layout) if direction == "forward" else None,
-            "reads": nbytes_of(reads), "writes": nbytes_of(writes), "saves": saves, "frees": [], "updates": [], "live": 0, "at": at}
+            "reads": nbytes_of(reads), "writes": nbytes_of(writes), "saves": [], "frees": [], "updates": [], "live": 0}
 
 
 cdef str layout_text(Layout layout):

@@ -26,10 +26,9 @@ cdef class Fusion:
     """
 
     cdef list nodes
+    cdef Schedule schedule      # in the making
     cdef dict lifetimes         # of layers that run one by one; None without a plan, where all tops are written
     cdef dict concat_slices     # of `find_concat_slices`
-    cdef dict deferred_relus    # of `find_deferred_relus`
-    cdef bint training, may_run_backward
 
     cdef FusedStep make_step(self, int i, const Context& on):
         """Return the step that begins with node `i`."""
@@ -40,7 +39,7 @@ cdef class Fusion:
         try:
             if operation is None or not operation.fuses(on, node.bottoms[0], node.tops[0]):
                 return FusedStep([node], i)
-            fused_backward = (operation.fuses_backward and node.bottoms == node.tops and self.may_run_backward
+            fused_backward = (operation.fuses_backward and node.bottoms == node.tops and self.schedule.may_run_backward
                               and node.needs_backward and any(node.bottom_needs))
             step = FusedStep(self.find_epilogue(i, operation, fused_backward), i)
         except Error as error:
@@ -65,10 +64,10 @@ cdef class Fusion:
             if len(fused_node.tops) != 1 or not fused_node.has_builtin_passes:
                 break
             if not (len(fused_node.bottoms) == 1 and fused_node.bottoms[0] is top and fused_node.tops[0] is top):
-                if self.training or not epilogue.allows_other_top or fused_node.tops[0] is top or not self.only_reader(k, top) \
-                        or not any(blob is top for blob in fused_node.bottoms):
+                if (self.schedule.training or not epilogue.allows_other_top or fused_node.tops[0] is top
+                        or not self.only_reader(k, top) or not any(blob is top for blob in fused_node.bottoms)):
                     break
-            if not add_to_epilogue(epilogue, fused_node, self.may_run_backward):
+            if not add_to_epilogue(epilogue, fused_node, self.schedule.may_run_backward):
                 break
             found.append(fused_node)
             top = fused_node.tops[0]
@@ -80,12 +79,12 @@ cdef class Fusion:
         cdef Blob top = self.nodes[last].tops[0]
         if top not in self.concat_slices:
             return None
-        concat, number, last_user = self.concat_slices[top]
-        if last in self.deferred_relus:     # whose backward does not read it
+        concat, _, concat_slice, last_user = self.concat_slices[top]
+        if last in self.schedule.deferred_relus:     # whose backward does not read it
             unread = 2 * len(self.nodes) - 1 - last
         if last_user != last or not self.only_reader(concat, top, unread):
             return None
-        return (<Node> self.nodes[concat]).layer.parts[number]
+        return concat_slice
 
     cdef bint only_reader(self, int index, Blob blob, int ignored=-1) except -1:
         """Return whether forward of node `index` is the only reader of these data, so that a fused step need not write them.
@@ -109,7 +108,7 @@ cdef Operation fusable_operation(Node node):
 
 
 cdef dict find_concat_slices(list nodes, dict lifetimes):
-    """Return for each bottom of a Concat its node and slice, by number, and the last node before it that uses the blob."""
+    """Return for each bottom of a Concat the numbers of node and bottom, the slice, and the last node before that uses the blob."""
     cdef Node node
     cdef Blob blob
     found, used = {}, {}
@@ -118,34 +117,31 @@ cdef dict find_concat_slices(list nodes, dict lifetimes):
             break
         if (node.layer.parts and node.has_builtin_passes
                 and (<Lifetime> lifetimes[id((<Blob> node.tops[0]).data_memory)]).uses[0] == i):
-            for j in range(len(node.layer.parts)):
+            for j, concat_slice in enumerate(node.layer.parts):
                 blob = node.bottoms[j]
-                found[blob] = i, j, used.get(id(blob.data_memory), -1)
+                found[blob] = i, j, concat_slice, used.get(id(blob.data_memory), -1)
         for blob in [*node.bottoms, *node.tops]:
             used[id(blob.data_memory)] = i
     return found
 
 
 cdef dict find_deferred_relus(list nodes, dict concat_slices):
-    """Return by number the ReLUs whose gradient the Concat after them computes: the number of the Concat, and of the slice.
+    """Return by number the ReLUs whose gradient the Concat after them computes: the number of the Concat, and the slice.
 
     The Concat needs no data but its top's, so that in a training, too, slices are written there directly. No layer may change it.
     """
-    cdef Node node, whole, later
-    cdef Blob joined_top
+    cdef Node node, concat, later
+    cdef Blob concat_top
     found = {}
-    for blob, (index, which, last) in concat_slices.items():
-        if last < 0:
-            continue
-        node, whole = nodes[last], nodes[index]
-        if not (hasattr(node.layer, "defer_gradient") and node.has_builtin_passes and node.needs_backward
-                and whole.bottom_needs[which] and node.bottoms == node.tops == [blob]
-                and node.layer.fuse(ReluEpilogue(blob), node.bottoms, True)):
-            continue
-        joined_top = whole.tops[0]
-        if not any([top in later.bottoms and (<Blob> top).data_memory is joined_top.data_memory
-                    for later in nodes[index + 1:] for top in later.tops]):
-            found[last] = index, which
+    for blob, (index, which, concat_slice, last) in concat_slices.items():
+        node, concat = nodes[last], nodes[index]
+        concat_top = concat.tops[0]
+        if (last >= 0 and hasattr(node.layer, "defer_gradient") and node.has_builtin_passes and node.needs_backward
+                and concat.bottom_needs[which] and node.bottoms == node.tops == [blob]
+                and node.layer.fuse(ReluEpilogue(blob), node.bottoms, True)
+                and not any([top in later.bottoms and (<Blob> top).data_memory is concat_top.data_memory
+                             for later in nodes[index + 1:] for top in later.tops])):
+            found[last] = index, concat_slice
     return found
 
 
@@ -214,13 +210,12 @@ cdef Schedule compile_nodes(list nodes, pinned, list params, list learnable, bin
     if on.stream != NULL:
         made.device = on.stream.device
     made.forward, made.backward, made.backward_starts, made.deferred_relus = [], [], list(range(count)), {}
-    fusion.nodes, fusion.training, fusion.may_run_backward, fusion.concat_slices = nodes, training, made.may_run_backward, {}
+    fusion.nodes, fusion.schedule, fusion.concat_slices = nodes, made, {}
     if plan:
         fusion.lifetimes = find_lifetimes(nodes, pinned, params, training)
         fusion.concat_slices = find_concat_slices(nodes, fusion.lifetimes)
     if training and on.stream == NULL:
         made.deferred_relus = find_deferred_relus(nodes, fusion.concat_slices)
-    fusion.deferred_relus = made.deferred_relus
     i = 0
     while i < count:
         step = fusion.make_step(i, on)
@@ -230,9 +225,7 @@ cdef Schedule compile_nodes(list nodes, pinned, list params, list learnable, bin
                 made.backward_starts[k] = i
                 made.deferred_relus.pop(k, None)      # the fused backward computes its gradient
             if hasattr(node.layer, "defer_gradient"):
-                concat, number = made.deferred_relus.get(k, (0, 0))
-                step.relu_deferrals.append((node.layer, (<Node> nodes[concat]).layer.parts[number]
-                                            if k in made.deferred_relus else None))
+                step.relu_deferrals.append((node.layer, made.deferred_relus.get(k, (0, None))[1]))
         i += len(step.nodes)
     learned, made.without_gradient = find_complete_gradients(nodes, learnable, made.backward_starts)
     users = Counter(id(memory) for node in nodes for blob in node.blobs for memory in (blob.data_memory, blob.diff_memory))
@@ -240,7 +233,8 @@ cdef Schedule compile_nodes(list nodes, pinned, list params, list learnable, bin
         if made.backward_starts[i] == i:
             step = FusedStep([node for node, start in zip(nodes, made.backward_starts) if start == i], i)
             step.fused_backward, step.updates = len(step.nodes) > 1, learned[i]
-            find_large_gradient(step, learnable, users)
+            if plan:
+                find_large_gradient(step, learnable, users)
             made.backward.append(step)
     if plan:
         shorten_lifetimes(fusion.lifetimes, nodes, made.backward_starts, made.deferred_relus)

@@ -48,21 +48,9 @@ cdef int clear_gradients(list params) except -1:
 
 
 cdef class GradientReports:
-    """Passes complete gradients to a function while backward runs, and frees those that it has used.
+    """Passes complete gradients to `on_gradients` of `Runner.forward_backward` while backward runs, and frees those it has used."""
 
-    Parameters
-    ----------
-    on_gradients : callable
-        As in `Runner.forward_backward`.
-    params : list of Blob
-        Of any shapes: the learnable parameters.
-    schedule : Schedule
-        That of the backward.
-    stream_large : bool
-        Pass a large gradient part by part, and small ones together.
-    """
-
-    def __init__(self, on_gradients, list params, Schedule schedule, bint stream_large):
+    def __init__(self, on_gradients, list params not None, Schedule schedule, bint stream_large):
         self.on_gradients, self.params, self.schedule, self.stream_large = on_gradients, params, schedule, stream_large
         self.complete, self.elements = [], 0
 
@@ -75,16 +63,18 @@ cdef class GradientReports:
             self.schedule.free_updated_gradients(self.on_gradients(self.complete, None, last) or [])
             self.complete, self.elements = [], 0
 
-    cdef bint can_stream(self, FusedStep step) except -1:
-        """Return whether a step has a large gradient that may be passed on part by part; a view of it needs all."""
-        return (step.large is not None and self.stream_large and self.schedule.plan
-                and not (<Blob> self.params[step.large]).diff_memory.has_external_view())
+    cdef list run_backward(self, FusedStep step):
+        """Run a step of backward; return the parameters, by number, whose complete gradients are not passed on yet.
 
-    cdef list stream(self, FusedStep step):
-        """Run a step of backward, and pass on its large gradient part by part; return the parameters that are complete then."""
+        A large gradient is passed on part by part, while each is in the cache, unless a view needs all of it.
+        """
         cdef Node node = step.nodes[0]
-        cdef Operation operation = node.layer.operations()[0]
-        operation.consumer = functools.partial(self.pass_part, step.large)
+        cdef Operation operation
+        if step.large is None or not self.stream_large or (<Blob> self.params[step.large]).diff_memory.has_external_view():
+            node.compute_gradients(step.fused_backward)
+            return step.updates
+        operation = node.layer.operations()[0]
+        operation.consumer = functools.partial(self.on_gradients, [step.large], last=False)
         try:
             node.compute_gradients(False)
             streamed = operation.consumer is None
@@ -94,7 +84,3 @@ cdef class GradientReports:
             return step.updates
         self.schedule.free_updated_gradients([step.large])
         return [i for i in step.updates if i != step.large]
-
-    def pass_part(self, large, part):
-        """Pass on a part of the gradient of parameter `large`."""
-        return self.on_gradients([large], part, False)

@@ -108,7 +108,8 @@ cdef class Runner:
         with self.lock:
             self.check_ready()
             if self.follows_schedule(first, last):
-                return (self.replay() if self.can_replay() else self.forward_by_schedule()) + self.loss_of_outputs()
+                loss = self.forward_by_schedule() if self.training or context().stream == NULL else self.replay()
+                return loss + self.loss_of_outputs()
             self.leave_schedule(first, last)
             for i in range(first, last + 1):
                 node = self.nodes[i]
@@ -150,19 +151,17 @@ cdef class Runner:
                 if not run_sources and not len(node.bottoms):
                     continue
                 node.report("begin", "forward")
-                try:
-                    if step.operation is None:
-                        node.compute_tops()
-                    elif not step.forward(schedule.check_unchanged(step), schedule.may_run_backward):
-                        schedule.outdated = True
-                    schedule.finish_forward_step(step)
-                    if self.loss_overwritten:
-                        for part in step.nodes:
-                            loss += (<Node> part).loss()
-                finally:        # events after an error do not belong to the layer
-                    node.report("end", "forward")
+                if step.operation is None:
+                    node.compute_tops()
+                elif not step.forward(schedule.check_unchanged(step), schedule.may_run_backward):
+                    schedule.outdated = True
+                schedule.finish_forward_step(step)
+                for other in step.nodes if self.loss_overwritten else ():
+                    loss += (<Node> other).loss()
+                node.report("end", "forward")
                 step.report_others("forward")
         except BaseException:
+            node.report("end", "forward")       # later events do not belong to the layer
             schedule.invalidate_after_error(step)
             raise
         self.last_run_scheduled = True
@@ -213,10 +212,10 @@ cdef class Runner:
                 step.report_others("backward")
                 node.report("begin", "backward")
                 try:
-                    if reports is not None and reports.can_stream(step):
-                        complete = reports.stream(step)
-                    else:
+                    if reports is None:
                         node.compute_gradients(step.fused_backward)
+                    else:
+                        complete = reports.run_backward(step)
                     schedule.finish_backward_step(step)
                 finally:
                     node.report("end", "backward")
@@ -432,29 +431,24 @@ cdef class Runner:
                 self.last_schedule.stale = self.last_schedule.stale or step.fused_backward
 
     def fused(self):
-        """For each layer the names of the layers that the last forward fused into it, and of the Concat whose slice it wrote."""
+        """Return for each layer the names of those that the last forward fused into it, and of the Concat whose slice it wrote."""
         cdef FusedStep step
         cdef list found = [[] for _ in self.nodes]
         for step in self.last_schedule.forward if self.last_run_scheduled else ():
-            found[step.first] = step.fused
+            found[step.first] = [node.name for node in step.nodes[1:]] if step.ran_fused else []
+            if step.wrote_slice:
+                found[step.first].append(step.concat_slice.concat_name)
         return found
 
     # ---- CUDA graphs (recorded.py)
 
-    cdef bint can_replay(self) except -1:
-        """Return whether a forward of the whole net may use a CUDA graph."""
-        if context().stream == NULL or self.training or not self.use_graphs or not self.nodes:
-            return False
+    cdef double replay(self) except? -1:
+        """Run all layers forward by a CUDA graph, or by single launches if there is an obstacle, or it is not recorded yet."""
         if self.recorded is None:
             from minicaffe.net.recorded import RecordedWork
             self.recorded = RecordedWork("a forward")
-        reason = self.recorded.obstacle(self)
-        if reason is not None:
-            self.recorded.leave(reason)
-        return reason is None
-
-    cdef double replay(self) except? -1:
-        """Run the net forward by its CUDA graph, or by single launches until it is recorded."""
+        if not self.use_graphs or not self.nodes or not self.recorded.is_possible(self):
+            return self.forward_by_schedule()
         self.use_graphs, loss = self.recorded.run(self, self._launch_forward, state=(self.current_schedule(),))
         return loss or 0
 

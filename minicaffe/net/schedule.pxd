@@ -23,8 +23,7 @@ cdef class Schedule:
     cdef bint check_unchanged(self, FusedStep step) noexcept
     cdef int finish_forward_step(self, FusedStep step) except -1
     cdef int finish_backward_step(self, FusedStep step) except -1
-    cdef int free_after(self, FusedStep step) except -1
-    cdef int free_saved(self, FusedStep step) except -1
+    cdef int free_after(self, FusedStep step, bint saved) except -1
     cdef int free_updated_gradients(self, list numbers) except -1
     cdef int invalidate_after_error(self, FusedStep failed) except -1
     cdef int drop_references(self) except -1

@@ -50,29 +50,22 @@ cdef class Schedule:
             for node in step.nodes:
                 for blob in node.layer.blobs:       # whose plain copies the engine may not need
                     blob.data_memory.drop_plain()
-            if not self.training:
-                self.free_saved(step)
-            self.free_after(step)
+            self.free_after(step, not self.training)
 
     cdef int finish_backward_step(self, FusedStep step) except -1:
         """Free the memories that a step of backward uses last."""
         if self.plan:
-            self.free_saved(step)
             self.check_unchanged(step)
-            self.free_after(step)
+            self.free_after(step, True)
 
-    cdef int free_saved(self, FusedStep step) except -1:
-        """Free what the operations of a step have saved for backward."""
+    cdef int free_after(self, FusedStep step, bint saved) except -1:
+        """Free the memories whose last use is a step that has run; `saved`: also those that its operations save for backward."""
         cdef Operation operation
-        for operation in step.operations:
-            operation.free_kept()
-
-    cdef int free_after(self, FusedStep step) except -1:
-        """Free the memories of blobs whose last use is a step that has run."""
         cdef Lifetime lifetime
-        if not self.stale:
-            for lifetime in step.frees:
-                lifetime.free()
+        for operation in step.operations if saved else ():
+            operation.free_kept()
+        for lifetime in step.frees if not self.stale else ():
+            lifetime.free()
 
     cdef int free_updated_gradients(self, list numbers) except -1:
         """Free the gradients of these learnable parameters, until `Runner.clear_param_diffs`."""

@@ -16,12 +16,6 @@ cdef class FusedStep:
         self.operations = [operation for node in nodes for operation in (<Node> node).layer.operations()]
         self.stamp = self.present_stamp()
 
-    @property
-    def fused(self):
-        """list of str: the layers that the last run fused into the first one, and the Concat whose slice it wrote."""
-        fused = [node.name for node in self.nodes[1:]] if self.ran_fused else []
-        return [*fused, self.concat_slice.concat_name] if self.wrote_slice else fused
-
     cdef unsigned long long present_stamp(self) noexcept:
         cdef unsigned long long stamp = 0
         cdef Node node
