@@ -40,7 +40,7 @@ cdef class Blob(Shaped):
     cdef const void* diff_on(self, const Context& on) except? NULL nogil
     cdef void* mutable_diff_on(self, const Context& on) except? NULL nogil
     # The same in the host's private memory, arranged as `layout` says; None: plain, as above. `wrote_` ends what `mutable_`
-    # and `overwrite_` begin; the layer (layer.pyx, run_forward and run_backward) says so for its tops, bottoms and parameters.
+    # and `overwrite_` begin; `Layer.finish_forward` and `finish_backward` call it for its tops, bottoms and parameters.
     cdef const void* data_in_layout(self, const Context& on, Layout layout) except? NULL nogil
     cdef void* mutable_data_in_layout(self, const Context& on, Layout layout) except? NULL nogil
     cdef void* overwrite_data_in_layout(self, const Context& on, Layout layout) except? NULL nogil

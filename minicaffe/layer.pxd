@@ -27,10 +27,11 @@ cdef class Layer:
     cpdef backward_gpu(self, list top, list propagate_down, list bottom)
     cdef int check_blobs(self, list bottom, list top) except -1
     cdef int refresh(self, list bottom, list top) except -1
-    cdef int run_forward(self, list bottom, list top) except -1
+    cdef int finish_forward(self, list bottom, list top) except -1
     cdef double loss_of(self, list top) except? -1
     cpdef inspect(self, list bottom)
-    cdef int run_backward(self, list top, list propagate_down, list bottom) except -1
+    cdef int check_forward_done(self, list bottom, list top) except -1
+    cdef int finish_backward(self, list bottom) except -1
     cdef bint needs_gradient(self, int index)
 
 

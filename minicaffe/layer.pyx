@@ -260,13 +260,8 @@ cdef class Layer:
                 renew_loss_weights(self.loss_weights, top)
             self.reshaped_stamp, self.forward_counts = stamps(bottom, top), _sizes(bottom, top)
 
-    cdef int run_forward(self, list bottom, list top) except -1:
-        """Reshape if need be and compute the tops."""
-        self.refresh(bottom, top)
-        if on_device():
-            self.forward_gpu(bottom, top)
-        else:
-            self.forward_cpu(bottom, top)
+    cdef int finish_forward(self, list bottom, list top) except -1:
+        """Make the tops that an engine wrote readable, and store the sizes for which backward has memory."""
         cdef Blob blob
         for blob in top:
             blob.data_memory.publish_private()
@@ -284,16 +279,15 @@ cdef class Layer:
                 loss += share
         return loss
 
-    cdef int run_backward(self, list top, list propagate_down, list bottom) except -1:
-        """Compute the gradients, unless a blob has another size than at the last forward or reshape."""
+    cdef int check_forward_done(self, list bottom, list top) except -1:
+        """Raise if a blob has another size than at the last forward or reshape."""
         if self.forward_counts == 0:
             raise RecycledError("what the last forward left for backward is gone: after net.release() run forward first")
         if _sizes(bottom, top) != self.forward_counts:
             raise ShapeError("a bottom or top was reshaped since the last forward; run forward before backward")
-        if on_device():
-            self.backward_gpu(top, propagate_down, bottom)
-        else:
-            self.backward_cpu(top, propagate_down, bottom)
+
+    cdef int finish_backward(self, list bottom) except -1:
+        """Make the gradients that an engine wrote readable."""
         cdef Blob blob
         for blob in [*bottom, *self.blobs]:
             blob.diff_memory.publish_private()

@@ -128,7 +128,7 @@ def facts(cls):
     if issubclass(cls, DeviceLayer) or issubclass(cls, ForkLayer) and cls.capture_obstacle is not ForkLayer.capture_obstacle:
         gpu = "kernels"
     else:
-        gpu = "layers inside" if "run_forward(" in (forward or "") else "no computing" if cls.host_only or not forward else "CPU"
+        gpu = "layers inside" if "self.inside" in (forward or "") else "no computing" if cls.host_only or not forward else "CPU"
     kinds = "|".join(kind.__name__ for kind in CUDNN.computed_kinds())
     fast = "cuDNN" if any(re.search(rf"\b(cudnn_\w+|{kinds})\(", body) for body in bodies) else ""
     return ["yes" if forward is not None else "nothing to do", backward, "yes", gpu, fast]

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 
 from minicaffe.common import caffe
 from minicaffe.device.threads import get_num_threads
+from minicaffe.inspection.schedule_rows import schedule_rows
 from minicaffe.memory.sizes import size_text
 
 
@@ -69,10 +70,11 @@ class Listing:
         Bytes of all parameters; their gradients take as much in a training without a plan.
     """
 
-    def __init__(self, net, rows, plan):
+    def __init__(self, net):
+        schedule = net.current_schedule()
         self.name, self.phase = net.name, "TEST" if net.phase else "TRAIN"
-        self.place, self.threads, self.plan, self.observed = caffe.mode, get_num_threads(), plan, net.observer_reason()
-        self.rows = [ScheduleRow(**row) for row in rows]
+        self.place, self.threads, self.plan, self.observed = caffe.mode, get_num_threads(), schedule.plan, net.observer_reason()
+        self.rows = [ScheduleRow(**row) for row in schedule_rows(net, schedule)]
         self.peak = max((row.live for row in self.rows), default=0)
         memories = {id(blob.data_memory): blob.data_memory for blob in net.param_table.params}
         self.parameters = sum(memory.size for memory in memories.values())

@@ -40,7 +40,7 @@ cdef class BatchNormLayer(DeviceLayer):
 
     cdef BatchNorm norm
     cdef double fraction
-    cdef bint again     # forward leaves the running sums as they are
+    cdef bint again     # the next forward leaves the running sums as they are
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.batch_norm_param
@@ -81,11 +81,13 @@ cdef class BatchNormLayer(DeviceLayer):
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob means = self.blobs[0], variances = self.blobs[1], weights = self.blobs[2]
+        cdef bint again = self.again
+        self.again = False
         if self.norm.given:
             self.divide(on, means, self.norm.mean)
             self.divide(on, variances, self.norm.variance)
         self.norm.forward(on, bottom[0], top[0])
-        if not self.again and not self.norm.given and self.norm.unbiased:   # 0 of no values
+        if not again and not self.norm.given and self.norm.unbiased:   # 0 of no values
             running_sums(on, self.dtype, means.count, 1, self.fraction, self.norm.unbiased, self.norm.mean.data_on(on),
                          self.norm.variance.data_on(on), means.mutable_data_on(on), variances.mutable_data_on(on),
                          weights.mutable_data_on(on))
@@ -115,15 +117,11 @@ cdef class BatchNormLayer(DeviceLayer):
         mean, variance, factor = self.blobs
         return epilogue.standardize(mean, variance, factor, self.norm.eps)
 
-    def unfuse(self, list bottom, list top):
-        """Compute the top once more, without an epilogue; the running sums stay."""
+    def unfuse(self, bottom):
+        """Make ready for computing the top once more, without an epilogue: restore the bottom; the running sums will stay."""
         if self.norm.needs_x_copy():
             bottom[0].copy_from(saved_bottom(self.norm.kept, bottom[0]))
         self.again = True
-        try:
-            self.run_forward(bottom, top)
-        finally:
-            self.again = False
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if propagate_down[0]:

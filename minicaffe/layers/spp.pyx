@@ -3,6 +3,7 @@
 Different from Caffe: planes that are too small for the pyramid raise before anything is built.
 """
 
+from minicaffe.device.context cimport on_device
 from minicaffe.layer cimport Layer
 
 from minicaffe.errors import ConfigError, ShapeError
@@ -72,12 +73,20 @@ cdef class SPPLayer(Layer):
     cpdef forward_cpu(self, list bottom, list top):
         cdef Layer layer
         for layer, bottoms, tops in self.inside:
-            layer.run_forward(bottoms, tops)
+            if on_device():
+                layer.forward_gpu(bottoms, tops)
+            else:
+                layer.forward_cpu(bottoms, tops)
+            layer.finish_forward(bottoms, tops)
 
     cpdef backward_cpu(self, list top, list propagate_down, list bottom):
         cdef Layer layer
         for layer, bottoms, tops in reversed(self.inside if propagate_down[0] else []):
-            layer.run_backward(tops, [True] * len(bottoms), bottoms)
+            if on_device():
+                layer.backward_gpu(tops, [True] * len(bottoms), bottoms)
+            else:
+                layer.backward_cpu(tops, [True] * len(bottoms), bottoms)
+            layer.finish_backward(bottoms)
 
     def scratch_blobs(self):
         return [blob for layer, _, tops in self.inside for blob in (*layer.scratch_blobs(), *tops) if layer.type != "Concat"]

@@ -40,7 +40,7 @@ def deploy_net(param, shape, file=None, positions=None):
     file : str, optional
         For errors.
     positions : Positions, optional
-        Those of `param`; afterwards they are those of the result.
+        The lines of `param`, which are changed to those of the result.
 
     Raises
     ------

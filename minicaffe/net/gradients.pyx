@@ -1,20 +1,29 @@
-"""Gradients of parameters before backward adds to them."""
+"""Gradients of parameters: set to zero before backward adds to them, and passed on when they are complete."""
 
 from libcpp.vector cimport vector
 
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context, context, settle
+from minicaffe.engines.engine cimport Operation
 from minicaffe.engines.layouts cimport diff_layout, stored
 from minicaffe.kernels.types cimport item_size
 from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.states cimport RECYCLED
 from minicaffe.memory.zeros cimport mark_zero
+from minicaffe.net.node cimport Node
+from minicaffe.net.schedule cimport Schedule
+from minicaffe.net.step cimport FusedStep
+
+import functools
 
 from minicaffe.memory.synced import device_lock
 
 
 cdef extern from "minicaffe/ops/update/caffe.hpp" namespace "mc" nogil:
     void zero_all(const Context&, int n, void** at, const long long* nbytes)
+
+cdef enum:
+    UPDATE_CHUNK = 1 << 19      # least elements of gradients in one update: below, the call costs more than its memory traffic
 
 
 cdef int clear_gradients(list params) except -1:
@@ -36,3 +45,42 @@ cdef int clear_gradients(list params) except -1:
                 nbytes.push_back(stored(layout, blob) * item_size(blob.dtype))
         zero_all(on, <int> at.size(), at.data(), nbytes.data())
         settle(on)
+
+
+cdef class GradientReports:
+    """Passes complete gradients to `on_gradients` of `Runner.forward_backward` while backward runs, and frees those it has used."""
+
+    def __init__(self, on_gradients, list params not None, Schedule schedule, bint stream_large):
+        self.on_gradients, self.params, self.schedule, self.stream_large = on_gradients, params, schedule, stream_large
+        self.complete, self.elements = [], 0
+
+    cdef int add(self, list numbers, bint last=False) except -1:
+        """Add complete gradients; pass on all that wait if they are large enough, or the `last` ones."""
+        for i in numbers:
+            self.complete.append(i)
+            self.elements += (<Blob> self.params[i]).count
+        if last or self.elements >= (UPDATE_CHUNK if self.stream_large else 1):
+            self.schedule.free_updated_gradients(self.on_gradients(self.complete, None, last) or [])
+            self.complete, self.elements = [], 0
+
+    cdef list run_backward(self, FusedStep step):
+        """Run a step of backward; return the parameters, by number, whose complete gradients are not passed on yet.
+
+        A large gradient is passed on part by part, while each is in the cache, unless a view needs all of it.
+        """
+        cdef Node node = step.nodes[0]
+        cdef Operation operation
+        if step.large is None or not self.stream_large or (<Blob> self.params[step.large]).diff_memory.has_external_view():
+            node.compute_gradients(step.fused_backward)
+            return step.updates
+        operation = node.layer.operations()[0]
+        operation.consumer = functools.partial(self.on_gradients, [step.large], last=False)
+        try:
+            node.compute_gradients(False)
+            streamed = operation.consumer is None
+        finally:
+            operation.consumer = None
+        if not streamed:
+            return step.updates
+        self.schedule.free_updated_gradients([step.large])
+        return [i for i in step.updates if i != step.large]

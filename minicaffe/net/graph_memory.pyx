@@ -1,4 +1,4 @@
-"""What a CUDA graph of a net begins and ends with: the states of memories, and a loss that a GPU may still compute."""
+"""The states of memories with which a CUDA graph of a net begins and ends, and a loss that a GPU may still compute."""
 
 import functools
 

@@ -38,18 +38,11 @@ from minicaffe.workspace import Workspace
 log = logging.getLogger("minicaffe.net.build")
 
 
-def cached_view(method):
+class cached_view(functools.cached_property):   # noqa: N801
     """A property that is computed at first access and kept: the nodes of a built net do not change."""
-    name = method.__name__
 
-    @functools.wraps(method)
-    def get(net):
-        made = net.__dict__.setdefault("_made", {})
-        if name not in made:
-            made[name] = method(net)
-        return made[name]
-
-    return property(get)
+    def __set__(self, net, value):
+        raise AttributeError(f"'{self.attrname}' of a net cannot be assigned")
 
 
 class NamedDict(dict):
@@ -249,7 +242,7 @@ class Net(Runner):
             If the net cannot compute in the precision that is set.
         """
         with self.lock:
-            return entry_points.import_target(views["schedule"])(self, *self.schedule_rows())
+            return entry_points.import_target(views["schedule"])(self)
 
     def summary(self):
         """Return the table of the layers (`minicaffe.inspection.summary.Summary`), which ``print(net)`` and notebooks show.
@@ -304,7 +297,7 @@ class Net(Runner):
         Raises
         ------
         ConfigError
-            If `when` is none of them.
+            If `when` is another number.
         WrongTypeError
             If `hook` cannot be called.
         """

@@ -12,11 +12,14 @@ cdef class Node:
     cdef readonly object file        # where the layer is defined, for errors
     cdef readonly object line
     cdef bint parameter_free                # its tops depend on data and shapes, not on parameters: a dry run computes them
+    cdef bint has_builtin_passes            # its forward and backward are those of a DeviceLayer, which no user's class has changed
     # The first node of the step that computed it, if its own backward has nothing to read; else -1.
     cdef int fused_into
-    cdef int forward(self) except -1
+    cdef int forward(self, bint upload=*) except -1
+    cdef int compute_tops(self) except -1
     cdef int backward(self) except -1
-    cdef int run_backward(self) except -1
+    cdef int compute_gradients(self, bint fused) except -1
+    cdef int report(self, str kind, str detail) except -1
     cdef int check_params(self, Py_ssize_t made) except -1
     cdef int reallocate_tops(self) except -1
     cdef int reallocate_bottom_diffs(self) except -1

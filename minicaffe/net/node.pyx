@@ -5,13 +5,17 @@ of these things instead (layers_, bottom_vecs_, bottom_need_backward_ and so on)
 """
 
 from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport context, cpu_context, on_device
 from minicaffe.device.threads cimport num_threads
-from minicaffe.layer cimport Layer, stamps
+from minicaffe.layer cimport DeviceLayer, Layer, stamps
+from minicaffe.memory.reporter cimport Reporter
 from minicaffe.memory.states cimport RECYCLED
 
 from minicaffe.device.threads import computing
 from minicaffe.errors import Error, WrongTypeError, check_type, shown
-from minicaffe.layer import DeviceLayer
+from minicaffe.memory.reporter import reporter
+
+cdef Reporter _reporter = reporter
 
 PASSES = {"forward", "forward_cpu", "forward_gpu", "backward", "backward_cpu", "backward_gpu"}
 
@@ -35,6 +39,8 @@ cdef class Node:
         self.file, self.line = file, line
         self.name, self.type, self.param = layer.name, layer.type, layer.param
         self.fused_into = -1
+        self.has_builtin_passes = all(getattr(type(layer), name) is getattr(DeviceLayer, name)
+                                      for name in PASSES if hasattr(DeviceLayer, name))
 
     @property
     def blobs(self):
@@ -46,33 +52,70 @@ cdef class Node:
         """The loss weight of each top."""
         return self.layer.loss_weights
 
-    cdef int forward(self) except -1:
-        """Compute the tops."""
+    cdef int forward(self, bint upload=False) except -1:
+        """Run the layer forward, and report when it begins and ends; with `upload` copy its tops to the present device, too."""
+        cdef Blob top
+        self.report("begin", "forward")
+        try:
+            self.compute_tops()
+            if upload:
+                for top in self.tops:
+                    top.data_on(context())
+        finally:        # events after an error do not belong to the layer
+            self.report("end", "forward")
+
+    cdef int compute_tops(self) except -1:
+        """Reshape the layer if a blob changed, and compute its tops."""
+        cdef Layer layer = self.layer
+        if self.parameter_free and num_threads().pool.dry():      # labels, prior boxes and others are checked on the host
+            with computing():
+                return self.compute_tops()
         self.fused_into = -1
         try:
-            if self.parameter_free and num_threads().pool.dry():      # labels, prior boxes and others are checked on the host
-                with computing():
-                    self.layer.run_forward(self.bottoms, self.tops)
+            self.reallocate_tops()
+            layer.refresh(self.bottoms, self.tops)
+            if on_device():
+                layer.forward_gpu(self.bottoms, self.tops)
+            elif self.has_builtin_passes:       # as its `forward_cpu`
+                layer.check_blobs(self.bottoms, self.tops)
+                (<DeviceLayer> layer).forward_on(cpu_context(), self.bottoms, self.tops)
             else:
-                self.layer.run_forward(self.bottoms, self.tops)
+                layer.forward_cpu(self.bottoms, self.tops)
+            layer.finish_forward(self.bottoms, self.tops)
         except Error as error:
             raise self.with_place(error)
 
     cdef int backward(self) except -1:
-        """Compute the gradients of the parameters and of the bottoms that need one."""
-        if self.fused_into >= 0:
+        """Run the layer backward, and report when it begins and ends."""
+        self.report("begin", "backward")
+        try:
+            self.compute_gradients(False)
+        finally:
+            self.report("end", "backward")
+
+    cdef int compute_gradients(self, bint fused) except -1:
+        """Compute the gradients of the parameters and of the bottoms that need one; `fused`: and of the layers fused into it."""
+        cdef Layer layer = self.layer
+        if self.fused_into >= 0 and not fused:
             remedy = ("run forward to the end again, with a plan make the net without it" if self.needs_backward
                       else "set force_backward: true")
             raise self.with_place(Error("was fused into an earlier layer, which saved nothing for its backward; "
                                         f"{remedy}, or run this layer by itself with forward(start=..., end=...)"))
-        return self.run_backward()
-
-    cdef int run_backward(self) except -1:
-        """As `backward`, without that check: for a fused step, whose backward includes those of its other layers."""
         try:
-            self.layer.run_backward(self.tops, self.bottom_needs, self.bottoms)
+            self.reallocate_bottom_diffs()
+            layer.check_forward_done(self.bottoms, self.tops)
+            if on_device():
+                layer.backward_gpu(self.tops, self.bottom_needs, self.bottoms)
+            else:
+                layer.backward_cpu(self.tops, self.bottom_needs, self.bottoms)
+            layer.finish_backward(self.bottoms)
         except Error as error:
             raise self.with_place(error)
+
+    cdef int report(self, str kind, str detail) except -1:
+        """Report an event of this node, if events are recorded."""
+        if _reporter.recording:
+            _reporter.event(kind, None, <size_t> <void*> self, 0, self.name, detail)
 
     cdef int check_params(self, Py_ssize_t made) except -1:
         """Raise unless the layer's list of parameters, which Python may change, still has the `made` blobs or more."""
@@ -100,7 +143,7 @@ cdef class Node:
                     top.data_memory.renew()
 
     cdef int reallocate_bottom_diffs(self) except -1:
-        """The same for the diffs of bottoms, which backward writes."""
+        """Make recycled diffs of bottoms writable, but not of a bottom that is also a top."""
         cdef Blob top, bottom
         for bottom, needed in zip(self.bottoms, self.bottom_needs):
             if needed and bottom.diff_memory.head == RECYCLED:
@@ -130,15 +173,19 @@ cdef class Node:
 
     cdef double loss(self, list tops=None) except? -1:
         """The layer's share of the loss, from its tops or copies of them."""
+        cdef double loss
         if not self.layer.has_loss:
             return 0
         try:
-            return self.layer.loss_of(self.tops if tops is None else tops)
+            loss = self.layer.loss_of(self.tops if tops is None else tops)
         except Error as error:
             raise self.with_place(error)
+        if _reporter.recording and tops is None:
+            self.report("loss", repr(loss))
+        return loss
 
     def with_place(self, error):
-        """Add the layer's place to an error, and return it; raise WrongTypeError for what is no error of minicaffe."""
+        """Add the layer's place to an error, and return it; raise WrongTypeError for another object."""
         if not isinstance(error, Error):
             raise WrongTypeError(f"places an Error of minicaffe, got {shown(error)} ({type(error).__name__})")
         return error.at(file=self.file, line=self.line, layer=self.name, layer_type=self.type)
@@ -148,8 +195,3 @@ def overwrites_outputs(Layer layer not None):
     """Return `Layer.overwrites_outputs`; False for a user's class with a forward or backward of its own."""
     return layer.overwrites_outputs and all(cls.__module__.startswith("minicaffe.") or PASSES.isdisjoint(vars(cls))
                                             for cls in type(layer).__mro__)
-
-
-def has_builtin_passes(Layer layer not None):
-    """Return whether a layer's forward and backward are those of its operations, which no user's class has changed."""
-    return all(getattr(type(layer), name) is getattr(DeviceLayer, name) for name in PASSES if hasattr(DeviceLayer, name))

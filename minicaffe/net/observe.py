@@ -1,4 +1,4 @@
-"""What `debug_info` writes to the log: the mean absolute value of every blob as it is computed (Caffe net.cpp, *DebugInfo)."""
+"""Lines of the log for `debug_info`: the mean absolute value of every blob as it is computed (Caffe net.cpp, *DebugInfo)."""
 
 import logging
 import math

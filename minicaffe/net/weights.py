@@ -17,8 +17,8 @@ details = logging.getLogger("minicaffe.net.build")     # the command line shows 
 SHOWN = 5  # names in a list
 
 
-class Loaded:
-    """Which layers of a net have got weights from a file.
+class LoadReport:
+    """The layers of a net that got weights from a file, and those that did not.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ def listed(names, text=str, shown=SHOWN):
 
 
 def load(net, path, hdf5=None):
-    """Copy weights to the layers of `net` with the same names, and return a Loaded.
+    """Copy weights to the layers of `net` with the same names, and return a LoadReport.
 
     The file is a caffemodel of any age or, if `hdf5` says or its first bytes do, an HDF5 file. All of it is read and checked before
     the first value is written, so that a net keeps its weights when the file does not fit.
@@ -84,7 +84,7 @@ def load(net, path, hdf5=None):
         layers = _read_hdf5(net, path) if hdf5 else upgrade.read_weights(path)
         stored = [part for layer in layers for part in _with_scale(net, layer)]
         _copy_layers(net, stored, hdf5)
-    return Loaded(path, net, [layer.name for layer in stored if layer.blobs])
+    return LoadReport(path, net, [layer.name for layer in stored if layer.blobs])
 
 
 def _read_hdf5(net, path):

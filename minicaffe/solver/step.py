@@ -164,7 +164,7 @@ def last_pass(net, exchange, update=None, **options):
         return net.forward_backward(**options)
     exchange.begin(update)
     try:
-        return net.forward_backward(on_gradients=exchange.submit, in_parts=False, **options)
+        return net.forward_backward(on_gradients=exchange.submit, stream_large=False, **options)
     finally:
         exchange.update = None      # it refers to the solver
 

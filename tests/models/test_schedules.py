@@ -39,7 +39,7 @@ def ran(net, training):
         net.clear_param_diffs()
     with memory.record() as events:
         if training:
-            net.forward_backward(on_gradients=lambda which, part, last: taken.extend(which) or which, in_parts=False)
+            net.forward_backward(on_gradients=lambda which, part, last: taken.extend(which) or which, stream_large=False)
         else:
             net.forward_from_to(0, len(net.nodes) - 1)
     steps, freed, followers = [], [], []

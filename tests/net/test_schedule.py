@@ -590,9 +590,9 @@ def test_when_gradients_are_given(plan):
 
     small = [([4, 5], False), ([2, 3], False), ([0, 1], False), ([6, 7], True)]
     large = [([4, 5, 2, 3], False), ([0, 1], False), ([6, 7], True)]
-    for in_parts, wanted in ((False, small), (True, large), (False, small)):
+    for stream_large, wanted in ((False, small), (True, large), (False, small)):
         calls.clear()
-        net.forward_backward(on_gradients=take, in_parts=in_parts)
+        net.forward_backward(on_gradients=take, stream_large=stream_large)
         assert calls == wanted
     net.add_hook(BEFORE_BACKWARD, lambda index: None)
     calls.clear()

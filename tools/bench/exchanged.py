@@ -83,7 +83,8 @@ def parts(net, batch, threads, seconds):
         net.clear_param_diffs()
         rounds.append({"update": 0.0})
         start = time.perf_counter()
-        net.forward_backward(on_loss=lambda loss: rounds[-1].update(begun=time.perf_counter()), take=complete, in_parts=False)
+        net.forward_backward(on_loss=lambda loss: rounds[-1].update(begun=time.perf_counter()), on_gradients=complete,
+                             stream_large=False)
         found = rounds[-1]
         found["backward"] = time.perf_counter() - found["begun"] - found["update"]
         found["forward"] = found["begun"] - start

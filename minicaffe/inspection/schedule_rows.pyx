@@ -6,56 +6,49 @@ from minicaffe.engines.engine cimport Operation
 from minicaffe.kernels.types cimport BF16
 from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.synced cimport SyncedMemory
-from minicaffe.net.compile cimport find_lifetimes
+from minicaffe.net.lifetimes cimport Lifetime, backward_reads, find_lifetimes, shorten_lifetimes
 from minicaffe.net.node cimport Node
-from minicaffe.net.schedule cimport Lifetime, Schedule, Step
+from minicaffe.net.schedule cimport Schedule
+from minicaffe.net.step cimport FusedStep
 
 
-cdef list schedule_rows(Schedule schedule, kept, list params, list learnable):
-    """Return the steps as dicts with the fields of `minicaffe.inspection.schedule_table.ScheduleRow`.
-
-    `kept`, `params` and `learnable` are those that the schedule was compiled for.
-    """
+def schedule_rows(net, Schedule schedule not None):
+    """Return the steps of the schedule of a net as dicts with the fields of `minicaffe.inspection.schedule_table.ScheduleRow`."""
     cdef Context on = context()
-    cdef Step step
+    cdef FusedStep step
     cdef Node node
     cdef Lifetime lifetime
-    cdef int at, i, count = len(schedule.nodes)
-    cdef list backward_starts = list(range(count)), rows = [], ends = [None] * (2 * count)
-    for step in schedule.backward:
-        backward_starts[step.first:step.first + len(step.nodes)] = [step.first] * len(step.nodes)
-    cdef dict lifetimes = find_lifetimes(schedule.nodes, backward_starts, kept, params, schedule.training, schedule.deferred_relus)
+    cdef int size, count = len(schedule.nodes)
+    cdef list rows = [], params = net.param_table.params
+    cdef list numbers = [0] * (2 * count)       # of the row at each position of the iteration
+    cdef dict lifetimes = find_lifetimes(schedule.nodes, net.pinned_blobs, params, schedule.training)
+    if schedule.training:
+        shorten_lifetimes(lifetimes, schedule.nodes, schedule.backward_starts, schedule.deferred_relus)
     for memory in {id(memory): memory for blob in params for memory in (blob.data_memory, blob.diff_memory)}.values():
         lifetimes.pop(id(memory), None)
     for step in schedule.forward:
         choose_engines(step.nodes[0], on)
-        at = step.first + len(step.nodes) - 1
-        rows.append(row_of(step, "forward", at, schedule.deferred_relus,
-                           [lifetimes[id((<Blob> blob).data_memory)] for blob in step.nodes[len(step.nodes) - 1].tops
-                            if id((<Blob> blob).data_memory) in lifetimes]))
-        ends[step.first:at + 1] = [rows[len(rows) - 1]] * len(step.nodes)
+        size = len(step.nodes)
+        numbers[step.first:step.first + size] = [len(rows)] * size
+        rows.append(row_of(step, "forward", schedule.deferred_relus))
+        for memory in dict.fromkeys([(<Blob> blob).data_memory for blob in step.nodes[size - 1].tops]):
+            lifetime = lifetimes.get(id(memory))
+            if lifetime is not None and lifetime.last() >= count:
+                rows[len(rows) - 1]["saves"].append(memory_name(memory))
     for step in schedule.backward if schedule.training else ():
-        node = step.nodes[0]
+        node, size = step.nodes[0], len(step.nodes)
         if node.needs_backward or step.updates:
-            rows.append(row_of(step, "backward", 2 * count - 1 - step.first, schedule.deferred_relus, []))
-            rows[len(rows) - 1]["updates"] = [(<Blob> learnable[i]).name for i in step.updates]
-            for i in range(step.first, step.first + len(step.nodes)):
-                ends[2 * count - 1 - i] = rows[len(rows) - 1]
-    for row in rows:
-        row["saves"] = list(dict.fromkeys([memory_name(lifetime.memory)
-                                           for lifetime in row["saves"] if lifetime.last >= count]))
+            numbers[2 * count - step.first - size:2 * count - step.first] = [len(rows)] * size
+            rows.append(row_of(step, "backward", schedule.deferred_relus))
+            rows[len(rows) - 1]["updates"] = [(<Blob> net.learnable_params[i]).name for i in step.updates]
     for lifetime in lifetimes.values():
-        if lifetime.last < 0 or not lifetime.memory.size:
-            continue
-        ended = schedule.plan and lifetime.written and not lifetime.kept
-        if ended:
-            ends[lifetime.last]["frees"].append(memory_name(lifetime.memory))
-        for row in rows:
-            if not ended or (lifetime.first <= row["at"]
-                             and (lifetime.last <= row["at"] and ends[lifetime.last] is row or row["at"] < lifetime.last)):
+        if lifetime.uses and lifetime.memory.size:
+            begin, end = 0, len(rows) - 1
+            if schedule.plan and lifetime.written and not lifetime.kept:
+                begin, end = numbers[lifetime.uses[0]], numbers[lifetime.last()]
+                rows[end]["frees"].append(memory_name(lifetime.memory))
+            for row in rows[begin:end + 1]:
                 row["live"] += lifetime.memory.size
-    for row in rows:
-        del row["at"]
     return rows
 
 
@@ -71,7 +64,7 @@ cdef int choose_engines(Node node, const Context& on) except -1:
             operation.choose(on, node.bottoms[0])
 
 
-cdef dict row_of(Step step, str direction, int at, dict deferred_relus, list saves):
+cdef dict row_of(FusedStep step, str direction, dict deferred_relus):
     """Return the fields of a ScheduleRow; `schedule_rows` fills in those that depend on lifetimes of memory.
 
     `deferred_relus` has the steps of ReLUs whose gradient a later Concat computes (see `find_deferred_relus`): such a ReLU reads
@@ -90,16 +83,16 @@ cdef dict row_of(Step step, str direction, int at, dict deferred_relus, list sav
         has_late_relu = step.first in {index for index, _ in deferred_relus.values()}
         for node in step.nodes if step.first not in deferred_relus else ():
             if node is step.nodes[0] or not step.fused_backward:
-                reads += [blob.data_memory for blob in [*(node.bottoms if node.layer.backward_reads_bottoms else ()),
-                                                        *(node.tops if has_late_relu or node.layer.backward_reads_tops else ())]]
+                reads += backward_reads(node) + [blob.data_memory for blob in (node.tops if has_late_relu else ())]
         node = step.nodes[0]
         writes = [blob.diff_memory for blob, needed in zip(node.bottoms, node.bottom_needs) if needed]
         writes += [blob.diff_memory for blob in blobs]
     engines = dict.fromkeys(operation.describe()["engine"] for operation in (<Node> step.nodes[0]).layer.operations())
     return {"direction": direction, "layers": [node.name for node in step.nodes], "types": [node.type for node in step.nodes],
-            "part_of": step.part.concat_name if step.part is not None else None, "engine": "/".join(filter(None, engines)) or None,
+            "part_of": step.concat_slice.concat_name if step.concat_slice is not None else None,
+            "engine": "/".join(filter(None, engines)) or None,
             "layout": layout_text(step.layout) if direction == "forward" else None,
-            "reads": nbytes_of(reads), "writes": nbytes_of(writes), "saves": saves, "frees": [], "updates": [], "live": 0, "at": at}
+            "reads": nbytes_of(reads), "writes": nbytes_of(writes), "saves": [], "frees": [], "updates": [], "live": 0}
 
 
 cdef str layout_text(Layout layout):

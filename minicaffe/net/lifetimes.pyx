@@ -1,0 +1,116 @@
+"""Lifetimes of the memories of a net: from the step of an iteration that writes one first to the last one that uses it.
+
+In an iteration forward runs all nodes, then backward those that need it, in reverse. Blobs that share a memory (Split, in place,
+Reshape) have one lifetime.
+"""
+
+from cpython.object cimport PyObject
+
+from minicaffe.blob cimport Blob
+
+from minicaffe.net.node import overwrites_outputs
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject* o)
+
+
+cdef class Lifetime:
+    """A memory of blobs of a net, and where in an iteration it is used."""
+
+    def __init__(self, SyncedMemory memory not None):
+        self.memory, self.uses = memory, []
+
+    cdef int record_use(self, int position, bint writes=False) except -1:
+        """Record a use of the memory at a position, none of which is before an earlier one; the first may overwrite it."""
+        if not self.uses:
+            self.written = writes
+        self.uses.append(position)
+
+    cdef int last(self, int ignored=-1) noexcept:
+        """The position of the last use but those at `ignored`; -1: none."""
+        cdef int position, last = -1
+        for position in self.uses:
+            if position != ignored and position > last:
+                last = position
+        return last
+
+    cdef bint shared_outside_net(self) noexcept:
+        """Whether a blob outside the net shares the memory, such as one of a layer inside a layer, and may read it at any time."""
+        return Py_REFCNT(<PyObject*> self.memory) > self.blob_references + 1     # this Lifetime has it, too
+
+    cdef int free(self) except -1:
+        if not self.shared_outside_net():
+            self.memory.recycle()
+
+
+cdef Lifetime lifetime_of(dict lifetimes, SyncedMemory memory):
+    """The lifetime of a memory among those by its id; a new one at its first use."""
+    if id(memory) not in lifetimes:
+        lifetimes[id(memory)] = Lifetime(memory)
+    return lifetimes[id(memory)]
+
+
+cdef dict find_lifetimes(list nodes, pinned, list params, bint training):
+    """Return the lifetimes of the memories of all blobs by the memory's id, for layers that run one by one.
+
+    `pinned` has the blobs that are read after the iteration.
+    """
+    cdef Node node
+    cdef Blob blob
+    cdef SyncedMemory memory
+    cdef Lifetime lifetime
+    cdef int i, position, count = len(nodes)
+    cdef dict lifetimes = {}
+    for blob in dict.fromkeys([blob for node in nodes for blob in [*node.bottoms, *node.tops]]):     # in the order of the listing
+        for memory in (blob.data_memory, blob.diff_memory):
+            lifetime = lifetime_of(lifetimes, memory)
+            lifetime.blob_references += 1
+    for blob in [*pinned, *params]:
+        for memory in (blob.data_memory, blob.diff_memory):
+            lifetime_of(lifetimes, memory).kept = True
+    for node in nodes:
+        # A user's layer may write a part of an array, and read what it wrote before.
+        if not overwrites_outputs(node.layer):
+            for memory in (*[blob.data_memory for blob in node.tops], *[blob.diff_memory for blob in node.bottoms]):
+                lifetime_of(lifetimes, memory).kept = True
+    for i, node in enumerate(nodes):
+        for blob in node.bottoms:
+            lifetime_of(lifetimes, blob.data_memory).record_use(i)
+        for blob in node.tops:
+            lifetime_of(lifetimes, blob.data_memory).record_use(i, True)
+    for position, node in enumerate(reversed(nodes), count) if training else ():
+        if node.needs_backward:
+            for blob in node.tops:
+                lifetime_of(lifetimes, blob.diff_memory).record_use(position)
+            for blob, needed in zip(node.bottoms, node.bottom_needs):
+                if needed:
+                    lifetime_of(lifetimes, blob.diff_memory).record_use(position, True)
+            for memory in backward_reads(node):
+                lifetime_of(lifetimes, memory).record_use(position)
+    for blob in params:
+        lifetime = lifetime_of(lifetimes, blob.diff_memory)
+        lifetime.blob_references += 1
+    return lifetimes
+
+
+cdef list backward_reads(Node node):
+    """Return the memories of the data that the backward of a node reads."""
+    return [(<Blob> blob).data_memory for blob in [*(node.bottoms if node.layer.backward_reads_bottoms else ()),
+                                                   *(node.tops if node.layer.backward_reads_tops else ())]]
+
+
+cdef int shorten_lifetimes(dict lifetimes, list nodes, list backward_starts, dict deferred_relus) except -1:
+    """Change lifetimes of a training to those of fused steps.
+
+    `backward_starts` has for each node the first node of the step that computes its backward, which has kept what it needs.
+    `deferred_relus` has by number the ReLUs whose backward does nothing, since a later Concat computes it from its own top.
+    """
+    cdef Node node
+    cdef int i, count = len(nodes)
+    for i, node in enumerate(nodes):
+        if node.needs_backward and (backward_starts[i] != i or i in deferred_relus):
+            for memory in backward_reads(node):
+                (<Lifetime> lifetimes[id(memory)]).uses.remove(2 * count - 1 - i)
+    for i in {index for index, _ in deferred_relus.values()}:
+        node = nodes[i]
+        (<Lifetime> lifetimes[id((<Blob> node.tops[0]).data_memory)]).uses.append(2 * count - 1 - i)

@@ -1,3 +1,0 @@
-from minicaffe.net.schedule cimport Schedule
-
-cdef list schedule_rows(Schedule schedule, kept, list params, list learnable)

@@ -1,0 +1,31 @@
+from minicaffe.engines.engine cimport Operation
+from minicaffe.engines.epilogue cimport ConcatSlice, Epilogue
+from minicaffe.memory.layout cimport Layout
+from minicaffe.net.node cimport Node
+
+
+cdef class FusedStep:
+    cdef readonly list nodes        # the first runs, the others are fused into it; all of them in the order of forward
+    cdef readonly int first         # the number of nodes[0]
+    cdef readonly bint fused_backward      # backward of the first computes that of all
+    cdef readonly ConcatSlice concat_slice     # of a Concat's top, where the result may be written; or None
+    cdef list operations            # of the nodes' layers; what they save for backward is freed with it
+    cdef Operation operation        # gets an epilogue: the other nodes, the slice; None: the first node runs alone
+    cdef list skipped_tops          # `Lifetime` of tops that are not written
+    # (layer, ConcatSlice or None): the ReLUs among the nodes, and the slice of a Concat that computes the gradient.
+    cdef list relu_deferrals
+    cdef list frees                 # `Lifetime` whose last use this is
+    cdef readonly list updates      # learnable parameters, by number, whose gradients are complete after it (backward)
+    cdef object large               # of a backward: the number of one whose gradient is used part by part; or None
+    cdef unsigned long long stamp   # of the nodes' shapes and memories
+    cdef readonly bint ran_fused, wrote_slice    # when forward ran last: the first node computed all; it wrote the slice
+    cdef readonly Layout layout     # of the first top after that forward; None: plain
+    cdef bint forward(self, bint compiled, bint may_run_backward) except -1
+    cdef int forward_nodes(self, int start) except -1
+    cdef int report_others(self, str direction) except -1
+    cdef int unfuse(self) except -1
+    cdef Epilogue epilogue(self, bint may_run_backward)
+    cdef unsigned long long present_stamp(self) noexcept
+
+
+cdef bint add_to_epilogue(Epilogue epilogue, Node node, bint may_run_backward) except -1
