@@ -51,23 +51,23 @@ cdef int refuse() except -1:
 cdef class Primitive:
     """The implementation of an operation by one engine.
 
-    x is the bottom and y the top; p and q depend on the operation: weight and bias, a mask, None.
+    `weight` and `bias` are parameters, or None. Pooling's `weight` is a mask, an activation's a copy of the bottom.
     """
 
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
-        """y from x"""
+    cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
+        """Compute the top."""
         raise Refusal("no forward pass")
 
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
-        """dx from dy"""
+    cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
+        """Compute the bottom's gradient."""
         raise Refusal("no backward pass")
 
-    cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
-        """Add to dp and dq; a blob is None if its gradient is not needed."""
+    cdef int backward_params(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
+        """Add to the gradients of weight and bias; a blob is None if its gradient is not needed."""
         raise Refusal("no gradients of parameters")
 
-    cdef int backward_both(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
-        """dx from dy, and add to dp, and to dq unless it is None; must not raise Refusal."""
+    cdef int backward_both(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
+        """Do both at once; `bias` may be None. Must not raise Refusal."""
         raise Refusal("no gradients at once")
 
 
@@ -84,7 +84,7 @@ cdef class Operation:
 
     epilogue_class = None       # the class of epilogues that some engine computes (engines/epilogue.pyx)
     fuses_backward = False             # whether backward can compute the gradients of an epilogue, too, in place
-    streams_weight_gradient = False     # whether some engine passes the gradient of p to a consumer, part by part
+    streams_weight_gradient = False     # whether some engine passes the gradient of the weights to a consumer, part by part
 
     def __cinit__(self, Dtype dtype, int engine=DEFAULT):
         self.dtype, self.engine = dtype, engine
@@ -95,91 +95,91 @@ cdef class Operation:
         self.forward_impl = None
         return 0
 
-    cdef bint fuses(self, const Context& on, Blob x, Blob y) except -1:
-        """Choose the engine for x and y; return whether its forward can compute an epilogue (engines/epilogue.pyx)."""
+    cdef bint fuses(self, const Context& on, Blob bottom, Blob top) except -1:
+        """Choose the engine; return whether its forward can compute an epilogue (engines/epilogue.pyx)."""
         if not self.has_engines():      # the layer itself computes it, with the epilogue
             return True
-        self.choose(on, x)
+        self.choose(on, bottom)
         return self.forward_impl.fuses
 
     cdef bint has_engines(self):
         """Whether engines compute this operation."""
         return type(self) in LAST.kinds
 
-    cdef bint adds(self) noexcept:
+    cdef bint fuses_sum(self) noexcept:
         """The same for an epilogue with an addend, after `fuses`."""
-        return self.forward_impl is not None and self.forward_impl.adds
+        return self.forward_impl is not None and self.forward_impl.fuses_sum
 
-    cdef int forward(self, const Context& on, Blob x, Blob y, Blob p=None, Blob q=None) except -1:
-        """y from x"""
-        self.choose(on, x)
+    cdef int forward(self, const Context& on, Blob bottom, Blob top, Blob weight=None, Blob bias=None) except -1:
+        """Compute the top."""
+        self.choose(on, bottom)
         self.forward_done_by = self.forward_impl
         try:
-            return self.forward_impl.forward(on, self, x, y, p, q)
+            return self.forward_impl.forward(on, self, bottom, top, weight, bias)
         except Refusal as refusal:
             self.forward_impl = self.backward_impl = self.weights_impl = self._next_primitive(self.forward_impl, refusal)
         finally:
             end_scratch(self)
-        return self.forward(on, x, y, p, q)
+        return self.forward(on, bottom, top, weight, bias)
 
-    cdef int backward(self, const Context& on, Blob x, Blob y, Blob p=None, Blob q=None) except -1:
-        """dx from dy"""
-        self.choose_engines(on, x)
-        if self.keeps and self.backward_impl is not self.forward_done_by:    # another primitive stored the data for backward
+    cdef int backward(self, const Context& on, Blob bottom, Blob top, Blob weight=None, Blob bias=None) except -1:
+        """Compute the bottom's gradient."""
+        self.choose_engines(on, bottom)
+        if self.saves_for_backward and self.backward_impl is not self.forward_done_by:      # which stored the data for backward
             self.forward_impl = self.weights_impl = self.backward_impl
-            self.forward(on, x, y, p, q)
+            self.forward(on, bottom, top, weight, bias)
         try:
-            return self.backward_impl.backward(on, self, x, y, p, q)
+            return self.backward_impl.backward(on, self, bottom, top, weight, bias)
         except Refusal as refusal:
             self.backward_impl = self._next_primitive(self.backward_impl, refusal)
         finally:
             end_scratch(self)
-        return self.backward(on, x, y, p, q)
+        return self.backward(on, bottom, top, weight, bias)
 
-    cdef int backward_params(self, const Context& on, Blob x, Blob y, Blob p, Blob q=None) except -1:
-        """Add to dp and dq; a blob is None if its gradient is not needed."""
-        self.choose_engines(on, x)
+    cdef int backward_params(self, const Context& on, Blob bottom, Blob top, Blob weight, Blob bias=None) except -1:
+        """Add to the gradients of weight and bias; a blob is None if its gradient is not needed."""
+        self.choose_engines(on, bottom)
         try:
-            return self.weights_impl.backward_params(on, self, x, y, p, q)
+            return self.weights_impl.backward_params(on, self, bottom, top, weight, bias)
         except Refusal as refusal:
             self.weights_impl = self._next_primitive(self.weights_impl, refusal)
         finally:
             end_scratch(self)
-        return self.backward_params(on, x, y, p, q)
+        return self.backward_params(on, bottom, top, weight, bias)
 
-    cdef int backward_both(self, const Context& on, Blob x, Blob y, Blob p, Blob q) except -1:
-        """dx from dy, and add to dp, and to dq unless it is None."""
-        self.choose_engines(on, x)
-        if self.backward_impl is not self.weights_impl or not self.backward_impl.both:
-            self.backward(on, x, y, p)      # first, as a consumer of gradients may change the parameters
-            return self.backward_params(on, x, y, p, q)
+    cdef int backward_both(self, const Context& on, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
+        """Compute the bottom's gradient, and add to those of the weight, and of the bias unless it is None."""
+        self.choose_engines(on, bottom)
+        if self.backward_impl is not self.weights_impl or not self.backward_impl.has_backward_both:
+            self.backward(on, bottom, top, weight)  # first, as a consumer of gradients may change the parameters
+            return self.backward_params(on, bottom, top, weight, bias)
         try:
-            return self.backward_impl.backward_both(on, self, x, y, p, q)
+            return self.backward_impl.backward_both(on, self, bottom, top, weight, bias)
         finally:
             end_scratch(self)
 
-    cdef int choose(self, const Context& on, Blob x) except -1:
+    cdef int choose(self, const Context& on, Blob bottom) except -1:
         """Choose the engine of the next forward."""
-        cdef Layout layout = x.data_memory.layout() if self.depends_on_layout else None
+        cdef Layout layout = bottom.data_memory.layout() if self.depends_on_layout else None
         if layout is not None and layout.on_device != (on.stream != NULL):
             layout = None
         if self.epoch != _epoch or self.threads != on.threads.count or self.layout is not layout:
             self.forward_impl, self.layout = None, layout
-        return self.choose_engines(on, x)
+        return self.choose_engines(on, bottom)
 
-    cdef int choose_engines(self, const Context& on, Blob x) except -1:
+    cdef int choose_engines(self, const Context& on, Blob bottom) except -1:
         """Choose engines if none is chosen for this device; after a forward, changed settings do not affect its backward."""
         cdef bint stale = self.forward_done_by is None and (self.epoch != _epoch or self.threads != on.threads.count)
         if self.forward_impl is None or self.device != (on.stream != NULL) or stale:
             if self.dtype == FLOAT:
                 check_place(on)
             self.epoch, self.threads = _epoch, on.threads.count
-            self.device, self.empty = on.stream != NULL, x.count == 0
+            self.device, self.empty = on.stream != NULL, bottom.count == 0
             self.refusals = {}
             self.forward_impl = self.backward_impl = self.weights_impl = self._choose(self.device)
         return 0
 
-    def named(self):
+    def names_engine(self):
         """Whether the layer or MINICAFFE_ENGINE names an engine."""
         return self.engine != DEFAULT or preferred() != ""
 
@@ -198,7 +198,7 @@ cdef class Operation:
                 continue
             make, refuses, slower = engine.kinds[type(self)]
             reason = self.dtype != FLOAT and engine.no_float64 or refuses(self)
-            if not reason and not self.named() and (reason := slower(self)):
+            if not reason and not self.names_engine() and (reason := slower(self)):
                 reason += f"; MINICAFFE_ENGINE={name.lower()} computes them all the same"
             if not reason:
                 try:
@@ -219,14 +219,14 @@ cdef class Operation:
     def _record_refusal(self, engine, reason):
         """Store that `engine` does not compute this; each reason is logged once."""
         self.refusals[engine] = reason
-        asked = self.named()
+        named = self.names_engine()
         lost = (not self.depends_on_layout and self.precision() in ENGINES[engine].precisions
                 and self.precision() not in LAST.precisions)
-        level = logging.WARNING if asked or lost else logging.DEBUG
+        level = logging.WARNING if named or lost else logging.DEBUG
         if (engine, reason, level) not in _logged_refusals:
             _logged_refusals.add((engine, reason, level))
             log.log(level, "engine %s refuses: %s; %s", engine, reason,
-                    f"engine {LAST.name} computes instead" if asked else "float32 instead" if lost else "the next is tried")
+                    f"engine {LAST.name} computes instead" if named else "float32 instead" if lost else "the next is tried")
 
     cdef void* scratch(self, const Context& on, long long count) except? NULL:
         """Return scratch memory of at least `count` elements, on the CPU or the device of the context, with undefined contents.

@@ -22,7 +22,7 @@ cdef class Epilogue:
     cdef readonly Blob top      # where the result is stored: the top of the last fused layer
     cdef ConcatSlice part              # or here; then the operation sets `written` of the part. None: only in `top`
     cdef readonly bint fuses_backward  # the operation's own backward computes the gradients of the fused layers, too
-    cdef readonly bint adds     # it can add another blob
+    cdef readonly bint allows_sum       # it can add another blob
     cpdef bint standardize(self, Blob mean, Blob variance, Blob factor, double eps) except -1
     cpdef bint affine(self, Blob scale, Blob shift, learned) except -1
     cpdef bint add(self, Blob addend) except -1
@@ -33,9 +33,9 @@ cdef class ChannelEpilogue(Epilogue):
     cdef vector[double] scale, shift    # a value for each channel; both empty: none
     cdef Blob addend                    # of the shape of the result, or None
     cdef vector[float] slopes           # a value for each channel, or one for all; empty: none
-    cdef vector[float] factors, terms   # rounded: ``factors y + terms``
+    cdef vector[float] factors, terms   # ``factors top + terms``, rounded
     cdef void append_affine(self, const vector[double]& scale, const vector[double]& shift) noexcept
-    cdef int round(self, Blob bias) except -1
+    cdef int compute_factors(self, Blob bias) except -1
 
 
 cdef class ReluEpilogue(Epilogue):

@@ -41,14 +41,14 @@ cdef class Epilogue:
     ----------
     top : Blob
         The top of the operation, of any shape.
-    fuses_backward, adds : bool
+    fuses_backward, allows_sum : bool
         As the attributes of these names (epilogue.pxd).
     """
 
     allows_other_top = False   # whether the result may go to another blob than the operation's own top
 
-    def __init__(self, Blob top not None, bint fuses_backward=False, bint adds=False):
-        self.top, self.fuses_backward, self.adds = top, fuses_backward, adds
+    def __init__(self, Blob top not None, bint fuses_backward=False, bint allows_sum=False):
+        self.top, self.fuses_backward, self.allows_sum = top, fuses_backward, allows_sum
 
     cpdef bint standardize(self, Blob mean, Blob variance, Blob factor, double eps) except -1:
         """Subtract a mean and divide by a standard deviation, from BatchNorm's running sums; return whether that fits here."""
@@ -103,7 +103,7 @@ cdef class ChannelEpilogue(Epilogue):
             self.shift[i] = self.shift[i] * scale[i] + shift[i]
 
     cpdef bint add(self, Blob addend) except -1:
-        if not self.adds or self.addend is not None or self.slopes.size():
+        if not self.allows_sum or self.addend is not None or self.slopes.size():
             return False
         self.addend = addend
         return True
@@ -118,7 +118,7 @@ cdef class ChannelEpilogue(Epilogue):
             self.slopes.push_back(<float> slopes)
         return True
 
-    cdef int round(self, Blob bias) except -1:
+    cdef int compute_factors(self, Blob bias) except -1:
         """Compute float `factors` and `terms` for ``factors y + terms``; `terms` includes the operation's `bias`, unless None."""
         cdef vector[double] before = values_of(bias)
         cdef size_t i

@@ -58,7 +58,7 @@ cdef class Fusion:
         cdef Node node = self.nodes[i], fused_node
         cdef list found = [node]
         cdef Blob top = node.tops[0]
-        cdef Epilogue epilogue = operation.epilogue_class(top, fused_backward, operation.adds())
+        cdef Epilogue epilogue = operation.epilogue_class(top, fused_backward, operation.fuses_sum())
         for k in range(i + 1, len(self.nodes)):
             fused_node = self.nodes[k]
             if len(fused_node.tops) != 1 or not fused_node.has_builtin_passes:

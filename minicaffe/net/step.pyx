@@ -72,7 +72,7 @@ cdef class FusedStep:
     cdef Epilogue epilogue(self, bint may_run_backward):
         """Return the other layers and the slice as an Epilogue with the present parameters; None if one does not fit."""
         cdef Node node = self.nodes[0]
-        cdef Epilogue epilogue = self.operation.epilogue_class(node.tops[0], self.fused_backward, self.operation.adds())
+        cdef Epilogue epilogue = self.operation.epilogue_class(node.tops[0], self.fused_backward, self.operation.fuses_sum())
         for node in self.nodes[1:]:
             if not add_to_epilogue(epilogue, node, may_run_backward):
                 return None

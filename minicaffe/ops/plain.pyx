@@ -58,102 +58,100 @@ cdef extern from "minicaffe/ops/batch_norm/plain.hpp" namespace "mc::plain":
 
 
 cdef class PlainConvolution(Primitive):
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+    cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Convolution op = operation
         if op.transposed:
-            conv_backward_data(op.shape, data(x), data(weight), data(bias), new_data(y))
+            conv_backward_data(op.shape, data(bottom), data(weight), data(bias), new_data(top))
         else:
-            conv_forward(op.shape, data(x), data(weight), data(bias), new_data(y))
+            conv_forward(op.shape, data(bottom), data(weight), data(bias), new_data(top))
 
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+    cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Convolution op = operation
         if op.transposed:
-            conv_forward(op.shape, diff(y), data(weight), data(None), new_diff(x))
+            conv_forward(op.shape, diff(top), data(weight), data(None), new_diff(bottom))
         else:
-            conv_backward_data(op.shape, diff(y), data(weight), data(None), new_diff(x))
+            conv_backward_data(op.shape, diff(top), data(weight), data(None), new_diff(bottom))
 
-    cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+    cdef int backward_params(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Convolution op = operation
         if bias is not None:
-            conv_backward_bias(op.top(), diff(y), new_diff(bias))
+            conv_backward_bias(op.top(), diff(top), new_diff(bias))
         if weight is not None and op.transposed:
-            conv_backward_weights(op.shape, diff(y), data(x), new_diff(weight))
+            conv_backward_weights(op.shape, diff(top), data(bottom), new_diff(weight))
         elif weight is not None:
-            conv_backward_weights(op.shape, data(x), diff(y), new_diff(weight))
+            conv_backward_weights(op.shape, data(bottom), diff(top), new_diff(weight))
 
 
 cdef class PlainPooling(Primitive):
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
-        pool_forward((<Pooling> operation).shape, data(x), new_data(y), new_data(mask))
+    cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob mask, Blob bias) except -1:
+        pool_forward((<Pooling> operation).shape, data(bottom), new_data(top), new_data(mask))
 
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
-        pool_backward((<Pooling> operation).shape, diff(y), data(mask), new_diff(x))
+    cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob mask, Blob bias) except -1:
+        pool_backward((<Pooling> operation).shape, diff(top), data(mask), new_diff(bottom))
 
 
 cdef class PlainActivation(Primitive):
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+    cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Activation op = operation
-        activation_forward(op.function, op.params, x.count, data(x), new_data(y))
+        activation_forward(op.function, op.params, bottom.count, data(bottom), new_data(top))
 
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob kept, Blob q) except -1:
-        """`kept` is None, or the copy of a bottom that the layer overwrote in place."""
+    cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob kept, Blob bias) except -1:
+        """`kept` is the copy of a bottom that the layer overwrote in place, or None."""
         cdef Activation op = operation
-        cdef Array dy = diff(y)
-        cdef Array top = data(y) if op.reads_y else dy
-        cdef Array bottom = top
-        if op.reads_x:
-            bottom = data(x if kept is None else kept)
-        activation_backward(op.function, op.params, x.count, bottom, top, dy, new_diff(x))
+        cdef Array dy = diff(top)
+        cdef Array y = data(top) if op.reads_y else dy
+        cdef Array x = data(bottom if kept is None else kept) if op.reads_x else y
+        activation_backward(op.function, op.params, bottom.count, x, y, dy, new_diff(bottom))
 
 
 cdef class PlainInnerProduct(Primitive):
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+    cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef InnerProduct op = operation
-        inner_product_forward(InnerShape(op.m, op.n, op.k, op.transpose), data(x), data(weight), data(bias), new_data(y))
+        inner_product_forward(InnerShape(op.m, op.n, op.k, op.transpose), data(bottom), data(weight), data(bias), new_data(top))
 
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+    cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef InnerProduct op = operation
-        inner_product_backward(InnerShape(op.m, op.n, op.k, op.transpose), diff(y), data(weight), new_diff(x))
+        inner_product_backward(InnerShape(op.m, op.n, op.k, op.transpose), diff(top), data(weight), new_diff(bottom))
 
-    cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+    cdef int backward_params(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef InnerProduct op = operation
-        inner_product_backward_params(InnerShape(op.m, op.n, op.k, op.transpose), data(x), diff(y), new_diff(weight),
+        inner_product_backward_params(InnerShape(op.m, op.n, op.k, op.transpose), data(bottom), diff(top), new_diff(weight),
                                       new_diff(bias))
 
 
 cdef class PlainLRN(Primitive):
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
-        lrn_forward((<LRN> operation).shape, data(x), new_data(y))
+    cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
+        lrn_forward((<LRN> operation).shape, data(bottom), new_data(top))
 
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
-        lrn_backward((<LRN> operation).shape, data(x), diff(y), new_diff(x))
+    cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
+        lrn_backward((<LRN> operation).shape, data(bottom), diff(top), new_diff(bottom))
 
 
 cdef class PlainSoftmax(Primitive):
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+    cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Softmax op = operation
-        softmax_forward(Channels(op.outer, op.channels, op.inner), data(x), new_data(y))
+        softmax_forward(Channels(op.outer, op.channels, op.inner), data(bottom), new_data(top))
 
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+    cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Softmax op = operation
-        softmax_backward(Channels(op.outer, op.channels, op.inner), data(y), diff(y), new_diff(x))
+        softmax_backward(Channels(op.outer, op.channels, op.inner), data(top), diff(top), new_diff(bottom))
 
 
 cdef class PlainStandardize(Primitive):
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+    cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Standardize op = operation
         cdef long long count = op.shape.outer * op.shape.inner
         op.fused_epilogue = None
         op.unbiased = count / <double> max(count - 1, 1)
         if op.needs_x_copy():
-            op.keep(x.shape).copy_from(x)
-        standardize_forward(op.shape, op.rule, op.eps, op.given, data(x), new_data(op.mean), new_data(op.variance),
-                            new_data(op.factor), new_data(y))
+            op.keep(bottom.shape).copy_from(bottom)
+        standardize_forward(op.shape, op.rule, op.eps, op.given, data(bottom), new_data(op.mean), new_data(op.variance),
+                            new_data(op.factor), new_data(top))
 
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+    cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Standardize op = operation
-        cdef Blob bottom = op.kept if op.needs_x_copy() else x
-        standardize_backward(op.shape, op.rule, op.given, data(bottom), data(op.mean), data(op.factor), diff(y), new_diff(x))
+        standardize_backward(op.shape, op.rule, op.given, data(op.values(bottom)), data(op.mean), data(op.factor), diff(top),
+                             new_diff(bottom))
 
 
 cdef Array data(Blob blob) except *:

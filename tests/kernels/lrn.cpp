@@ -1,5 +1,6 @@
 #include "device.hpp"
 #include "minicaffe/ops/lrn/caffe.hpp"
+#include "minicaffe/ops/lrn/plain.hpp"
 
 using namespace test;
 
@@ -15,22 +16,9 @@ CASE(lrn) {
         mc::LrnShape s{{z.rows, z.width, z.half_rows, z.half_columns}, z.groups, z.half_columns ? z.width : 1024, 1.5, 0.3, beta};
         size_t n = size_t(z.groups * z.rows * z.width);
         Array<T> x(n, 1), dy(n, 2);
-        std::vector<double> scale(n), y(n), dx(n);
-        auto window = [&](index_t i, auto term) {
-          index_t g = i / (z.rows * z.width), row = i / z.width % z.rows, column = i % z.width;
-          double sum = 0;
-          for (index_t r = row - z.half_rows; r <= row + z.half_rows; ++r)
-            for (index_t c = column - z.half_columns; c <= column + z.half_columns; ++c)
-              if (r >= 0 && r < z.rows && c >= 0 && c < z.width) sum += term(size_t((g * z.rows + r) * z.width + c));
-          return sum;
-        };
-        for (size_t i = 0; i < n; ++i) {
-          scale[i] = s.k + s.alpha * window(index_t(i), [&](size_t j) { return double(x[j]) * x[j]; });
-          y[i] = x[i] * std::pow(scale[i], -beta);
-        }
-        for (size_t i = 0; i < n; ++i)
-          dx[i] = dy[i] * std::pow(scale[i], -beta) -
-                  2 * s.alpha * beta * x[i] * window(index_t(i), [&](size_t j) { return dy[j] * y[j] / scale[j]; });
+        std::vector<double> y(n), dx(n);
+        mc::plain::lrn_forward(s, {x.data, dtype<T>()}, {y.data(), mc::DOUBLE});
+        mc::plain::lrn_backward(s, {x.data, dtype<T>()}, {dy.data, dtype<T>()}, {dx.data(), mc::DOUBLE});
         auto name = text("lrn [%lld, %lld, %lld] window %lld %lld beta %g of %zu bytes", z.groups, z.rows, z.width, z.half_rows,
                          z.half_columns, beta, sizeof(T));
         on_both(name, [&](const mc::Context& on) {

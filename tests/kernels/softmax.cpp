@@ -1,5 +1,6 @@
 #include "device.hpp"
 #include "minicaffe/ops/softmax/kernel.hpp"
+#include "minicaffe/ops/softmax/plain.hpp"
 
 using namespace test;
 
@@ -13,16 +14,9 @@ CASE(softmax) {
       if (s.channels > 20) x[5] = -std::numeric_limits<T>::infinity();
       for (size_t i = 0; i < n / 2; ++i) x[i] -= T(900);  // whose exponentials vanish unless the largest is subtracted first
       std::vector<double> y(n), dx(n);
-      for (index_t o = 0; o < s.outer; ++o)
-        for (index_t p = 0; p < s.inner && s.channels; ++p) {
-          auto at = [&](index_t c) { return size_t((o * s.channels + c) * s.inner + p); };
-          double top = x[at(0)], sum = 0, dot = 0;
-          for (index_t c = 0; c < s.channels; ++c) top = std::max(top, double(x[at(c)]));
-          for (index_t c = 0; c < s.channels; ++c) sum += std::exp(x[at(c)] - top);
-          for (index_t c = 0; c < s.channels; ++c) y[at(c)] = std::exp(x[at(c)] - top) / sum;
-          for (index_t c = 0; c < s.channels; ++c) dot += y[at(c)] * dy[at(c)];
-          for (index_t c = 0; c < s.channels; ++c) dx[at(c)] = y[at(c)] * (dy[at(c)] - dot);
-        }
+      const mc::Channels shape{s.outer, s.channels, s.inner};
+      mc::plain::softmax_forward(shape, {x.data, dtype<T>()}, {y.data(), mc::DOUBLE});
+      mc::plain::softmax_backward(shape, {y.data(), mc::DOUBLE}, {dy.data, dtype<T>()}, {dx.data(), mc::DOUBLE});
       on_both(name_of("softmax", s, sizeof(T)), [&](const mc::Context& on) {
         Array<T> top(n), bottom_diff(n), place(x);
         mc::softmax_forward(on, dtype<T>(), s.outer, s.channels, s.inner, x.data, top.data);

@@ -30,7 +30,7 @@ cdef extern from "minicaffe/engines/onednn/weighted.hpp" namespace "mc::onednn" 
 
 cdef class OnednnWeightsPrimitive(Primitive):
     cdef Weighted* steps                    # of the derived class
-    cdef Layout x, w, y                     # of forward; None: plain
+    cdef Layout bottom_layout, weight_layout, top_layout     # of forward; None: plain
     cdef Layout dx, dy                      # of the bottom's gradient
     cdef Layout weights_x, weights_dy, dw
     cdef bint data_made, params_made        # whether the primitives of the gradients exist; they are made at first use
@@ -40,6 +40,6 @@ cdef class OnednnWeightsPrimitive(Primitive):
 
 cdef class OnednnWorkspacePrimitive(Primitive):
     cdef WorkspacePrimitive steps
-    cdef Layout x, y
+    cdef Layout bottom_layout, top_layout
     cdef long long workspace    # floats that forward keeps for backward
     cdef int set_layouts(self) except -1

@@ -12,28 +12,29 @@ cdef class OnednnWeightsPrimitive(Primitive):
     cdef int bind_primitives(self, Weighted* steps) except -1:
         """Store `steps`, which are initialised and owned by the derived class."""
         self.steps = steps
-        self.x, self.w, self.y = layout_of(steps.x), layout_of(steps.w, &steps.plain_w), layout_of(steps.y)
+        self.bottom_layout, self.top_layout = layout_of(steps.x), layout_of(steps.y)
+        self.weight_layout = layout_of(steps.w, &steps.plain_w)
 
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        cdef const void* w = weight.data_in_layout(on, self.w)
+    cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
+        cdef const void* w = weight.data_in_layout(on, self.weight_layout)
         cdef object _kept = weight.data_memory.private_side      # a net of another thread may want it in another layout
         cdef void* scratch = operation.scratch(on, (self.steps.forward_scratch() + 3) // 4)
         with nogil:
-            self.steps.forward(x.data_in_layout(on, self.x), w, bias.data_on(on) if bias is not None else NULL,
-                               y.overwrite_data_in_layout(on, self.y), scratch)
+            self.steps.forward(bottom.data_in_layout(on, self.bottom_layout), w, bias.data_on(on) if bias is not None else NULL,
+                               top.overwrite_data_in_layout(on, self.top_layout), scratch)
 
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+    cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         if not self.data_made:
             self.steps.make_backward_data()
             self.dx, self.dy = layout_of(self.steps.dx), layout_of(self.steps.dy)
             self.data_made = True
-        cdef const void* w = weight.data_in_layout(on, self.w)
+        cdef const void* w = weight.data_in_layout(on, self.weight_layout)
         cdef object _kept = weight.data_memory.private_side
         cdef void* scratch = operation.scratch(on, (self.steps.data_scratch() + 3) // 4)
         with nogil:
-            self.steps.backward_data(w, y.diff_in_layout(on, self.dy), x.overwrite_diff_in_layout(on, self.dx), scratch)
+            self.steps.backward_data(w, top.diff_in_layout(on, self.dy), bottom.overwrite_diff_in_layout(on, self.dx), scratch)
 
-    cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+    cdef int backward_params(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         if weight is None:
             raise Refusal("the gradient of a bias alone")
         if not self.params_made or self.biased != (bias is not None):
@@ -47,8 +48,9 @@ cdef class OnednnWeightsPrimitive(Primitive):
         cdef void* scratch = operation.scratch(on, (self.steps.weights_scratch() + 3) // 4)
         try:
             with nogil:
-                self.steps.backward_weights(on.threads, x.data_in_layout(on, self.weights_x), y.diff_in_layout(on, self.weights_dy),
-                                            overwrite, dw, bias.mutable_diff_on(on) if bias is not None else NULL, scratch)
+                self.steps.backward_weights(on.threads, bottom.data_in_layout(on, self.weights_x),
+                                            top.diff_in_layout(on, self.weights_dy), overwrite, dw,
+                                            bias.mutable_diff_on(on) if bias is not None else NULL, scratch)
         except Exception:
             if overwrite:
                 weight.fill_diff_on(on, 0)      # the next engine adds to it
@@ -60,19 +62,20 @@ cdef class OnednnWorkspacePrimitive(Primitive):
 
     cdef int set_layouts(self) except -1:
         """Set the layouts, and the size of the workspace, when `steps` has been made."""
-        self.x, self.y, self.workspace = layout_of(self.steps.x), layout_of(self.steps.y), (self.steps.workspace() + 3) // 4
+        self.bottom_layout, self.top_layout = layout_of(self.steps.x), layout_of(self.steps.y)
+        self.workspace = (self.steps.workspace() + 3) // 4
 
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+    cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Blob kept = operation.keep((self.workspace,))
         cdef void* scratch = operation.scratch(on, (self.steps.forward_scratch() + 3) // 4)
         with nogil:
-            self.steps.forward(x.data_in_layout(on, self.x), y.overwrite_data_in_layout(on, self.y),
+            self.steps.forward(bottom.data_in_layout(on, self.bottom_layout), top.overwrite_data_in_layout(on, self.top_layout),
                                kept.mutable_data_on(on) if self.workspace else NULL, scratch)
 
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+    cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         self.steps.make_backward()
         cdef void* scratch = operation.scratch(on, (self.steps.backward_scratch() + 3) // 4)
         with nogil:
-            self.steps.backward(y.diff_in_layout(on, self.y), x.overwrite_diff_in_layout(on, self.x),
+            self.steps.backward(top.diff_in_layout(on, self.top_layout), bottom.overwrite_diff_in_layout(on, self.bottom_layout),
                                 operation.kept.data_on(on) if self.workspace else NULL,
-                                x.data_in_layout(on, self.x) if self.steps.backward_reads_x else NULL, scratch)
+                                bottom.data_in_layout(on, self.bottom_layout) if self.steps.backward_reads_x else NULL, scratch)

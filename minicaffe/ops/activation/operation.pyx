@@ -26,38 +26,38 @@ cdef class Activation(Operation):
 
 
 cdef class CaffeActivation(Primitive):
-    """backward takes x from `p`, if given: the copy of a bottom that the layer overwrote in place."""
+    """backward reads `kept` for the bottom, if given: the copy of a bottom that the layer overwrote in place."""
 
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+    cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Activation op = operation
-        cdef Layout layout = data_layout(on, [x], True)
+        cdef Layout layout = data_layout(on, [bottom], True)
         if op.function != RELU:     # which gives 0 for 0
             layout = in_lanes(layout)
-        cdef int dtype = element(layout, x)
-        cdef long long count = stored(layout, x)
-        cdef const void* from_ = x.data_in_layout(on, layout)
-        cdef void* to = y.overwrite_data_in_layout(on, layout)
+        cdef int dtype = element(layout, bottom)
+        cdef long long count = stored(layout, bottom)
+        cdef const void* from_ = bottom.data_in_layout(on, layout)
+        cdef void* to = top.overwrite_data_in_layout(on, layout)
         with nogil:
             activation_forward(on, op.function, dtype, count, from_, to, op.params)
         if op.function != RELU:
-            zero_padding(layout, y, to)
+            zero_padding(layout, top, to)
 
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+    cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob kept, Blob bias) except -1:
         cdef Activation op = operation
-        cdef Blob saved = x if p is None else p
-        cdef Layout layout = diff_layout(on, [y], True) or data_layout(on, [saved], True)
+        cdef Blob saved = bottom if kept is None else kept
+        cdef Layout layout = diff_layout(on, [top], True) or data_layout(on, [saved], True)
         if op.function != RELU:
             layout = in_lanes(layout)
-        cdef int dtype = element(layout, x)
-        cdef long long count = stored(layout, x)
-        cdef const void* dy = y.diff_in_layout(on, layout)
-        cdef const void* to = y.data_in_layout(on, layout) if op.reads_y else dy
+        cdef int dtype = element(layout, bottom)
+        cdef long long count = stored(layout, bottom)
+        cdef const void* dy = top.diff_in_layout(on, layout)
+        cdef const void* to = top.data_in_layout(on, layout) if op.reads_y else dy
         cdef const void* from_ = saved.data_in_layout(on, layout) if op.reads_x else to
-        cdef void* dx = x.overwrite_diff_in_layout(on, layout)
+        cdef void* dx = bottom.overwrite_diff_in_layout(on, layout)
         with nogil:
             activation_backward(on, op.function, dtype, count, from_, to, dy, dx, op.params)
         if op.function != RELU:
-            zero_padding(layout, x, dx)
+            zero_padding(layout, bottom, dx)
 
 
 CAFFE.computes(Activation, CaffeActivation)

@@ -6,7 +6,6 @@ from minicaffe.engines.epilogue cimport NormEpilogue
 from minicaffe.loops.lanes.caffe cimport Channels
 from minicaffe.engines.layouts cimport by_channels, data_layout, diff_layout, element
 
-from minicaffe.errors import ShapeError
 from minicaffe.engines.table import CAFFE
 
 cdef extern from "minicaffe/ops/batch_norm/caffe.hpp" namespace "mc" nogil:
@@ -33,12 +32,12 @@ cdef class CaffeStandardize(Primitive):
     def __cinit__(self, Standardize op):
         self.fuses = True
 
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+    cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Standardize op = operation
         cdef Channels shape
-        cdef Layout layout = by_channels(data_layout(on, [x], True), x, op.shape, &shape)
-        cdef int dtype = element(layout, x)
-        cdef const void* from_ = x.data_in_layout(on, layout)
+        cdef Layout layout = by_channels(data_layout(on, [bottom], True), bottom, op.shape, &shape)
+        cdef int dtype = element(layout, bottom)
+        cdef const void* from_ = bottom.data_in_layout(on, layout)
         cdef void* kept = NULL
         cdef Standardization s
         cdef bint together = op.group is not None and not op.given
@@ -60,28 +59,25 @@ cdef class CaffeStandardize(Primitive):
             if epilogue.shift is not None:
                 s.beta = epilogue.shift.data_on(on)
         if op.needs_x_copy():
-            kept = op.keep(x.shape).overwrite_data_in_layout(on, layout)
+            kept = op.keep(bottom.shape).overwrite_data_in_layout(on, layout)
             if layout is not None:      # no copy: `kept` takes the block of x, and y gets another
-                op.kept.data_memory.exchange_private(x.data_memory)
+                op.kept.data_memory.exchange_private(bottom.data_memory)
                 kept = NULL
-        cdef void* to = y.overwrite_data_in_layout(on, layout)
+        cdef void* to = top.overwrite_data_in_layout(on, layout)
         with nogil:
             standardize_forward(on, dtype, shape, s, from_, to, kept)
         cdef long long count = op.shape.outer * op.shape.inner + op.elsewhere
         op.unbiased = count / <double> max(count - 1, 1)
 
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+    cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         """Compute dx from dy, and add to the gradients of the epilogue's blobs."""
         cdef Standardize op = operation
-        cdef Blob values = op.kept if op.needs_x_copy() else x
-        if values is None or not values.same_shape(x):
-            raise ShapeError(f"forward has not run for a bottom of shape {list(x.shape)}, and backward of a layer in place needs "
-                             "the bottom that it kept; run forward before backward", field="bottom[0]")
+        cdef Blob values = op.values(bottom)
         cdef Channels shape
-        cdef Layout layout = by_channels(diff_layout(on, [y], True) or data_layout(on, [values], True), x, op.shape, &shape)
-        cdef int dtype = element(layout, x)
+        cdef Layout layout = by_channels(diff_layout(on, [top], True) or data_layout(on, [values], True), bottom, op.shape, &shape)
+        cdef int dtype = element(layout, bottom)
         cdef const void* v = values.data_in_layout(on, layout)
-        cdef const void* dy = y.diff_in_layout(on, layout)
+        cdef const void* dy = top.diff_in_layout(on, layout)
         cdef void* gamma = NULL
         cdef void* beta = NULL
         cdef bint add_gamma = True, add_beta = True
@@ -95,7 +91,7 @@ cdef class CaffeStandardize(Primitive):
                 gamma = op.fused_epilogue.scale.gradient_on(on, None, &add_gamma)
             if op.fused_epilogue.shift_learned:
                 beta = op.fused_epilogue.shift.gradient_on(on, None, &add_beta)
-        cdef void* dx = x.overwrite_diff_in_layout(on, layout)
+        cdef void* dx = bottom.overwrite_diff_in_layout(on, layout)
         op.sums.reshape_to((4 * op.shape.channels,))
         cdef void* scratch = op.sums.mutable_data_on(on)
         cdef bint together = op.group is not None and not op.given

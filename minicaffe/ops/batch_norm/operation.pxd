@@ -21,6 +21,7 @@ cdef class Standardize(Operation):
     cdef Blob sums                      # four for each channel, for backward
     cdef NormEpilogue fused_epilogue           # the epilogue of the last forward whose gradient backward computes, or None
     cdef bint needs_x_copy(self)
+    cdef Blob values(self, Blob bottom)
     cdef int set_shape(self, long long outer, long long channels, long long inner, bint in_place) except -1
     cdef int allreduce_moments(self) except -1
     cdef int allreduce_gradient_terms(self) except -1

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from minicaffe.errors import ShapeError
+
 
 cdef class Standardize(Operation):
     """``y = (x - mean) / deviation`` for each channel of (outer, channels, inner); `rule` is the formula of the deviation.
@@ -30,6 +32,15 @@ cdef class Standardize(Operation):
     cdef bint needs_x_copy(self):
         """Whether backward needs x, and y overwrites it."""
         return self.in_place and (not self.given or self.fused_epilogue is not None)
+
+    cdef Blob values(self, Blob bottom):
+        """Return the blob with the values of x for backward: the bottom, or its copy."""
+        if not self.needs_x_copy():
+            return bottom
+        if self.kept is None or not self.kept.same_shape(bottom):
+            raise ShapeError(f"forward has not run for a bottom of shape {list(bottom.shape)}, and backward of a layer in place "
+                             "needs the bottom that it kept; run forward before backward", field="bottom[0]")
+        return self.kept
 
     cdef int allreduce_moments(self) except -1:
         """Replace mean and variance of this process by those over all processes."""

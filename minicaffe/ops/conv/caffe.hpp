@@ -1,4 +1,9 @@
-// Convolution by engine CAFFE: im2col and GEMM. A deconvolution is the same with forward and backward exchanged.
+// Convolution by engine CAFFE. The formula is ops/conv/plain.hpp; a deconvolution is the same with forward and backward exchanged.
+//
+// Faster ways, and their gain for 64 channels in one thread, AVX-512, float32:
+// - depthwise.hpp, on the CPU with one channel a group: 6 to 7 times as fast as tiles with 3x3 kernels, 2 to 3 with stride 2.
+// - tiles (cpu::conv_forward and its gradients), on the CPU otherwise: 70 to 290 times as fast as the formula (28x28, 3x3).
+// - im2col and GEMM, on a device.
 //
 // Caffe fills a column matrix for a whole image and hands it to a BLAS. On the CPU a thread copies the input rows that a stretch of
 // columns sees, packs the few columns that one tile of the product needs (ops/conv/columns.hpp) into a buffer that stays in its

@@ -69,7 +69,7 @@ cdef bint prefers_channels_last(Convolution op) except -1:
 
 cdef class CudnnConvolution(Primitive):
     """The three products."""
-    cdef Layout x, w, y     # of bottom, weights and top, and of their gradients; None: plain
+    cdef Layout bottom_layout, weight_layout, top_layout     # of bottom, weights and top, and of their gradients; None: plain
     cdef bint[3] last       # whether channels are last in forward, in the bottom's gradient, in those of parameters
     cdef int dtype          # of images, columns and weights as cuDNN reads them
 
@@ -82,39 +82,41 @@ cdef class CudnnConvolution(Primitive):
         image = op.shape.images, op.shape.channels, *[op.shape.window.in_[i] for i in range(axes)]
         columns = op.shape.images, op.shape.outputs, *[op.shape.window.out[i] for i in range(axes)]
         kernel = op.shape.outputs, op.shape.group_channels, *[op.shape.window.kernel[i] for i in range(axes)]
-        self.x, self.y = [channels_last(dims, self.dtype) for dims in ((columns, image) if op.transposed else (image, columns))]
-        self.w = channels_last(kernel, op.dtype)
+        self.bottom_layout, self.top_layout = [channels_last(dims, self.dtype) for dims in (
+            (columns, image) if op.transposed else (image, columns))]
+        self.weight_layout = channels_last(kernel, op.dtype)
 
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        return self.compute(FORWARD, on, operation, x, y, weight, bias)
+    cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
+        return self.compute(FORWARD, on, operation, bottom, top, weight, bias)
 
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        return self.compute(BACKWARD, on, operation, x, y, weight, None)
+    cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
+        return self.compute(BACKWARD, on, operation, bottom, top, weight, None)
 
-    cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        return self.compute(PARAMS, on, operation, x, y, weight, bias)
+    cdef int backward_params(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
+        return self.compute(PARAMS, on, operation, bottom, top, weight, bias)
 
-    cdef int compute(self, int what, const Context& on, Convolution op, Blob x, Blob y, Blob weight, Blob bias) except -1:
+    cdef int compute(self, int what, const Context& on, Convolution op, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         """Compute forward, the bottom's gradient or those of parameters; in plain order where cuDNN refuses channels last."""
         try:
-            return self.compute_as(self.last[what], what, on, op, x, y, weight, bias)
+            return self.compute_as(self.last[what], what, on, op, bottom, top, weight, bias)
         except Refusal as refusal:
             if not self.last[what] or self.dtype == BF16:
                 raise
             log.debug("engine CUDNN: %s with channels last; plain order instead", refusal.message)
             self.last[what] = False
-        return self.compute_as(False, what, on, op, x, y, weight, bias)
+        return self.compute_as(False, what, on, op, bottom, top, weight, bias)
 
-    cdef int compute_as(self, bint last, int what, const Context& on, Convolution op, Blob x,
-                        Blob y, Blob weight, Blob bias) except -1:
+    cdef int compute_as(self, bint last, int what, const Context& on, Convolution op, Blob bottom, Blob top, Blob weight,
+                        Blob bias) except -1:
         if what == PARAMS:
-            return self.accumulate_gradients(last, on, op, x, y, weight, bias)
-        cdef Layout x_layout = self.x if last else None, y_layout = self.y if last else None, w_layout = self.w if last else None
+            return self.accumulate_gradients(last, on, op, bottom, top, weight, bias)
+        cdef Layout bottom_layout = self.bottom_layout if last else None, top_layout = self.top_layout if last else None
         cdef bint forward = what == FORWARD
         cdef int layout = kNhwc if last else kNchw
-        cdef void* from_ = <void*> (x.data_in_layout(on, x_layout) if forward else y.diff_in_layout(on, y_layout))
-        cdef void* w = <void*> self.weights(on, op, weight, w_layout, forward)
-        cdef void* to = y.overwrite_data_in_layout(on, y_layout) if forward else x.overwrite_diff_in_layout(on, x_layout)
+        cdef void* from_ = <void*> (bottom.data_in_layout(on, bottom_layout) if forward else top.diff_in_layout(on, top_layout))
+        cdef void* w = <void*> self.weights(on, op, weight, self.weight_layout if last else None, forward)
+        cdef void* to = (top.overwrite_data_in_layout(on, top_layout) if forward
+                         else bottom.overwrite_diff_in_layout(on, bottom_layout))
         cdef const void* b = bias.data_on(on) if bias is not None else NULL
         if forward == op.transposed:        # the image from columns
             return self.product(on, op, Arguments(kBackwardData, self.dtype, layout, to, w, from_, b, False))
@@ -133,16 +135,16 @@ cdef class CudnnConvolution(Primitive):
             round_to_bf16(on, weight.count, w, rounded)
         return rounded
 
-    cdef int accumulate_gradients(self, bint last, const Context& on, Convolution op, Blob x,
-                                  Blob y, Blob weight, Blob bias) except -1:
-        cdef Layout y_layout = self.y if last else None
+    cdef int accumulate_gradients(self, bint last, const Context& on, Convolution op, Blob bottom, Blob top, Blob weight,
+                                  Blob bias) except -1:
+        cdef Layout top_layout = self.top_layout if last else None
         cdef const void *image, *columns
         cdef void* w
         cdef bint add = True
-        cdef Channels top
+        cdef Channels channels
         if weight is not None:
-            image, columns = x.data_in_layout(on, self.x if last else None), y.diff_in_layout(on, y_layout)
-            w = weight.gradient_on(on, self.w if last else None, &add)
+            image, columns = bottom.data_in_layout(on, self.bottom_layout if last else None), top.diff_in_layout(on, top_layout)
+            w = weight.gradient_on(on, self.weight_layout if last else None, &add)
             if op.transposed:
                 image, columns = columns, image
             try:
@@ -153,11 +155,11 @@ cdef class CudnnConvolution(Primitive):
                     weight.fill_diff_on(on, 0)      # the next engine adds to it
                 raise
         if bias is not None and self.dtype == BF16:     # last, so that nothing was added before a Refusal
-            columns, w, top = y.diff_in_layout(on, y_layout), bias.gradient_on(on, None, &add), op.top()
+            columns, w, channels = top.diff_in_layout(on, top_layout), bias.gradient_on(on, None, &add), op.top()
             with nogil:
-                cudnn_bias_bf16(on, top.outer * top.inner, top.channels, columns, w, add)
+                cudnn_bias_bf16(on, channels.outer * channels.inner, channels.channels, columns, w, add)
         elif bias is not None:
-            backward_bias(on, op, y, bias, y_layout)
+            backward_bias(on, op, top, bias, top_layout)
         return 0
 
     cdef int product(self, const Context& on, Convolution op, Arguments what) except -1:

@@ -35,57 +35,57 @@ cdef class OnednnConvolution(OnednnWeightsPrimitive):
     cdef OnednnLayout scaled       # of the weights times the factors of the last epilogue; None: no factors
 
     def __cinit__(self, Convolution op):
-        self.fuses = self.adds = True
+        self.fuses = self.fuses_sum = True
         self.conv.make(library(), op.shape, op.transposed, op.threads, get_precision() == "bf16")
         self.bind_primitives(&self.conv)
 
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        if operation.epilogue is None or not self.finish(on, operation, x, y, weight, bias):
-            OnednnWeightsPrimitive.forward(self, on, operation, x, y, weight, bias)
+    cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
+        if operation.epilogue is None or not self.finish(on, operation, bottom, top, weight, bias):
+            OnednnWeightsPrimitive.forward(self, on, operation, bottom, top, weight, bias)
 
-    cdef bint finish(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+    cdef bint finish(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         """Compute forward with the epilogue and set that to None; return False if oneDNN does not support it."""
         cdef Convolution op = operation
         cdef ChannelEpilogue epilogue = operation.epilogue
-        cdef Blob addend = epilogue.addend, top = epilogue.top
+        cdef Blob addend = epilogue.addend
         cdef ConcatSlice part = epilogue.part
         cdef char* to = NULL    # a part of another blob
         if part is not None and addend is None and is_fast_per_image(op.shape, on.threads.count):
-            to = part.begin(on, self.y)
+            to = part.begin(on, self.top_layout)
             if to != NULL and not self.conv.fuse(False, epilogue.slopes.size(), True):
                 to = NULL
         if to == NULL and not self.conv.fuse(addend is not None, epilogue.slopes.size(), False):
-            self.adds, self.fuses = False, self.fuses and addend is not None
+            self.fuses_sum, self.fuses = False, self.fuses and addend is not None
             return False
-        cdef Layout layout = self.w
+        cdef Layout layout = self.weight_layout
         cdef const void* b = bias.data_on(on) if bias is not None else NULL
         if epilogue.scale.size():
-            epilogue.round(bias)
+            epilogue.compute_factors(bias)
             if self.scaled is None or self.scaled.factors != epilogue.factors:
                 self.scaled = scaled_layout(self.conv.w, self.conv.plain_w, epilogue.factors)
             layout, b = self.scaled, epilogue.terms.data()
         cdef const void* w = weight.data_in_layout(on, layout)
         cdef object _kept = weight.data_memory.private_side
-        cdef const void* added = addend.data_in_layout(on, self.y) if addend is not None else NULL
+        cdef const void* added = addend.data_in_layout(on, self.top_layout) if addend is not None else NULL
         # `x` may be the same memory in another layout.
         cdef object _held = addend.data_memory.private_side if addend is not None else None
         cdef void* scratch = op.scratch(on, (self.conv.fused_scratch() + 3) // 4)
         with nogil:
-            self.conv.forward_fused(x.data_in_layout(on, self.x), w, b,
-                                    to if to != NULL else top.overwrite_data_in_layout(on, self.y),
+            self.conv.forward_fused(bottom.data_in_layout(on, self.bottom_layout), w, b,
+                                    to if to != NULL else epilogue.top.overwrite_data_in_layout(on, self.top_layout),
                                     part.pitch if to != NULL else 0, added, epilogue.slopes.data(), scratch)
         if to != NULL:
             part.written = True
         operation.epilogue = None
         return True
 
-    cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+    cdef int backward_params(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Convolution op = operation
         if weight is None:
-            return backward_bias(on, op, y, bias)
+            return backward_bias(on, op, top, bias)
         if op.shape.channels == 1 and get_precision() == "bf16":
             raise Refusal("the gradient of weights for one channel in bf16, which takes oneDNN several times as long")
-        return OnednnWeightsPrimitive.backward_params(self, on, operation, x, y, weight, bias)
+        return OnednnWeightsPrimitive.backward_params(self, on, operation, bottom, top, weight, bias)
 
 
 ONEDNN.computes(Convolution, OnednnConvolution, refuses, slower)

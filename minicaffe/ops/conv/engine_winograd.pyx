@@ -41,22 +41,22 @@ def slower(Convolution op):
 cdef class WinogradConvolution(Primitive):
     """Winograd's algorithm on images in lanes if engine ONEDNN would use lanes, too; weights are in plain order."""
 
-    cdef Layout x, y    # of the images; None: plain
+    cdef Layout bottom_layout, top_layout    # of the images; None: plain
     cdef bint lanes
 
     def __cinit__(self, Convolution op):
-        self.fuses = self.adds = self.both = True
+        self.fuses = self.fuses_sum = self.has_backward_both = True
         cdef int lanes = winograd_lanes(op.shape)
         cdef Window window = op.shape.window
         if lanes and is_faster(op.shape, False):
             try:
-                self.x = lanes_layout((op.shape.images, op.shape.channels, window.in_[0], window.in_[1]), lanes)
-                self.y = lanes_layout((op.shape.images, op.shape.outputs, window.out[0], window.out[1]), lanes)
+                self.bottom_layout = lanes_layout((op.shape.images, op.shape.channels, window.in_[0], window.in_[1]), lanes)
+                self.top_layout = lanes_layout((op.shape.images, op.shape.outputs, window.out[0], window.out[1]), lanes)
                 self.lanes = True
             except DependencyError:
-                self.x = self.y = None      # without oneDNN no other layer uses lanes
+                self.bottom_layout = self.top_layout = None      # without oneDNN no other layer uses lanes
 
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+    cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Convolution op = operation
         cdef ChannelEpilogue epilogue = operation.epilogue
         cdef const float* factors = NULL
@@ -69,49 +69,51 @@ cdef class WinogradConvolution(Primitive):
         cdef long long channels = op.shape.outputs
         if epilogue is not None:
             if epilogue.scale.size():
-                epilogue.round(bias)
+                epilogue.compute_factors(bias)
                 factors, terms = epilogue.factors.data(), epilogue.terms.data()
             if epilogue.slopes.size():
                 epilogue.slopes.resize(op.shape.outputs, epilogue.slopes[0])      # one for all
                 slopes = epilogue.slopes.data()
             if epilogue.addend is not None:
-                addend = epilogue.addend.data_in_layout(on, self.y)
-                _held = epilogue.addend.data_memory.private_side     # x, in another shape, may be the same memory in another layout
-            y, part, operation.epilogue = epilogue.top, epilogue.part, None
+                addend = epilogue.addend.data_in_layout(on, self.top_layout)
+                # The bottom, in another shape, may be the same memory in another layout.
+                _held = epilogue.addend.data_memory.private_side
+            top, part, operation.epilogue = epilogue.top, epilogue.part, None
             # One pixel in lanes is in plain order, too.
-            if part is not None and addend == NULL and self.lanes == (self.y is not None):
-                to = part.begin(on, self.y)
+            if part is not None and addend == NULL and self.lanes == (self.top_layout is not None):
+                to = part.begin(on, self.top_layout)
                 channels = part.whole.dims[1] if to != NULL else channels
-        cdef const void* values = x.data_in_layout(on, self.x)
+        cdef const void* values = bottom.data_in_layout(on, self.bottom_layout)
         cdef const void* w = weight.data_on(on)
         cdef object _kept = weight.data_memory.host      # a net in another thread may give up the weights' plain order
         cdef void* scratch = op.scratch(on, winograd_scratch(on.threads, op.shape, self.lanes))
         with nogil:
             winograd_forward(on.threads, op.shape, self.lanes, values, w, factors, terms, addend, slopes,
-                             to if to != NULL else y.overwrite_data_in_layout(on, self.y), channels, scratch)
+                             to if to != NULL else top.overwrite_data_in_layout(on, self.top_layout), channels, scratch)
         if to != NULL:
             part.written = True
 
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        return self.gradients(on, operation, x, y, weight, True, None, None)
+    cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
+        return self.gradients(on, operation, bottom, top, weight, True, None, None)
 
-    cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+    cdef int backward_params(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         if weight is None:
-            return backward_bias(on, operation, y, bias)
-        return self.gradients(on, operation, x, y, weight, False, weight, bias)
+            return backward_bias(on, operation, top, bias)
+        return self.gradients(on, operation, bottom, top, weight, False, weight, bias)
 
-    cdef int backward_both(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        return self.gradients(on, operation, x, y, weight, True, weight, bias)
+    cdef int backward_both(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
+        return self.gradients(on, operation, bottom, top, weight, True, weight, bias)
 
-    cdef int gradients(self, const Context& on, Convolution op, Blob x, Blob y, Blob weight, bint of_x, Blob p, Blob q) except -1:
-        """Compute the gradient of x, and add to those of p, the weight or None, and q, the bias or None."""
-        cdef const void* w = weight.data_on(on) if of_x else NULL
+    cdef int gradients(self, const Context& on, Convolution op, Blob bottom, Blob top, Blob weight, bint of_bottom, Blob learned,
+                       Blob bias) except -1:
+        """Compute the gradient of the bottom, and add to those of `learned`, the weight or None, and of the bias, or None."""
+        cdef const void* w = weight.data_on(on) if of_bottom else NULL
         cdef object _kept = weight.data_memory.host
-        cdef const void* dy = y.diff_in_layout(on, self.y)
-        cdef const void* values = x.data_in_layout(on, self.x) if p is not None else NULL
-        cdef void* dx = x.overwrite_diff_in_layout(on, self.x) if of_x else NULL
-        cdef void* dw = p.mutable_diff_on(on) if p is not None else NULL
-        cdef void* db = q.mutable_diff_on(on) if q is not None else NULL
+        cdef const void* dy = top.diff_in_layout(on, self.top_layout)
+        cdef const void* values = bottom.data_in_layout(on, self.bottom_layout) if learned is not None else NULL
+        cdef void* dx = bottom.overwrite_diff_in_layout(on, self.bottom_layout) if of_bottom else NULL
+        cdef void* dw = learned.mutable_diff_on(on) if learned is not None else NULL
+        cdef void* db = bias.mutable_diff_on(on) if bias is not None else NULL
         cdef void* scratch = op.scratch(on, winograd_scratch(on.threads, op.shape, self.lanes))
         with nogil:
             winograd_backward(on.threads, op.shape, self.lanes, values, dy, w, dx, dw, db, scratch)

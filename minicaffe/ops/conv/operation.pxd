@@ -24,6 +24,6 @@ cdef class Convolution(Operation):
     cdef ConvShape shape
     cdef bint transposed           # a deconvolution: the image is its top
     cdef Channels top(self)
-    cdef bint fuses(self, const Context& on, Blob x, Blob y) except -1
+    cdef bint fuses(self, const Context& on, Blob bottom, Blob top) except -1
 
-cdef int backward_bias(const Context& on, Convolution op, Blob y, Blob bias, Layout layout=*) except -1
+cdef int backward_bias(const Context& on, Convolution op, Blob top, Blob bias, Layout layout=*) except -1

@@ -11,7 +11,7 @@ from minicaffe.loops.sums.caffe cimport channel_sums
 cdef class Convolution(Operation):
     """Images (images, channels, ...), weights (outputs, channels / groups, kernel...), columns (images, outputs, ...).
 
-    x is the bottom, y the top: the image and the columns, or the other way round if `transposed`.
+    The bottom is the image and the top the columns, or the other way round if `transposed`.
     """
 
     epilogue_class = ChannelEpilogue
@@ -22,19 +22,19 @@ cdef class Convolution(Operation):
             return Channels(self.shape.images, self.shape.channels, self.shape.pixels)
         return Channels(self.shape.images, self.shape.outputs, self.shape.positions)
 
-    cdef bint fuses(self, const Context& on, Blob x, Blob y) except -1:
+    cdef bint fuses(self, const Context& on, Blob bottom, Blob top) except -1:
         # The layers behind take axis 1 of the top for its channels.
-        cdef Channels top = self.top()
-        return (y.num_axes == 2 + self.shape.window.num_axes and top.outer == y.dims[0] and top.channels == y.dims[1]
-                and Operation.fuses(self, on, x, y))
+        cdef Channels channels = self.top()
+        return (top.num_axes == 2 + self.shape.window.num_axes and channels.outer == top.dims[0]
+                and channels.channels == top.dims[1] and Operation.fuses(self, on, bottom, top))
 
 
-cdef int backward_bias(const Context& on, Convolution op, Blob y, Blob bias, Layout layout=None) except -1:
-    """Add to the gradient of each bias the sum of y's, whose gradient is wanted in `layout`, over its channel."""
+cdef int backward_bias(const Context& on, Convolution op, Blob top, Blob bias, Layout layout=None) except -1:
+    """Add to the gradient of each bias the sum of the top's, which is wanted in `layout`, over its channel."""
     cdef Channels channels = op.top()
     if layout is not None:
         channels = Channels(channels.outer * channels.inner, channels.channels, 1)
-    cdef const void* dy = y.diff_in_layout(on, layout)
+    cdef const void* dy = top.diff_in_layout(on, layout)
     cdef bint add = True
     cdef void* gradient = bias.gradient_on(on, None, &add)
     with nogil:

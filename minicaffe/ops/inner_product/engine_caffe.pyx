@@ -47,125 +47,126 @@ cdef enum:
 
 cdef class CaffeInnerProduct(Primitive):
     cdef bint of_bf16                   # whether products of bf16 may be computed
-    cdef Layout x, y, weight            # of bottom, top and weights, and of their gradients, since the last forward; None: plain
+    cdef Layout bottom_layout, top_layout, weight_layout    # since the last forward, also of the gradients; None: plain
 
     def __cinit__(self, InnerProduct op):
         self.fuses = op.dtype == FLOAT and has_cublaslt(context())
         self.of_bf16 = self.fuses and op.precision() == "bf16" and op.m > (FEW_LEARNED if op.learned else FEW)
 
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+    cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef InnerProduct op = operation
         cdef const Blas* library = blas()
         cdef ReluEpilogue epilogue = op.epilogue
         cdef bint wanted = epilogue is not None and epilogue.rectifies and self.fuses, relu
-        self.x = self.y = self.weight = None
+        self.bottom_layout = self.top_layout = self.weight_layout = None
         if on.stream != NULL and not op.transpose:
-            self.x = rows_layout(op, x, data_layout(on, [x], self.of_bf16))
-        if self.x is not None:
-            self.weight = channels_last((op.n, *self.x.dims[1:]), op.dtype)
-            if self.x.dtype == BF16 and not self.forward_bf16(on, op, x, y, weight, bias, wanted, &relu):
-                self.of_bf16, self.x, self.weight = False, None, None
-        if self.y is None:
+            self.bottom_layout = rows_layout(op, bottom, data_layout(on, [bottom], self.of_bf16))
+        if self.bottom_layout is not None:
+            self.weight_layout = channels_last((op.n, *self.bottom_layout.dims[1:]), op.dtype)
+            if self.bottom_layout.dtype == BF16 and not self.forward_bf16(on, op, bottom, top, weight, bias, wanted, &relu):
+                self.of_bf16, self.bottom_layout, self.weight_layout = False, None, None
+        if self.top_layout is None:
             with nogil:
-                relu = inner_product_forward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, x.data_in_layout(on, self.x),
-                                             weight.data_in_layout(on, self.weight), bias.data_on(on) if bias is not None else NULL,
-                                             y.mutable_data_on(on), wanted)
+                relu = inner_product_forward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose,
+                                             bottom.data_in_layout(on, self.bottom_layout),
+                                             weight.data_in_layout(on, self.weight_layout),
+                                             bias.data_on(on) if bias is not None else NULL, top.mutable_data_on(on), wanted)
         if relu:
             op.epilogue = None
         elif wanted:
             self.fuses = False      # the next schedule has the ReLU as a step
 
-    cdef bint forward_bf16(self, const Context& on, InnerProduct op, Blob x, Blob y, Blob weight, Blob bias, bint wanted,
+    cdef bint forward_bf16(self, const Context& on, InnerProduct op, Blob bottom, Blob top, Blob weight, Blob bias, bint wanted,
                            bint* relu) except -1:
         """Compute forward of bf16; return False if there is no algorithm. Set `relu`: whether the `wanted` ReLU is computed."""
-        cdef const void* from_ = x.data_in_layout(on, self.x)
-        cdef const void* w = weight.data_in_layout(on, self.weight)
+        cdef const void* from_ = bottom.data_in_layout(on, self.bottom_layout)
+        cdef const void* w = weight.data_in_layout(on, self.weight_layout)
         cdef const void* b = bias.data_on(on) if bias is not None else NULL
         cdef bint biased = bias is not None
         cdef void* rounded = op.keep(((rounded_bias(op.n, op.k) + op.n + 1) // 2,)).mutable_data_on(on)
         relu[0] = wanted and inner_product_forward_bf16(on, op.m, op.n, op.k, from_, rounded, biased, NULL, True, True)
         if not relu[0] and not inner_product_forward_bf16(on, op.m, op.n, op.k, from_, rounded, biased, NULL, False, True):
             return False
-        self.y = channels_last((op.m, op.n), BF16)
+        self.top_layout = channels_last((op.m, op.n), BF16)
         cdef bint done
         with nogil:
             round_parameters(on, op.n, op.k, w, b, rounded)
-            done = inner_product_forward_bf16(on, op.m, op.n, op.k, from_, rounded, biased, y.overwrite_data_in_layout(on, self.y),
-                                              relu[0], False)
+            done = inner_product_forward_bf16(on, op.m, op.n, op.k, from_, rounded, biased,
+                                              top.overwrite_data_in_layout(on, self.top_layout), relu[0], False)
         if not done:        # not for the alignment of y
-            self.y = None
+            self.top_layout = None
         return done
 
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+    cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef InnerProduct op = operation
         cdef const Blas* library = blas()
-        cdef const void* dy = y.diff_in_layout(on, self.y)
+        cdef const void* dy = top.diff_in_layout(on, self.top_layout)
         cdef const void* rounded
         cdef bint done
-        if self.y is not None:
+        if self.top_layout is not None:
             rounded = op.kept.data_on(on)
             if inner_product_backward_bf16(on, op.m, op.n, op.k, rounded, dy, NULL, True):
                 with nogil:
-                    done = inner_product_backward_bf16(on, op.m, op.n, op.k, rounded, dy, x.overwrite_diff_in_layout(on, self.x),
-                                                       False)
+                    done = inner_product_backward_bf16(on, op.m, op.n, op.k, rounded, dy,
+                                                       bottom.overwrite_diff_in_layout(on, self.bottom_layout), False)
                 if done:
                     return 0
-        cdef Layout layout = self.x_in_float(op)
+        cdef Layout layout = self.float_layout(op)
         with nogil:
             inner_product_backward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, NULL,
-                                   weight.data_in_layout(on, self.weight), y.diff_on(on), NULL, False, NULL, False,
-                                   x.overwrite_diff_in_layout(on, layout))
+                                   weight.data_in_layout(on, self.weight_layout), top.diff_on(on), NULL, False, NULL, False,
+                                   bottom.overwrite_diff_in_layout(on, layout))
 
-    cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+    cdef int backward_params(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef InnerProduct op = operation
         cdef const Blas* library = blas()
         if op.consumer is not None and weight is not None and on.stream == NULL and not op.transpose:
             consumer, op.consumer = op.consumer, None
-            self.stream_weight_gradient(on, op, x, y, consumer)
+            self.stream_weight_gradient(on, op, bottom, top, consumer)
             weight = None
-        cdef Layout layout = self.x
-        cdef const void* bottom = x.data_in_layout(on, layout) if weight is not None else NULL
-        cdef const void* dy = y.diff_in_layout(on, self.y)
+        cdef Layout layout = self.bottom_layout
+        cdef const void* values = bottom.data_in_layout(on, layout) if weight is not None else NULL
+        cdef const void* dy = top.diff_in_layout(on, self.top_layout)
         cdef bint add_weight = True, add_bias = True, done = False
-        cdef void* dweight = weight.gradient_on(on, self.weight, &add_weight) if weight is not None else NULL
+        cdef void* dweight = weight.gradient_on(on, self.weight_layout, &add_weight) if weight is not None else NULL
         cdef void* dbias = NULL
         if bias is not None:
             dbias = bias.mutable_diff_on(on) if on.stream == NULL else bias.gradient_on(on, None, &add_bias)
-        if self.y is not None:
+        if self.top_layout is not None:
             with nogil:
-                done = inner_product_gradients_bf16(on, op.m, op.n, op.k, bottom, dy, dweight, add_weight, dbias, add_bias)
+                done = inner_product_gradients_bf16(on, op.m, op.n, op.k, values, dy, dweight, add_weight, dbias, add_bias)
             if done:
                 return 0
-            layout, dbias = self.x_in_float(op), NULL
-            bottom, dy = x.data_in_layout(on, layout), y.diff_on(on)
+            layout, dbias = self.float_layout(op), NULL
+            values, dy = bottom.data_in_layout(on, layout), top.diff_on(on)
         with nogil:
-            inner_product_backward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, bottom, NULL, dy, dweight, add_weight,
+            inner_product_backward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, values, NULL, dy, dweight, add_weight,
                                    dbias, add_bias, NULL)
 
-    cdef Layout x_in_float(self, InnerProduct op):
+    cdef Layout float_layout(self, InnerProduct op):
         """Return the layout of the bottom with elements of its own type."""
-        return channels_last(self.x.dims, op.dtype) if self.x is not None else None
+        return channels_last(self.bottom_layout.dims, op.dtype) if self.bottom_layout is not None else None
 
-    cdef int stream_weight_gradient(self, const Context& on, InnerProduct op, Blob x, Blob y, consumer) except -1:
+    cdef int stream_weight_gradient(self, const Context& on, InnerProduct op, Blob bottom, Blob top, consumer) except -1:
         """Pass each part of the weights' gradient to `consumer` as soon as it is computed, while it is in the cache."""
         cdef const Blas* library = blas()
         cdef long long item = item_size(op.dtype), first, i, high, rows = min(max(PART // op.k // ROWS, 1) * ROWS, op.n)
         cdef char* gradient = <char*> op.scratch(on, rows * (op.k + op.m))
-        cdef char* part = gradient + rows * op.k * item     # of y's diff
-        cdef const char* dy = <const char*> y.diff_on(on)
+        cdef char* part = gradient + rows * op.k * item     # of the top's diff
+        cdef const char* dy = <const char*> top.diff_on(on)
         for first in range(0, op.n, rows):
             high = min(rows, op.n - first)
             for i in range(op.m):
                 memcpy(part + i * high * item, dy + (i * op.n + first) * item, high * item)
             with nogil:
-                inner_product_backward(on, library[0], op.dtype, op.m, high, op.k, False, x.data_on(on), NULL, part, gradient,
+                inner_product_backward(on, library[0], op.dtype, op.m, high, op.k, False, bottom.data_on(on), NULL, part, gradient,
                                        False, NULL, False, NULL)
             consumer((op.memory, first * op.k, high * op.k))
 
 
-cdef Layout rows_layout(InnerProduct op, Blob x, Layout layout):
+cdef Layout rows_layout(InnerProduct op, Blob bottom, Layout layout):
     """Return `layout` if its images, on a device, are the rows of the product, whatever the shape of the blob (Flatten)."""
-    cdef size_t nbytes = x.count * item_size(x.dtype)
+    cdef size_t nbytes = bottom.count * item_size(bottom.dtype)
     fits = layout is not None and layout.on_device and layout.dims[0] == op.m and layout.plain_nbytes == nbytes
     return layout if fits else None
 

@@ -18,33 +18,33 @@ cdef class CaffeLRN(Primitive):
     cdef Layout layout  # of all blobs in the last forward
     cdef LrnShape shape  # ... in which the window is along the rows where channels are last
 
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+    cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef LRN op = operation
         cdef void* scale = NULL
         self.layout, self.shape = None, op.shape
         if on.stream != NULL:
-            self.layout = of_images(data_layout(on, [x], True), x) if not op.shape.half_columns else None
+            self.layout = of_images(data_layout(on, [bottom], True), bottom) if not op.shape.half_columns else None
             if self.layout is not None:
                 self.shape.groups, self.shape.rows, self.shape.width = op.shape.groups * op.shape.width, 1, op.shape.rows
                 self.shape.half_rows, self.shape.half_columns = 0, min(op.shape.half_rows, op.shape.rows)
             if self.scale is None:
                 self.scale = Blob((0,), op.dtype, "scale")
-            self.scale.reshape_like(x)
+            self.scale.reshape_like(bottom)
             scale = self.scale.mutable_data_on(on)
-        cdef int dtype = element(self.layout, x)
+        cdef int dtype = element(self.layout, bottom)
         with nogil:
-            lrn_forward(on, dtype, self.shape, x.data_in_layout(on, self.layout), y.overwrite_data_in_layout(on, self.layout),
-                        scale)
+            lrn_forward(on, dtype, self.shape, bottom.data_in_layout(on, self.layout),
+                        top.overwrite_data_in_layout(on, self.layout), scale)
 
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+    cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef LRN op = operation
         cdef void* scratch = op.scratch(on, lrn_scratch(on, op.shape))
-        cdef int dtype = element(self.layout, x)
+        cdef int dtype = element(self.layout, bottom)
         with nogil:
-            lrn_backward(on, dtype, self.shape, x.data_in_layout(on, self.layout),
-                         y.data_in_layout(on, self.layout) if on.stream != NULL else NULL,
-                         self.scale.data_on(on) if on.stream != NULL else NULL, y.diff_in_layout(on, self.layout),
-                         x.overwrite_diff_in_layout(on, self.layout), scratch)
+            lrn_backward(on, dtype, self.shape, bottom.data_in_layout(on, self.layout),
+                         top.data_in_layout(on, self.layout) if on.stream != NULL else NULL,
+                         self.scale.data_on(on) if on.stream != NULL else NULL, top.diff_in_layout(on, self.layout),
+                         bottom.overwrite_diff_in_layout(on, self.layout), scratch)
 
 
 CAFFE.computes(LRN, CaffeLRN)

@@ -12,15 +12,16 @@ cdef extern from "minicaffe/ops/lrn/cudnn.hpp" namespace "mc::cuda" nogil:
 
 
 cdef class CudnnLRN(Primitive):
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+    cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef LRN op = operation
         with nogil:
-            cudnn_lrn_forward(on, op.dtype, op.shape, x.data_on(on), y.mutable_data_on(on))
+            cudnn_lrn_forward(on, op.dtype, op.shape, bottom.data_on(on), top.mutable_data_on(on))
 
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+    cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef LRN op = operation
         with nogil:
-            cudnn_lrn_backward(on, op.dtype, op.shape, x.data_on(on), y.data_on(on), y.diff_on(on), x.mutable_diff_on(on))
+            cudnn_lrn_backward(on, op.dtype, op.shape, bottom.data_on(on), top.data_on(on), top.diff_on(on),
+                               bottom.mutable_diff_on(on))
 
 
 def refuses(LRN op):

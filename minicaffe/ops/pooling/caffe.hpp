@@ -1,5 +1,10 @@
-// Pooling by engine CAFFE, with the functors of ops/pooling/kernel.hpp. Each thread computes one output (backward: one pixel) at a
-// time; on the CPU it computes whole planes where that is faster.
+// Pooling by engine CAFFE. The formula is ops/pooling/plain.hpp; the functors of ops/pooling/kernel.hpp compute one output
+// (backward: one pixel) at a time, on a device and where there is no faster way.
+//
+// Faster ways, on the CPU with as many planes as threads, and their gain over the formula for planes of 56x56:
+// - PoolPlane, forward of float32 and windows of 2x2 and 3x3: 15 times at stride 2, 4 times (3x3), 8 times at stride 1.
+// - MaskScatter, backward of MAX: 3 to 5 times; MaskScatter2x2, of 2x2 windows that fill the plane: 11 times, 5% of LeNet's step.
+// - MeanScatter, backward of AVE: 1.3 to 2 times.
 //
 // Forward has a vectorised path on the CPU, for float32 and windows of the usual sizes. Planes whose windows reach beyond the image
 // are copied with a border first, so that every window is whole. Both paths add in the same order: the results are the same bits.

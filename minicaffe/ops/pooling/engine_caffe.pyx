@@ -19,19 +19,19 @@ cdef extern from "minicaffe/ops/pooling/caffe.hpp" namespace "mc" nogil:
 
 
 cdef class CaffePooling(Primitive):
-    cdef Layout x, y, mask      # in the most recent forward: with channels last, on a device; None: plain
+    cdef Layout bottom_layout, top_layout, mask_layout  # in the most recent forward: with channels last, on a device; None: plain
 
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
+    cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob mask, Blob bias) except -1:
         cdef Pooling op = operation
-        self.x = of_images(data_layout(on, [x], True), x) if op.method != STOCHASTIC else None
-        self.y = channels_last(y.shape, self.x.dtype) if self.x is not None else None
-        self.mask = channels_last(mask.shape, mask.dtype) if self.x is not None and mask is not None else None
-        cdef int dtype = element(self.x, x)
-        cdef const void* from_ = x.data_in_layout(on, self.x)
-        cdef void* to = y.overwrite_data_in_layout(on, self.y)
-        cdef void* where = mask.overwrite_data_in_layout(on, self.mask) if mask is not None else NULL
+        self.bottom_layout = of_images(data_layout(on, [bottom], True), bottom) if op.method != STOCHASTIC else None
+        self.top_layout = channels_last(top.shape, self.bottom_layout.dtype) if self.bottom_layout is not None else None
+        self.mask_layout = channels_last(mask.shape, mask.dtype) if self.bottom_layout is not None and mask is not None else None
+        cdef int dtype = element(self.bottom_layout, bottom)
+        cdef const void* from_ = bottom.data_in_layout(on, self.bottom_layout)
+        cdef void* to = top.overwrite_data_in_layout(on, self.top_layout)
+        cdef void* where = mask.overwrite_data_in_layout(on, self.mask_layout) if mask is not None else NULL
         cdef void* scratch = op.scratch(on, pool_scratch(on, op.shape, False))
-        cdef bint last = self.x is not None
+        cdef bint last = self.bottom_layout is not None
         with nogil:
             if last:
                 pool_forward_channels_last(on, dtype, op.shape, from_, to, where)
@@ -40,14 +40,14 @@ cdef class CaffePooling(Primitive):
             else:
                 pool_forward(on, dtype, op.shape, from_, to, where, scratch)
 
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
+    cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob mask, Blob bias) except -1:
         cdef Pooling op = operation
-        cdef int dtype = element(self.x, x)
-        cdef const void* dy = y.diff_in_layout(on, self.y)
-        cdef const void* where = mask.data_in_layout(on, self.mask) if mask is not None else NULL
-        cdef void* dx = x.overwrite_diff_in_layout(on, self.x)
+        cdef int dtype = element(self.bottom_layout, bottom)
+        cdef const void* dy = top.diff_in_layout(on, self.top_layout)
+        cdef const void* where = mask.data_in_layout(on, self.mask_layout) if mask is not None else NULL
+        cdef void* dx = bottom.overwrite_diff_in_layout(on, self.bottom_layout)
         cdef void* scratch = op.scratch(on, pool_scratch(on, op.shape, True) if mask is None else 0)
-        cdef bint last = self.x is not None
+        cdef bint last = self.bottom_layout is not None
         with nogil:
             if last:
                 pool_backward_channels_last(on, dtype, op.shape, dy, where, dx)

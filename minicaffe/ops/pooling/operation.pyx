@@ -7,4 +7,4 @@ cdef class Pooling(Operation):
     """
 
     def __cinit__(self, *_):
-        self.keeps = self.depends_on_layout = True
+        self.saves_for_backward = self.depends_on_layout = True

@@ -7,5 +7,5 @@ from minicaffe.loops.lanes.caffe cimport Channels
 
 cdef class Softmax(Operation):
     cdef long long outer, channels, inner
-    cpdef int set_shape(self, Blob x, int axis) except -1
-    cdef Layout find(self, const Context& on, Layout layout, Blob x, Channels* found)
+    cpdef int set_shape(self, Blob bottom, int axis) except -1
+    cdef Layout find(self, const Context& on, Layout layout, Blob bottom, Channels* found)

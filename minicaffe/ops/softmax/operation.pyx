@@ -15,33 +15,33 @@ cdef extern from "minicaffe/ops/softmax/kernel.hpp" namespace "mc" nogil:
 cdef class Softmax(Operation):
     """``y = exp(x - max x) / sum exp(x - max x)`` along the channels of (outer, channels, inner), ``dx = y (dy - sum dy y)``."""
 
-    cpdef int set_shape(self, Blob x, int axis) except -1:
-        """Set the shape: that of x, whose channels are `axis`."""
-        self.outer, self.channels = x.count_range(0, axis), x.dims[axis]
-        self.inner = x.count_range(axis + 1, x.num_axes)
+    cpdef int set_shape(self, Blob bottom, int axis) except -1:
+        """Set the shape: that of the bottom, whose channels are `axis`."""
+        self.outer, self.channels = bottom.count_range(0, axis), bottom.dims[axis]
+        self.inner = bottom.count_range(axis + 1, bottom.num_axes)
         return self.changed()
 
-    cdef Layout find(self, const Context& on, Layout layout, Blob x, Channels* found):
+    cdef Layout find(self, const Context& on, Layout layout, Blob bottom, Channels* found):
         """Return `layout`, if it is of a device and its channels are the softmax's, else None; set `found` to the shape there."""
-        return by_channels(layout if on.stream != NULL else None, x, Channels(self.outer, self.channels, self.inner), found)
+        return by_channels(layout if on.stream != NULL else None, bottom, Channels(self.outer, self.channels, self.inner), found)
 
 
 cdef class CaffeSoftmax(Primitive):
-    cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+    cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Softmax op = operation
         cdef Channels c
-        cdef Layout layout = op.find(on, data_layout(on, [x]), x, &c)
+        cdef Layout layout = op.find(on, data_layout(on, [bottom]), bottom, &c)
         with nogil:
-            softmax_forward(on, op.dtype, c.outer, c.channels, c.inner, x.data_in_layout(on, layout),
-                            y.overwrite_data_in_layout(on, layout))
+            softmax_forward(on, op.dtype, c.outer, c.channels, c.inner, bottom.data_in_layout(on, layout),
+                            top.overwrite_data_in_layout(on, layout))
 
-    cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
+    cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Softmax op = operation
         cdef Channels c
-        cdef Layout layout = op.find(on, diff_layout(on, [y]) or data_layout(on, [y]), x, &c)
+        cdef Layout layout = op.find(on, diff_layout(on, [top]) or data_layout(on, [top]), bottom, &c)
         with nogil:
-            softmax_backward(on, op.dtype, c.outer, c.channels, c.inner, y.data_in_layout(on, layout), y.diff_in_layout(on, layout),
-                             x.overwrite_diff_in_layout(on, layout))
+            softmax_backward(on, op.dtype, c.outer, c.channels, c.inner, top.data_in_layout(on, layout),
+                             top.diff_in_layout(on, layout), bottom.overwrite_diff_in_layout(on, layout))
 
 
 CAFFE.computes(Softmax, CaffeSoftmax)
