@@ -35,7 +35,8 @@ def test_all_places_are_read(words):
     ("it lets go of a block", "lets go"), ("gradients travelled", "travelled"), ("def wishes():", "wishes"),
     ("0 stands for all", "stands"), ("it stood there", "stood"), ("what ran meanwhile", "meanwhile"), ("mend it", "mend"),
     ("make the net anew", "anew"), ("the one who asks", "who asks"), ("by and by", "by and by"), ("it looks after them", "looks after"),
-    ("layers that it came upon", "came upon"),
+    ("layers that it came upon", "came upon"), ("def test_a_run_goes_on():", "goes on"), ("class ToldOnce:", "Told"),
+    ("self.who_asks = 1", "who asks"),
 ])
 def test_words_are_found_with_their_line(words, line, word):
     assert [found[:2] for found in words.find("minicaffe/some.py", f"first\n{line}\n")] == [(2, word)]
@@ -49,7 +50,8 @@ def test_each_word_has_a_suggestion(words):
 
 
 @pytest.mark.parametrize("line", ['if event.kind == "travel":', "| `travel` | gradients |", "| travel: gradients | file |",
-                                  "size = file.tell()", "a stand-in for NCCL", "understand, retold, wishbone"])
+                                  "size = file.tell()", "a stand-in for NCCL", "understand, retold, wishbone",
+                                  "def understand_all():", "class Wishbone:"])
 def test_parts_that_are_allowed(words, line):
     assert list(words.find_words(line)) == []
 

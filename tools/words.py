@@ -1,7 +1,7 @@
 """Check the words of the style guide, the widths that other tools do not check, and what docstrings say of arrays.
 
 - Words of `WORDS`, which say what code does as if it were a person, or are rare in technical English. They are looked for in
-  code, comments, messages and pages alike; `ALLOWED` has what they may be part of.
+  code, comments, messages and pages alike, also within names such as ``test_a_run_goes_on``; `ALLOWED` has the exceptions.
 - Pages: lines of at most 120 columns, but for tables, code and what has no space to break at.
 - Cython, C++ and JavaScript of the package, which ruff does not read: lines of at most 132 columns.
 - Docstrings with a section "Parameters": an array or a blob comes with its shape, its number of elements or its unit.
@@ -44,6 +44,7 @@ ALLOWED = {
     r"\bstand-ins?\b": "a noun of the field",
 }
 ALLOWED_TEXT = re.compile("|".join(ALLOWED))
+WITHIN_NAME = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])")       # between two words of an identifier
 
 SECTION = re.compile(r'^( *)Parameters\n *-{3,}\n((?:.*\n)*?)(?= *\w+\n *-{3,}\n|.*""")', re.MULTILINE)
 ARRAY = re.compile(r" : .*\b(?:arrays?|ndarray|array_like|blobs?|tensors?)\b", re.IGNORECASE)
@@ -54,7 +55,7 @@ SIZE = re.compile(r"\bshapes?\b|\(\w+(?:, \w+)*,?\)|\b\d-?D\b|\b(?:pixel|byte|el
 def find_words(text):
     """Yield the line number, the word and the suggestion of each word of `WORDS` in `text`."""
     for number, line in enumerate(text.splitlines(), 1):
-        for found in WORD.finditer(ALLOWED_TEXT.sub("", line)):
+        for found in WORD.finditer(WITHIN_NAME.sub(" ", ALLOWED_TEXT.sub("", line))):
             yield number, found[0], list(WORDS.values())[found.lastindex - 1]
 
 

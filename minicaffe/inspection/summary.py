@@ -5,7 +5,7 @@ from html import escape
 
 from minicaffe.blob import NUMPY_TYPES
 from minicaffe.inspection import cost
-from minicaffe.memory.sizes import size_text
+from minicaffe.memory.sizes import scaled_text, size_text
 from minicaffe.net.definitions import window_text
 
 CONVOLUTIONS = ("Convolution", "Deconvolution", "Im2col", "ConvolutionDepthwise", "DepthwiseConvolution")
@@ -190,12 +190,7 @@ def block_names(nodes):
 
 def flops_text(flops):
     """Return a number of operations as text: ``36.9 M``."""
-    value, unit = float(flops), ""
-    for larger in "kMGTP":
-        if value < 999.5:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.{0 if value >= 99.95 or not unit else 1}f} {unit}"
+    return scaled_text(flops, 1000, ("", *"kMGTP"))
 
 
 def _is_new(memory, seen):

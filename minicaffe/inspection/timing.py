@@ -170,9 +170,9 @@ class _Rounds:
             self.device.synchronize()
         whole, on_device, others = 1000 * (perf_counter() - began), 0.0, []
         for (number, _, begin), (_, detail, end) in zip(self.seen[::2], self.seen[1::2], strict=True):
-            direction, _, head = detail.partition(" with ")
-            if head:    # the last layer of that name before it
-                others.append((direction, next(i for i in range(number - 1, -1, -1) if self.net.nodes[i].name == head), number))
+            direction, _, root = detail.partition(" with ")
+            if root:    # the last layer of that name before it
+                others.append((direction, next(i for i in range(number - 1, -1, -1) if self.net.nodes[i].name == root), number))
                 continue
             taken = 1000 * (end - begin) if self.device is None else end.elapsed(begin)
             self.found.setdefault((direction, number), ({number}, []))[1].append(taken)

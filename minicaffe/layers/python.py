@@ -192,7 +192,7 @@ def find_class(python_param):
     """Return the class that a PythonParameter names."""
     module = find_module(python_param.module)
     name = python_param.layer
-    # What the module holds already: getattr makes some modules import others.
+    # The present contents of the module: getattr makes some modules import others.
     known = {n: value for n, value in _contents(module).items() if issubclass(type(value), type) and issubclass(value, Layer)}
     found = known.get(name)
     if found is None:

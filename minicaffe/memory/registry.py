@@ -162,9 +162,9 @@ class Registry:
 
     def block_at(self, place, address):
         """Return the Buffer of the block from `alloc` in which `address` lies; None if there is none."""
-        inside = (block for (where, start), block in list(self._blocks.items())
-                  if where == place and start <= address < start + block.nbytes)
-        return self._blocks.get((place, address)) or next(inside, None)
+        return self._blocks.get((place, address)) or next((
+            block for (where, start), block in list(self._blocks.items())
+            if where == place and start <= address < start + block.nbytes), None)
 
     def _provider(self, place):
         if type(place) not in self._providers:

@@ -39,14 +39,15 @@ def parse_size(text):
 
 def size_text(nbytes):
     """Format a number of bytes: ``312 KiB``, ``1.5 GiB``."""
-    if nbytes < 1024:
-        return f"{nbytes} B"
-    value, unit = nbytes / 1024, "KiB"
-    for larger in ("MiB", "GiB", "TiB"):
-        if value < 999.5:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.{0 if value >= 99.95 else 1}f} {unit}"
+    return scaled_text(nbytes, 1024, list(UNITS)[1:])
+
+
+def scaled_text(value, step, units):
+    """Format a number in the first of `units`, each of them `step` of the one before, in which it has at most three digits."""
+    unit = 0
+    while value >= (999.5 if unit else step) and unit < len(units) - 1:
+        value, unit = value / step, unit + 1
+    return f"{value:.{0 if value >= 99.95 or not unit else 1}f} {units[unit]}"
 
 
 @functools.cache

@@ -11,7 +11,6 @@ of parts are bounded, and nothing of theirs is imported or run: an object of a r
 import math
 import struct
 from collections import namedtuple
-from contextlib import contextmanager
 
 import numpy as np
 
@@ -146,21 +145,14 @@ def _encoded(name, what):
         raise WrongTypeError(f"the name of {what} must be a str that UTF-8 can hold, got {shown(name)}") from None
 
 
-@contextmanager
-def _inside(place):
-    """Put the name of a slot, or the index of an item, before the field of an error."""
-    try:
-        yield
-    except Error as error:
-        error.field = f"{place}{error.field or ''}" or None
-        raise
-
-
 def _slot_parts(value, name, count):
     encoded = _encoded(name, "a slot that is stored")
-    with _inside(name):
+    try:
         count.add(2)
         return [*length_delimited(NAME, [encoded]), *_object_parts(value, count, 0)]
+    except Error as error:
+        error.field = f"{name}{error.field or ''}" or None
+        raise
 
 
 def _object_parts(value, count, depth):
@@ -174,9 +166,12 @@ def _object_parts(value, count, depth):
     if kind in LISTS:
         parts = length_delimited(TYPE, [kind.__name__.encode()])
         for i, item in enumerate(value):
-            with _inside(f"[{i}]"):
+            try:
                 count.add(1)
                 parts += length_delimited(ITEM, _object_parts(item, count, depth + 1))
+            except Error as error:
+                error.field = f"[{i}]{error.field or ''}"
+                raise
         return parts
     if kind is Blob:
         return [*length_delimited(TYPE, [b"Blob"]), *_blob_parts(value, count)]
@@ -267,8 +262,11 @@ def _read_slot(data, count, names=None):
         name = _last(fields, NAME).decode()
     except UnicodeDecodeError:
         raise DataError("holds a name that is not UTF-8; the bytes are damaged") from None
-    with _inside(name):
+    try:
         return name, _read_object(fields, count, 0, name) if names is None or name in names else None
+    except Error as error:
+        error.field = f"{name}{error.field or ''}" or None
+        raise
 
 
 def _fields(data, known, count):
@@ -302,8 +300,11 @@ def _read_object(fields, count, depth, name=""):
             raise DataError(f"is not a {kind}: {cause}; the bytes are damaged") from None
     items = []
     for i, content in enumerate(fields[ITEM]):
-        with _inside(f"[{i}]"):
+        try:
             items.append(_read_object(_fields(content, (TYPE, CONTENT, ITEM, ARRAY), count), count, depth + 1))
+        except Error as error:
+            error.field = f"[{i}]{error.field or ''}"
+            raise
     if kind in BUILT_IN:
         return BUILT_IN[kind](items)
     arrays = [_fields(content, (DTYPE, SHAPE, DATA), count) for content in fields[ARRAY][:3]]

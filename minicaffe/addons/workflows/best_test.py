@@ -14,7 +14,7 @@ from minicaffe.proto.atomic import delayed_interrupts
 from minicaffe.solver import snapshot
 
 log = logging.getLogger("minicaffe.solver")
-# What a solver state has of a BestTest.
+# Attributes of a BestTest in a solver state, with their types.
 STATE = {"output": str, "value": (int, float), "iteration": int, "count": int, "last": int, "path": (str, type(None))}
 
 

@@ -72,18 +72,18 @@ def finetune(ctx, file, weights, db, out, classes, lr_mult, mirror, like, mean, 
             raise ConfigError(f"must be at least {len(pictures.classes)}, the number of classes in {db}, got {count}",
                               field="--classes")
         net, positions, training, why = open_deploy_net(file, {"like": like, "mean": mean, "scale": scale}, net_options)
-        head = last_layer(net, file)
-        transform, input_text = preprocessing(net, head, training, why, pictures, mean, scale, file)
-    old, outputs = replace_last_layer(net, head, count, os.path.basename(out))
+        score_layer = last_layer(net, file)
+        transform, input_text = preprocessing(net, score_layer, training, why, pictures, mean, scale, file)
+    old, outputs = replace_last_layer(net, score_layer, count, os.path.basename(out))
     deployed = with_softmax(net)
-    others = scale_learning_rates(net, head, weights, lr_mult, file=file, positions=positions, **net_options)
+    others = scale_learning_rates(net, score_layer, weights, lr_mult, file=file, positions=positions, **net_options)
     about_deploy = f"# The deploy net of {train_file}.\n# A record is {input_text}.\n"
     write_bytes(deploy_file, (about_deploy + write_text(deployed)).encode(errors="backslashreplace"))
     about_train = f"# {file} with another last layer, for the pictures of {db}.\n"
     text = about_train + write_text(training_net(net, pictures, transform, mirror))
     write_bytes(train_file, text.encode(errors="backslashreplace"))
     rates = f"lr_mult of {others} other layers times {lr_mult:g}" if lr_mult else f"{others} other layers frozen"
-    click.echo(f"wrote {train_file} and {deploy_file}: layer '{head.name}' with {count} outputs in place of '{old}' with "
+    click.echo(f"wrote {train_file} and {deploy_file}: layer '{score_layer.name}' with {count} outputs in place of '{old}' with "
                f"{outputs}; {rates}")
     options.notify(f"{pictures.train} pictures for training, {pictures.test} for tests; a record is {input_text}")
     words = [train_file, f"--weights={weights}", "--keep-best", *default_solver_arguments(pictures.train, batch_size, passed),
@@ -201,7 +201,7 @@ def last_layer(net, file):
                       "replaced; give the deploy net of a classifier", file=file)
 
 
-def preprocessing(net, head, training, why, pictures, mean, scale, file):
+def preprocessing(net, score_layer, training, why, pictures, mean, scale, file):
     """Return the TransformationParameter of the pictures, with the mean of each channel; and a text with shape, mean and scale.
 
     Raises ConfigError if the pictures do not have the channels of the net's input, or are smaller.
@@ -219,7 +219,7 @@ def preprocessing(net, head, training, why, pictures, mean, scale, file):
     param = caffe_pb2.TransformationParameter()
     if pictures.shape[1:] != (height, width):
         param.crop_size = height
-    imagenet = channels == 3 and param_with_outputs(head).num_output == IMAGENET_CLASSES
+    imagenet = channels == 3 and param_with_outputs(score_layer).num_output == IMAGENET_CLASSES
     values, of_mean = find_mean(mean, training, channels, imagenet)
     if values is not None:
         param.mean_value.extend(np.asarray(values, np.float64).reshape(channels, -1).mean(axis=1))
@@ -239,17 +239,17 @@ def param_with_outputs(layer):
     return layer.inner_product_param if layer.type == "InnerProduct" else layer.convolution_param
 
 
-def replace_last_layer(net, head, count, suffix):
-    """Give the layer `head` of `net` a name with `suffix` and `count` outputs; return its old name and number of outputs."""
-    param, old = param_with_outputs(head), head.name
+def replace_last_layer(net, score_layer, count, suffix):
+    """Give the layer `score_layer` of `net` a name with `suffix` and `count` outputs; return its old name and number of outputs."""
+    param, old = param_with_outputs(score_layer), score_layer.name
     outputs, param.num_output = param.num_output, count
-    head.name = unused_name(f"{old}_{suffix}", {layer.name for layer in net.layer})
+    score_layer.name = unused_name(f"{old}_{suffix}", {layer.name for layer in net.layer})
     if not param.HasField("weight_filler"):
         param.weight_filler.type, param.weight_filler.std = "gaussian", DEFAULT_WEIGHT_STD
-    rates = [spec.lr_mult for spec in head.param] or [1, 2]
-    del head.param[:]       # also the names of its parameters: the new layer shares none with another layer
+    rates = [spec.lr_mult for spec in score_layer.param] or [1, 2]
+    del score_layer.param[:]       # also the names of its parameters: the new layer shares none with another layer
     for rate, decay in list(zip(rates, (1, 0)))[:1 + param.bias_term]:
-        head.param.add(lr_mult=rate or 1, decay_mult=decay)
+        score_layer.param.add(lr_mult=rate or 1, decay_mult=decay)
     return old, outputs
 
 
@@ -260,8 +260,8 @@ def unused_name(name, taken):
     return name
 
 
-def scale_learning_rates(net, head, weights, factor, **options):
-    """Multiply the learning rates of all layers but `head` by `factor`; return the number of these layers.
+def scale_learning_rates(net, score_layer, weights, factor, **options):
+    """Multiply the learning rates of all layers but `score_layer` by `factor`; return the number of these layers.
 
     With factor 0 BatchNorm uses the mean and variance in the file of weights. `options` are for building `net`. Raises an Error if
     `weights` do not fit it.
@@ -274,7 +274,7 @@ def scale_learning_rates(net, head, weights, factor, **options):
     others = 0
     for layer in net.layer:
         blobs = next(len(node.blobs) for node in made.nodes if (node.name, node.type) == (layer.name, layer.type))
-        if layer == head or not blobs:
+        if layer == score_layer or not blobs:
             continue
         others += 1
         if layer.type == "BatchNorm":       # its rates are 0

@@ -77,10 +77,8 @@ class WrongPictures:
         self.found += len(wrong)
         scores = np.nan_to_num(scores, nan=-np.inf)
         best = wrong[np.argsort(-scores[wrong], kind="stable")][:self.limit]
-        new = [(float(scores[i]), first + int(i), int(truth[i]), int(answer[i]), pictures[i]) for i in best]
-        kept = sorted([*self.kept, *new], key=lambda item: (-item[0], item[1]))[:self.limit]
-        kept_ids = {id(item) for item in self.kept}    # arrays of this batch are overwritten by the next
-        self.kept = [item if id(item) in kept_ids else (*item[:4], item[4].copy()) for item in kept]
+        new = [(float(scores[i]), first + int(i), int(truth[i]), int(answer[i]), pictures[i].copy()) for i in best]
+        self.kept = sorted([*self.kept, *new], key=lambda item: (-item[0], item[1]))[:self.limit]
 
     def rows(self):
         """Return for each kept answer the name of its file, truth, answer, score and number."""

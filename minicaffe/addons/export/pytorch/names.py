@@ -17,7 +17,7 @@ MODULE_ATTRIBUTES = frozenset("""
     register_load_state_dict_pre_hook register_module register_parameter register_state_dict_post_hook
     register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule share_memory state_dict to to_empty train training
     type xpu zero_grad""".split())
-# What the text of `forward` uses, beside helpers.
+# Names in the text of `forward`, besides helpers.
 FORWARD_NAMES = frozenset({"F", "nn", "self", "torch", "len", "max", "min", "range", "slice", "zip"})
 
 
