@@ -138,7 +138,7 @@ def test_the_notebook_does_what_it_says(tmp_path):
 
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
 def test_the_functions_to_read_are_defined(chapter):
-    """What the section about our files names is defined in the files that the same paragraph or point links."""
+    """The names in the section about our files are defined in the files that the same paragraph or point links."""
     section = chapter.read_text().partition("\n## Our file")[2].partition("\n## ")[0]
     for paragraph in re.split(r"\n\n|\n(?=- )", section):
         sources = "".join((ROOT / path).read_text() for path in re.findall(r"\]\(\.\./\.\./(minicaffe/[\w/.]+)\)", paragraph))

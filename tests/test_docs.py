@@ -36,7 +36,7 @@ PACKAGE = ROOT / "minicaffe"
 DESIGN = [DOCS / "design.md", *sorted((DOCS / "design").glob("*.md"))]
 PAGES = [path.relative_to(ROOT).as_posix()
          for path in (*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), *DESIGN[1:], DOCS / "course" / "README.md")]
-READ_WITH_SOURCES = [*DESIGN, *sorted((DOCS / "course").rglob("*.md"))]
+READ_WITH_SOURCES = [*DESIGN, DOCS / "reading.md", *sorted((DOCS / "course").rglob("*.md"))]
 RUNNABLE = ("python", "minicaffe", "session", "prototxt")
 
 

@@ -28,7 +28,7 @@ STATES = re.compile("|".join((
     r"\d < \w+", r"\b[Dd]efaults? [\d.]+\b", r"\b[\d.]+(?: \w+)?,? by default\b", r"\bby default [\d.]+",
     r"\b(?:from|must be) [\d^.]+ to\b")))
 # Pages on how minicaffe works and on what was measured.
-NO_INPUT = "adding_a_layer", "benchmarks", "course/", "design/", "differences", "memory.md", "progress", "threads"
+NO_INPUT = "adding_a_layer", "benchmarks", "course/", "design/", "differences", "memory.md", "progress", "reading", "threads"
 NO_LIMIT = ("a path", "a folder", "a compiler", "settings joined by `,`")
 NUMBERS = (click.types.IntParamType, click.types.FloatParamType)    # IntRange and FloatRange are such, too
 

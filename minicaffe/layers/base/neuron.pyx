@@ -56,7 +56,10 @@ cdef class ActivationLayer(DeviceLayer):
         return [] if self.kept is None else [self.kept]
 
     cpdef defer_gradient(self, ConcatSlice part):
-        """The Concat of `part`, which is the top, computes the gradient until the next forward; None: this layer does."""
+        """Let the Concat that reads the top compute the gradient, from its own top, until the next forward (net/compile.pyx).
+
+        `part` is the slice of the Concat's top; None: this layer computes the gradient.
+        """
         if self.part is not None:
             self.part.computes_relu_gradient = False
         self.part = part

@@ -6,27 +6,27 @@ from minicaffe.layer cimport DeviceLayer
 
 
 cdef class OperationLayer(DeviceLayer):
-    """Each top is what `op`, which layer_setup makes, computes of the bottom of that number and the parameters, two at most."""
+    """Each top is computed by `op`, which layer_setup makes, from the bottom of that number and the parameters, two at most."""
 
     def operations(self):
         return [self.op] if self.op is not None else []     # Im2col has none
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Py_ssize_t i, params = len(self.blobs)
-        cdef Blob p = self.blobs[0] if params else None
-        cdef Blob q = self.blobs[1] if params > 1 else None
+        cdef Blob weight = self.blobs[0] if params else None
+        cdef Blob bias = self.blobs[1] if params > 1 else None
         for i in range(len(bottom)):
-            self.op.forward(on, bottom[i], top[i], p, q)
+            self.op.forward(on, bottom[i], top[i], weight, bias)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Py_ssize_t i, params = len(self.blobs)
-        cdef Blob p = self.blobs[0] if params and self.needs_gradient(0) else None
-        cdef Blob q = self.blobs[1] if params > 1 and self.needs_gradient(1) else None
+        cdef Blob weight = self.blobs[0] if params and self.needs_gradient(0) else None
+        cdef Blob bias = self.blobs[1] if params > 1 and self.needs_gradient(1) else None
         for i in range(len(bottom)):
-            if propagate_down[i] and p is not None:
-                self.op.backward_both(on, bottom[i], top[i], p, q)
+            if propagate_down[i] and weight is not None:
+                self.op.backward_both(on, bottom[i], top[i], weight, bias)
                 continue
             if propagate_down[i]:
                 self.op.backward(on, bottom[i], top[i], self.blobs[0] if params else None)
-            if p is not None or q is not None:
-                self.op.backward_params(on, bottom[i], top[i], p, q)
+            if weight is not None or bias is not None:
+                self.op.backward_params(on, bottom[i], top[i], weight, bias)
