@@ -64,6 +64,7 @@ FORKS = [
     ("ROIAlign", [X, ROIS], 1, [1, 0], "roi_pooling_param { pooled_h: 2 pooled_w: 2 }"),
     ("Lstm", [(2, 3, 4), np.ones((2, 3))], 1, [1, 0], f"lstm_param {{ num_output: 2 {FILL} }}"),
     ("Normalize", [X], 2, [1], "normalize_param { normalize_type: 'L1' }"), ("Normalize", [X], 1, [1], "normalize_param { normalize_type: 'L2' }"),
+    ("Rearrange", [X], 1, [1], ""),
 ]
 NAMES = [f"{name}-{len(bottoms)}-{fields}".rstrip("-") for name, bottoms, _, _, fields in LAYERS]
 FORK_NAMES = [f"{name}-{len(bottoms)}-{fields}".rstrip("-") for name, bottoms, _, _, fields in FORKS]

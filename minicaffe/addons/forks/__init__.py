@@ -4,7 +4,7 @@
 _MODULES = {
     "bn": ("BN",),
     "convolution_depthwise": ("ConvolutionDepthwise", "DepthwiseConvolution"),
-    "orders": ("Reverse", "Squeeze", "ShuffleChannel", "Reorg"),
+    "orders": ("Reverse", "Squeeze", "ShuffleChannel", "Reorg", "Rearrange"),
     "proposals": ("Proposal", "DecodeBBox", "BoxOutput"),
     "regions": ("ROIPooling", "PSROIPooling", "ROIAlign"),
     "relu_x": ("ReLUX", "ReLU6"),

@@ -89,6 +89,13 @@ def _dilated(layer, given):
     return f'layer {{ type: "Convolution" bottom: "x" top: "y" convolution_param {{ {sizes} }} }}'
 
 
+def _negative_relu(slope):
+    """Return the formula of min(x, 0) + slope max(x, 0): ReLU of -x, negated. ALISCIFP's MinReLU with cuDNN computes ReLU."""
+    return ('layer { type: "Power" bottom: "x" top: "a" power_param { scale: -1 } }'
+            f'layer {{ type: "ReLU" bottom: "a" top: "b" relu_param {{ negative_slope: {slope} }} }}'
+            'layer { type: "Power" bottom: "b" top: "y" power_param { scale: -1 } }')
+
+
 def _flip(layer, given):
     axes = [2] * given.get("flip_height", False) + [3] * given.get("flip_width", True)
     return renamed("Reverse", "reverse_param", "axis", axes) if axes else 'layer { type: "Power" bottom: "x" top: "y" }'
@@ -138,7 +145,10 @@ FORMS = {
     "Flip": ("flip_param", (Field("flip_width", True), Field("flip_height", False)), _flip),
     "HSwish": ("", (), HSWISH),
     "L1Loss": ("l1_loss_param", (), L1_LOSS),
+    "MinReLU": ("minrelu_param", (Field("positive_slope", 0.0), Field("engine", "")),
+                lambda layer, own: _negative_relu(own.get("positive_slope", 0.0))),
     "Mish": ("mish_param", (Field("engine", ""),), MISH),
+    "NegReLU": ("", (), lambda layer, own: _negative_relu(layer.relu_param.negative_slope)),
     "Pooling": ("pooling_param", (Field("pool", ""),), AVE_EXC_PAD),
     "ReLU": ("relu_param", (Field("relu6", False), Field("maximum", 0.0)), _relu),
     "ReverseAxis": ("reverse_axis_param", (Field("axis", 0, "", 0),),

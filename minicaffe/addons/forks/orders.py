@@ -1,5 +1,7 @@
 """Layers of forks that give the bottom's values in another order: axes, channels, blocks of pixels."""
 
+import math
+
 import numpy as np
 
 from minicaffe.addons.forks.base import ForkLayer
@@ -128,3 +130,31 @@ class ReorgLayer(RearrangedLayer):
         if self.values["reverse"]:
             return array.reshape(num, stride, stride, inner, height, width).transpose(0, 3, 4, 1, 5, 2)
         return array.reshape(num, inner, height, stride, width, stride).transpose(0, 3, 5, 1, 2, 4)
+
+
+class RearrangeLayer(RearrangedLayer):
+    """Moves channels to blocks of pixels: with C = `depth` s^2 channels the top is (N, depth, H s, W s), as PixelShuffle.
+
+    Pixel (h s + i, w s + j) of channel d of the top is pixel (h, w) of channel (d s + i) s + j of the bottom.
+
+    Different from its fork: it follows changes of shape.
+
+    Source: caffe-videoSR rearrange_layer.cpp (Shi et al. 2016, ESPCN).
+    """
+
+    message = "rearrange_param"
+    fields_of_message = (Field("depth", 1, "the number of channels of the top", 1),)
+
+    def top_shape(self, shape):
+        depth = self.values["depth"]
+        if len(shape) != 4 or shape[1] != depth * math.isqrt(shape[1] // depth) ** 2:
+            raise self.value_error("depth", "times a square must be the number of channels of the bottom (num, channels, height, "
+                                   f"width), {list(shape)}")
+        side = math.isqrt(shape[1] // depth)
+        return shape[0], depth, shape[2] * side, shape[3] * side
+
+    def order(self, array):
+        num, channels, height, width = array.shape
+        depth = self.values["depth"]
+        side = math.isqrt(channels // depth)
+        return array.reshape(num, depth, side, side, height, width).transpose(0, 1, 4, 2, 5, 3)

@@ -1,4 +1,4 @@
-"""Reverse, Squeeze, ShuffleChannel and Reorg of forks, against plain loops; and fields of forks' messages."""
+"""Reverse, Squeeze, ShuffleChannel, Reorg and Rearrange of forks, against plain loops; and fields of forks' messages."""
 
 import numpy as np
 import pytest
@@ -52,6 +52,16 @@ def depth_to_space(x, s):
     return y
 
 
+def pixels(x, depth):
+    """The loops of the fork."""
+    n, c, h, w = x.shape
+    s = round((c // depth) ** 0.5)
+    y = np.empty((n, depth, h * s, w * s))
+    for d, a, b, i, j in np.ndindex(depth, h, w, s, s):
+        y[:, d, a * s + i, b * s + j] = x[:, (d * s + i) * s + j, a, b]
+    return y
+
+
 CASES = {
     "Reverse": ("", (3, 2, 4), lambda x: x[::-1]),
     "Reverse, axis 2": ("axis: 2", (3, 2, 4, 1), lambda x: x[:, :, ::-1]),
@@ -63,6 +73,8 @@ CASES = {
     "Reorg": ("stride: 2", (2, 8, 4, 6), lambda x: darknet(x, 2)),
     "Reorg, 3": ("stride: 3", (1, 9, 3, 6), lambda x: darknet(x, 3)),
     "Reorg, reverse": ("stride: 2 reverse: true", (2, 8, 3, 5), lambda x: depth_to_space(x, 2)),
+    "Rearrange": ("depth: 2", (2, 18, 2, 3), lambda x: pixels(x, 2)),
+    "Rearrange, one channel": ("", (1, 16, 3, 2), lambda x: pixels(x, 1)),
 }
 
 
@@ -84,7 +96,7 @@ def test_values_and_gradients(name, dtype):
     np.testing.assert_array_equal(net.blob_by_name("x").diff, x)
 
 
-@pytest.mark.parametrize("name", ["ShuffleChannel", "Reorg, reverse"])
+@pytest.mark.parametrize("name", ["ShuffleChannel", "Reorg, reverse", "Rearrange"])
 def test_gradient(name):
     fields, shape, _ = CASES[name]
     check_gradient(layer(name.partition(",")[0], fields), [RANDOM.standard_normal(shape)])
@@ -124,6 +136,9 @@ def test_a_bottom_that_never_got_a_shape(kind):
     ("Reorg", "stride: 2", (1, 4, 2), "does not fit the bottom"), ("Reorg", "stride: 2", (1, 4, 2, 2, 2), "does not fit the bottom"),
     ("Reorg", "stride: 2 reverse: true", (1, 4, 2), "does not fit the bottom"),
     ("Reorg", "stride: 2 reverse: true", (1, 6, 2, 2), "channels must be a multiple of its square, got 2"),
+    ("Rearrange", "depth: 3", (1, 18, 2, 2), r"rearrange_param.depth: times a square must be the number of channels of the bottom .*, \[1, 18, 2, 2\], got 3"),
+    ("Rearrange", "depth: 20", (1, 18, 2, 2), "times a square"), ("Rearrange", "depth: 0", (1, 18, 2, 2), "must be at least 1, got 0"),
+    ("Rearrange", "", (1, 4, 2), "times a square"),
 ])
 def test_what_does_not_fit(kind, fields, shape, wrong):
     with pytest.raises(Error, match=rf"layer 'l' \({kind}\): .*{wrong}"):

@@ -1,5 +1,7 @@
 """Layer types of forks (minicaffe/addons/forks) as operations of ONNX."""
 
+import math
+
 import numpy as np
 from onnx import TensorProto
 
@@ -39,6 +41,13 @@ def reorg(graph, node):
         return rearranged(graph, [num, stride, stride, channels // stride ** 2, height, width], [0, 3, 4, 1, 5, 2])
     inner = channels // stride ** 2
     return rearranged(graph, [num, inner, height, stride, width, stride], [0, 3, 5, 1, 2, 4])
+
+
+@exporter("Rearrange")
+def rearrange(graph, node):
+    (num, channels, height, width), (_, depth, _, _) = graph.shape(), graph.known_top_shape()
+    side = math.isqrt(channels // depth)
+    return rearranged(graph, [num, depth, side, side, height, width], [0, 1, 4, 2, 5, 3])
 
 
 # ---- pixels
