@@ -31,8 +31,7 @@ logger = logging.getLogger("minicaffe.cli")
 def time(file, model, iterations, phase, as_json, force, level, stage):
     """Run the net of FILE forward and backward and print for each step its median time, and how fast it moves bytes and computes.
 
-    A step is a layer, or layers that are computed as one. On a device its time is that of the device; a line compares the steps
-    with a whole pass as it runs.
+    A step is a layer, or layers that are computed as one. On a device its time is that of the device, without gaps between steps.
     """
     if as_json:
         options.check_outputs(as_json, force=force)
@@ -73,7 +72,7 @@ def log_times(net, times, iterations):
 
 
 def print_times(net, times):
-    """Print a line for each step, the sums, and on a device the line of `compared`, on standard output."""
+    """Print a line for each step, and the sums, on standard output."""
     from rich.table import Table
     console = bars.table_console()
     verbose = click.get_current_context().meta.get("verbose")
@@ -98,15 +97,6 @@ def print_times(net, times):
     console.print(table)
     if times.device == "sim":
         console.print("the figures are those of the simulated device, which is no GPU", soft_wrap=True)
-    if times.device != "cpu":
-        console.print(compared(times, whole), soft_wrap=True)
     for row in net.engines() if verbose else ():
         for engine, reason in row["refused"].items():
             console.print(f"{row['layer']}: engine {engine} refused: {reason}")
-
-
-def compared(times, whole):
-    """Return the line that compares whole passes with the sum of the steps, on a device."""
-    graph = f"no CUDA graph ({times.no_graph})" if times.graph_ms is None else f"{times.graph_ms:.3f} ms as one CUDA graph"
-    launch = f"; a launch takes the host {times.launch_us:.1f} us, of {times.launches}" if times.launches else ""
-    return f"steps: {whole:.3f} ms; a whole pass: {graph}, {times.single_ms:.3f} ms by single launches{launch}"

@@ -1,8 +1,7 @@
 """How long each step of a net takes, beside what it computes and moves.
 
 A step is a layer, or layers that are computed as one (schedule.pyx). On a device events of its computing stream take the time of a
-step, so that calls of cuBLAS and cuDNN count. A GPU is delayed while the host starts a pass, so that no step waits for launches:
-their cost is in the time of a whole pass.
+step, so that calls of cuBLAS and cuDNN count. A GPU is delayed while the host starts a pass, so that no step waits for launches.
 """
 
 import ctypes
@@ -17,7 +16,6 @@ from minicaffe.cuda import compile
 from minicaffe.engines.engine import get_precision
 from minicaffe.inspection import cost
 from minicaffe.memory.reporter import record
-from minicaffe.net.recorded import WARM_UP, RecordedWork
 
 
 @dataclass
@@ -43,7 +41,7 @@ class StepTime:
 
 @dataclass
 class Times:
-    """What `measure` found; all but the first three are of a device.
+    """What `measure` found.
 
     Attributes
     ----------
@@ -55,23 +53,12 @@ class Times:
         Of all rounds; on a device what its steps took.
     precision : str
         In which products were computed.
-    graph_ms, no_graph : float or None, str or None
-        Milliseconds of a whole pass that a CUDA graph replays, or why there is none.
-    single_ms : float
-        Milliseconds of a whole pass by single launches.
-    launches, launch_us : int, float or None
-        Nodes of the graph, without one launches of minicaffe's kernels in a pass, and microseconds that each takes the host.
     """
 
     device: str
     steps: list
     total_ms: float = 0.0
     precision: str = ""
-    graph_ms: float | None = None
-    no_graph: str | None = None
-    single_ms: float | None = None
-    launches: int = 0
-    launch_us: float | None = None
     as_dict = asdict    # that JSON can hold
 
     def by_layer(self, count):
@@ -83,7 +70,7 @@ class Times:
 
 
 def measure(net, iterations, on_loss=None, on_round=None):
-    """Run a net forward and backward and measure its steps, on a device whole passes, too.
+    """Run a net forward and backward and measure its steps.
 
     Parameters
     ----------
@@ -112,8 +99,6 @@ def measure(net, iterations, on_loss=None, on_round=None):
             times.total_ms += taken
             if on_round is not None:
                 on_round(number, taken)
-    if device is not None:
-        _whole_passes(net, device, iterations, times)
     times.steps = rounds.steps()
     return times
 
@@ -207,33 +192,3 @@ def _host_seconds(net, device):
     began = perf_counter()
     _run(net, sources=False)
     return perf_counter() - began
-
-
-def _whole_passes(net, device, iterations, times):
-    """Measure passes by single launches and, if that can be, by a CUDA graph."""
-    def ms_of(run):
-        run()
-        device.synchronize()
-        began = perf_counter()
-        for _ in range(iterations):
-            run()
-        device.synchronize()
-        return 1000 * (perf_counter() - began) / iterations
-
-    def replay():
-        with net.lock:
-            work.run(net, lambda recording: _run(net, sources=False))
-
-    times.single_ms = ms_of(functools.partial(_run, net))
-    before, few = device.launches, min(iterations, 5)
-    host = statistics.median(_host_seconds(net, device) for _ in range(few))
-    times.launches = (device.launches - before) // few
-    work = RecordedWork("forward and backward")
-    times.no_graph = work.obstacle(net) if net.nodes else "there are no layers"
-    for _ in range(WARM_UP + 1 if times.no_graph is None else 0):
-        replay()
-    if work.graph is not None:
-        times.launches, times.graph_ms = work.graph.nodes, ms_of(replay)
-    elif times.no_graph is None:
-        times.no_graph = work.logged or "shapes or memories change from pass to pass"
-    times.launch_us = 1e6 * host / times.launches if times.launches else None

@@ -1,4 +1,4 @@
-"""Times of a net's steps, on the CPU and on a device: which steps there are, what they cost, and whole passes."""
+"""Times of a net's steps, on the CPU and on a device: which steps there are, and what they cost."""
 
 import json
 
@@ -10,7 +10,6 @@ from minicaffe import cuda
 from minicaffe.errors import DependencyError, ShapeError
 from minicaffe.inspection import cost, timing
 from minicaffe.net.net import Net
-from minicaffe.net.run import BEFORE_FORWARD
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver
@@ -77,45 +76,13 @@ def test_what_is_computed_as_one_moves_its_arrays_once(where):
 
 
 @on_device
-def test_a_device_compares_steps_with_whole_passes(where):
-    net = make()
-    times = timing.measure(net, 2)
-    assert times.no_graph is None and min(times.graph_ms, times.single_ms, times.launch_us) > 0
-    before = cuda.current().launches
-    net.forward_backward(run_sources=False, read_loss=False)
-    assert times.launches >= cuda.current().launches - before > 0     # copies and fills are nodes of a graph, too
-
-
-@on_device
-def test_why_there_is_no_graph(where):
-    net = make()
-    net.add_hook(BEFORE_FORWARD, lambda index: None)
-    times = timing.measure(net, 1)
-    assert times.no_graph == "callbacks run between layers" and times.graph_ms is None
-    assert min(times.single_ms, times.launches, times.launch_us) > 0
-    assert len(times.steps) == 6 + 5     # layer by layer, so that nothing is fused
-
-
-@on_device
-@pytest.mark.parametrize("rounds", [1, 5, 7])
-def test_launches_are_those_of_one_pass(where, rounds):
-    """Whatever the number of rounds, of which five at most are counted."""
-    net = make()
-    net.add_hook(BEFORE_FORWARD, lambda index: None)
-    times = timing.measure(net, rounds)
-    before = cuda.current().launches
-    timing._run(net, sources=False)
-    assert times.launches == cuda.current().launches - before > 0
-
-
-@on_device
 def test_a_net_with_a_plan_that_has_trained(where):
     """Its gradients were freed by the update."""
     param = caffe_pb2.SolverParameter(type="SGD", base_lr=0.1, lr_policy="fixed", snapshot_after_train=False)
     param.net_param.CopyFrom(parse_text(NET, caffe_pb2.NetParameter)[0])
     solver = create_solver(param, plan="memory")
     solver.step(4)
-    assert timing.measure(solver.net, 1).graph_ms > 0
+    assert timing.measure(solver.net, 1).total_ms > 0
     solver.step(1)
 
 
@@ -136,7 +103,7 @@ def test_a_sleep_before_a_pass_is_in_no_step(where, monkeypatch):
 
 def test_a_net_without_layers(where):
     times = timing.measure(make("name: 'none'"), 1)
-    assert times.steps == [] and times.graph_ms is None and times.no_graph == ("there are no layers" if where != "cpu" else None)
+    assert times.steps == []
 
 
 def test_an_error_of_a_round_goes_to_the_caller_and_ends_the_record(where):
