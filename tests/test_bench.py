@@ -305,6 +305,5 @@ def test_a_net_on_a_gpu_is_rehearsed(slow, tmp_path):
     rows = {row["what"].partition(": ")[2]: row for row in found["rows"]}
     assert rows["training step, data resident"]["graph"] is True
     steps = rows["steps, forward and backward"]
-    assert steps["whole_pass"]["CUDA graph"] > 0
     assert {(step["direction"], *step["layers"]) for step in steps["times"]["steps"]} >= {("forward", "conv1"), ("backward", "conv1")}
     assert steps["minicaffe"] == pytest.approx(sum(step["ms"] for step in steps["times"]["steps"]))

@@ -15,20 +15,16 @@ from minicaffe import pretrained
 from minicaffe.cli import bars, options, ranks
 from minicaffe.cli.inputs import SkippedInputs, check_ending, csv_bytes, ext_option, json_bytes, picture_paths, read_each
 from minicaffe.cli.picture_nets import IntegerList, load_picture, open_net, picture_net_options, select_pretrained
-from minicaffe.cli.training_file import trial
 from minicaffe.common import caffe
 from minicaffe.data.convert import check_picture
 from minicaffe.errors import ConfigError, DataError
-from minicaffe.net.deploy import CLASS_LOSSES, PREDICTION_TYPES
+from minicaffe.net.deploy import PREDICTION_TYPES
 from minicaffe.proto.atomic import replacing, write_bytes
 from minicaffe.proto.files import read_lines
-from minicaffe.proto.upgrade import load
 from minicaffe.pycaffe import io
 
 CHUNK = 64  # pictures between two steps of the progress bar
-CLASSES_SHOWN = 5  # classes shown for each picture; fewer numbers, of which nothing is known, are values
-VALUES_SHOWN = 20  # values up to so many are all shown
-PASSED = ("Log", "Power", "Flatten", "Reshape", "Split", "Dropout")     # layers that may follow a Softmax or Sigmoid
+CLASSES_SHOWN = 5  # classes shown for each picture; fewer without names, of a net without Softmax, are values
 ENDINGS = (".npy", ".csv", ".json")
 
 
@@ -106,12 +102,9 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
     names, scores = [names[i] for i in read], np.concatenate(scores)
     rows = scores.reshape(len(names), -1)
     count = len(rows[0])
-    best_first, why = is_of_classes(net, training, classes, count) if ranked else (True, "")
-    shown = min(count, CLASSES_SHOWN) if best_first or count > VALUES_SHOWN else count
-    if why:
-        rest = f"; {shown} of {count} are shown{'; --out FILE writes all, in their order' * (out is None)}" * (shown < count)
-        options.notify(f"the numbers {'are ranked as scores of classes' if best_first else 'in their order'}: {why}{rest}")
-    if not best_first and classes is None:
+    predicts = any(node.type in PREDICTION_TYPES.values() for node in net.nodes)
+    best_first = predicts or classes is not None or count >= CLASSES_SHOWN
+    if not best_first:
         classes = [f"{net.outputs[0]}[{i}]" for i in range(count)] if count > 1 else [net.outputs[0]]
     if out is not None:
         click.echo(f"Done in {time.perf_counter() - begin:.2f} s.")
@@ -121,35 +114,8 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
         options.notify(f"each picture has {' x '.join(map(str, scores.shape[1:]))} scores, so no best class is shown")
     for name, row in zip(names, rows, strict=True) if ranked else ():
         click.echo(f"{name}:")
-        for i in (np.argsort(-row, kind="stable") if best_first else range(count))[:shown]:
+        for i in (np.argsort(-row, kind="stable") if best_first else range(count))[:CLASSES_SHOWN]:
             click.echo(f"{row[i]:12.4f}  {classes[i] if classes else f'class {i}'}")
-
-
-def is_of_classes(net, training, names, count):
-    """Return whether the `count` numbers of each picture are scores of classes, and the rule that says so; '' if the net shows it.
-
-    `training` is the PictureSource of the training net and `names` are those of the numbers; either may be None.
-    """
-    blob = net.blobs[net.outputs[0]]
-    for node in reversed(net.nodes):
-        if blob in node.tops:
-            if node.type not in PASSED:
-                break
-            blob = node.bottoms[0]
-    with trial():
-        layers = load(training.file).param.layer if training else ()
-    for layer in layers:
-        of_classes = layer.type in (*CLASS_LOSSES, *PREDICTION_TYPES, "Accuracy")
-        if net.outputs[0] in layer.bottom and (of_classes or layer.type.endswith("Loss")):
-            what = "labels" if of_classes else "values"
-            return of_classes, f"layer '{layer.name}' ({layer.type}) of {training.file} compares them with {what}"
-    if node.type in PREDICTION_TYPES.values():
-        return True, ""
-    if names is not None:
-        return True, "they have names"
-    return count >= CLASSES_SHOWN, (
-        "no training net (--like FILE), no names (--labels FILE) and no Softmax or Sigmoid say what they are, and there are "
-        f"{'fewer than' if count < CLASSES_SHOWN else 'at least'} {CLASSES_SHOWN}")
 
 
 def write_scores(path, names, scores, classes):

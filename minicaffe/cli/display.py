@@ -1,5 +1,4 @@
-"""The live display of a training on a terminal: progress, loss with a sparkline, rate, speed, memory, last test, last snapshot,
-and with --watch a table of the layers.
+"""The live display of a training on a terminal: progress, loss with a sparkline, rate, speed, memory, last test, last snapshot.
 
 It costs one comparison per iteration, and draws at most `REDRAWS` times a second, in the training thread.
 """
@@ -7,7 +6,7 @@ It costs one comparison per iteration, and draws at most `REDRAWS` times a secon
 import collections
 import time
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -16,7 +15,7 @@ from rich.text import Text
 from minicaffe import memory
 from minicaffe.cli.bars import BLOCKS, PLAIN_BLOCKS
 from minicaffe.cli.records import Result
-from minicaffe.cli.watch_table import table as watch_table
+from minicaffe.cli.watch_lines import lines as watch_lines
 from minicaffe.common import caffe
 from minicaffe.memory.sizes import size_text
 from minicaffe.solver.report import images_per_iteration
@@ -39,7 +38,6 @@ class LiveDisplay(Result):
         self.next_draw = 0.0
         self.snapshot = None
         self.state = ""
-        self.last_samples = None  # iteration and samples of --watch
 
     # ---- events of the solver
 
@@ -59,7 +57,9 @@ class LiveDisplay(Result):
         self.snapshot = f"at {solver.iter}: {model_path}"
 
     def on_watch(self, solver, iteration, samples):
-        self.last_samples = iteration, samples
+        """Print the samples of --watch above the display."""
+        text = "\n".join([f"layers at iteration {iteration}", *watch_lines(samples)])
+        self._ignore_hangup(lambda: self.console.print(Text(text)))
 
     def on_iteration(self, solver):
         self.tick(solver)
@@ -137,11 +137,7 @@ class LiveDisplay(Result):
                 rows = [row for row in rows if row[0] != name]
         for row in rows:
             grid.add_row(*row)
-        room = self.console.height - len(rows) - 3
-        if self.last_samples is None or room < 1:
-            return grid
-        iteration, samples = self.last_samples
-        return Group(grid, Text(f"layers at iteration {iteration}", "dim"), watch_table(samples, room, self.console.width))
+        return grid
 
     def sparkline(self, room):
         """Return the last losses as a row of at most `room` blocks, the highest for the largest."""

@@ -13,20 +13,15 @@ GAP = 1  # pixels between pictures
 def to_rgb(picture):
     """Turn a picture as nets see it, (C, H, W), into one for people, uint8 of (H, W, 3).
 
-    Floats are stretched from their lowest to 0 and their highest to 255. Three channels count as BGR; of any other number the first
-    is shown in grey.
+    Floats are stretched from their lowest to 0 and their highest to 255; what is not finite counts as 0. Three channels count as
+    BGR; of any other number the first is shown in grey.
     """
     if picture.dtype != np.uint8:
-        picture = stretched(picture)
+        finite = np.nan_to_num(picture.astype(np.float64), posinf=0.0, neginf=0.0)
+        low, high = finite.min(), finite.max()
+        picture = np.rint((finite - low) * (255.0 / (high - low) if high > low else 0.0)).astype(np.uint8)
     planes = picture[2::-1] if len(picture) == 3 else np.repeat(picture[:1], 3, axis=0)
     return planes.transpose(1, 2, 0)
-
-
-def stretched(values):
-    """Return numbers as uint8, their lowest as 0 and their highest as 255; what is not finite counts as 0."""
-    finite = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
-    low, high = finite.min(), finite.max()
-    return np.rint((finite - low) * (255.0 / (high - low) if high > low else 0.0)).astype(np.uint8)
 
 
 def sheet(images, columns):

@@ -1,4 +1,4 @@
-"""``minicaffe show``: the parameters in a file of weights; its filters as a picture; the differences of two files.
+"""``minicaffe show``: the parameters in a file of weights; the differences of two files.
 
 Reads caffemodels of any age, HDF5 weights, and a single blob such as a mean file (.binaryproto).
 """
@@ -12,17 +12,12 @@ import numpy as np
 from rich.text import Text
 
 from minicaffe.cli import bars, options
-from minicaffe.cli.bars import BLOCKS, PLAIN_BLOCKS
-from minicaffe.cli.pictures import sheet, stretched, to_rgb, write_png
 from minicaffe.errors import ConfigError, DataError, Error, close_matches
 from minicaffe.proto import upgrade
 from minicaffe.proto.binary import read_blob
 from minicaffe.proto.files import is_hdf5
 from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
 from minicaffe.proto.stored import shown
-
-BINS = 12       # of the small histograms
-MAX_TILES, MIN_TILE_PIXELS, BORDER = 1024, 40, 2   # pictures in a sheet; pixels of the smallest; white pixels around each
 
 
 @dataclass
@@ -38,28 +33,21 @@ class Parameter:
 @click.argument("weights", metavar="WEIGHTS")
 @click.argument("other", metavar="[WEIGHTS2]", required=False)
 @click.option("--layer", "layers", multiple=True, metavar="NAME", help="Of this layer only; repeatable.")
-@click.option("--filters", metavar="FILE", help="Write the filters of the first layer, or of --layer, to this PNG file.")
-@options.force
 @options.messages
-def show(weights, other, layers, filters, force):
+def show(weights, other, layers):
     """List the parameters of WEIGHTS with their statistics; of two files, where they differ.
 
     WEIGHTS is a .caffemodel, an HDF5 file of weights, or a single blob such as a mean file.
     """
-    if filters:
-        if other:
-            raise click.UsageError("--filters draws one file, give one")
-        options.check_outputs(filters, force=force)
     console = bars.table_console()
     first = select_layers(read_parameters(weights), layers, weights)
     if other:
         return compare(console, weights, first, other, select_layers(read_parameters(other), layers, other))
-    table = bars.grid("parameter", "shape", "min", "max", "mean", "std", "norm", "zeros", "distribution")
-    utf8 = console.encoding.startswith("utf")
+    table = bars.grid("parameter", "shape", "min", "max", "mean", "std", "norm", "zeros")
     for one in first:
         s = statistics(one.array)
         table.add_row(one.name, shown(one.array.shape), *(f"{s[key]:.4g}" for key in ("min", "max", "mean", "std", "norm")),
-                      f"{s['zeros']:.1%}", sparkline(s, utf8))
+                      f"{s['zeros']:.1%}")
     console.print(table)
     console.print(f"{len(first)} parameters, {sum(one.array.size for one in first):,} values", markup=False)
     for one in first:
@@ -67,10 +55,6 @@ def show(weights, other, layers, filters, force):
             where = tuple(map(int, np.argwhere(~np.isfinite(one.array))[0]))
             console.print(f"{one.name}: {bad} values are not finite, the first at {list(where)}; the other numbers leave them out",
                           style="bold red", markup=False)
-    if filters:
-        name, image = picture(first, weights)
-        write_png(filters, image)
-        console.print(f"wrote {filters}: {name}, {image.shape[1]}x{image.shape[0]} pixels", markup=False, soft_wrap=True)
 
 
 def read_parameters(path):
@@ -128,37 +112,17 @@ def select_layers(parameters, layers, path):
 
 
 def statistics(array):
-    """Return min, max, mean, std (over N, not N - 1), the L2 norm and the share of zeros of the finite values; how many are not
-    finite; and the counts of a small histogram.
-    """
+    """Return min, max, mean, std (over N, not N - 1), L2 norm and share of zeros of the finite values; how many are not finite."""
     finite = array[np.isfinite(array)] if array.size else array.ravel()
     if not finite.size:
         nothing = dict.fromkeys(("min", "max", "mean", "std", "norm", "zeros"), math.nan)
-        return {**nothing, "not_finite": int(array.size), "counts": []}
+        return {**nothing, "not_finite": int(array.size)}
     mean = float(finite.mean(dtype=np.float64))
     with np.errstate(over="ignore"):    # of float64 that is as large as it gets
         norm = math.sqrt(float(np.square(finite, dtype=np.float64).sum()))
         std = float(finite.std(dtype=np.float64))
     return {"min": float(finite.min()), "max": float(finite.max()), "mean": mean, "std": std, "norm": norm,
-            "zeros": float(np.mean(finite == 0)), "not_finite": int(array.size - finite.size),
-            "counts": bin_counts(finite, BINS)}
-
-
-def bin_counts(finite, bins):
-    """Return how many values lie in each of `bins` parts of their range: [] without values, all in the middle if they are equal.
-
-    np.histogram raises for ranges that the dtype cannot divide: two neighbouring float32, or the full range of float16.
-    """
-    # Halves as float64: their difference cannot overflow.
-    return np.histogram(np.divide(finite, 2, dtype=np.float64), bins)[0].tolist() if finite.size else []
-
-
-def sparkline(found, utf8=True):
-    """Return the small histogram as a row of blocks, the highest for the fullest bin; empty if all values are equal."""
-    if not found["counts"] or found["min"] == found["max"]:
-        return ""
-    blocks, most = BLOCKS if utf8 else PLAIN_BLOCKS, max(found["counts"])
-    return "".join(blocks[math.ceil(count / most * (len(blocks) - 1))] for count in found["counts"])
+            "zeros": float(np.mean(finite == 0)), "not_finite": int(array.size - finite.size)}
 
 
 def compare(console, path, first, other_path, second):
@@ -193,40 +157,3 @@ def compare(console, path, first, other_path, second):
     console.print(table)
     console.print(f"{same} parameters are the same, {differ} differ; difference: the largest of a value; relative: the norm of all "
                   "differences over that of the first file's values", markup=False)
-
-
-def picture(parameters, path):
-    """Return the name of the parameter that is drawn, and its filters as one (H, W, 3) image on one scale of grey or colour."""
-    for one in parameters:
-        tiles = to_tiles(one.array)
-        if tiles is not None:
-            break
-    else:
-        raise DataError("holds no parameter that is a picture: one of four axes, or of two with a square number of inputs",
-                        file=str(path))
-    factor = max(1, -(-MIN_TILE_PIXELS // min(tiles.shape[2:])))
-    border = ((BORDER, BORDER), (BORDER, BORDER), (0, 0))
-    images = [np.pad(to_rgb(tile).repeat(factor, 0).repeat(factor, 1), border, constant_values=255)
-              for tile in stretched(tiles)[:MAX_TILES]]
-    columns = math.isqrt(len(images) - 1) + 1
-    images += [np.full_like(images[0], 255)] * (-len(images) % columns)
-    left_out = f", the first {MAX_TILES} of {len(tiles)}" if len(tiles) > MAX_TILES else ""
-    return f"{one.name} {shown(one.array.shape)}{left_out}", sheet(images, columns)
-
-
-def to_tiles(array):
-    """Return an array as pictures, (N, C, H, W) with C 1 or 3, or None if it has no such form."""
-    if array.ndim == 3:
-        array = array[np.newaxis]
-    if array.ndim == 4 and array.shape[:2] == (1, 1) and array.shape[2] != array.shape[3]:     # an old file's matrix, perhaps
-        matrix = to_tiles(array[0, 0]) if array.shape[2] > 1 else None
-        return array if matrix is None and min(array.shape[2:]) > 1 else matrix
-    if array.ndim == 2:
-        for channels in (1, 3):
-            side = math.isqrt(array.shape[1] // channels)
-            if side > 2 and channels * side * side == array.shape[1]:
-                return array.reshape(len(array), channels, side, side)
-        return None
-    if array.ndim != 4 or not array.size or max(array.shape[2:]) < 2:
-        return None
-    return array if array.shape[1] in (1, 3) else array.reshape(-1, 1, *array.shape[2:])

@@ -15,7 +15,6 @@ from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
 
-WIDE = 96   # columns for all of the table; narrower terminals get it without the shares of copy and product
 logger = logging.getLogger("minicaffe.cli")
 
 
@@ -32,8 +31,7 @@ logger = logging.getLogger("minicaffe.cli")
 def time(file, model, iterations, phase, as_json, force, level, stage):
     """Run the net of FILE forward and backward and print for each step its median time, and how fast it moves bytes and computes.
 
-    A step is a layer, or layers that are computed as one. On a device its time is that of the device, and the shares are of the
-    speeds of a large copy and of a large product of matrices there; a line compares the steps with a whole pass as it runs.
+    A step is a layer, or layers that are computed as one. On a device its time is that of the device, without gaps between steps.
     """
     if as_json:
         options.check_outputs(as_json, force=force)
@@ -74,18 +72,16 @@ def log_times(net, times, iterations):
 
 
 def print_times(net, times):
-    """Print a line for each step, the sums, and on a device the lines of `compared`, on standard output."""
+    """Print a line for each step, and the sums, on standard output."""
     from rich.table import Table
     console = bars.table_console()
-    on_device = times.device != "cpu"
     verbose = click.get_current_context().meta.get("verbose")
-    shares = on_device and console.width >= WIDE
     whole = sum(step.ms for step in times.steps)
     blank = ("", "") if verbose else ("",)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("layer", "type", *(["engine"] if verbose else [])):
         table.add_column(column, overflow="fold")
-    for column in ("ms", "share", "GB/s", *(["of copy"] if shares else []), "GFLOP/s", *(["of product"] if shares else [])):
+    for column in ("ms", "share", "GB/s", "GFLOP/s"):
         table.add_column(column, justify="right", no_wrap=True)
     for direction in "forward", "backward":
         steps = [step for step in times.steps if step.direction == direction]
@@ -93,28 +89,14 @@ def print_times(net, times):
             table.add_row(direction, *blank, f"{sum(step.ms for step in steps):.3f}", style="bold")
         for step in steps:
             share = step.ms / whole if whole else 0.0
-            speeds = ((step.gb_s, ".1f"), (step.of_copy_bandwidth, ".0%"), (step.gflop_s, ".1f"), (step.of_matrix_rate, ".0%"))
             table.add_row(" + ".join(step.layers), step.types[0], *([step.engine or ""] if verbose else []),
                           f"{step.ms:.3f}", f"{share:.1%}",
-                          *("" if of is None else format(of, how) for of, how in (speeds if shares else speeds[::2])),
+                          *("" if speed is None else f"{speed:.1f}" for speed in (step.gb_s, step.gflop_s)),
                           style="bold" if share > 0.2 else None)
     table.add_row("all", *blank, f"{whole:.3f}", "100.0%", style="bold")
     console.print(table)
-    if on_device and not shares:
-        console.print(f"shares of copy and product: in {WIDE} columns or more, and by --json", soft_wrap=True)
-    for line in (compared(times, whole) if on_device else []):
-        console.print(line, soft_wrap=True)
+    if times.device == "sim":
+        console.print("the figures are those of the simulated device, which is no GPU", soft_wrap=True)
     for row in net.engines() if verbose else ():
         for engine, reason in row["refused"].items():
             console.print(f"{row['layer']}: engine {engine} refused: {reason}")
-
-
-def compared(times, whole):
-    """Return the lines about a device: the speeds that shares refer to, and whole passes compared with the sum of the steps."""
-    copy, product = (f"{rate / 1e9:,.1f} {unit}" if rate else "not measured, no memory was left"
-                     for rate, unit in ((times.copy_bandwidth, "GB/s"), (times.matrix_rate, "GFLOP/s")))
-    graph = f"no CUDA graph ({times.no_graph})" if times.graph_ms is None else f"{times.graph_ms:.3f} ms as one CUDA graph"
-    launch = f"; a launch takes the host {times.launch_us:.1f} us, of {times.launches}" if times.launches else ""
-    return [*(["the figures are those of the simulated device, which is no GPU"] if times.device == "sim" else []),
-            f"copy: {copy}; product of matrices by {times.matrix_by}, {times.precision}: {product}",
-            f"steps: {whole:.3f} ms; a whole pass: {graph}, {times.single_ms:.3f} ms by single launches{launch}"]

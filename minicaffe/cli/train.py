@@ -260,9 +260,9 @@ def run(ctx, solver, given):
 
 def pass_samples(sinks, solver, iteration, samples):
     """Log the samples of --watch, and pass them to each function of `sinks`."""
-    from minicaffe.cli import watch_table
+    from minicaffe.cli import watch_lines
     logger.info("Iteration %d, watched:", iteration)
-    for line in watch_table.lines(samples):
+    for line in watch_lines.lines(samples):
         logger.info("%s", line)
     for listener in sinks:
         listener(solver, iteration, samples)

@@ -1,33 +1,21 @@
-"""Times of the steps of a net, beside their operations and bytes, and the peak rates of the device for copies and products.
+"""Times of the steps of a net, beside their operations and bytes.
 
 A step is a layer, or layers that are computed as one (schedule.pyx). On a device events of its computing stream take the time of a
-step, so that calls of cuBLAS and cuDNN count. A GPU is delayed while the host starts a pass, so that no step waits for launches:
-their cost is in the time of a whole pass.
+step, so that calls of cuBLAS and cuDNN count. A GPU is delayed while the host starts a pass, so that no step waits for launches.
 """
 
 import ctypes
 import functools
 import statistics
-import timeit
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from time import perf_counter
 
-import numpy as np
-
 from minicaffe import cuda, sim
-from minicaffe.blob import Blob
 from minicaffe.common import caffe
 from minicaffe.cuda import compile
 from minicaffe.engines.engine import get_precision
-from minicaffe.errors import OutOfMemoryError
 from minicaffe.inspection import cost
-from minicaffe.layer import layer_class
-from minicaffe.memory import Buffer, CUDAPlace
-from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import record
-from minicaffe.net.recorded import WARM_UP, RecordedWork
-from minicaffe.proto import caffe_pb2
 
 
 @dataclass
@@ -35,7 +23,7 @@ class StepTime:
     """A step forward or backward (`direction`); the `first` of its `layers`, by number, computes the others, too.
 
     `ms` and `mean` are median and mean of its milliseconds; `flops` and `bytes` are those of `cost.step`, `gflop_s`
-    and `gb_s` 10^9 of them a second, `of_matrix_rate` and `of_copy_bandwidth` the shares of what `Times` has; None of nothing.
+    and `gb_s` 10^9 of them a second, None of nothing.
     """
 
     direction: str
@@ -49,13 +37,11 @@ class StepTime:
     bytes: int
     gflop_s: float | None
     gb_s: float | None
-    of_matrix_rate: float | None
-    of_copy_bandwidth: float | None
 
 
 @dataclass
 class Times:
-    """Result of `measure`; all attributes but the first three are of a device.
+    """Result of `measure`.
 
     Attributes
     ----------
@@ -65,30 +51,14 @@ class Times:
         In the order in which they ran.
     total_ms : float
         Of all rounds; on a device what its steps took.
-    copy_bandwidth, matrix_rate : int or None
-        Of large copies bytes, read and written, and of large products operations each second; None without memory for them.
-    precision, matrix_by : str
-        In which precision ``cuBLAS`` or ``engine CAFFE`` multiplied.
-    graph_ms, no_graph : float or None, str or None
-        Milliseconds of a whole pass that a CUDA graph replays, or why there is none.
-    single_ms : float
-        Milliseconds of a whole pass by single launches.
-    launches, launch_us : int, float or None
-        Nodes of the graph, without one launches of minicaffe's kernels in a pass, and microseconds that each takes the host.
+    precision : str
+        In which products were computed.
     """
 
     device: str
     steps: list
     total_ms: float = 0.0
-    copy_bandwidth: int | None = None
-    matrix_rate: int | None = None
     precision: str = ""
-    matrix_by: str = ""
-    graph_ms: float | None = None
-    no_graph: str | None = None
-    single_ms: float | None = None
-    launches: int = 0
-    launch_us: float | None = None
     as_dict = asdict    # that JSON can hold
 
     def by_layer(self, count):
@@ -100,7 +70,7 @@ class Times:
 
 
 def measure(net, iterations, on_loss=None, on_round=None):
-    """Run a net forward and backward and measure its steps, on a device whole passes, copies and products of matrices, too.
+    """Run a net forward and backward and measure its steps.
 
     Parameters
     ----------
@@ -129,12 +99,7 @@ def measure(net, iterations, on_loss=None, on_round=None):
             times.total_ms += taken
             if on_round is not None:
                 on_round(number, taken)
-    if device is not None:
-        times.copy_bandwidth = none_if_out_of_memory(device_bandwidth, device.index)
-        times.matrix_rate = none_if_out_of_memory(matrix_rate, device.index, times.precision)
-        times.matrix_by = "cuBLAS" if device.library_versions["cuBLAS"] else "engine CAFFE"
-        _whole_passes(net, device, iterations, times)
-    times.steps = rounds.steps(times)
+    times.steps = rounds.steps()
     return times
 
 
@@ -181,7 +146,7 @@ class _Rounds:
             self.found[direction, first][0].add(number)
         return whole if self.device is None else on_device
 
-    def steps(self, times):
+    def steps(self):
         """Return the steps, in the order in which they ran."""
         engines, made = {row["layer"]: row["engine"] for row in self.net.engines()}, []
         for (direction, first), (numbers, taken) in self.found.items():
@@ -189,9 +154,7 @@ class _Rounds:
             of = cost.step(nodes, direction)
             speeds = [amount / ms / 1e6 if amount and ms else None for amount in of]
             made.append(StepTime(direction, first, [node.name for node in nodes], [node.type for node in nodes],
-                             engines.get(nodes[0].name), ms, statistics.fmean(taken), *of, *speeds,
-                             *(1e9 * speed / most if speed and most else None
-                               for speed, most in zip(speeds, (times.matrix_rate, times.copy_bandwidth)))))
+                             engines.get(nodes[0].name), ms, statistics.fmean(taken), *of, *speeds))
         return made
 
 
@@ -229,94 +192,3 @@ def _host_seconds(net, device):
     began = perf_counter()
     _run(net, sources=False)
     return perf_counter() - began
-
-
-def _whole_passes(net, device, iterations, times):
-    """Measure passes by single launches and, if that can be, by a CUDA graph."""
-    def ms_of(run):
-        run()
-        device.synchronize()
-        began = perf_counter()
-        for _ in range(iterations):
-            run()
-        device.synchronize()
-        return 1000 * (perf_counter() - began) / iterations
-
-    def replay():
-        with net.lock:
-            work.run(net, lambda recording: _run(net, sources=False))
-
-    times.single_ms = ms_of(functools.partial(_run, net))
-    before, few = device.launches, min(iterations, 5)
-    host = statistics.median(_host_seconds(net, device) for _ in range(few))
-    times.launches = (device.launches - before) // few
-    work = RecordedWork("forward and backward")
-    times.no_graph = work.obstacle(net) if net.nodes else "there are no layers"
-    for _ in range(WARM_UP + 1 if times.no_graph is None else 0):
-        replay()
-    if work.graph is not None:
-        times.launches, times.graph_ms = work.graph.nodes, ms_of(replay)
-    elif times.no_graph is None:
-        times.no_graph = work.logged or "shapes or memories change from pass to pass"
-    times.launch_us = 1e6 * host / times.launches if times.launches else None
-
-
-# ---- peak rates of a device
-
-@functools.cache
-def host_bandwidth(threads):
-    """Measure how fast `threads` threads copy a large array, in bytes each second, read and written."""
-    source, target = np.ones(1 << 23, np.float32), np.zeros(1 << 23, np.float32)    # 32 MiB each: more than caches of a core hold
-    parts = list(zip(np.array_split(target, threads), np.array_split(source, threads)))
-    with ThreadPoolExecutor(threads) as pool:
-        return _peak_rate(lambda: list(pool.map(lambda part: np.copyto(*part), parts)), 2 * source.nbytes)
-
-
-def none_if_out_of_memory(measured, *arguments):
-    """Return the result of a function that measures on a device; None if there is no memory for it."""
-    try:
-        return measured(*arguments)
-    except OutOfMemoryError:
-        return None
-
-
-@functools.cache
-def device_bandwidth(index):
-    """Measure how fast device `index` copies a large array within its memory, in bytes each second, read and written."""
-    place = CUDAPlace(index)
-    nbytes = 1 << 20 if sim.selected() else 1 << 28
-    allocator, side, device = registry.allocator(place, "plain"), registry.device_side(place), cuda.get_device(index)
-    source, target = Buffer(allocator, nbytes), Buffer(allocator, nbytes)
-    side.zero(source.address, nbytes)
-
-    def copies():
-        for _ in range(10):
-            side.copy_within(target.address, source.address, nbytes)
-        device.synchronize()
-
-    return _peak_rate(copies, 20 * nbytes)
-
-
-@functools.cache
-def matrix_rate(index, precision):
-    """Measure how fast device `index`, the present one, multiplies large matrices in `precision`, in operations each second."""
-    side, device, rng = (64 if sim.selected() else 4096), cuda.get_device(index), np.random.default_rng(1)
-    x, y = Blob((side, side)), Blob((side, side))
-    param = {"num_output": side, "bias_term": False, "weight_filler": {"type": "constant"}}
-    product = layer_class("InnerProduct")(caffe_pb2.LayerParameter(name="product", type="InnerProduct", inner_product_param=param))
-    product.set_up([x], [y])
-    for blob in x, *product.blobs:      # of zeros a GPU may compute products faster
-        blob.data[...] = rng.standard_normal((side, side), np.float32)
-
-    def products():
-        for _ in range(10):
-            product.forward_gpu([x], [y])
-        device.synchronize()
-
-    products()
-    return _peak_rate(products, 20 * side**3)
-
-
-def _peak_rate(work, amount):
-    """Return the amount each second of the fastest of some runs."""
-    return int(amount / min(timeit.repeat(work, number=1, repeat=6)))

@@ -43,7 +43,6 @@ WRITERS = {     # the command, and the file that it writes
     "trace --html": (["trace", "net.prototxt", "--html", "o.html"], "o.html"),
     "trace --json": (["trace", "net.prototxt", "--json", "o.json"], "o.json"),
     "trace --perfetto": (["trace", "net.prototxt", "--perfetto", "o.json"], "o.json"),
-    "show --filters": (["show", "mean.binaryproto", "--filters", "o.png"], "o.png"),
     "data mean": (["data", "mean", "db", "o.binaryproto"], "o.binaryproto"),
     "data info --png": (["data", "info", "db", "--png", "o.png"], "o.png"),
     "upgrade": (["upgrade", "net_text", "net.prototxt", "o.prototxt"], "o.prototxt"),

@@ -1,12 +1,11 @@
-"""minicaffe show: statistics and filters of weights files, and what differs between two."""
+"""minicaffe show: statistics of weights files, and what differs between two."""
 
-import cv2
 import h5py
 import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe.cli.show import Parameter, bin_counts, picture, read_parameters, sparkline, statistics, to_tiles
+from minicaffe.cli.show import read_parameters, statistics
 from minicaffe.data.mean_file import write_mean
 
 NET = """layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 dim: 3 dim: 8 dim: 8 } } }
@@ -63,10 +62,9 @@ def test_statistics():
     found = statistics(np.float32([[0, -3, 4, 0], [np.nan, np.inf, 0, 0]]))
     assert (found["min"], found["max"], found["norm"], found["zeros"], found["not_finite"]) == (-3, 4, 5, 4 / 6, 2)
     assert found["mean"] == pytest.approx(1 / 6) and found["std"] == pytest.approx(np.std([0, -3, 4, 0, 0, 0]))
-    assert sum(found["counts"]) == 6 and len(sparkline(found)) == len(found["counts"]) and sparkline(found, utf8=False).isascii()
     nothing = statistics(np.float32([np.nan]))
-    assert np.isnan(nothing["mean"]) and nothing["not_finite"] == 1 and sparkline(nothing) == ""
-    assert sparkline(statistics(np.zeros(3))) == "" and np.isnan(statistics(np.zeros(0))["min"])
+    assert np.isnan(nothing["mean"]) and nothing["not_finite"] == 1
+    assert np.isnan(statistics(np.zeros(0))["min"])
 
 
 def test_the_table(minicaffe, files, monkeypatch):
@@ -98,36 +96,6 @@ def test_two_files(minicaffe, files, tmp_path):
     files.save("inf.caffemodel")
     row = next(line for line in minicaffe("show", "a.caffemodel", "inf.caffemodel").splitlines() if line.startswith("conv[1]"))
     assert row.split()[2] == "inf" and "[3]: 0 and inf" in row
-    assert "one file" in minicaffe("show", "a.caffemodel", "b.caffemodel", "--filters", "x.png", status=2)
-
-
-def test_filters(minicaffe, files):
-    """Five filters of 3x3 in colour, three in a row, on one scale from the lowest weight to the highest."""
-    assert "wrote f.png: conv[0] 5x3x3x3" in minicaffe("show", "a.caffemodel", "--filters", "f.png")
-    image = cv2.imread("f.png")     # BGR, as the filters' channels
-    weights = files.params["conv"][0].data
-    scaled = (weights - weights.min()) * (255 / (weights.max() - weights.min()))
-    side = (image.shape[1] + 1) // 3
-    for i, filter in enumerate(scaled):
-        tile = image[i // 3 * side:, i % 3 * side:][2:side - 3, 2:side - 3]
-        np.testing.assert_allclose(tile[7::14, 7::14], filter.transpose(1, 2, 0), atol=1.01)
-    assert "exists already" in minicaffe("show", "a.caffemodel", "--filters", "f.png", status=1)
-    assert "no parameter that is a picture" in minicaffe("show", "a.caffemodel", "--layer", "ip", "--filters", "g.png", status=1)
-
-
-@pytest.mark.parametrize("values", [
-    np.float32([1, 1 + 1.2e-7]), np.float32([-3e38, 3e38]), np.float32([0, 1e-45]), np.float64([-1.7e308, 1.7e308]),
-    np.float16([-65504, 65504])], ids=["neighbours", "large", "small", "doubles", "halves"])
-def test_ranges_that_their_type_cannot_divide(values):
-    """np.histogram raises ValueError for each of these."""
-    assert statistics(values)["counts"] == [1, *[0] * 10, 1]
-    assert sparkline(statistics(values)) == "█▁▁▁▁▁▁▁▁▁▁█"
-
-
-def test_counts_are_those_of_numpy_elsewhere():
-    values = np.random.default_rng(1).standard_normal((40, 50)).astype(np.float32)
-    assert bin_counts(values, 20) == np.histogram(values.astype(np.float64), 20)[0].tolist()
-    assert bin_counts(np.full(7, 3.0), 12) == np.histogram(np.full(7, 3.0), 12)[0].tolist() and bin_counts(np.zeros(0), 12) == []
 
 
 def test_differences_where_values_are_not_finite(minicaffe, tmp_path):
@@ -140,34 +108,3 @@ def test_differences_where_values_are_not_finite(minicaffe, tmp_path):
     assert line.split()[2:5] == ["inf", "[1]:", "nan"]
     line = next(line for line in minicaffe("show", a, c).splitlines() if line.startswith("scale[0]"))
     assert line.split()[2:4] == ["0.5", "[0]:"] and f"{0.5 / 5 ** 0.5:.2e}" in line
-
-
-def test_a_grey_picture_is_one_and_an_old_matrix_is_many():
-    assert to_tiles(np.zeros((1, 1, 28, 28))).shape == (1, 1, 28, 28)      # a mean file
-    assert to_tiles(np.zeros((1, 1, 28, 30))).shape == (1, 1, 28, 30)
-    assert to_tiles(np.zeros((1, 1, 10, 784))).shape == (10, 1, 28, 28)    # weights of an inner product
-    assert to_tiles(np.zeros((1, 1, 1, 500))) is None                      # its bias
-
-
-@pytest.mark.parametrize("shape, wanted", [
-    ((5, 3, 3, 4), (5, 3, 3, 4)), ((5, 2, 3, 4), (10, 1, 3, 4)), ((1, 2, 3, 4), (2, 1, 3, 4)), ((4, 1, 1, 1), None),
-    ((0, 1, 3, 3), None), ((0, 2, 3, 3), None),
-    ((4, 1, 1, 2), (4, 1, 1, 2)), ((3, 4, 5), (1, 3, 4, 5)), ((1, 1), None),
-    ((1, 1, 16, 16), (1, 1, 16, 16)), ((7, 9), (7, 1, 3, 3)), ((7, 27), (7, 3, 3, 3)), ((7, 4), None), ((7, 10), None), ((7,), None)])
-def test_which_arrays_are_pictures(shape, wanted):
-    tiles = to_tiles(np.zeros(shape))
-    assert (None if tiles is None else tiles.shape) == wanted
-
-
-def test_a_name_of_a_picture_is_no_markup(minicaffe, files):
-    assert minicaffe("show", "a.caffemodel", "--filters", "[bold]f.png").splitlines()[-1].startswith("wrote [bold]f.png: conv[0] 5x3x3x3, ")
-
-
-@pytest.mark.parametrize("count, columns, text", [(5, 3, ""), (9, 3, ""), (1024, 32, ""), (1025, 32, ", the first 1024 of 1025")])
-def test_the_sheet_of_filters(count, columns, text):
-    """Cells without a filter are white; of many filters the first are drawn."""
-    name, image = picture([Parameter("c[0]", "c", np.zeros((count, 1, 2, 2), np.float32))], "w")
-    assert name == f"c[0] {count}x1x2x2{text}"
-    side = (image.shape[1] + 1) // columns
-    assert image.shape[:2] == (-(-min(count, 1024) // columns) * side - 1, columns * side - 1)
-    assert (image[-side + 1:, -side + 1:] == 255).all() == (count == 5)

@@ -542,16 +542,6 @@ def test_nothing_is_drawn_after_a_hang_up(folder):
     assert drawn == [0] and display.live is None
 
 
-def test_the_table_of_layers_needs_a_line(folder):
-    solver = own_solver()
-    samples = [{"layer": "a", "blob": "a", "norm": 1.0, "zeros": None, "saturated": None, "not_finite": 0}]
-    for height, shown in ((8, False), (9, True)):
-        display = display_of(80, height)
-        display.on_watch(solver, 7, samples)
-        display.console.print(display.table(solver))
-        assert ("layers at iteration 7" in display.console.file.getvalue()) == shown
-
-
 def test_figures_of_an_earlier_iteration_say_so(folder, capsys):
     assert cli.main(["train", "solver.prototxt", "--max-iter=25", "--quiet"]) == 0
     out = capsys.readouterr().out

@@ -77,9 +77,6 @@ def test_a_device_that_fails_in_the_middle_ends_with_one_line(folder):
 def test_time_and_test_on_a_device(folder, place):
     text = command("time", "net.prototxt", "--iterations", "2", cwd=folder, device=place)
     assert "Average Forward-Backward" in text
-    lines = [line for line in text.splitlines() if re.match("layer|copy|steps|the figures", line)]
-    assert lines[0].split() == ["layer", "type", "ms", "share", "GB/s", "of", "copy", "GFLOP/s", "of", "product"]
-    assert (lines[1] == "the figures are those of the simulated device, which is no GPU") == (place == "sim")
-    assert re.fullmatch(r"copy: [\d,.]+ GB/s; product of matrices by (cuBLAS|engine CAFFE), float32: [\d,.]+ GFLOP/s", lines[-2])
-    assert re.fullmatch(r"steps: [\d.]+ ms; a whole pass: [\d.]+ ms as one CUDA graph, [\d.]+ ms by single launches; a launch takes the "
-                        r"host [\d.]+ us, of \d+", lines[-1])
+    lines = [line for line in text.splitlines() if re.match("layer|the figures", line)]
+    assert lines[0].split() == ["layer", "type", "ms", "share", "GB/s", "GFLOP/s"]
+    assert lines[1:] == ["the figures are those of the simulated device, which is no GPU"] * (place == "sim")

@@ -208,7 +208,7 @@ class Measurement:
         """Add what `minicaffe time` measures, with a line for each step of the net."""
         times = timing.measure(net, 1 if self.sim else 20)
         self.rows.add(f"{self.title()}: steps, forward and backward", sum(step.ms for step in times.steps), "ms",
-                      whole_pass={"CUDA graph": times.graph_ms, "single launches": times.single_ms}, times=times.as_dict())
+                      times=times.as_dict())
 
     # ---- rows
 

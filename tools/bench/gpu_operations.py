@@ -277,6 +277,8 @@ def layers(options, rows):
 
     Without cuDNN all is in plain order, which the rows say.
     """
+    from minicaffe import cuda
+    from minicaffe.addons.trace.bandwidth import device_bandwidth
     from minicaffe.inspection import timing
     from minicaffe.net.net import Net
     from minicaffe.proto import caffe_pb2, text
@@ -295,7 +297,7 @@ def layers(options, rows):
             steps = [step for step in times.steps if step.direction == way and not others & set(step.layers)]
             ms = sum(step.ms for step in steps)
             moved = passes[i] * width * math.prod(shape) if passes else sum(step.bytes for step in steps)
-            share = moved / ms / 1e-3 / times.copy_bandwidth if times.copy_bandwidth else math.nan
+            share = moved / ms / 1e-3 / device_bandwidth(cuda.current().index)
             rows.add(f"{what}, {'x'.join(map(str, shape))}, {times.precision}, {way}", ms, "ms", {}, bytes=moved,
                      share_of_copy=share, layout=str(layout), computed_as_one=[step.layers for step in steps])
             print(f"    {100 * share:.1f}% of the copy's bandwidth, {'plain' if layout is None else 'channels last'}", flush=True)
@@ -315,10 +317,10 @@ def passes_of_a_step(options, rows):
 
     from minicaffe import cuda
     from minicaffe.addons import trace
+    from minicaffe.addons.trace.bandwidth import device_bandwidth
     from minicaffe.cuda import compile
     from minicaffe.device.threads import get_num_threads
     from minicaffe.engines.engine import get_precision
-    from minicaffe.inspection import timing
     name = "cifar10_quick" if options.device == "sim" else "resnet50"
     batch = 2 if options.device == "sim" else gpu_nets.BATCHES[name]
     ours = bench.Minicaffe(nets.training_net(name, batch), get_num_threads(), nets.PLAN)
@@ -333,10 +335,10 @@ def passes_of_a_step(options, rows):
     # What must be read and written: the picture; weights; weights, gradients and history, which Caffe's update writes, too.
     moved = ((4 + width) * ours.net.input_blobs[0].count, (4 + width) * kernels,
              6 * 4 * sum(blob.count for layer in ours.net.layers for blob in layer.blobs))
-    bandwidth = timing.none_if_out_of_memory(timing.device_bandwidth, cuda.current().index)
+    bandwidth = device_bandwidth(cuda.current().index)
     for (what, names), nbytes in zip(PASSES.items(), moved):
         found = [(kernel, ms) for kernel, ms in launches if any(part in kernel for part in names)]
         ms = float(sum(ms for _, ms in found))
         rows.add(f"{name}, {get_precision()}, in a step: {what}", ms, "ms", {}, launches=len(found), bytes=nbytes,
-                 share_of_copy=nbytes / ms / 1e-3 / bandwidth if found and bandwidth else None,
+                 share_of_copy=nbytes / ms / 1e-3 / bandwidth if found else None,
                  kernels=sorted({kernel for kernel, _ in found}))

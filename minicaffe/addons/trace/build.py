@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from minicaffe import cuda, sim
 from minicaffe.addons.trace import kernels
+from minicaffe.addons.trace.bandwidth import device_bandwidth, host_bandwidth
 from minicaffe.addons.trace.schema import FORMAT
 from minicaffe.common import caffe
 from minicaffe.device.processor import cpuinfo_value
 from minicaffe.device.threads import get_num_threads
+from minicaffe.errors import OutOfMemoryError
 from minicaffe.inspection import cost, drawing
-from minicaffe.inspection.timing import device_bandwidth, host_bandwidth, none_if_out_of_memory
 from minicaffe.memory.states import SyncedHead
 from minicaffe.proto import caffe_pb2
 
@@ -351,5 +352,8 @@ def present_device():
         name = cpuinfo_value("model name") or os.uname().machine
         return {"kind": "cpu", "name": name, "threads": threads, "copy_bandwidth": host_bandwidth(threads)}
     device = cuda.current()
-    return {"kind": "sim" if sim.selected() else "gpu", "name": device.name, "threads": threads,
-            "copy_bandwidth": none_if_out_of_memory(device_bandwidth, device.index)}
+    try:
+        bandwidth = device_bandwidth(device.index)
+    except OutOfMemoryError:
+        bandwidth = None
+    return {"kind": "sim" if sim.selected() else "gpu", "name": device.name, "threads": threads, "copy_bandwidth": bandwidth}

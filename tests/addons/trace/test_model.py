@@ -13,12 +13,11 @@ from small_net import NET
 import minicaffe
 from minicaffe import memory
 from minicaffe.addons import trace
-from minicaffe.addons.trace import build, html, perfetto, table
+from minicaffe.addons.trace import bandwidth, build, html, perfetto, table
 from minicaffe.addons.trace.lives import Lives
 from minicaffe.addons.trace.model import launch_of
 from minicaffe.blob import Blob
 from minicaffe.errors import ConfigError, DataError, Error, OutOfMemoryError, WrongTypeError
-from minicaffe.inspection import timing
 from minicaffe.memory import SyncedMemory, reporter
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
@@ -413,8 +412,8 @@ def test_a_record_that_cannot_begin_is_none(where, make_solver, monkeypatch):
 
 def test_measuring_the_copy_is_not_recorded(where, make_solver):
     solver = make_solver()
-    build.host_bandwidth.cache_clear()
-    build.device_bandwidth.cache_clear()
+    bandwidth.host_bandwidth.cache_clear()
+    bandwidth.device_bandwidth.cache_clear()
     recorder = trace.Recorder(solver)
     recorder.start()
     lengths = [len(recorder.trace()) for _ in range(2)]
@@ -426,8 +425,8 @@ def test_no_memory_to_measure_a_copy(where, make_solver, monkeypatch):
     def none(*arguments):
         raise OutOfMemoryError("none is left")
 
-    timing.device_bandwidth.cache_clear()
-    monkeypatch.setattr(timing, "Buffer", none)
+    bandwidth.device_bandwidth.cache_clear()
+    monkeypatch.setattr(bandwidth, "Buffer", none)
     with trace.record(make_solver()) as made:
         pass
     assert (made.document["device"]["copy_bandwidth"] is None) == (where != "cpu")

@@ -1,12 +1,8 @@
-"""The samples of `minicaffe.inspection.watch` as a table with a row for each layer."""
+"""The samples of `minicaffe.inspection.watch` as lines, one for each layer."""
 
 import math
 
-from rich.table import Table
-from rich.text import Text
-
 COLUMNS = ("layer", "activations", "zeros", "saturated", "diff", "gradient", "weights", "update/weights")
-DROPPABLE_COLUMNS = ("weights", "saturated", "zeros", "diff", "activations")   # dropped in a narrow window, in this order
 
 
 def rows(samples):
@@ -36,32 +32,8 @@ def rows(samples):
     return list(found.values())
 
 
-def table(samples, most=None, width=10_000):
-    """Return the table, at most `width` wide; of more than `most` rows, those that are not finite and then the last ones."""
-    every = rows(samples)
-    shown = every
-    if most is not None and len(every) > most:
-        bad, good = ([i for i, row in enumerate(every) if bool(row["not_finite"]) == wrong] for wrong in (True, False))
-        shown = [every[i] for i in sorted([*bad[:most], *good[len(every) - most:]])]
-    used = [name for name in COLUMNS if any(row[name] is not None for row in shown)]
-    messages = [f"{row['not_finite']} is not finite" if row["not_finite"] else "" for row in shown]
-    wide = {name: max(len(text) for text in (name, *(_shown(name, row[name]) for row in shown))) + 1 for name in used}
-    for name in DROPPABLE_COLUMNS:
-        if sum(wide[name] for name in used) + max(map(len, messages), default=0) > width and name in used:
-            used.remove(name)
-    grid = Table.grid(padding=(0, 1))
-    for name in used:
-        grid.add_column(justify="left" if name == "layer" else "right", no_wrap=True, overflow="ellipsis")
-    grid.add_column(no_wrap=True, overflow="ellipsis")
-    grid.add_row(*(Text(name, "dim") for name in used), "")
-    for row, bad in zip(shown, messages, strict=True):
-        grid.add_row(*(Text(_shown(name, row[name]), "bold red" if bad else "") for name in used),
-                     Text(bad, "bold red"))
-    return grid
-
-
 def lines(samples):
-    """Yield a line of text for each layer, for a log."""
+    """Yield a line of text for each layer."""
     for row in rows(samples):
         parts = [f"{name} {_shown(name, row[name])}" for name in COLUMNS[1:] if row[name] is not None]
         bad = f"; {row['not_finite']} is not finite" if row["not_finite"] else ""
