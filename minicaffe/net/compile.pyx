@@ -205,6 +205,7 @@ cdef Schedule compile_nodes(list nodes, pinned, list params, list learnable, bin
     cdef Node node
     cdef Lifetime lifetime
     cdef int i, count = len(nodes)
+    cdef list ends = [None] * (2 * count)       # the step at each position of the iteration
     made.nodes, made.training, made.plan, made.may_run_backward = nodes, training, plan, training or not plan
     made.stamp, made.epoch, made.threads, made.device = stamp, current_epoch(), on.threads.count, -1
     if on.stream != NULL:
@@ -220,6 +221,7 @@ cdef Schedule compile_nodes(list nodes, pinned, list params, list learnable, bin
     while i < count:
         step = fusion.make_step(i, on)
         made.forward.append(step)
+        ends[i:i + len(step.nodes)] = [step] * len(step.nodes)
         for k, node in enumerate(step.nodes, i):
             if step.fused_backward:
                 made.backward_starts[k] = i
@@ -236,11 +238,11 @@ cdef Schedule compile_nodes(list nodes, pinned, list params, list learnable, bin
             if plan:
                 find_large_gradient(step, learnable, users)
             made.backward.append(step)
+            ends[2 * count - i - len(step.nodes):2 * count - i] = [step] * len(step.nodes)
     if plan:
         shorten_lifetimes(fusion.lifetimes, nodes, made.backward_starts, made.deferred_relus)
         made.pool = registry.host_pool()
         made.gradients = [fusion.lifetimes[id((<Blob> blob).diff_memory)] for blob in learnable]
-        ends = made.steps_by_position()
         for lifetime in fusion.lifetimes.values():
             if not lifetime.kept and lifetime.written and lifetime.memory.size:
                 lifetime.memory.pool, lifetime.memory.skip_zero_fill = made.pool, True

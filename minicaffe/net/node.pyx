@@ -7,7 +7,7 @@ of these things instead (layers_, bottom_vecs_, bottom_need_backward_ and so on)
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport context, cpu_context, on_device
 from minicaffe.device.threads cimport num_threads
-from minicaffe.layer cimport DeviceLayer, Layer, stamps
+from minicaffe.layer cimport DeviceLayer, Layer
 from minicaffe.memory.reporter cimport Reporter
 from minicaffe.memory.states cimport RECYCLED
 
@@ -133,29 +133,19 @@ cdef class Node:
 
     cdef int reallocate_tops(self) except -1:
         """Make recycled data of tops writable, but not of a top that is also a bottom, which is read first."""
-        cdef Blob top, bottom
+        cdef Blob top
         for top in self.tops:
-            if top.data_memory.head == RECYCLED:
-                for bottom in self.bottoms:
-                    if bottom.data_memory is top.data_memory:
-                        break
-                else:
-                    top.data_memory.renew()
+            if (top.data_memory.head == RECYCLED
+                    and not any([(<Blob> read).data_memory is top.data_memory for read in self.bottoms])):
+                top.data_memory.renew()
 
     cdef int reallocate_bottom_diffs(self) except -1:
         """Make recycled diffs of bottoms writable, but not of a bottom that is also a top."""
-        cdef Blob top, bottom
+        cdef Blob bottom
         for bottom, needed in zip(self.bottoms, self.bottom_needs):
-            if needed and bottom.diff_memory.head == RECYCLED:
-                for top in self.tops:
-                    if bottom.diff_memory is top.diff_memory:
-                        break
-                else:
-                    bottom.diff_memory.renew()
-
-    cdef unsigned long long stamp(self) noexcept:
-        """A number that changes whenever one of the blobs gets another shape or memory."""
-        return stamps(self.bottoms, self.tops)
+            if (needed and bottom.diff_memory.head == RECYCLED
+                    and not any([(<Blob> read).diff_memory is bottom.diff_memory for read in self.tops])):
+                bottom.diff_memory.renew()
 
     cdef int reshape(self) except -1:
         """Give the tops their shapes, if a blob changed."""

@@ -83,7 +83,7 @@ cdef class Runner:
                                    or not node.blobs and parameter_free.issuperset(node.bottoms))
             if node.parameter_free:
                 parameter_free.update(node.tops)
-        self.share_weights()
+        param_table.share()
         self.learnable_params = [param_table.params[i] for i in param_table.learnable]
         self.expected_counts = [blob.count for blob in param_table.params]
         self.blobs_made = [len(node.layer.blobs) for node in nodes]
@@ -447,7 +447,11 @@ cdef class Runner:
         if self.recorded is None:
             from minicaffe.net.recorded import RecordedWork
             self.recorded = RecordedWork("a forward")
-        if not self.use_graphs or not self.nodes or not self.recorded.is_possible(self):
+        if not self.use_graphs or not self.nodes:
+            return self.forward_by_schedule()
+        reason = self.recorded.obstacle(self)
+        if reason is not None:
+            self.recorded.leave(reason)
             return self.forward_by_schedule()
         self.use_graphs, loss = self.recorded.run(self, self._launch_forward, state=(self.current_schedule(),))
         return loss or 0
@@ -507,7 +511,3 @@ cdef class Runner:
                 blob.update()
             if _reporter.recording:
                 _reporter.event("end", None, 0, 0, names, "update")
-
-    def share_weights(self):
-        """Point parameters that share a name at their owner's memory."""
-        self.param_table.share()
