@@ -18,6 +18,7 @@ def schedule_rows(net, Schedule schedule not None):
     cdef FusedStep step
     cdef Node node
     cdef Lifetime lifetime
+    cdef SyncedMemory memory
     cdef int size, count = len(schedule.nodes)
     cdef list rows = [], params = net.param_table.params
     cdef list numbers = [0] * (2 * count)       # of the row at each position of the iteration
@@ -34,7 +35,7 @@ def schedule_rows(net, Schedule schedule not None):
         for memory in dict.fromkeys([(<Blob> blob).data_memory for blob in step.nodes[size - 1].tops]):
             lifetime = lifetimes.get(id(memory))
             if lifetime is not None and lifetime.last() >= count:
-                rows[len(rows) - 1]["saves"].append(memory_name(memory))
+                rows[len(rows) - 1]["saves"].append(memory._name)
     for step in schedule.backward if schedule.training else ():
         node, size = step.nodes[0], len(step.nodes)
         if node.needs_backward or step.updates:
@@ -46,14 +47,10 @@ def schedule_rows(net, Schedule schedule not None):
             begin, end = 0, len(rows) - 1
             if schedule.plan and lifetime.written and not lifetime.kept:
                 begin, end = numbers[lifetime.uses[0]], numbers[lifetime.last()]
-                rows[end]["frees"].append(memory_name(lifetime.memory))
+                rows[end]["frees"].append(lifetime.memory._name)
             for row in rows[begin:end + 1]:
                 row["live"] += lifetime.memory.size
     return rows
-
-
-cdef str memory_name(SyncedMemory memory):
-    return memory._name
 
 
 cdef int choose_engines(Node node, const Context& on) except -1:

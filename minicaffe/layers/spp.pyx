@@ -73,19 +73,14 @@ cdef class SPPLayer(Layer):
     cpdef forward_cpu(self, list bottom, list top):
         cdef Layer layer
         for layer, bottoms, tops in self.inside:
-            if on_device():
-                layer.forward_gpu(bottoms, tops)
-            else:
-                layer.forward_cpu(bottoms, tops)
+            layer.forward_gpu(bottoms, tops) if on_device() else layer.forward_cpu(bottoms, tops)
             layer.finish_forward(bottoms, tops)
 
     cpdef backward_cpu(self, list top, list propagate_down, list bottom):
         cdef Layer layer
         for layer, bottoms, tops in reversed(self.inside if propagate_down[0] else []):
-            if on_device():
-                layer.backward_gpu(tops, [True] * len(bottoms), bottoms)
-            else:
-                layer.backward_cpu(tops, [True] * len(bottoms), bottoms)
+            needs = [True] * len(bottoms)
+            layer.backward_gpu(tops, needs, bottoms) if on_device() else layer.backward_cpu(tops, needs, bottoms)
             layer.finish_backward(bottoms)
 
     def scratch_blobs(self):

@@ -25,14 +25,13 @@ cdef class Fusion:
     result is written directly into the top of a Concat.
     """
 
-    cdef list nodes
     cdef Schedule schedule      # in the making
     cdef dict lifetimes         # of layers that run one by one; None without a plan, where all tops are written
     cdef dict concat_slices     # of `find_concat_slices`
 
     cdef FusedStep make_step(self, int i, const Context& on):
         """Return the step that begins with node `i`."""
-        cdef Node node = self.nodes[i]
+        cdef Node node = self.schedule.nodes[i]
         cdef Operation operation
         cdef FusedStep step
         operation = fusable_operation(node)
@@ -55,12 +54,12 @@ cdef class Fusion:
 
     cdef list find_epilogue(self, int i, Operation operation, bint fused_backward):
         """Return node `i` and those after it that its operation can compute, too: in place on its top, or its only readers."""
-        cdef Node node = self.nodes[i], fused_node
+        cdef Node node = self.schedule.nodes[i], fused_node
         cdef list found = [node]
         cdef Blob top = node.tops[0]
         cdef Epilogue epilogue = operation.epilogue_class(top, fused_backward, operation.fuses_sum())
-        for k in range(i + 1, len(self.nodes)):
-            fused_node = self.nodes[k]
+        for k in range(i + 1, len(self.schedule.nodes)):
+            fused_node = self.schedule.nodes[k]
             if len(fused_node.tops) != 1 or not fused_node.has_builtin_passes:
                 break
             if not (len(fused_node.bottoms) == 1 and fused_node.bottoms[0] is top and fused_node.tops[0] is top):
@@ -76,12 +75,12 @@ cdef class Fusion:
     cdef ConcatSlice find_concat_target(self, FusedStep step):
         """Return the slice of a Concat's top for the result of a step, if only the Concat reads it; or None."""
         cdef int last = step.first + len(step.nodes) - 1, unread = -1
-        cdef Blob top = self.nodes[last].tops[0]
+        cdef Blob top = self.schedule.nodes[last].tops[0]
         if top not in self.concat_slices:
             return None
         concat, _, concat_slice, last_user = self.concat_slices[top]
         if last in self.schedule.deferred_relus:     # whose backward does not read it
-            unread = 2 * len(self.nodes) - 1 - last
+            unread = 2 * len(self.schedule.nodes) - 1 - last
         if last_user != last or not self.only_reader(concat, top, unread):
             return None
         return concat_slice
@@ -205,21 +204,21 @@ cdef Schedule compile_nodes(list nodes, pinned, list params, list learnable, bin
     cdef Node node
     cdef Lifetime lifetime
     cdef int i, count = len(nodes)
+    cdef list ends = [None] * (2 * count)       # the step at each position of the iteration
     made.nodes, made.training, made.plan, made.may_run_backward = nodes, training, plan, training or not plan
     made.stamp, made.epoch, made.threads, made.device = stamp, current_epoch(), on.threads.count, -1
     if on.stream != NULL:
         made.device = on.stream.device
     made.forward, made.backward, made.backward_starts, made.deferred_relus = [], [], list(range(count)), {}
-    fusion.nodes, fusion.schedule, fusion.concat_slices = nodes, made, {}
-    if plan:
-        fusion.lifetimes = find_lifetimes(nodes, pinned, params, training)
-        fusion.concat_slices = find_concat_slices(nodes, fusion.lifetimes)
+    fusion.schedule, fusion.lifetimes = made, find_lifetimes(nodes, pinned, params, training) if plan else None
+    fusion.concat_slices = find_concat_slices(nodes, fusion.lifetimes) if plan else {}
     if training and on.stream == NULL:
         made.deferred_relus = find_deferred_relus(nodes, fusion.concat_slices)
     i = 0
     while i < count:
         step = fusion.make_step(i, on)
         made.forward.append(step)
+        ends[i:i + len(step.nodes)] = [step] * len(step.nodes)
         for k, node in enumerate(step.nodes, i):
             if step.fused_backward:
                 made.backward_starts[k] = i
@@ -236,11 +235,11 @@ cdef Schedule compile_nodes(list nodes, pinned, list params, list learnable, bin
             if plan:
                 find_large_gradient(step, learnable, users)
             made.backward.append(step)
+            ends[2 * count - i - len(step.nodes):2 * count - i] = [step] * len(step.nodes)
     if plan:
         shorten_lifetimes(fusion.lifetimes, nodes, made.backward_starts, made.deferred_relus)
         made.pool = registry.host_pool()
         made.gradients = [fusion.lifetimes[id((<Blob> blob).diff_memory)] for blob in learnable]
-        ends = made.steps_by_position()
         for lifetime in fusion.lifetimes.values():
             if not lifetime.kept and lifetime.written and lifetime.memory.size:
                 lifetime.memory.pool, lifetime.memory.skip_zero_fill = made.pool, True

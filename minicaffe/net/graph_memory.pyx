@@ -1,7 +1,5 @@
 """The states of memories with which a CUDA graph of a net begins and ends, and a loss that a GPU may still compute."""
 
-import functools
-
 from minicaffe.blob cimport Blob
 from minicaffe.memory cimport graph_state
 from minicaffe.memory.states cimport RECYCLED
@@ -76,7 +74,11 @@ class LateLoss:
         """Return a function that returns the loss of the last run of `net`; it may be called up to the next call of `of`."""
         kept = [(node, [self._copy(top) if weight else top for top, weight in zip(node.tops, node.loss_weights)])
                 for node in net.nodes if node.layer.has_loss]
-        return functools.partial(sum_of_losses, kept)
+
+        def read_loss():
+            return sum([(<Node?> node).loss(tops) for node, tops in kept], 0.0)
+
+        return read_loss
 
     def _copy(self, Blob top):
         """Return a blob with a copy of the data of `top` and with its diff, the loss weights; on a GPU the host does not wait."""
@@ -86,11 +88,3 @@ class LateLoss:
             copy.share_diff(top)
         copy.copy_from(top)
         return copy
-
-
-def sum_of_losses(list kept not None):
-    """Return the loss from copies of tops, as ``[(node, tops)]``."""
-    cdef double loss = 0
-    for node, tops in kept:
-        loss += (<Node?> node).loss(tops)
-    return loss

@@ -22,8 +22,6 @@ cdef class Node:
     cdef int report(self, str kind, str detail) except -1
     cdef int check_params(self, Py_ssize_t made) except -1
     cdef int reallocate_tops(self) except -1
-    cdef int reallocate_bottom_diffs(self) except -1
-    cdef unsigned long long stamp(self) noexcept
     cdef int reshape(self) except -1
     cdef int inspect(self) except -1
     cdef double loss(self, list tops=*) except? -1

@@ -7,9 +7,10 @@ of these things instead (layers_, bottom_vecs_, bottom_need_backward_ and so on)
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport context, cpu_context, on_device
 from minicaffe.device.threads cimport num_threads
-from minicaffe.layer cimport DeviceLayer, Layer, stamps
+from minicaffe.layer cimport DeviceLayer, Layer
 from minicaffe.memory.reporter cimport Reporter
 from minicaffe.memory.states cimport RECYCLED
+from minicaffe.memory.synced cimport SyncedMemory
 
 from minicaffe.device.threads import computing
 from minicaffe.errors import Error, WrongTypeError, check_type, shown
@@ -96,13 +97,16 @@ cdef class Node:
     cdef int compute_gradients(self, bint fused) except -1:
         """Compute the gradients of the parameters and of the bottoms that need one; `fused`: and of the layers fused into it."""
         cdef Layer layer = self.layer
+        cdef Blob bottom
         if self.fused_into >= 0 and not fused:
             remedy = ("run forward to the end again, with a plan make the net without it" if self.needs_backward
                       else "set force_backward: true")
             raise self.with_place(Error("was fused into an earlier layer, which saved nothing for its backward; "
                                         f"{remedy}, or run this layer by itself with forward(start=..., end=...)"))
         try:
-            self.reallocate_bottom_diffs()
+            for bottom, needed in zip(self.bottoms, self.bottom_needs):
+                if needed:
+                    renew_recycled(bottom.diff_memory, self.tops)
             layer.check_forward_done(self.bottoms, self.tops)
             if on_device():
                 layer.backward_gpu(self.tops, self.bottom_needs, self.bottoms)
@@ -132,30 +136,10 @@ cdef class Node:
         return 0
 
     cdef int reallocate_tops(self) except -1:
-        """Make recycled data of tops writable, but not of a top that is also a bottom, which is read first."""
-        cdef Blob top, bottom
+        """Make recycled data of tops writable."""
+        cdef Blob top
         for top in self.tops:
-            if top.data_memory.head == RECYCLED:
-                for bottom in self.bottoms:
-                    if bottom.data_memory is top.data_memory:
-                        break
-                else:
-                    top.data_memory.renew()
-
-    cdef int reallocate_bottom_diffs(self) except -1:
-        """Make recycled diffs of bottoms writable, but not of a bottom that is also a top."""
-        cdef Blob top, bottom
-        for bottom, needed in zip(self.bottoms, self.bottom_needs):
-            if needed and bottom.diff_memory.head == RECYCLED:
-                for top in self.tops:
-                    if bottom.diff_memory is top.diff_memory:
-                        break
-                else:
-                    bottom.diff_memory.renew()
-
-    cdef unsigned long long stamp(self) noexcept:
-        """A number that changes whenever one of the blobs gets another shape or memory."""
-        return stamps(self.bottoms, self.tops)
+            renew_recycled(top.data_memory, self.bottoms)
 
     cdef int reshape(self) except -1:
         """Give the tops their shapes, if a blob changed."""
@@ -189,6 +173,17 @@ cdef class Node:
         if not isinstance(error, Error):
             raise WrongTypeError(f"places an Error of minicaffe, got {shown(error)} ({type(error).__name__})")
         return error.at(file=self.file, line=self.line, layer=self.name, layer_type=self.type)
+
+
+cdef int renew_recycled(SyncedMemory memory, list read) except -1:
+    """Make a recycled memory writable, unless one of the blobs that are `read` before has it, as in place."""
+    cdef Blob blob
+    if memory.head == RECYCLED:
+        for blob in read:
+            if blob.data_memory is memory or blob.diff_memory is memory:
+                return 0
+        memory.renew()
+    return 0
 
 
 def overwrites_outputs(Layer layer not None):

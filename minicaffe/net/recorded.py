@@ -52,13 +52,6 @@ class RecordedWork:
         # Layers do not change once they are recorded.
         return net.capture_obstacle() if self.graph is None else net.observer_reason()
 
-    def is_possible(self, net):
-        """Return whether the net's work can be recorded now; if not, free the graph and log the reason."""
-        reason = self.obstacle(net)
-        if reason is not None:
-            self.leave(reason)
-        return reason is None
-
     def run(self, net, launch, rate=0.0, others=(), state=()):
         """Run the sources, then do the rest by replaying the graph or by single launches.
 

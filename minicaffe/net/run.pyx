@@ -11,7 +11,6 @@ from collections import Counter
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context, context
 from minicaffe.layer cimport stamps
-from minicaffe.memory.reporter cimport Reporter
 from minicaffe.net.compile cimport compile_nodes
 from minicaffe.net.gradients cimport GradientReports, clear_gradients
 from minicaffe.net.lock cimport NetLock
@@ -20,13 +19,11 @@ from minicaffe.net.schedule cimport Schedule
 from minicaffe.net.step cimport FusedStep
 
 from minicaffe.errors import ConfigError, ShapeError, check_callable, check_type, close_matches, int_of, shown
-from minicaffe.memory.reporter import reporter
+from minicaffe.memory import reporter
 from minicaffe.net import observe
 
 PLANS = ("memory",)     # of nets: see `Net`
 BEFORE_FORWARD, AFTER_FORWARD, BEFORE_BACKWARD, AFTER_BACKWARD = range(4)
-
-cdef Reporter _reporter = reporter
 
 
 cdef class Runner:
@@ -83,7 +80,7 @@ cdef class Runner:
                                    or not node.blobs and parameter_free.issuperset(node.bottoms))
             if node.parameter_free:
                 parameter_free.update(node.tops)
-        self.share_weights()
+        param_table.share()
         self.learnable_params = [param_table.params[i] for i in param_table.learnable]
         self.expected_counts = [blob.count for blob in param_table.params]
         self.blobs_made = [len(node.layer.blobs) for node in nodes]
@@ -159,7 +156,8 @@ cdef class Runner:
                 for other in step.nodes if self.loss_overwritten else ():
                     loss += (<Node> other).loss()
                 node.report("end", "forward")
-                step.report_others("forward")
+                if len(step.nodes) > 1:
+                    step.report_others("forward")
         except BaseException:
             node.report("end", "forward")       # later events do not belong to the layer
             schedule.invalidate_after_error(step)
@@ -209,7 +207,8 @@ cdef class Runner:
                         node.backward()
                 schedule.finish_backward_step(step)
             elif node.needs_backward:
-                step.report_others("backward")
+                if len(step.nodes) > 1:
+                    step.report_others("backward")
                 node.report("begin", "backward")
                 try:
                     if reports is None:
@@ -447,7 +446,11 @@ cdef class Runner:
         if self.recorded is None:
             from minicaffe.net.recorded import RecordedWork
             self.recorded = RecordedWork("a forward")
-        if not self.use_graphs or not self.nodes or not self.recorded.is_possible(self):
+        if not self.use_graphs or not self.nodes:
+            return self.forward_by_schedule()
+        reason = self.recorded.obstacle(self)
+        if reason is not None:
+            self.recorded.leave(reason)
             return self.forward_by_schedule()
         self.use_graphs, loss = self.recorded.run(self, self._launch_forward, state=(self.current_schedule(),))
         return loss or 0
@@ -499,15 +502,9 @@ cdef class Runner:
 
     def update(self):
         """Subtract each learnable parameter's diff from its data."""
-        names = ", ".join([blob.name for blob in self.learnable_params]) if _reporter.recording else ""
+        names = ", ".join([blob.name for blob in self.learnable_params])
         with self.lock:
-            if _reporter.recording:
-                _reporter.event("begin", None, 0, 0, names, "update")
+            reporter.event("begin", name=names, detail="update")
             for blob in self.learnable_params:
                 blob.update()
-            if _reporter.recording:
-                _reporter.event("end", None, 0, 0, names, "update")
-
-    def share_weights(self):
-        """Point parameters that share a name at their owner's memory."""
-        self.param_table.share()
+            reporter.event("end", name=names, detail="update")

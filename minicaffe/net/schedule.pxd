@@ -19,7 +19,6 @@ cdef class Schedule:
     cdef list gradients             # with a plan: `Lifetime` of the gradient of each learnable parameter
     cdef object pool
     cdef bint holds(self, unsigned long long stamp, const Context& on, bint plan) noexcept
-    cdef list steps_by_position(self)
     cdef bint check_unchanged(self, FusedStep step) noexcept
     cdef int finish_forward_step(self, FusedStep step) except -1
     cdef int finish_backward_step(self, FusedStep step) except -1

@@ -7,6 +7,7 @@ gives no wrong numbers.
 
 from minicaffe.blob cimport Blob
 from minicaffe.engines.engine cimport Operation, current_epoch
+from minicaffe.layer cimport stamps
 from minicaffe.net.lifetimes cimport Lifetime
 from minicaffe.net.node cimport Node
 
@@ -19,20 +20,9 @@ cdef class Schedule:
         return (self.stamp == stamp and not self.outdated and self.epoch == current_epoch() and self.threads == on.threads.count
                 and self.device == (on.stream.device if on.stream != NULL else -1) and self.plan == plan)
 
-    cdef list steps_by_position(self):
-        """Return the step at each position of the iteration: forward of node i is i, its backward 2 n - 1 - i of n nodes."""
-        cdef FusedStep step
-        cdef int count = len(self.nodes)
-        steps = [None] * (2 * count)
-        for step in self.forward:
-            steps[step.first:step.first + len(step.nodes)] = [step] * len(step.nodes)
-        for step in self.backward:
-            steps[2 * count - step.first - len(step.nodes):2 * count - step.first] = [step] * len(step.nodes)
-        return steps
-
     cdef bint check_unchanged(self, FusedStep step) noexcept:
         """Return whether the shapes and memories of a step are, as those before in this run, the ones that it was compiled for."""
-        self.stale = self.stale or step.stamp != step.present_stamp()
+        self.stale = self.stale or step.stamp != stamps(step.blobs, [])
         return not self.stale
 
     cdef int finish_forward_step(self, FusedStep step) except -1:

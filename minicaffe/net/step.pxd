@@ -17,7 +17,8 @@ cdef class FusedStep:
     cdef list frees                 # `Lifetime` whose last use this is
     cdef readonly list updates      # learnable parameters, by number, whose gradients are complete after it (backward)
     cdef object large               # of a backward: the number of one whose gradient is used part by part; or None
-    cdef unsigned long long stamp   # of the nodes' shapes and memories
+    cdef list blobs                 # which the nodes read and write
+    cdef unsigned long long stamp   # of their shapes and memories
     cdef readonly bint ran_fused, wrote_slice    # when forward ran last: the first node computed all; it wrote the slice
     cdef readonly Layout layout     # of the first top after that forward; None: plain
     cdef bint forward(self, bint compiled, bint may_run_backward) except -1
@@ -25,7 +26,6 @@ cdef class FusedStep:
     cdef int report_others(self, str direction) except -1
     cdef int unfuse(self) except -1
     cdef Epilogue epilogue(self, bint may_run_backward)
-    cdef unsigned long long present_stamp(self) noexcept
 
 
 cdef bint add_to_epilogue(Epilogue epilogue, Node node, bint may_run_backward) except -1

@@ -1,6 +1,7 @@
 """FusedStep: a step of a schedule, which is one layer, or several that are fused and run as one."""
 
 from minicaffe.blob cimport Blob
+from minicaffe.layer cimport stamps
 from minicaffe.memory.states cimport RECYCLED
 from minicaffe.net.lifetimes cimport Lifetime
 
@@ -14,14 +15,8 @@ cdef class FusedStep:
         self.nodes, self.first = nodes, first
         self.skipped_tops, self.frees, self.updates, self.relu_deferrals = [], [], [], []
         self.operations = [operation for node in nodes for operation in (<Node> node).layer.operations()]
-        self.stamp = self.present_stamp()
-
-    cdef unsigned long long present_stamp(self) noexcept:
-        cdef unsigned long long stamp = 0
-        cdef Node node
-        for node in self.nodes:
-            stamp += node.stamp()
-        return stamp
+        self.blobs = [blob for node in nodes for blob in [*(<Node> node).bottoms, *(<Node> node).tops]]
+        self.stamp = stamps(self.blobs, [])
 
     cdef bint forward(self, bint compiled, bint may_run_backward) except -1:
         """Compute the tops of fused layers; return False if an engine or a layer refused the fusion.
