@@ -1,7 +1,7 @@
 // Local response normalisation by engine CAFFE. The formula is ops/lrn/plain.hpp.
 //
-// The tiles of the CPU take a 30th of the formula's time with beta 0.75 (LrnThreeQuarters), a 5th with others (LrnPower), in one
-// thread with AVX-512.
+// Forward by the tiles of the CPU takes a 36th of the formula's time across channels with beta 0.75 (LrnThreeQuarters), a 5th with
+// others (LrnPower), in one thread with AVX-512.
 //
 // A device runs ops/lrn/kernel.hpp and keeps s for backward. On the CPU both regions are one algorithm on tiles of rows. Across
 // channels the rows of a tile are the channels, cut to a block of neighbouring pixels, and the window spans rows; within a channel

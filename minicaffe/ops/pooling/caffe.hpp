@@ -3,7 +3,7 @@
 //
 // Faster ways, on the CPU with as many planes as threads, and their gain over the formula for planes of 56x56:
 // - PoolPlane, forward of float32 and windows of 2x2 and 3x3: 15 times at stride 2, 4 times (3x3), 8 times at stride 1.
-// - MaskScatter, backward of MAX: 3 to 5 times; MaskScatter2x2, of 2x2 windows that fill the plane: 11 times, 5% of LeNet's step.
+// - MaskScatter, backward of MAX: 3 to 5 times; MaskScatter2x2, of 2x2 windows that fill the plane: 11 times.
 // - MeanScatter, backward of AVE: 1.3 to 2 times.
 //
 // Forward has a vectorised path on the CPU, for float32 and windows of the usual sizes. Planes whose windows reach beyond the image
