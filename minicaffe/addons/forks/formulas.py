@@ -213,7 +213,8 @@ def rewrite(layers, index, taken):
     for name in left:
         fields.inside(f"{message}.{name}").extend(name, own.all(name))
     blobs = dict(zip("xmn", layer.bottom)) | dict(zip("y", layer.top))
-    between = text.count('bottom: "x"') > 1 and blobs["x"] == blobs.get("y") and _out_of_place(layers, index, blobs, taken)
+    has_own_blobs = not {name for part in parts for name in part.bottom} <= {*"xmny"}
+    between = has_own_blobs and blobs["x"] == blobs.get("y") and _out_of_place(layers, index, blobs, taken)
     needs = dict(zip("xmn", layer.propagate_down))
     for i, part in enumerate(parts):
         made = copy_of(layer)
@@ -253,7 +254,7 @@ def _free(name, taken):
 
 
 def _out_of_place(layers, index, blobs, taken):
-    """Give bottom and top of a layer in place, whose formula reads the bottom twice, two names: `blobs` x and y.
+    """Give bottom and top of a layer in place, whose formula has blobs of its own, two names: `blobs` x and y.
 
     The blob gets another name in the layers before; if it is an input of the net in those behind. Return the layer that copies x to
     y where the rules of the layer leave it out; None if none is needed.

@@ -23,7 +23,7 @@ cdef class CaffePooling(Primitive):
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
         cdef Pooling op = operation
-        self.x = of_images(data_layout(on, [x], True), x) if op.method != STOCHASTIC else None
+        self.x = of_images(data_layout(on, [x], True), x) if op.method != STOCHASTIC and x.num_axes == 4 else None
         self.y = channels_last(y.shape, self.x.dtype) if self.x is not None else None
         self.mask = channels_last(mask.shape, mask.dtype) if self.x is not None and mask is not None else None
         cdef int dtype = element(self.x, x)

@@ -145,6 +145,15 @@ def test_registered_types_win(tmp_path, monkeypatch):
             registry._types.pop(kind, None)
 
 
+@pytest.mark.parametrize("slope", [0, 0.25])
+def test_minimum_in_place(tmp_path, slope):
+    """As in AlexNet with VReLU: the gradient at 0 is the slope."""
+    net = net_of(tmp_path, text_of("MinReLU", f"minrelu_param {{ positive_slope: {slope} }}", "c", "c", AFTER), caffe.TRAIN, BEFORE % "")
+    x = np.where(RANDOM.random(X.shape) < 0.2, 0, X)
+    np.testing.assert_allclose(run(net, x)["e"], np.where(x < 0, 2 * x, 2 * slope * x), rtol=1e-6)
+    np.testing.assert_allclose(net.backward(e=X)["in"], np.where(x < 0, 2 * X, 2 * slope * X), rtol=1e-6)
+
+
 BEFORE = 'layer { name: "c" type: "Power" bottom: "x" top: "c" power_param { scale: 2 } %s }'
 AFTER = 'layer { name: "e" type: "Power" bottom: "c" top: "e" }'
 
