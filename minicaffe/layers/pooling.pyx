@@ -83,8 +83,6 @@ cdef class PoolingLayer(DeviceLayer):
 
     cdef int set_up_depth(self, param, int tops) except -1:
         """Make the operation over the depth of volumes: the maximum and the sum of a box are those of its planes' results."""
-        cdef PoolShape* s = &self.op.shape
-        cdef PoolShape* d
         if given := [name for name in ("kernel_h", "stride_h", "pad_h") if param.HasField(name)]:
             raise ConfigError("is for planes; a bottom with 5 axes needs kernel_size, stride and pad, which are for all three axes",
                               field=f"pooling_param.{given[0]}")
@@ -92,7 +90,7 @@ cdef class PoolingLayer(DeviceLayer):
             raise ConfigError("STOCHASTIC pooling, and a mask as second top, need a bottom with 4 axes", field="pooling_param.pool")
         self.depth = Pooling(self.dtype, param.engine)
         self.depth.method = self.op.method
-        d = &self.depth.shape
+        s, d = &self.op.shape, &self.depth.shape
         d.kernel_h, d.stride_h, d.pad_h, d.kernel_w, d.stride_w = s.kernel_h, s.stride_h, s.pad_h, 1, 1
         self.planes = self.new_blob(what="planes")
         if self.op.method == MAX:
@@ -103,7 +101,6 @@ cdef class PoolingLayer(DeviceLayer):
         cdef PoolShape* s = &self.op.shape
         cdef PoolShape* d = &self.depth.shape if self.depth is not None else NULL
         cdef int first = d != NULL      # the height's place among the axes of the window
-        cdef long long pixels
         if x.num_axes != 4 + first:
             raise ShapeError("Pooling needs 4 axes (num, channels, height, width), or 5 with a depth before the height, the same "
                              f"number after each reshape, got {list(x.shape)}", field="bottom[0]")

@@ -59,7 +59,7 @@ def _triplet_loss(layer, own):
 def _spatial_dropout(layer, own):
     """Dropout of ones, one for each plane, which are multiplied with the planes."""
     ratio = own.get("dropout_ratio", layer.dropout_param.dropout_ratio)
-    if "dropout_ratio" in own and not ratio < 1:
+    if "dropout_ratio" in own and not ratio <= 1:   # 1 is refused by Dropout in TRAIN
         raise ConfigError(f"must be at least 0 and less than 1, got {ratio:g}", field="spatial_dropout_param.dropout_ratio")
     return (reduced("SUM", 2, "x", "a")
             + 'layer { type: "Power" bottom: "a" top: "b" power_param { scale: 0 shift: 1 } propagate_down: false }'
