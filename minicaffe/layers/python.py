@@ -190,8 +190,8 @@ class PythonLayer(contract.Layer):
 
 def find_class(python_param):
     """Return the class that a PythonParameter names."""
-    module = find_module(python_param.module)
     name = python_param.layer
+    module = find_module(python_param.module, name)
     # The present contents of the module: getattr makes some modules import others.
     known = {n: value for n, value in _contents(module).items() if issubclass(type(value), type) and issubclass(value, Layer)}
     found = known.get(name)
@@ -211,8 +211,8 @@ def _contents(module):
         return {}
 
 
-def find_module(name):
-    """Return the module, importing it if that is allowed (see the top of this file)."""
+def find_module(name, class_name):
+    """Return the module in which a class is wanted, importing it if that is allowed (see the top of this file)."""
     if name in sys.modules:
         return sys.modules[name]
     field = "python_param.module"
@@ -225,7 +225,9 @@ def find_module(name):
         importlib.invalidate_caches()  # the file may be younger than the last listing of its folder
         spec = importlib.util.find_spec(top)
     if spec is None:
-        raise ConfigError(f"no module '{name}' on Python's path; add its folder to PYTHONPATH", field=field)
+        kind = class_name.removesuffix("Layer")
+        advice = f"; minicaffe has a layer type '{kind}'" if kind in contract.layer_types() else ""
+        raise ConfigError(f"no module '{name}' on Python's path; add its folder to PYTHONPATH{advice}", field=field)
     if not (caffe.trusted and _is_own(spec) if caffe.allow_python_layers is None else caffe.allow_python_layers):
         raise ConfigError(f"the model file asks to run module '{name}' ({spec.origin}); if you trust it, import it before, "
                           "call minicaffe.allow_python_layers(), or give --allow-python-layers", field=field)

@@ -143,6 +143,111 @@ def test_gradient_of_windows_side_by_side(size, dtype):
         np.testing.assert_array_equal(net.bottoms[-1][0].cpu_diff, expected)
 
 
+# ---- volumes
+
+VOLUMES = [shape for shape in SHAPES if "_h" not in shape[0]]
+
+
+def volume_reference(x, kernel, stride, pad, floor):
+    """(max, mean) over three axes by plain loops."""
+    axes = [windows(size, kernel, stride, pad, pad > 0, floor) for size in x.shape[2:]]
+    best = np.empty((*x.shape[:2], *map(len, axes)))
+    mean = np.empty_like(best)
+    for at in np.ndindex(*map(len, axes)):
+        box = [axis[i] for axis, i in zip(axes, at)]
+        inside = x[(..., *(slice(max(first, 0), end) for first, end in box))]
+        best[(..., *at)] = inside.max((2, 3, 4)) if inside.size else -FLOAT_MAX
+        mean[(..., *at)] = inside.sum((2, 3, 4)) / math.prod(min(end, size + pad) - first for (first, end), size in zip(box, x.shape[2:]))
+    return best, mean
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("shape", [(1, 1, 5, 6, 7), (2, 3, 4, 8, 18)])
+@pytest.mark.parametrize("fields, kernel, stride, pad, floor", VOLUMES, ids=[s[0] for s in VOLUMES])
+def test_volumes(fields, kernel, stride, pad, floor, shape, dtype):
+    x = np.random.default_rng(7).integers(-4, 5, shape).astype(np.float64)
+    for pool, wanted in zip(("MAX", "AVE"), volume_reference(x, kernel[0], stride[0], pad[0], floor)):
+        net = layer_net(layer_text(f"{fields} pool: {pool}"), [x], dtype)
+        run_forward(net)
+        np.testing.assert_allclose(net.blob_by_name("y").data, wanted, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("pool", ["MAX", "AVE"])
+@pytest.mark.parametrize("fields", [shape[0] for shape in VOLUMES])
+def test_gradient_of_volumes(fields, pool):
+    x = np.random.default_rng(3).permutation(2 * 5 * 6 * 5).reshape(1, 2, 5, 6, 5) * 0.02 + 0.1
+    check_gradient(layer_text(f"{fields} pool: {pool}"), [x])
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+def test_volumes_first_maximum_and_nan(dtype):
+    """The gradient goes to the first maximum in the order of memory, and nowhere where all is NaN."""
+    x = np.zeros((1, 2, 4, 4, 4))
+    x[0, 0, 1, 1, 0] = x[0, 0, 1, 0, 1] = x[0, 0, 3, 2, 2] = 5
+    x[0, 1] = np.nan
+    net = layer_net(layer_text("kernel_size: 4"), [x], dtype)
+    run_forward(net)
+    assert net.blob_by_name("y").data.ravel().tolist() == [5, np.float32(-FLOAT_MAX)]
+    run_backward(net, [0], [np.full((1, 2, 1, 1, 1), 3.0)])
+    dx = net.blob_by_name("x").diff
+    assert np.argwhere(dx).tolist() == [[0, 0, 1, 0, 1]] and dx.sum() == 3
+
+
+@pytest.mark.parametrize("pool, wanted", [("MAX", np.max), ("AVE", np.mean)])
+def test_global_pooling_of_volumes_follows_the_input(pool, wanted):
+    net = layer_net(layer_text(f"pool: {pool} global_pooling: true"), [np.zeros((2, 3, 5, 4, 3))])
+    for shape in ((2, 3, 5, 4, 3), (1, 3, 2, 7, 4), (0, 3, 2, 2, 2)):
+        x = np.random.default_rng(1).standard_normal(shape)
+        net.blob_by_name("x").reshape(*shape)
+        net.blob_by_name("x").data[...] = x
+        run_forward(net)
+        np.testing.assert_allclose(net.blob_by_name("y").data, wanted(x, (2, 3, 4), keepdims=True), rtol=1e-12)
+        run_backward(net, [0], [np.ones((*shape[:2], 1, 1, 1))])
+        np.testing.assert_allclose(net.blob_by_name("x").diff.sum(), shape[0] * shape[1])
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 0, 4, 4), (2, 3, 4, 0, 4), (2, 3, 4, 4, 0), (0, 3, 4, 4, 4)])
+@pytest.mark.parametrize("pool", ["MAX", "AVE"])
+def test_volumes_without_voxels(pool, shape):
+    net = layer_net(layer_text(f"pool: {pool} kernel_size: 3 stride: 2 pad: 1"), [np.zeros(shape)])
+    run_forward(net)
+    run_backward(net, [0])
+    assert net.tops[-1][0].shape == ((0, 3, 3, 3, 3) if not shape[0] else (2, 3, 0, 0, 0))
+
+
+def test_volumes_behind_a_convolution():
+    """The convolution may leave its result in a layout of its own."""
+    text = ('layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 16, 6, 8, 8] } } } '
+            'layer { name: "c" type: "Convolution" bottom: "x" top: "c" convolution_param { num_output: 16 kernel_size: 3 pad: 1 '
+            'weight_filler { type: "xavier" } } } layer { name: "r" type: "ReLU" bottom: "c" top: "r" } '
+            + layer_text("kernel_size: 2 stride: 2").replace('"x"', '"r"'))
+    net = Net(parse_text(text, caffe_pb2.NetParameter)[0], Dtype.FLOAT)
+    net.blob_by_name("x").data[...] = np.random.default_rng(2).standard_normal((2, 16, 6, 8, 8))
+    net.forward_from_to(0, 3)
+    np.testing.assert_array_equal(net.blob_by_name("y").data, net.blob_by_name("r").data.reshape(2, 16, 3, 2, 4, 2, 4, 2).max((3, 5, 7)))
+
+
+@pytest.mark.parametrize("fields, tops, field", [
+    ("kernel_h: 2 kernel_w: 2", 1, "kernel_h: is for planes; a bottom with 5 axes needs kernel_size"),
+    ("kernel_size: 2 stride_h: 1 stride_w: 1", 1, "stride_h: is for planes"), ("kernel_size: 2 pad_h: 1 pad_w: 1", 1, "pad_h: is for planes"),
+    ("kernel_size: 2 pool: STOCHASTIC", 1, "pool: STOCHASTIC"), ("kernel_size: 2", 2, "pool: STOCHASTIC pooling, and a mask"),
+    ("kernel_size: 4", 1, "kernel_size: a kernel of 4x4x4 does not fit planes of 2x4x4 with padding 0x0x0; the output would be -1x1x1"),
+])
+def test_volumes_wrong_parameters(fields, tops, field):
+    with pytest.raises((ConfigError, ShapeError), match=f"layer 'p' \\(Pooling\\): pooling_param.{field}"):
+        layer_net(layer_text(fields, tops), [np.zeros((1, 1, 2, 4, 4))])
+
+
+@pytest.mark.parametrize("given, later", [((1, 1, 4, 4), (1, 1, 4, 4, 4)), ((1, 1, 4, 4, 4), (1, 1, 4, 4)), ((1, 1, 4, 4), (1, 1, 4, 4, 4, 4))])
+def test_the_number_of_axes_stays(given, later):
+    net = layer_net(layer_text("kernel_size: 2"), [np.zeros(given)])
+    net.blob_by_name("x").reshape(*later)
+    with pytest.raises(ShapeError, match="Pooling needs 4 axes .*, or 5 with a depth before the height"):
+        net.reshape_all()
+
+
+# ---- all pixels
+
 def test_global_pooling_follows_the_input():
     x = np.random.default_rng(1).standard_normal((2, 3, 5, 4))
     net = layer_net(layer_text("pool: AVE global_pooling: true"), [x])

@@ -164,6 +164,12 @@ def module(tmp_path, monkeypatch):
     sys.modules.pop(name, None)
 
 
+@pytest.mark.parametrize("name, end", [("SoftmaxLayer", r"PYTHONPATH; minicaffe has a layer type 'Softmax'$"), ("OtherLayer", "PYTHONPATH$")])
+def test_a_missing_module_for_which_there_is_a_layer_type(name, end):
+    with pytest.raises(ConfigError, match=rf"python_param.module: no module 'rpn.layers' on Python's path; add its folder to {end}"):
+        layer_net(python(name, module="rpn.layers"), [X])
+
+
 def test_a_module_on_the_programs_path_is_imported(module, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"layer 'p' \(Python\): python_param.module: no module .* PYTHONPATH"):
         layer_net(python("Affine", module=module), [X])

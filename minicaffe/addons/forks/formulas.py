@@ -59,7 +59,7 @@ def _triplet_loss(layer, given):
 def _spatial_dropout(layer, given):
     """Dropout of ones, one for each plane, which are multiplied with the planes."""
     ratio = given.get("dropout_ratio", layer.dropout_param.dropout_ratio)
-    if "dropout_ratio" in given and not ratio < 1:
+    if "dropout_ratio" in given and not ratio <= 1:   # 1 is refused by Dropout in TRAIN
         raise ConfigError(f"must be at least 0 and less than 1, got {ratio:g}", field="spatial_dropout_param.dropout_ratio")
     return (reduced("SUM", 2, "x", "a")
             + 'layer { type: "Power" bottom: "a" top: "b" power_param { scale: 0 shift: 1 } propagate_down: false }'
@@ -213,7 +213,8 @@ def rewrite(layers, index, taken):
     for name in left:
         fields.inside(f"{message}.{name}").extend(name, message_fields.all(name))
     blobs = dict(zip("xmn", layer.bottom)) | dict(zip("y", layer.top))
-    between = text.count('bottom: "x"') > 1 and blobs["x"] == blobs.get("y") and _out_of_place(layers, index, blobs, taken)
+    has_own_blobs = not {name for part in parts for name in part.bottom} <= {*"xmny"}
+    between = has_own_blobs and blobs["x"] == blobs.get("y") and _out_of_place(layers, index, blobs, taken)
     needs = dict(zip("xmn", layer.propagate_down))
     for i, part in enumerate(parts):
         made = copy_of(layer)
@@ -253,7 +254,7 @@ def _unused_name(name, taken):
 
 
 def _out_of_place(layers, index, blobs, taken):
-    """Give bottom and top of a layer in place, whose formula reads the bottom twice, two names: `blobs` x and y.
+    """Give bottom and top of a layer in place, whose formula has blobs of its own, two names: `blobs` x and y.
 
     The blob gets another name in the layers before; if it is an input of the net in those behind. Return the layer that copies x to
     y where the rules of the layer leave it out; None if none is needed.

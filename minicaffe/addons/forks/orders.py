@@ -137,8 +137,6 @@ class RearrangeLayer(RearrangedLayer):
 
     Pixel (h s + i, w s + j) of channel d of the top is pixel (h, w) of channel (d s + i) s + j of the bottom.
 
-    Different from its fork: it follows changes of shape.
-
     Source: caffe-videoSR rearrange_layer.cpp (Shi et al. 2016, ESPCN).
     """
 
@@ -147,14 +145,16 @@ class RearrangeLayer(RearrangedLayer):
 
     def top_shape(self, shape):
         depth = self.values["depth"]
-        if len(shape) != 4 or shape[1] != depth * math.isqrt(shape[1] // depth) ** 2:
+        if len(shape) != 4 or shape[1] != depth * self.side(shape) ** 2:
             raise self.value_error("depth", "times a square must be the number of channels of the bottom (num, channels, height, "
                                    f"width), {list(shape)}")
-        side = math.isqrt(shape[1] // depth)
-        return shape[0], depth, shape[2] * side, shape[3] * side
+        return shape[0], depth, shape[2] * self.side(shape), shape[3] * self.side(shape)
+
+    def side(self, shape):
+        """Return the side of a block."""
+        return math.isqrt(shape[1] // self.values["depth"])
 
     def order(self, array):
-        num, channels, height, width = array.shape
-        depth = self.values["depth"]
-        side = math.isqrt(channels // depth)
-        return array.reshape(num, depth, side, side, height, width).transpose(0, 1, 4, 2, 5, 3)
+        num, _, height, width = array.shape
+        side = self.side(array.shape)
+        return array.reshape(num, self.values["depth"], side, side, height, width).transpose(0, 1, 4, 2, 5, 3)

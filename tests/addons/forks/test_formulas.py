@@ -146,6 +146,15 @@ def test_registered_types_win(tmp_path, monkeypatch):
             registry._types.pop(kind, None)
 
 
+@pytest.mark.parametrize("slope", [0, 0.25])
+def test_minimum_in_place(tmp_path, slope):
+    """As in AlexNet with VReLU: the gradient at 0 is the slope."""
+    net = net_of(tmp_path, text_of("MinReLU", f"minrelu_param {{ positive_slope: {slope} }}", "c", "c", AFTER), caffe.TRAIN, BEFORE % "")
+    x = np.where(RANDOM.random(X.shape) < 0.2, 0, X)
+    np.testing.assert_allclose(run(net, x)["e"], np.where(x < 0, 2 * x, 2 * slope * x), rtol=1e-6)
+    np.testing.assert_allclose(net.backward(e=X)["in"], np.where(x < 0, 2 * X, 2 * slope * X), rtol=1e-6)
+
+
 BEFORE = 'layer { name: "c" type: "Power" bottom: "x" top: "c" power_param { scale: 2 } %s }'
 AFTER = 'layer { name: "e" type: "Power" bottom: "c" top: "e" }'
 
@@ -337,12 +346,18 @@ def test_spatial_dropout(tmp_path, more, ratio, tops):
 @pytest.mark.no_plan("a plan of phase TEST has no backward")
 @pytest.mark.parametrize("shape", [(2, 3, 4), (2, 3)])
 @pytest.mark.parametrize("tops", ["y", "x"])
-def test_spatial_dropout_is_the_identity_in_test(tmp_path, tops, shape):
-    net = net_of(tmp_path, text_of("SpatialDropout", tops=tops), shape=shape)
+@pytest.mark.parametrize("fields", ["", "spatial_dropout_param { dropout_ratio: 1 }"])
+def test_spatial_dropout_is_the_identity_in_test(tmp_path, fields, tops, shape):
+    net = net_of(tmp_path, text_of("SpatialDropout", fields, tops=tops), shape=shape)
     out, = net.outputs
     x = RANDOM.standard_normal(shape).astype(np.float32)
     np.testing.assert_array_equal(run(net, x)[out], x)
     np.testing.assert_array_equal(net.backward(**{out: 2 * x})["in"], 2 * x)
+
+
+def test_spatial_dropout_of_everything_in_training(tmp_path):
+    with pytest.raises(ConfigError, match=r"layer 'l_\d' \(Dropout\): dropout_param.dropout_ratio: must be at least 0 and less than 1, got 1$"):
+        net_of(tmp_path, text_of("SpatialDropout", "spatial_dropout_param { dropout_ratio: 1 }"), caffe.TRAIN)
 
 
 # ---- Unpooling
@@ -393,8 +408,8 @@ def test_unpooling(tmp_path, fields):
     (text_of("Transpose", "transpose_param { dim: [0, 2, 2, 1] }"), r"transpose_param.dim: must name each axis of the bottom once, got \[0, 2"),
     (text_of("Transpose", "transpose_param { dim: [1, 0] }"), r"layer 'l' \(Reshape\): reshape_param.shape: gives \[2, 3\] with 6 elements"),
     (text_of("Transpose", "transpose_param { dim: [4, 2, 1, 3, 0] }"), r"layer 'l' \(Reshape\): reshape_param.shape: dim\[4\] is 0"),
-    (text_of("SpatialDropout", "spatial_dropout_param { dropout_ratio: 1 }"),
-     r"layer 'l' \(SpatialDropout\): spatial_dropout_param.dropout_ratio: must be at least 0 and less than 1, got 1"),
+    (text_of("SpatialDropout", "spatial_dropout_param { dropout_ratio: 1.5 }"),
+     r"layer 'l' \(SpatialDropout\): spatial_dropout_param.dropout_ratio: must be at least 0 and less than 1, got 1.5"),
     (text_of("SpatialDropout", "dropout_param { dropout_ratio: -1 }"), r"dropout_param.dropout_ratio: must be at least 0 and less than 1, got -1"),
     (text_of("HSwish", "power_param { slope: 3 }"), r"power_param.slope: unknown field in PowerParameter"),
     (text_of("Mish", "param { lr_mult: 1 }"), r"param: too many param entries: 1 for 0 parameter blobs"),

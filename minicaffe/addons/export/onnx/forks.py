@@ -1,7 +1,5 @@
 """Layer types of forks (minicaffe/addons/forks) as operations of ONNX."""
 
-import math
-
 import numpy as np
 from onnx import TensorProto
 
@@ -45,8 +43,8 @@ def reorg(graph, node):
 
 @exporter("Rearrange")
 def rearrange(graph, node):
-    (num, channels, height, width), (_, depth, _, _) = graph.shape(), graph.known_top_shape()
-    side = math.isqrt(channels // depth)
+    num, _, height, width = graph.shape()
+    side, depth = node.layer.side(graph.shape()), graph.known_top_shape()[1]
     return rearranged(graph, [num, depth, side, side, height, width], [0, 1, 4, 2, 5, 3])
 
 

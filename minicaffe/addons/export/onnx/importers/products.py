@@ -112,7 +112,7 @@ def matmul(made, node):
 def pool(made, node):
     kernel, given, wanted = made.attribute("kernel_shape"), made.shape(), made.result
     if len(kernel) != 2:
-        raise Unsupported(f"Pooling has two spatial axes, this has {len(kernel)}")
+        raise Unsupported(f"Caffe's Pooling has two spatial axes, this has {len(kernel)}")
     stride, dilation = made.attribute("strides", [1, 1]), made.attribute("dilations", [1, 1])
     if dilation != [1, 1]:
         raise Unsupported("Pooling has no dilation")
@@ -154,6 +154,6 @@ def divisors(size, result, kernel, stride, before, after, counted):
 @importer("GlobalAveragePool", "GlobalMaxPool")
 def global_pool(made, node):
     if len(made.shape()) != 4:
-        raise Unsupported("Pooling has two spatial axes")
+        raise Unsupported("Caffe's Pooling has two spatial axes")
     made.layer("Pooling", [made.bottom()], "pooling_param", last=True, global_pooling=True,
                pool=POOLING.MAX if node.op_type == "GlobalMaxPool" else POOLING.AVE)
