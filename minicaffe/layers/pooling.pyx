@@ -1,14 +1,12 @@
 """Pooling: the maximum, mean or a random element of windows that slide over each plane (Caffe pooling_layer.cpp).
 
 Different from Caffe: STOCHASTIC runs on the CPU too, drawing from the layer's generator, so that a resumed run repeats its
-draws; a window that lies wholly outside the image gets no gradient (Caffe writes out of bounds); volumes are pooled, too.
+draws; a window that lies wholly outside the image gets no gradient (Caffe writes out of bounds).
 """
 
 from minicaffe.blob cimport FLOAT, Blob
 from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.ops.pooling.operation cimport MAX, STOCHASTIC, Pooling, PoolShape
-
-import math
 
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, ShapeError, located
@@ -20,7 +18,7 @@ MAX_SIZE = 2**31 - 1
 
 
 cdef class PoolingLayer(DeviceLayer):
-    """Pool each plane of the bottom, or each volume by `kernel_size`, `stride` and `pad` for its three axes, or as a whole.
+    """Pool each plane of the bottom.
 
     ``out = ceil((in + 2 pad - kernel) / stride) + 1`` (or floor), less one where with padding the last window would start
     beyond the image and the leading padding. MAX: the gradient goes to the first maximum. AVE: the divisor counts padding.
@@ -28,15 +26,15 @@ cdef class PoolingLayer(DeviceLayer):
 
     Parameters
     ----------
-    bottom : Blob, shape (N, C, H, W), or (N, C, D, H, W) with MAX and AVE
-    top : Blob, shape (N, C, H', W') or (N, C, D', H', W')
+    bottom : Blob, shape (N, C, H, W)
+    top : Blob, shape (N, C, H', W')
     top[1] : Blob, optional, of the same shape
-        With MAX of planes: the position ``h W + w`` of each maximum, -1 where there is none.
+        With MAX: the position ``h W + w`` of each maximum, -1 where there is none.
 
     Raises
     ------
     ConfigError, ShapeError
-        For contradicting or impossible windows, a bottom without 4 or 5 axes, or an empty output.
+        For contradicting or impossible windows, a bottom without exactly 4 axes, or an empty output.
     """
 
     exact_num_bottom_blobs = 1
@@ -45,10 +43,9 @@ cdef class PoolingLayer(DeviceLayer):
     refuses_in_place = True
     backward_reads_bottoms = False
 
-    cdef Pooling op         # over height and width
-    cdef Pooling depth      # over the depth of volumes, behind it; None for planes
+    cdef Pooling op
     cdef bint whole, floor_mode
-    cdef Blob mask, planes, depth_mask      # planes: between the two operations
+    cdef Blob mask
 
     cpdef layer_setup(self, list bottom, list top):
         cdef PoolShape* s
@@ -78,86 +75,52 @@ cdef class PoolingLayer(DeviceLayer):
             raise ConfigError("must be 0 for STOCHASTIC pooling", field="pooling_param.pad")
         if self.op.method == MAX and len(top) == 1 or self.op.drawn:
             self.mask = self.new_blob(what="mask")
-        if (<Blob> bottom[0]).num_axes == 5:
-            self.set_up_depth(param, len(top))
-
-    cdef int set_up_depth(self, param, int tops) except -1:
-        """Make the operation over the depth of volumes: the maximum and the sum of a box are those of its planes' results."""
-        if given := [name for name in ("kernel_h", "stride_h", "pad_h") if param.HasField(name)]:
-            raise ConfigError("is for planes; a bottom with 5 axes needs kernel_size, stride and pad, which are for all three axes",
-                              field=f"pooling_param.{given[0]}")
-        if self.op.method == STOCHASTIC or tops > 1:
-            raise ConfigError("STOCHASTIC pooling, and a mask as second top, need a bottom with 4 axes", field="pooling_param.pool")
-        self.depth = Pooling(self.dtype, param.engine)
-        self.depth.method = self.op.method
-        s, d = &self.op.shape, &self.depth.shape
-        d.kernel_h, d.stride_h, d.pad_h, d.kernel_w, d.stride_w = s.kernel_h, s.stride_h, s.pad_h, 1, 1
-        self.planes = self.new_blob(what="planes")
-        if self.op.method == MAX:
-            self.depth_mask = self.new_blob(what="depth mask")
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0]
         cdef PoolShape* s = &self.op.shape
-        cdef PoolShape* d = &self.depth.shape if self.depth is not None else NULL
-        cdef int first = d != NULL      # the height's place among the axes of the window
-        if x.num_axes != 4 + first:
-            raise ShapeError("Pooling needs 4 axes (num, channels, height, width), or 5 with a depth before the height, the same "
-                             f"number after each reshape, got {list(x.shape)}", field="bottom[0]")
-        s.images, s.channels = x.dims[0], x.count_range(1, 2 + first)
-        s.height, s.width = x.dims[2 + first], x.dims[3 + first]
+        if x.num_axes != 4:
+            raise ShapeError(f"Pooling needs 4 axes (num, channels, height, width), got {list(x.shape)}", field="bottom[0]")
+        s.images, s.channels, s.height, s.width = x.dims[0], x.dims[1], x.dims[2], x.dims[3]
         if self.whole:
-            s.kernel_h, s.kernel_w = s.height, s.width
-            if d != NULL:
-                d.kernel_h = x.dims[2]
-        image = list(x.shape[2:])
-        kernel, strides, pad = self.window
-        sizes = [_pooled(*of_axis, any(pad), self.floor_mode) for of_axis in zip(image, kernel, strides, pad)]
+            s.kernel_h, s.kernel_w = x.dims[2], x.dims[3]
+        padded = s.pad_h or s.pad_w
+        sizes = [_pooled(size, kernel, stride, pad, padded, self.floor_mode) for size, kernel, stride, pad in (
+            (s.height, s.kernel_h, s.stride_h, s.pad_h),
+            (s.width, s.kernel_w, s.stride_w, s.pad_w))]
         if x.count and min(sizes) < 1:
-            raise ShapeError(f"a kernel of {_text(kernel)} does not fit planes of {_text(image)} with padding {_text(pad)}; the "
-                             f"output would be {_text(sizes)}", field="pooling_param.kernel_size")
-        # Planes without pixels have no windows, whatever the padding.
-        sizes = [max(size, 0) for size in sizes] if math.prod(image) else [0] * len(image)
-        s.out_height, s.out_width = sizes[first], sizes[first + 1]
+            raise ShapeError(f"a kernel of {s.kernel_h}x{s.kernel_w} does not fit planes of {s.height}x"
+                             f"{s.width} with padding {s.pad_h}x{s.pad_w}; the output would be "
+                             f"{sizes[0]}x{sizes[1]}", field="pooling_param.kernel_size")
+        if not s.height * s.width:
+            sizes = [0, 0]  # planes without pixels have no windows, whatever the padding
+        s.out_height, s.out_width = [max(size, 0) for size in sizes]
         with located(field="pooling_param.pad"):
             for blob in top:
-                blob.reshape_to((*x.shape[:2], *sizes))
-        pixels = s.height * s.width
-        if d != NULL:
-            d.images, d.channels, d.height, d.out_height = s.images, x.dims[1], x.dims[2], sizes[0]
-            d.width = d.out_width = s.out_height * s.out_width
-            pixels = max(pixels, d.height * d.width)
-            self.planes.reshape_to((s.images, s.channels, s.out_height, s.out_width))
-            self.depth.changed()
+                blob.reshape_to((x.dims[0], x.dims[1], s.out_height, s.out_width))
         if self.mask is not None or len(top) > 1:
-            if self.dtype == FLOAT and pixels > 2**24:
-                raise ShapeError(f"planes of {_text(image)} have more pixels than a float32 mask can count, 2^24; pool smaller "
-                                 "planes, or use float64", field="bottom[0]")
+            if self.dtype == FLOAT and s.height * s.width > 2**24:
+                raise ShapeError(f"planes of {s.height}x{s.width} have more pixels than a float32 mask can count, "
+                                 "2^24; pool smaller planes, or use float64", field="bottom[0]")
             if self.mask is not None:
-                self.mask.reshape_like(top[0] if d == NULL else self.planes)
-            if self.depth_mask is not None:
-                self.depth_mask.reshape_like(top[0])
+                self.mask.reshape_like(top[0])
         self.op.changed()
 
     @property
     def window(self):
-        """Kernel, stride and pad, each as [height, width], or [depth, height, width] of volumes."""
+        """Kernel, stride and pad, each as [height, width]."""
         s = self.op.shape
-        planes = [s.kernel_h, s.kernel_w], [s.stride_h, s.stride_w], [s.pad_h, s.pad_w]
-        if self.depth is None:
-            return planes
-        s = self.depth.shape
-        return [s.kernel_h, *planes[0]], [s.stride_h, *planes[1]], [s.pad_h, *planes[2]]
+        return [s.kernel_h, s.kernel_w], [s.stride_h, s.stride_w], [s.pad_h, s.pad_w]
 
     @property
     def backward_reads_tops(self):
         return bool(self.op.mask_shown)
 
     def operations(self):
-        return [self.op] if self.depth is None else [self.op, self.depth]
+        return [self.op]
 
     def scratch_blobs(self):
-        return [blob for blob in (self.mask, self.planes, self.depth_mask) if blob is not None]
+        return [] if self.mask is None else [self.mask]
 
     cdef Blob mask_of(self, list top):
         return top[1] if len(top) > 1 else self.mask
@@ -167,9 +130,6 @@ cdef class PoolingLayer(DeviceLayer):
             return 0
         if self.op.drawn:
             self.op.seed, self.op.start = self.generator.seed, self.generator.reserve((<Blob> top[0]).count)
-        if self.depth is not None:
-            self.op.forward(on, bottom[0], self.planes, self.mask)
-            return self.depth.forward(on, self.planes, top[0], self.depth_mask)
         return self.op.forward(on, bottom[0], top[0], self.mask_of(top))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
@@ -178,9 +138,6 @@ cdef class PoolingLayer(DeviceLayer):
         if self.op.method == STOCHASTIC and not self.op.drawn:
             raise ConfigError("STOCHASTIC pooling has a gradient in phase TRAIN only; use AVE, or propagate_down: false",
                               field="pooling_param.pool")
-        if self.depth is not None:
-            self.depth.backward(on, self.planes, top[0], self.depth_mask)
-            return self.op.backward(on, bottom[0], self.planes, self.mask)
         return self.op.backward(on, bottom[0], top[0], self.mask_of(top))
 
 
@@ -196,10 +153,6 @@ def _pair(param, name, side, least, optional=True):
         if not least <= getattr(param, form) <= MAX_SIZE:
             raise ConfigError(f"must be from {least} to 2^31 - 1, got {getattr(param, form)}", field=f"pooling_param.{form}")
     return [getattr(param, form) for form in forms]
-
-
-def _text(sizes):
-    return "x".join(map(str, sizes))
 
 
 def _pooled(size, kernel, stride, pad, padded, floor_mode):

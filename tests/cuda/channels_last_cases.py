@@ -68,8 +68,6 @@ LAYERS = {
                                      phase=TEST, backward=False),
     "pooling max of 5 channels": after("Pooling", "c", "y", "pooling_param { kernel_size: 2 stride: 2 }", first=conv("x", "c", 5)),
     "pooling ave of 5 channels": after("Pooling", "c", "y", "pooling_param { pool: AVE kernel_size: 2 stride: 2 }", first=conv("x", "c", 5)),
-    **{f"pooling of volumes {pool}": {**after("Pooling", "c", "y", f"pooling_param {{ pool: {pool} kernel_size: 3 stride: 2 pad: 1 }}", keeps=False),
-                                      "shape": (2, 3, 4, 5, 6)} for pool in ("MAX", "AVE")},
     "pooling with mask": after("Pooling", "c", "y m", "pooling_param { kernel_size: 3 stride: 2 }"),
     "pooling with mask at the end": after("Pooling", "c", "y m", "pooling_param { kernel_size: 3 stride: 2 }", tail=""),
     "pooling global with mask": after("Pooling", "c", "y m", "pooling_param { global_pooling: true }", tail=""),

@@ -104,7 +104,7 @@ def pool(graph, x, layer, size):
 
 
 def pooled(graph, x, method, sizes, results, kernel, stride, pad, mask=False):
-    """Add a pooling of Caffe over two or three spatial axes; return the names of its tops."""
+    """Add a pooling of Caffe over two spatial axes; return the names of its tops."""
     ends = pads(sizes, results, kernel, stride, pad)
     window = {"kernel_shape": kernel, "strides": stride}
     if method == POOLING.MAX:
@@ -115,12 +115,11 @@ def pooled(graph, x, method, sizes, results, kernel, stride, pad, mask=False):
         return [y, cast(graph, plane)]
 
     def average(x):
-        beyond = [max(0, end - given) for end, given in zip(ends[len(pad):], pad)]
-        if not any(beyond):
+        if all(end <= given for end, given in zip(ends[2:], pad)):
             return graph.op("AveragePool", x, pads=ends, count_include_pad=1, **window)
         # Caffe counts its padding, and does not count what of a window is beyond it.
         whole = graph.op("Pad", x, [0, 0, *pad, 0, 0, *pad])
-        return graph.op("AveragePool", whole, pads=[0] * len(pad) + beyond, **window)
+        return graph.op("AveragePool", whole, pads=[0, 0, *(max(0, end - given) for end, given in zip(ends[2:], pad))], **window)
 
     if method == POOLING.AVE:
         return [average(x)]

@@ -140,15 +140,13 @@ def pooled(source, x, layer, size, mask=None):
     given, wanted, up = source.shape()[2:], size, p.round_mode != p.FLOOR
     if p.pool == POOLING.STOCHASTIC:
         return call("caffe_stochastic_pool", x, as_argument(kernel), as_argument(stride))
-    function = f"{'max' if p.pool == POOLING.MAX else 'avg'}_pool{len(size)}d"
+    function = "max" if p.pool == POOLING.MAX else "avg"
     if p.global_pooling:
-        return f"F.adaptive_{function}({arguments(x, 1, return_indices=mask)})"
+        return f"F.adaptive_{function}_pool2d({arguments(x, 1, return_indices=mask)})"
     if fits_torch_pooling(given, wanted, kernel, stride, pad, up):
         options = arguments(x, as_argument(kernel), as_argument(stride), padding=unless_default(pad, 0), ceil_mode=up or None,
                             return_indices=mask)
-        return f"F.{function}({options})"
-    if len(size) == 3:
-        raise ConfigError(f"has windows that PyTorch's {function} does not take", field="pooling_param")
+        return f"F.{function}_pool2d({options})"
     if mask:
         raise ConfigError("has a mask and windows that PyTorch's max_pool2d does not take", field="top[1]")
     return call("caffe_pool", x, f'"{POOLING.PoolMethod.Name(p.pool)}"', *map(numbers, (kernel, stride, pad, wanted)))

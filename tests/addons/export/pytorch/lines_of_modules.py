@@ -27,9 +27,6 @@ LINES = {
     "average padded": ["y = F.avg_pool2d(x0, 3, 2, padding=1, ceil_mode=True)", "return y"],
     "average beyond the padding": ["y = F.avg_pool2d(x0, 4, 3, padding=1, ceil_mode=True)", "return y"],
     "average of all": ["y = F.adaptive_avg_pool2d(x0, 1)", "return y"],
-    "max of volumes": ["y = F.max_pool3d(x0, 3, 2, padding=1, ceil_mode=True)", "return y"],
-    "average of volumes": ["y = F.avg_pool3d(x0, 3, 2, padding=1, ceil_mode=True)", "return y"],
-    "average of all volumes": ["y = F.adaptive_avg_pool3d(x0, 1)", "return y"],
     "stochastic": ["a = x0.abs()", "y = caffe_stochastic_pool(a, 3, 2)", "return y"],
     "pyramid": ["y = torch.cat((F.avg_pool2d(x0, (11, 14), (11, 14), ceil_mode=True).flatten(1), "
                 "F.avg_pool2d(x0, (6, 7), (6, 7), padding=(1, 0), ceil_mode=True).flatten(1), "

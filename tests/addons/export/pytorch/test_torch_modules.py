@@ -504,7 +504,6 @@ def test_parameters_that_are_shared_in_two_shapes():
     (layer("ReLU"), [X], "phase TRAIN"), ("", [X], "the net has no output"),
     (layer("BatchNorm", "batch_norm_param { use_global_stats: false }"), [(1, 4)], "one value for each channel"),
     (layer("Pooling", "pooling_param { kernel_size: 4 stride: 3 pad: 3 }", tops="y m"), [X], "has a mask and windows that PyTorch's max_pool2d does not take"),
-    (layer("Pooling", "pooling_param { kernel_size: 4 stride: 3 pad: 3 }"), [(1, 2, 6, 6, 6)], "has windows that PyTorch's max_pool3d does not take"),
     (layer("Im2col", "convolution_param { kernel_size: 1 }"), [(2, 3, 4, 5, 5)], r"needs two axes after axis 1 for PyTorch, got \[2, 3, 4, 5, 5\] and axis 1"),
     (layer("Im2col", "convolution_param { kernel_size: 1 axis: 2 }"), [X], r"needs two axes after axis 1 for PyTorch, got \[2, 4, 7, 6\] and axis 2"),
     (layer("Convolution", "convolution_param { num_output: 1 kernel_size: 1 }"), [(1, 1, 1, 1, 1, 1)], "has 4 axes after the channels; PyTorch's convolutions have at most 3")])
