@@ -118,15 +118,15 @@ cdef void watch(CudaStream* stream, const char* call) noexcept with gil:
         _store_failure(stream.device, error)
 
 
-def set_math_of_all():
-    """Apply a changed precision to all devices that are in use, between two operations."""
+def set_math_of_all_devices():
+    """Apply a changed precision to the open libraries of all devices."""
     cdef Libraries* libraries
     with device_lock:
         for libraries in _attached:
             set_math(libraries)
 
 
-precision_listeners.append(set_math_of_all)
+precision_listeners.append(set_math_of_all_devices)
 
 
 def versions(size_t stream):

@@ -156,15 +156,15 @@ def picture_datum(image, label, file, encoded, encode_type, keep):
 
 
 def compute_mean(db, progress=None):
-    """Return the average of all pictures of an open database, float32 of (C, H, W), in double precision (Caffe: single).
+    """Return the mean of all pictures of an open database as float32 of (C, H, W). Sums are float64 (Caffe's: float32).
 
     ``progress(text, done, total)`` is called during the work. Raises DataError, naming the record, for a record that is no Datum or
     differs in size.
     """
     transformer = Transformer(caffe_pb2.TransformationParameter(), caffe_pb2.TEST)
-    every, total = db.records(), None
+    all_records, total = db.records(), None
     for start in range(0, len(db), BATCH):
-        records = list(itertools.islice(every, BATCH))
+        records = list(itertools.islice(all_records, BATCH))
         try:
             batch = transformer.load([value for _, value in records])
             if total is None:

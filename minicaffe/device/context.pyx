@@ -63,8 +63,8 @@ cdef void compute_on(CudaStream* stream) noexcept:
     _pinned = stream != NULL
 
 
-def mode_changes():
-    """Return how often the mode, or the GPU of GPU mode, has changed."""
+def mode_change_count():
+    """Return how often operations have moved between CPU and GPUs: a recorded CUDA graph holds as long as this number."""
     return _mode_changes
 
 

@@ -103,6 +103,7 @@ cdef class Allocator:
         self.usage.count_alloc(nbytes)
 
     cdef int forget(self, void* ptr) except -1:
+        """Remove the record of a block that is about to be freed; raise PointerError if no live block begins at `ptr`."""
         known = self.sizes.find(<size_t>ptr)
         if known == self.sizes.end():
             raise no_live_block(self, <size_t>ptr)

@@ -152,7 +152,7 @@ def _read_by_backward(node):
 
 def cut_backward(nodes):
     """Switch backward off for layers that no loss depends on, or that get no gradient from the layers above."""
-    under_loss, skip = set(), set()
+    under_loss, skip = set(), set()     # blobs that a loss depends on; blobs that a reader gives no gradient
     for node in reversed(nodes):
         contributes = any(node.loss_weights) or any(blob in under_loss for blob in node.tops)
         if not contributes or node.needs_backward and all(blob in skip for blob in node.tops):

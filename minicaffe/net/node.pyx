@@ -187,6 +187,9 @@ cdef int renew_recycled(SyncedMemory memory, list read) except -1:
 
 
 def overwrites_outputs(Layer layer not None):
-    """Return `Layer.overwrites_outputs`; False for a user's class with a forward or backward of its own."""
+    """Return whether the passes write tops and diffs of bottoms whole, so that a plan may give these memory with old values.
+
+    It is what the class declares (`Layer.overwrites_outputs`); False for a user's class with a forward or backward of its own.
+    """
     return layer.overwrites_outputs and all(cls.__module__.startswith("minicaffe.") or PASSES.isdisjoint(vars(cls))
                                             for cls in type(layer).__mro__)

@@ -7,7 +7,7 @@ same in `WARM_UP` runs, and after a change since the recording; the log has the 
 import logging
 
 from minicaffe import cuda
-from minicaffe.device.context import mode_changes
+from minicaffe.device.context import mode_change_count
 from minicaffe.engines.engine import settings_epoch
 from minicaffe.errors import DeviceError, OutOfMemoryError
 from minicaffe.memory import reporter
@@ -83,7 +83,7 @@ class RecordedWork:
         net.run_sources()
         generator = net.layers[0].generator
         # After CPU mode the host has copies of layers' scratch memory, which a replay would not make stale.
-        state = net.stamp(), generator.seed, settings_epoch(), mode_changes(), *state
+        state = net.stamp(), generator.seed, settings_epoch(), mode_change_count(), *state
         if self.graph is not None:
             net.inspect_inputs()    # before host copies become stale
         if state != self.state or self.graph is not None and not make_device_only(

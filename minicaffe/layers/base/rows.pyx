@@ -35,4 +35,5 @@ cdef class RowLayer(DeviceLayer):
         return "it reads indices on the host"
 
     cdef long long row_bytes(self, Blob blob) except -1:
+        """Return the bytes of one index of the first axis of `blob`, for layers that copy rows."""
         return blob.count_range(1, blob.num_axes) * item_size(self.dtype)

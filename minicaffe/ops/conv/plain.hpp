@@ -23,11 +23,38 @@ inline index_t pixel_of(const Window& w, index_t position, index_t tap) {
   return pixel;
 }
 
-/// work(index in x, index in the weights, index in y) for each product.
-template <class Work> void each_product(const ConvShape& s, const Work& work) {
-  std::vector<index_t> pixels;  // [tap][position]
+/// pixel_of for each tap and position: [tap][position].
+inline std::vector<index_t> read_pixels(const ConvShape& s) {
+  std::vector<index_t> pixels;
   for (index_t tap = 0; tap < s.taps; ++tap)
     for (index_t position = 0; position < s.positions; ++position) pixels.push_back(pixel_of(s.window, position, tap));
+  return pixels;
+}
+
+/// y = the bias of its channel, 0 if `bias` is null
+inline void set_to_bias(const Channels& c, Array bias, Array y) {
+  for (index_t i = 0; i < c.outer * c.channels * c.inner; ++i) y[i] = bias ? double(bias[i / c.inner % c.channels]) : 0.0;
+}
+
+/// y from x.
+inline void conv_forward(const ConvShape& s, Array x, Array weight, Array bias, Array y) {
+  set_to_bias({s.images, s.outputs, s.positions}, bias, y);
+  const std::vector<index_t> pixels = read_pixels(s);
+  for (index_t image = 0; image < s.images; ++image)
+    for (index_t output = 0; output < s.outputs; ++output)
+      for (index_t c = 0; c < s.group_channels; ++c)
+        for (index_t tap = 0; tap < s.taps; ++tap)
+          for (index_t position = 0; position < s.positions; ++position) {
+            const index_t channel = output / s.m * s.group_channels + c, pixel = pixels[size_t(tap * s.positions + position)];
+            if (pixel >= 0)
+              y[(image * s.outputs + output) * s.positions + position] +=
+                  weight[(output * s.group_channels + c) * s.taps + tap] * x[(image * s.channels + channel) * s.pixels + pixel];
+          }
+}
+
+/// work(index in x, index in the weights, index in y) for each product of conv_forward.
+template <class Work> void each_product(const ConvShape& s, const Work& work) {
+  const std::vector<index_t> pixels = read_pixels(s);
   for (index_t image = 0; image < s.images; ++image)
     for (index_t output = 0; output < s.outputs; ++output)
       for (index_t c = 0; c < s.group_channels; ++c)
@@ -39,17 +66,6 @@ template <class Work> void each_product(const ConvShape& s, const Work& work) {
             if (pixel >= 0) work(x + pixel, (output * s.group_channels + c) * s.taps + tap, y + position);
           }
         }
-}
-
-/// y = the bias of its channel, 0 if `bias` is null
-inline void set_to_bias(const Channels& c, Array bias, Array y) {
-  for (index_t i = 0; i < c.outer * c.channels * c.inner; ++i) y[i] = bias ? double(bias[i / c.inner % c.channels]) : 0.0;
-}
-
-/// y from x.
-inline void conv_forward(const ConvShape& s, Array x, Array weight, Array bias, Array y) {
-  set_to_bias({s.images, s.outputs, s.positions}, bias, y);
-  each_product(s, [=](index_t i, index_t k, index_t j) { y[j] += weight[k] * x[i]; });
 }
 
 /// dx from dy; or a deconvolution's top from its bottom, with a bias.

@@ -92,7 +92,8 @@ template <class M, int kLanes, class Number> MC_HD void evaluate_square(const Nu
   }
 }
 
-/// A square of vectors from its values at all points.
+/// Compute a square of kSize x kSize vectors from its values at all points of both axes (winograd_points.hpp), which lie `point`
+/// floats apart.
 template <class M, int kLanes, class Vector> MC_HD void interpolate_square(const float* from, index_t point, Vector* to) {
   constexpr int rows = M::Y::kRows, columns = M::X::kRows, size = M::kSize;
   Vector half[size * columns], values[rows], column[size];
