@@ -23,7 +23,7 @@ from minicaffe.data.mean_file import write_mean
 from minicaffe.errors import Error
 
 SHEET_COLUMNS, SHEET_ROWS = 20, 10  # pictures of `info --png`
-MOST_LABELS = 50  # bars of the histogram
+MOST_LABELS = 50    # that are listed
 
 backend_option = click.option(
     "--backend", type=click.Choice(["lmdb", "leveldb"], case_sensitive=False), default="lmdb", show_default=True
@@ -192,22 +192,12 @@ def info(db, backend, png, force):
     for size, found in sorted(reals.items()):
         console.print(f"real-valued labels: {size} in each of {found} records", soft_wrap=True)
     if labels:
-        _show_labels(console, labels)
+        console.print(f"labels: {len(labels)} different: {_listing(labels, MOST_LABELS)}", soft_wrap=True)
     if png:
         write_png(png, sheet([to_rgb(picture) for picture in first], SHEET_COLUMNS))
         console.print(f"{png}: the first {len(first)} pictures", soft_wrap=True)
 
 
-def _listing(counter):
-    shown = [f"{name} ({count})" for name, count in counter.most_common(8)]
-    return ", ".join(shown + ["..."] * (len(counter) > 8))
-
-
-def _show_labels(console, labels):
-    console.print(f"labels: {len(labels)} different")
-    most = max(labels.values())
-    room = max(10, console.width - 32)
-    for label, count in sorted(labels.items())[:MOST_LABELS]:
-        console.print(f"{label:>8} {'█' * max(1, round(room * count / most))} {count}")
-    if len(labels) > MOST_LABELS:
-        console.print(f"{'...':>8} and {len(labels) - MOST_LABELS} more")
+def _listing(counter, most=8):
+    shown = [f"{name} ({count})" for name, count in counter.most_common(most)]
+    return ", ".join(shown + ["..."] * (len(counter) > most))

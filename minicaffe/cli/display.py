@@ -1,4 +1,4 @@
-"""The live display of a training on a terminal: progress, loss with a sparkline, rate, speed, memory, last test, last snapshot.
+"""The live display of a training on a terminal: progress, loss with a sparkline, rate, speed, last test, last snapshot.
 
 It costs one comparison per iteration, and draws at most `REDRAWS` times a second, in the training thread.
 """
@@ -12,17 +12,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from minicaffe import memory
 from minicaffe.cli.bars import BLOCKS, PLAIN_BLOCKS
 from minicaffe.cli.records import Result
 from minicaffe.cli.watch_lines import lines as watch_lines
-from minicaffe.common import caffe
-from minicaffe.memory.sizes import size_text
 from minicaffe.solver.report import images_per_iteration
 
 REDRAWS = 5  # a second
 SPEED_WINDOW = 3.0  # seconds over which speed is measured
-DROPPABLE_ROWS = ("", "memory", "time left", "speed", "rate")  # rows that are left out first
 HISTORY = 60  # points that the sparkline can show
 
 
@@ -45,10 +41,6 @@ class LiveDisplay(Result):
         super().on_start(solver)
         self.images = images_per_iteration(solver) or 0
         self.redraw_times[0] = time.perf_counter(), solver.iter
-        self.size = self.console.size
-        self._start(solver)
-
-    def _start(self, solver):
         self.live = Live(console=self.console, auto_refresh=False, get_renderable=lambda: self.table(solver))
         self._ignore_hangup(self.live.start)
 
@@ -78,9 +70,6 @@ class LiveDisplay(Result):
         if now < self.next_draw or self.live is None:
             return
         self.next_draw = now + 1 / REDRAWS
-        self._clear_if_smaller(solver)
-        if self.live is None:
-            return
         if solver.iter != self.redraw_times[-1][1]:
             self.losses.append(solver.smoothed_loss)
         self.redraw_times.append((now, solver.iter))
@@ -91,17 +80,6 @@ class LiveDisplay(Result):
         if self.live is not None:
             self._ignore_hangup(self.live.stop)
             self.live = None
-
-    def _clear_if_smaller(self, solver):
-        """Clear the screen if the window shrank: the terminal has wrapped the lines that were drawn before."""
-        size, before = self.console.size, self.size
-        self.size = size
-        if size.width < before.width or size.height < before.height:
-            self.live.transient = True
-            self._ignore_hangup(self.live.stop)
-            self._ignore_hangup(self.console.clear)
-            if self.live is not None:
-                self._start(solver)
 
     def _ignore_hangup(self, draw):
         try:
@@ -126,15 +104,11 @@ class LiveDisplay(Result):
         rows.append(("speed", speed))
         if left:
             rows.append(("time left", left))
-        rows.append(("memory", memory_line()))
         for number, record in sorted(self.tests.items()):
             values = ", ".join(f"{output['name']} {output['value']:.4g}" for output in record["outputs"][:8])
             rows.append((f"test {number}" if len(self.tests) > 1 else "test", Text(f"at {record['iteration']}: {values}")))
         if self.snapshot:
             rows.append(("snapshot", Text(self.snapshot)))
-        for name in DROPPABLE_ROWS:  # a low window has no room for them
-            if len(rows) > self.console.height:
-                rows = [row for row in rows if row[0] != name]
         for row in rows:
             grid.add_row(*row)
         return grid
@@ -158,17 +132,3 @@ class LiveDisplay(Result):
         left = f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
         images = f", {self.images * per_second:,.0f} images/s" if self.images else ""
         return left, f"{per_second:,.1f} iterations/s{images}"
-
-
-def memory_line():
-    """Return live and peak bytes of this process's blocks where nets compute, as text; with what a cache reserves."""
-    if caffe.mode == "gpu":
-        from minicaffe import cuda
-        place, name = memory.CUDAPlace(cuda.current().index), "GPU"
-    else:
-        place, name = memory.CPUPlace(), "CPU"
-    stats = memory.stats(place)
-    live, peak, reserved = map(size_text, (stats.live, stats.peak, max(stats.reserved, stats.live)))
-    # The CPU's own allocator reserves addresses, whose pages take no memory before their first access.
-    cache = "" if isinstance(memory.allocator_of(place), memory.SystemAllocator) else f", {reserved} reserved"
-    return f"{name}: {live} live, {peak} at most{cache} (blocks so far)"

@@ -7,9 +7,7 @@ import logging
 import math
 import os
 import re
-import shutil
 import sys
-import textwrap
 import traceback
 from pathlib import Path
 
@@ -391,18 +389,9 @@ def refuse_unused(names, purpose):
 
 
 def notify(text):
-    """Print a notice on standard error, also on a terminal, where its lines are broken between words; --quiet hides it.
-
-    A line with a command stays whole, so that it can be copied.
-    """
-    if click.get_current_context().meta.get("quiet"):
-        return
-    if log.is_terminal(sys.stderr):
-        width = shutil.get_terminal_size().columns
-        text = "\n".join(line if len(line) <= width or "minicaffe " in line else
-                         textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-                         for line in text.split("\n"))
-    click.echo(text, err=True)
+    """Print a notice on standard error, also on a terminal; --quiet hides it."""
+    if not click.get_current_context().meta.get("quiet"):
+        click.echo(text, err=True)
 
 
 def print_ranks():

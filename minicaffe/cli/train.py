@@ -19,7 +19,6 @@ from minicaffe.cli import earlier_files, log, options, ranks, solver_options, tr
 from minicaffe.cli.records import JsonLines, Result
 from minicaffe.cli.signals import EFFECTS, Signals
 from minicaffe.common import caffe
-from minicaffe.engines.engine import get_precision, precisions
 from minicaffe.errors import ConfigError, Error, NotFiniteError
 from minicaffe.proto import caffe_pb2, text, upgrade
 from minicaffe.solver import finite, snapshot
@@ -137,8 +136,6 @@ def prepare(ctx, file, fields, given):
         else:
             ranks.use_gpu(begin=param.device_id if param.device_id >= 0 else None)
     options.log_device()
-    if caffe.mode == "gpu":
-        suggest_tf32()
     sizes = {caffe_pb2.TRAIN: given["batch_size"], caffe_pb2.TEST: given["test_batch_size"]}
     divide_by = ranks.group.size if given["global_batch"] else 1
     changes = [change for each in ctx.command.modules if (change := each.change_of_net(given, param)) is not None]
@@ -163,13 +160,6 @@ def count_tests(solver, chosen):
                 solver.whole_tests[i] = data
         batches = None if chosen else solver.param.test_iter[i]
         training_file.report_records(name if chosen else f"{name}: test_iter", data, batches)
-
-
-def suggest_tf32():
-    """Suggest precision tf32, if cuBLAS has it and the training computes in float32."""
-    if get_precision() == "float32" and "tf32" in precisions() and cuda.current().library_versions["cuBLAS"]:
-        options.notify("precision float32; with --precision tf32 convolutions and matrix products use the tensor cores: faster, "
-                       "with factors rounded to 10 bits of mantissa and errors of about 1e-3")
 
 
 def distribute(solver, given):

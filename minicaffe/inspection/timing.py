@@ -13,7 +13,6 @@ from time import perf_counter
 from minicaffe import cuda, sim
 from minicaffe.common import caffe
 from minicaffe.cuda import compile
-from minicaffe.engines.engine import get_precision
 from minicaffe.inspection import cost
 from minicaffe.memory.reporter import record
 
@@ -51,14 +50,11 @@ class Times:
         In the order in which they ran.
     total_ms : float
         Of all rounds; on a device what its steps took.
-    precision : str
-        In which products were computed.
     """
 
     device: str
     steps: list
     total_ms: float = 0.0
-    precision: str = ""
     as_dict = asdict    # that JSON can hold
 
     def by_layer(self, count):
@@ -88,7 +84,7 @@ def measure(net, iterations, on_loss=None, on_round=None):
     Times
     """
     device = cuda.current() if caffe.mode == "gpu" else None
-    times = Times("cpu" if device is None else "sim" if sim.selected() else "gpu", [], precision=get_precision())
+    times = Times("cpu" if device is None else "sim" if sim.selected() else "gpu", [])
     net.clear_param_diffs()     # which a training with a plan has freed
     _run(net, on_loss=on_loss)
     ahead = max(_host_seconds(net, device) for _ in range(2)) if times.device == "gpu" else 0

@@ -47,7 +47,6 @@ test net.prototxt --weights=net_iter_2.caffemodel --iterations=1
 time net.prototxt --iterations=1
 trace net.prototxt
 summary net.prototxt
-schedule net.prototxt
 gradcheck net.prototxt --elements=1
 draw net.prototxt net.svg --shapes --phase=TRAIN
 deploy net.prototxt net_iter_2.caffemodel --shape=3x6x6 -o d.prototxt

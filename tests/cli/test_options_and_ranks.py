@@ -118,19 +118,6 @@ def test_no_before_the_name_of_a_boolean_field(word, wanted):
     assert options.normalize_arguments([word], train.params) == [wanted]
 
 
-@pytest.mark.parametrize("precision, there, cublas, said", [
-    ("float32", ["float32", "tf32"], 120000, True), ("tf32", ["float32", "tf32"], 120000, False), ("float32", ["float32"], 120000, False),
-    ("float32", ["float32", "tf32"], None, False)])
-def test_tf32_is_suggested_where_it_would_be_used(monkeypatch, precision, there, cublas, said):
-    lines = []
-    monkeypatch.setattr(TRAIN, "get_precision", lambda: precision)
-    monkeypatch.setattr(TRAIN, "precisions", lambda: there)
-    monkeypatch.setattr(TRAIN, "cuda", SimpleNamespace(current=lambda: SimpleNamespace(library_versions={"cuBLAS": cublas})))
-    monkeypatch.setattr(TRAIN.options, "notify", lines.append)
-    TRAIN.suggest_tf32()
-    assert [line.startswith("precision float32; with --precision tf32") for line in lines] == [True] * said
-
-
 @pytest.mark.parametrize("words, error", [
     (["--scale-lr=linear"], None), (["--global-batch"], None), (["--scale-lr=sqrt", "--warmup=3"], None),
     (["--scale-lr=linear", "--global-batch"], "--global-batch keeps the total batch size"), (["--warmup=3"], "give --scale-lr, too")])

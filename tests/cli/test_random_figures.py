@@ -297,7 +297,7 @@ def test_the_table_of_times(seed, monkeypatch):
         layers = [f"l{i}{k}" for k in range(dice.randint(1, 2))]
         steps.append(StepTime(dice.choice(["forward", "backward"]), i, layers, ["First", "Second"][: len(layers)], dice.choice([None, "CAFFE"]),
                               dice.choice([0.0, dice.uniform(0, 3)]), 9.0, 1, 1, *figures))
-    times = Times(device, steps, precision="tf32")
+    times = Times(device, steps)
     out = Console(width=width, file=io.StringIO(), highlight=False, markup=False)
     monkeypatch.setattr(bars, "table_console", lambda: out)
     monkeypatch.setattr(time.click, "get_current_context", lambda: SimpleNamespace(meta={"verbose": verbose}))

@@ -470,23 +470,9 @@ def test_a_full_disk_ends_the_log_and_not_the_training(folder):
     assert ESCAPES.sub("", process.text).count("tiny.log: cannot be written: No space left on device; no more log") == 1
 
 
-def test_a_smaller_window_is_cleared(folder):
-    process = Process("train", "solver.prototxt", *LONG, cwd=folder, size=(24, 80))
-    process.read_until("iteration")
-    process.resize(30, 100)
-    process.read_until("iteration")
-    process.read_until("iteration")
-    assert "\x1b[2J" not in process.text  # nothing to clear
-    process.resize(24, 50)
-    process.read_until("\x1b[2J")
-    process.read_until("iteration")
-    process.signal(signal.SIGINT)
-    assert process.finish()[0] == 0 and "Traceback" not in process.text and process.text.count("\x1b[2J") == 1
-
-
-def test_a_low_window_keeps_test_and_snapshot(folder):
+def test_the_rows_of_the_display(folder):
     solver = own_solver()
-    display = LiveDisplay(Console(file=io.StringIO(), force_terminal=True, width=40, height=4))
+    display = LiveDisplay(Console(file=io.StringIO(), force_terminal=True, width=40, height=20))
     display.on_start(solver)
     display.on_display(solver, {"lr": 0.1})
     display.on_test(solver, {"net": 0, "iteration": 7, "outputs": [{"name": f"output{i}", "value": 0.5} for i in range(8)]})
@@ -495,8 +481,8 @@ def test_a_low_window_keeps_test_and_snapshot(folder):
     display.console.file = io.StringIO()
     display.console.print(display.table(solver))
     lines = ESCAPES.sub("", display.console.file.getvalue()).splitlines()
-    assert [line.split()[0] for line in lines] == ["iteration", "loss", "test", "snapshot"]
-    assert "at 7: output0 0.5" in lines[2] and "at 0: a_long_folder" in lines[3]
+    assert [line.split()[0] for line in lines] == ["iteration", "━━━━━━━━━━━━━━━━━━━━━━━━━━━━", "loss", "rate", "speed", "test", "snapshot"]
+    assert "at 7: output0 0.5" in lines[5] and "at 0: a_long_folder" in lines[6]
 
 
 def display_of(width, height):
@@ -512,17 +498,6 @@ def test_speed_from_the_first_iteration_and_the_state_at_the_end(folder, stopped
     assert display._speed(solver) == ("", "...")
     display.on_end(solver, stopped)
     assert f" of {solver.param.max_iter} {state}" in ESCAPES.sub("", display.console.file.getvalue())
-
-
-@pytest.mark.parametrize("size, cleared", [((39, 20), 1), ((40, 19), 1), ((40, 20), 0), ((41, 21), 0)])
-def test_a_smaller_window_is_cleared_once(folder, size, cleared):
-    solver, display = own_solver(), display_of(40, 20)
-    display.on_start(solver)
-    display.console.width, display.console.height = size
-    for _ in range(3):
-        display._clear_if_smaller(solver)
-    display.close()
-    assert display.console.file.getvalue().count("\x1b[2J") == cleared
 
 
 def test_nothing_is_drawn_after_a_hang_up(folder):

@@ -29,10 +29,10 @@ def test_watch_in_log_and_json(minicaffe, folder):
     assert "[Watch]" not in run("train", "solver.prototxt", cwd=folder).stderr
 
 
-def test_watch_and_memory_in_the_display(folder):
+def test_watch_in_the_display(folder):
     process = Process("train", "solver.prototxt", "--watch=5", cwd=folder, size=(30, 80))
     status, _ = process.finish()
-    assert status == 0 and re.search(r"CPU: \S+ \S+ live, \S+ \S+ at most \(|GPU: .* reserved", process.text)
+    assert status == 0
     assert process.text.count("layers at iteration ") == 6 and "update/weights" in process.text
 
 

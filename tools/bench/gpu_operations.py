@@ -279,6 +279,7 @@ def layers(options, rows):
     """
     from minicaffe import cuda
     from minicaffe.addons.trace.bandwidth import device_bandwidth
+    from minicaffe.engines.engine import get_precision
     from minicaffe.inspection import timing
     from minicaffe.net.net import Net
     from minicaffe.proto import caffe_pb2, text
@@ -291,14 +292,14 @@ def layers(options, rows):
         net.blob_by_name("x").data[...] = np.random.default_rng(0).standard_normal(shape, np.float32)
         times = timing.measure(net, 1 if options.device == "sim" else 20)
         layout = net.blob_by_name(last).layout_of_data()
-        width = 2 if layout is not None and times.precision == "bf16" else 4
+        width = 2 if layout is not None and get_precision() == "bf16" else 4
         for i, way in enumerate(("forward", "backward")):
             others = {"x", "x_x_0_split", "z", *before}
             steps = [step for step in times.steps if step.direction == way and not others & set(step.layers)]
             ms = sum(step.ms for step in steps)
             moved = passes[i] * width * math.prod(shape) if passes else sum(step.bytes for step in steps)
             share = moved / ms / 1e-3 / device_bandwidth(cuda.current().index)
-            rows.add(f"{what}, {'x'.join(map(str, shape))}, {times.precision}, {way}", ms, "ms", {}, bytes=moved,
+            rows.add(f"{what}, {'x'.join(map(str, shape))}, {get_precision()}, {way}", ms, "ms", {}, bytes=moved,
                      share_of_copy=share, layout=str(layout), computed_as_one=[step.layers for step in steps])
             print(f"    {100 * share:.1f}% of the copy's bandwidth, {'plain' if layout is None else 'channels last'}", flush=True)
     passes_of_a_step(options, rows)
