@@ -124,45 +124,17 @@ def nvrtc():
 
 
 def compile_cubin(source, expression, options):
-    """Compile without the cache; return the cubin and the kernel's symbol. See `image`.
-
-    A name expression is ambiguous for a kernel that has the name of a CUDA function (``all``). If both are ``extern "C"``
-    (``min``), the kernel does not compile at all. So a plain name is first looked up as a symbol, then as an expression, and
-    then compiled under another name. Kernels in namespaces and templates (``mine::scale<float>``) need the expression.
-    """
-    if not expression.isidentifier():
-        return _compile(source, expression, options)
-    try:
-        return _compile(source, expression, options, is_symbol=True) or _compile(source, expression, options)
-    except DeviceError as error:
-        other = f"mc_kernel_{expression}"
-        try:
-            return _compile(renamed(source, expression, other), other, options)
-        except DeviceError:
-            raise error from None
-
-
-def renamed(source, name, other):
-    """Return a CUDA C++ source with another name for the kernel `name`, where it is declared and defined."""
-    return re.sub(rf"(__global__[^;{{}}]*\b){name}(?=\s*\()", rf"\g<1>{other}", source)
-
-
-def _compile(source, expression, options, is_symbol=False):
-    """Compile; return the cubin and the symbol. With `is_symbol`, return None if `expression` is not a symbol of it."""
+    """Compile without the cache; return the cubin and the kernel's symbol. See `image`."""
     # Headers are passed as text: a search by path would first find those of a checkout in the current folder.
     names = [name.encode() for name in kernel_headers()]
     texts = [text.encode() for text in _kernel_texts()]
     program = _call("nvrtcCreateProgram", source.encode(), b"kernel.cu", len(names), texts, names)
     try:
-        if not is_symbol:
-            _call("nvrtcAddNameExpression", program, expression.encode())
+        _call("nvrtcAddNameExpression", program, expression.encode())
         code = nvrtc().nvrtcCompileProgram(program, len(options), [o.encode() for o in options])[0]
         if code != nvrtc().nvrtcResult.NVRTC_SUCCESS:
             log_text = _result(program, "ProgramLog").decode("utf-8", "replace").rstrip("\0 \n")
             raise DeviceError(f"{expression} does not compile:\n{log_text}\n{numbered(source)}", code=code.name)
-        if is_symbol:
-            found = re.search(rb"\.entry\s+%s\b" % expression.encode(), _result(program, "PTX"))
-            return (_result(program, "CUBIN"), expression) if found else None
         name = _call("nvrtcGetLoweredName", program, expression.encode())
         return _result(program, "CUBIN"), name.decode() if isinstance(name, bytes) else name
     finally:
@@ -178,7 +150,7 @@ def _call(name, *arguments):
 
 
 def _result(program, kind):
-    """Return the CUBIN, PTX or ProgramLog of a program."""
+    """Return the CUBIN or ProgramLog of a program."""
     made = b" " * _call(f"nvrtcGet{kind}Size", program)
     _call(f"nvrtcGet{kind}", program, made)
     return made

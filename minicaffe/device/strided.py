@@ -146,16 +146,19 @@ class HasDeviceArray(abc.ABC):  # noqa: B024 (classes are registered here, they 
 def device_array(value, name):
     """Return an object with ``__cuda_array_interface__`` as a DeviceArray, which keeps `value` alive.
 
-    Raises WrongTypeError for an array with a mask, and for one whose elements do not lie at multiples of their size. Names `name`.
+    Raises WrongTypeError, naming `name`, for an ill-formed interface, a mask, and elements not at multiples of their size.
     """
     if isinstance(value, DeviceArray):
         return value
     interface = value.__cuda_array_interface__
     if interface.get("mask") is not None:
         raise WrongTypeError(f"{name} has a mask, which kernels ignore; fill the masked elements first")
-    address, readonly = interface["data"]
-    array = DeviceArray(address or 0, interface["shape"], interface["typestr"], value, interface.get("strides"), bool(readonly))
-    if array.size and any(number % array.dtype.itemsize for number in (address, *array.strides)):
-        raise WrongTypeError(f"{name}: address {address:#x} and strides {array.strides} must be multiples of the "
+    try:
+        address, readonly = interface["data"]
+        array = DeviceArray(address or 0, interface["shape"], interface["typestr"], value, interface.get("strides"), bool(readonly))
+    except (KeyError, TypeError) as error:
+        raise WrongTypeError(f"{name} has no proper __cuda_array_interface__: {error!r}") from None
+    if array.size and any(number % array.dtype.itemsize for number in (array.address, *array.strides)):
+        raise WrongTypeError(f"{name}: address {array.address:#x} and strides {array.strides} must be multiples of the "
                              f"{array.dtype.itemsize} bytes of an element; copy it")
     return array

@@ -87,31 +87,14 @@ def _default_threads():
 def usable_processors(root="/"):
     """Return how many processors this process may use: those of its affinity mask, limited by the quota of its container.
 
-    ``proc`` and ``sys`` are folders in `root`.
+    ``sys`` is a folder in `root`.
     """
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _cgroup_quota(Path(root))
-    return count if quota is None else max(1, min(count, math.ceil(quota)))
-
-
-def _cgroup_quota(root):
-    """Return the lowest quota, in processors, of the process's cgroup and its ancestors (Linux, version 2), or None."""
-    quotas = []
-    top = root / "sys/fs/cgroup"
     try:
-        path = next(line[3:] for line in (root / "proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
-    except (OSError, ValueError, StopIteration):
-        return None
-    folder = top / path.lstrip("/")
-    # Inside a container the path may be the host's and not exist; the container's own group is then `top`.
-    for place in [folder, *folder.parents][:len(folder.parts) - len(top.parts) + 1]:
-        try:
-            quota, period = map(int, (place / "cpu.max").read_text().split())    # the quota may be max
-        except (OSError, ValueError):
-            continue
-        if quota > 0 and period > 0:
-            quotas.append(quota / period)
-    return min(quotas, default=None)
+        quota, period = map(int, Path(root, "sys/fs/cgroup/cpu.max").read_text().split())    # the quota may be max
+    except (OSError, ValueError):
+        return count
+    return max(1, min(count, math.ceil(quota / period))) if quota > 0 and period > 0 else count
 
 
 _threads.pool = process_pool()

@@ -12,7 +12,7 @@ from numbers import Integral
 
 import numpy as np
 
-from minicaffe.device.strided import DeviceArray, device_array
+from minicaffe.device.strided import device_array
 from minicaffe.errors import ConfigError, PointerError, ShapeError, WrongTypeError, shown
 from minicaffe.memory.buffer import Buffer, wrap
 from minicaffe.memory.place import CPUPlace, CUDAPlace
@@ -41,10 +41,10 @@ def copy(dst, src, nbytes=None, stream=None):
     Raises
     ------
     ConfigError
-        If `dst` is read-only; an array is not contiguous; the ends overlap on a GPU; `stream` is given and no end is on a GPU,
-        or the ends are objects. On the host ends may overlap: `dst` gets what `src` held.
+        If `dst` is read-only; the ends overlap on a GPU; `stream` is given and no end is on a GPU, or the ends are objects. On
+        the host ends may overlap: `dst` gets what `src` held.
     ShapeError
-        If the sizes differ, or an end has fewer than `nbytes` bytes.
+        If the sizes differ, an end has fewer than `nbytes` bytes, or an array is not contiguous.
     WrongTypeError
         If an end has another type, or both are arrays of different dtypes. A Buffer or an address has no dtype.
     PointerError
@@ -110,9 +110,8 @@ def _end(value, name):
         return End(value, None, value.readonly)
     if isinstance(value, tuple) and len(value) == 2 and hasattr(value[0], "on_host"):
         return End(_block_rest_at(*value, name), None, False)
-    interface = getattr(value, "__cuda_array_interface__", None)
-    if interface is not None:
-        return _device_end(interface, value, name)
+    if getattr(value, "__cuda_array_interface__", None) is not None:
+        return _device_end(value, name)
     try:
         array = value if isinstance(value, np.ndarray) else np.asarray(memoryview(value))
     except (TypeError, ValueError, BufferError) as error:
@@ -121,27 +120,17 @@ def _end(value, name):
     if array.dtype.hasobject:
         raise WrongTypeError(f"memory.copy: {name} is an array of {array.dtype}, which has references to objects; copy it in NumPy")
     if not array.flags.c_contiguous:
-        raise ConfigError(f"memory.copy: {name} is not contiguous in C order; make it so with numpy.ascontiguousarray")
+        raise ShapeError(f"memory.copy: {name} is not C-contiguous; make it so with numpy.ascontiguousarray")
     typed = array.dtype if isinstance(value, np.ndarray) else None
     return End(wrap(array.ctypes.data, array.nbytes, CPUPlace(), value), typed, not array.flags.writeable)
 
 
-def _device_end(interface, value, name):
-    try:
-        address, readonly = interface["data"]
-        array = DeviceArray(address or 0, interface["shape"], interface["typestr"], value, interface.get("strides"), readonly)
-    except (KeyError, TypeError, ValueError) as error:
-        raise WrongTypeError(f"memory.copy: {name} has no proper __cuda_array_interface__: {error!r}") from None
-    if not array.is_packed:
-        raise ConfigError(f"memory.copy: {name} is not contiguous in C order; make a contiguous copy of it first")
-    place = registry.device_place
+def _device_end(value, name):
+    array, place = packed_array(value, f"memory.copy: {name}"), registry.device_place
     if array.size:
-        gpu = registry.device_side(place).device_of(address)
+        gpu = registry.device_side(place).device_of(array.address)
         place = place if gpu < 0 else CUDAPlace(gpu)
-        if interface.get("stream") not in (None, 1):  # 1: the legacy default stream; computing streams wait for it anyway
-            order = registry.stream_order(place)
-            order.wait(order.record(interface["stream"]))
-    return End(wrap(array.address, array.size * array.dtype.itemsize, place, value), array.dtype, readonly)
+    return End(wrap(array.address, array.size * array.dtype.itemsize, place, value), array.dtype, array.readonly)
 
 
 def _block_rest_at(place, address, name):
@@ -192,7 +181,7 @@ def packed_array(source, name):
     array = device_array(source, name)
     if not array.is_packed:
         raise ShapeError(f"{name}: an array of shape {array.shape} with strides {array.strides} is not C-contiguous; copy it")
-    if interface.get("stream") not in (None, 1):    # 1: the legacy default stream, which waits for ours and ours for it
+    if array.size and interface.get("stream") not in (None, 1):    # 1: the legacy default stream, in order with ours
         order = registry.stream_order(registry.device_place)
         order.wait(order.record(interface["stream"]))
     return array

@@ -156,52 +156,17 @@ def test_a_number_of_threads_that_cannot_be(number):
 PROCESSORS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
-@pytest.mark.parametrize("cgroup, files, quota", [
-    ("0::/box", {"sys/fs/cgroup/box/cpu.max": "50000 100000"}, 0.5),
-    ("0::/box", {"sys/fs/cgroup/box/cpu.max": "max 100000"}, None),
-    ("0::/a/b", {"sys/fs/cgroup/a/cpu.max": "100000 100000", "sys/fs/cgroup/a/b/cpu.max": "max 100000"}, 1),
-    ("0::/host/path/not/seen/inside", {"sys/fs/cgroup/cpu.max": "150000 100000"}, 1.5),
-    ("4:memory:/box", {"sys/fs/cgroup/cpu.max": "1000 100000"}, None),
-    ("0::/box", {"sys/fs/cgroup/box/cpu.max": "nonsense"}, None),
-    ("0::/box", {"sys/fs/cgroup/box/cpu.max": "50000 0"}, None),     # no quota of a period
-    ("0::/box", {"sys/fs/cgroup/box/cpu.max": "0 100000"}, None),
-    ("0::/box", {"sys/fs/cgroup/box/cpu.max": "-1 100000"}, None),
-    ("0::/box", {"sys/fs/cgroup/box/cpu.max": "50000"}, None),
-    ("nonsense", {}, None), ("", {}, None), ("0:", {}, None),
+@pytest.mark.parametrize("text, quota", [
+    ("50000 100000", 0.5), ("150000 100000", 1.5), ("100000 100000", 1), ("max 100000", None), ("nonsense", None), ("", None),
+    ("50000 0", None),     # no quota of a period
+    ("0 100000", None), ("-1 100000", None), ("50000", None),
 ])
-def test_the_quota_of_a_container_bounds_the_default(tmp_path, cgroup, files, quota):
-    for name, text in {"proc/self/cgroup": cgroup, **files}.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text + "\n")
-    expected = PROCESSORS if quota is None else max(1, min(PROCESSORS, int(-(-quota // 1))))
-    assert usable_processors(tmp_path) == expected
-
-
-def test_the_lowest_quota_of_a_group_and_its_ancestors_counts(tmp_path, monkeypatch):
-    """Random trees; groups beside the path, and of other controllers, do not count."""
-    random = np.random.default_rng(4)
-    lowest_places = set()
-    for case in range(60):
-        root, processors = tmp_path / str(case), int(random.choice([3, 64]))
-        monkeypatch.setattr(os, "sched_getaffinity", lambda process, count=processors: set(range(count)), raising=False)
-        path, quotas = ["a", "b", "c"][:random.integers(0, 4)], []
-        lines = list(random.permutation([f"0::/{'/'.join(path)}", "4:memory:/a"]))
-        top = root / "sys/fs/cgroup"
-        for place in [top.joinpath(*path[:depth]) for depth in range(len(path) + 1)] + [top / "beside"]:
-            place.mkdir(parents=True, exist_ok=True)
-            limit, period = int(random.integers(10_000, 4_000_000)), int(random.choice([50_000, 100_000]))
-            kind = random.choice(["quota", "none", "no file"])
-            if kind == "no file" and place.name != "beside":
-                continue
-            (place / "cpu.max").write_text(f"{limit if kind == 'quota' else 'max'} {period}\n")
-            if kind == "quota" and place.name != "beside":
-                quotas.append(limit / period)
-        if quotas:
-            lowest_places.add(len(quotas) > 1 and quotas.index(min(quotas)) - len(quotas))     # -1: the innermost
-        (root / "proc/self").mkdir(parents=True)
-        (root / "proc/self/cgroup").write_text("\n".join(lines) + "\n")
-        assert usable_processors(root) == min([processors, *(max(1, int(-(-quota // 1))) for quota in quotas)]), lines
-    assert {-1, -2} <= lowest_places
+@pytest.mark.parametrize("processors", [1, 3, 64])
+def test_the_quota_of_a_container_bounds_the_default(tmp_path, monkeypatch, text, quota, processors):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(processors)), raising=False)
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/cpu.max").write_text(text + "\n")
+    assert usable_processors(tmp_path) == (processors if quota is None else max(1, min(processors, int(-(-quota // 1)))))
 
 
 def test_without_cgroups_the_affinity_counts(tmp_path):

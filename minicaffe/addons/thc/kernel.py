@@ -36,6 +36,7 @@ class Kernel:
 
     def __init__(self, source, name, options=()):
         self.source, self.name, self.options = source, name, tuple(options)
+        self._text, self._function_name = renamed(source, name)
         self._functions = {}  # device index -> address of the function
         self._libraries = []  # shared libraries with the kernel, for the simulated device
 
@@ -86,7 +87,7 @@ class Kernel:
             if sim.selected():
                 image, name = self._simulated_image(), self.name
             else:
-                image, name = compile.image(self.source, self.name, target.architecture, self.name, self.options)
+                image, name = compile.image(self._text, self._function_name, target.architecture, self.name, self.options)
             self._functions[target.index] = target.function(target.load_module(image), name)
         return self._functions[target.index]
 
@@ -96,14 +97,9 @@ class Kernel:
         if compiler is None:
             raise DependencyError(f"kernel {self.name}: the simulated device runs a kernel of your own only with a C++ compiler "
                                   "on the host; install g++ (apt install g++), or use a computer with a GPU")
-        text, function = self.source, self.name
-        if function.isidentifier():  # renamed, as the host's libraries have functions such as min and index
-            function = f"mc_kernel_{function}"
-            text = compile.renamed(text, self.name, function)
-            function = function if text != self.source else self.name
-        text = re.sub(r"extern\s+__shared__\s+(.+?)\s+(\w+)\s*\[\s*\]\s*;", r"MCSIM_DYNAMIC_SHARED(\1, \2);", text)
+        text = re.sub(r"extern\s+__shared__\s+(.+?)\s+(\w+)\s*\[\s*\]\s*;", r"MCSIM_DYNAMIC_SHARED(\1, \2);", self._text)
         text = (f'#include "minicaffe/addons/thc/host_cuda.hpp"\n#line 1 "{self.name}.cu"\n{text}\n'
-                f'MCSIM_KERNEL_AS(user, "{self.name}", {function})\n')
+                f'MCSIM_KERNEL_AS(user, "{self.name}", {self._function_name})\n')
         root = compile.package_folder()
         version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
         headers = [path.read_text() for path in (root / "addons/thc/host_cuda.hpp", *compile.kernel_headers().values())]
@@ -128,6 +124,13 @@ class Kernel:
                 raise DeviceError(f"kernel {self.name} does not compile:\n{result.stderr}{compile.numbered(self.source)}")
             compile.write_file(library, compiled.read_bytes())
             return ctypes.CDLL(os.fspath(compiled))  # it stays loaded after the file is deleted
+
+
+def renamed(source, name):
+    """Return the source with another name for the kernel `name`, and that name: CUDA and the host have functions such as min."""
+    other = f"mc_kernel_{name}"
+    text = re.sub(rf"(__global__[^;{{}}]*\b){name}(?=\s*\()", rf"\g<1>{other}", source) if name.isidentifier() else source
+    return text, name if text == source else other
 
 
 def kernel(source, name, options=()):
