@@ -37,6 +37,6 @@ def test_lenet_trains_in_few_functions_files_and_modules(tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     files = {path for path, _ in found["functions"]}
-    assert 200 < len(found["functions"]) <= 255, found["functions"]
+    assert 200 < len(found["functions"]) <= 250, found["functions"]
     assert 40 < len(files) <= 50, sorted(files)
-    assert 100 < len(found["modules"]) <= 148, found["modules"]
+    assert 100 < len(found["modules"]) <= 149, found["modules"]

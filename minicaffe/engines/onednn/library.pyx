@@ -140,7 +140,8 @@ def _open():
 def redirect_openmp(handle, path):
     """Make a library opened by ctypes, whose file is `path`, run its parallel regions on the threads of our loops.
 
-    Otherwise it would start threads of its own beside these. It holds until the process ends. Raises DependencyError if it was built for an OpenMP other than GCC's.
+    Otherwise it would start threads of its own beside these. It holds until the process ends. Raises DependencyError if it was
+    built for an OpenMP other than GCC's.
     """
     try:
         serve(<void*> <uintptr_t> handle._handle, num_threads())
