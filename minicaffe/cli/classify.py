@@ -24,7 +24,7 @@ from minicaffe.proto.files import read_lines
 from minicaffe.pycaffe import io
 
 CHUNK = 64  # pictures between two steps of the progress bar
-CLASSES_SHOWN = 5  # classes shown for each picture; fewer without names, of a net without Softmax, are values
+CLASSES_SHOWN = 5  # of each picture
 ENDINGS = (".npy", ".csv", ".json")
 
 
@@ -103,9 +103,12 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
     rows = scores.reshape(len(names), -1)
     count = len(rows[0])
     predicts = any(node.type in PREDICTION_TYPES.values() for node in net.nodes)
-    best_first = predicts or classes is not None or count >= CLASSES_SHOWN
+    best_first = predicts or classes is not None
     if not best_first:
         classes = [f"{net.outputs[0]}[{i}]" for i in range(count)] if count > 1 else [net.outputs[0]]
+        if ranked and count > CLASSES_SHOWN:
+            options.notify(f"the first {CLASSES_SHOWN} of {count} numbers in their order: the net has no Softmax or Sigmoid; --labels FILE "
+                           f"ranks them{'' if out else ', --out FILE writes all'}")
     if out is not None:
         click.echo(f"Done in {time.perf_counter() - begin:.2f} s.")
         write_scores(out, names, scores, classes)

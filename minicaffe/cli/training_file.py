@@ -12,7 +12,7 @@ from minicaffe.layers.data.data import count_records
 from minicaffe.net.definitions import filter_layers, with_batch_size
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.upgrade import load
-from minicaffe.solver import create_solver, solver_types
+from minicaffe.solver import solver_class
 
 MAX_ITER, DISPLAY, TEST_INTERVAL = 1500, 100, 500  # of a solver made here: about 25 s for LeNet on two cores
 DEFAULT_TEST_ITER = 50  # where the size of the test data is not known; as in `caffe test`
@@ -75,9 +75,9 @@ def build_solver(param, file=None, positions=None, batch_sizes=None, divide_by=1
     """Return the solver of `param`, with the options of `minicaffe.solver.solver.Solver`; `batch_sizes` has by phase what its data
     layers get. `divide_by` divides the batches of the train net, and `changes` are functions that change its definition.
     """
-    base = solver_types().get(param.type)
-    if base is None or not batch_sizes and divide_by == 1 and not changes:
-        return create_solver(param, file=file, positions=positions, **options)
+    base = solver_class(param, file=file, positions=positions)
+    if not batch_sizes and divide_by == 1 and not changes:
+        return base(param, file=file, positions=positions, **options)
 
     def make_net(self, net_param, **net_options):
         set_batch_sizes(net_param, batch_sizes, divide_by, net_options.get("file"), net_options.get("positions"))

@@ -15,7 +15,7 @@ cdef class ConcatSlice:
     # Its values are from a fused ReLU, whose gradient is computed when the whole's diff is split.
     cdef public bint computes_relu_gradient
     cdef char* begin(self, const Context& on, Layout layout) except? NULL
-    cdef bint reset_written(self)
+    cdef bint take_written(self)
 
 
 cdef class Epilogue:

@@ -27,8 +27,8 @@ cdef class ConcatSlice:
         self.pitch = nbytes // self.whole.dims[0]
         return <char*> self.whole.mutable_data_in_layout(on, whole_layout) + self.pitch // self.whole.dims[1] * self.first
 
-    cdef bint reset_written(self):
-        """Return whether it was written, and reset that: for the layer that concatenates the parts."""
+    cdef bint take_written(self):
+        """Return whether the operation wrote its result here since the last call; then the Concat copies nothing."""
         cdef bint written = self.written
         self.written = False
         return written

@@ -75,9 +75,10 @@ def _add_bends(ranks, source, out, target, into, gap):
     return bends
 
 
-def _link(source, out, target, into):
-    source.after.append((target, into, out))
-    target.before.append((source, out, into))
+def _link(source, source_offset, target, target_offset):
+    """Record an edge in both boxes, with the offsets of its ends (`Box`)."""
+    source.after.append((target, target_offset, source_offset))
+    target.before.append((source, source_offset, target_offset))
 
 
 def _order(ranks):

@@ -12,7 +12,7 @@ from minicaffe import memory
 from minicaffe.device.threads import dry_run
 from minicaffe.memory.registry import registry
 from minicaffe.proto.fields import copy_of
-from minicaffe.solver import create_solver, solver_types
+from minicaffe.solver import solver_class
 
 ITERATIONS = 2      # the first makes what is kept, the second uses it
 
@@ -57,7 +57,7 @@ def dry_run_training(param, replace_sources, **options):
     quiet.max_iter = quiet.test_interval = ITERATIONS
     quiet.display, quiet.snapshot_after_train = min(quiet.display, 1), False
     quiet.test_iter[:] = [1] * len(quiet.test_iter)
-    base = solver_types().get(param.type)
+    base = solver_class(param, file=options.get("file"), positions=options.get("positions"))
 
     def make_net(self, net_param, **net_options):
         made, found = replace_sources(net_param, net_options.get("file"), net_options.get("positions"))
@@ -65,8 +65,6 @@ def dry_run_training(param, replace_sources, **options):
         return base.make_net(self, made, **net_options)
 
     with dry_run(), memory.record() as events:
-        if base is None:
-            create_solver(quiet, **options)     # raises
         solver = type(base.__name__, (base,), {"make_net": make_net})(quiet, **options)
         solver.solve()
     return solver, needs(events, [solver.net, *solver.test_nets], solver.history, sources), sources

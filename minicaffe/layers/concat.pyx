@@ -43,7 +43,7 @@ cdef class ConcatLayer(StripLayer):
                 first += blob.dims[1]
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        cdef list missing = [not (<ConcatSlice> part).reset_written() for part in self.parts]
+        cdef list missing = [not (<ConcatSlice> part).take_written() for part in self.parts]
         if len(bottom) > 1 and (any(missing) or not missing):
             self.copy_parts(on, bottom, top[0], True, False, None if all(missing) else missing)
 

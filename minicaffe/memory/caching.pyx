@@ -408,7 +408,7 @@ cdef class BlockCache(StreamAllocator):
     def snapshot(self):
         """List the segments as `Segment`, each with its blocks, by address, for a display of the memory."""
         cdef vector[Block] copies
-        for item in self.blocks:        # this loop creates no Python object
+        for item in self.blocks:        # it creates no Python object, so no garbage collection frees a block
             copies.push_back(item.second)
         rows = [(b.address, b.nbytes, b.requested, b.state, b.stream, b.pool, b.left == NULL) for b in copies]
         late = {item.first for item in self.waiting}

@@ -117,7 +117,7 @@ cdef class Node:
             raise self.with_place(error)
 
     cdef int report(self, str kind, str detail) except -1:
-        """Report an event of this node, if events are recorded."""
+        """Report an event, if events are recorded; the address of this object identifies the node among those of one name."""
         if _reporter.recording:
             _reporter.event(kind, None, <size_t> <void*> self, 0, self.name, detail)
 

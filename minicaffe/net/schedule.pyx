@@ -77,7 +77,7 @@ cdef class Schedule:
                             and not any(blob.data_memory is (<Blob> read).data_memory for read in node.bottoms)):
                         blob.data_memory.recycle()
         for step in self.forward:
-            if (step.concat_slice is not None and step.concat_slice.reset_written()
+            if (step.concat_slice is not None and step.concat_slice.take_written()
                     and step.concat_slice.whole.data_memory.skip_zero_fill):
                 step.concat_slice.whole.data_memory.recycle()
 

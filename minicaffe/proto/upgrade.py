@@ -257,7 +257,10 @@ class _Upgrade:
             self.note(logging.INFO, f"Moved {', '.join(sorted(set(moved)))} of data layers to transform_param")
 
     def layers_from_v1(self):
-        """Turn each V1 entry of `layers` into one of `layer`."""
+        """Turn each V1 entry of `layers` into one of `layer`, in the same order, which `self.paths` needs.
+
+        A type that the enum of V1 lacks is in `fork_fields`.
+        """
         for old in self.net.layers:
             layer = self.net.layer.add()
             for field, value in old.ListFields():

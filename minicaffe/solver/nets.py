@@ -73,17 +73,18 @@ def test_nets(solver, files, options):
     return nets
 
 
-def _make_net(solver, field, value, path, phase, state, files, options):
-    """Return the net that `field` gives as `value`; `path` is that of the value in the solver's file.
+def _make_net(solver, field, value, field_path, phase, state, files, options):
+    """Return the net that `field` gives as `value`; `field_path` is the value's in the solver's file, such as ``test_net[0]``.
 
-    `phase` is the default, the net's own state overrides it, and the solver's `state` both.
+    `phase` is the default, the net's own state overrides it, and the solver's `state` both; stages add up. `files` has the nets
+    that were read already. The program itself has set `solver.own_fields`, so their paths need no check.
     """
     if field.endswith("_param"):
-        param, _ = upgrade.upgrade_net(value, solver.positions, path + ".")
-        file, positions = solver.file, solver.positions and solver.positions.below(path)
+        param, _ = upgrade.upgrade_net(value, solver.positions, field_path + ".")
+        file, positions = solver.file, solver.positions and solver.positions.below(field_path)
     else:
         if field not in solver.own_fields:
-            caffe.check_path(value, path, who="solver")
+            caffe.check_path(value, field_path, who="solver")
         if value not in files:
             files[value] = upgrade.read_net_file(value, solver.skip_unknown_fields)
         file, (param, positions) = value, files[value]

@@ -244,7 +244,7 @@ LOG = 'layer { name: "log" type: "Log" bottom: "prob" top: "log" }\n'
 
 @pytest.mark.parametrize("end, count, words, ranked", [
     (SOFTMAX, 4, (), True), (SOFTMAX.replace("Softmax", "Sigmoid"), 4, (), True), (SOFTMAX + LOG, 4, (), True), ("", 4, ("--labels=names",), True),
-    ("", 4, (), False), ("", 1, (), False), ("", 5, (), True), ("", 30, (), True)])
+    ("", 4, (), False), ("", 1, (), False), ("", 5, (), False), ("", 30, (), False)])
 def test_numbers_ranked_or_not(minicaffe, pictures, tmp_path, end, count, words, ranked):
     """The net decides, not the values. Columns of --out follow the same rule."""
     shape = pictures("scale: 0.004")[1]
@@ -261,7 +261,7 @@ def test_numbers_ranked_or_not(minicaffe, pictures, tmp_path, end, count, words,
     names = ["left", "top", "right", "bottom"] if words else [f"class{i}" for i in range(count)] if ranked else values
     assert (tmp_path / "r.csv").read_text().splitlines()[0] == ",".join(["filename", *names])
     if not ranked:
-        assert [line.split()[1] for line in lines] == values
+        assert [line.split()[1] for line in lines] == values[:5]
 
 
 def test_values_of_training_net(minicaffe, pictures, tmp_path):

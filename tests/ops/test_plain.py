@@ -12,7 +12,8 @@ from minicaffe.common import TEST, TRAIN
 from minicaffe.common import caffe as settings
 from minicaffe.engines import engine
 from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 
 FILL = 'weight_filler { type: "gaussian" std: 0.3 } bias_filler { type: "uniform" }'
 CONVOLUTIONS = [((2, 3, 6, 7), "num_output: 4 kernel_size: 3"), ((2, 4, 9, 8), "num_output: 6 kernel_size: 2 group: 2 dilation: 2 pad: 1"),

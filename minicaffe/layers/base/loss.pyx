@@ -32,6 +32,7 @@ cdef class LossLayer(DeviceLayer):
 
     @property
     def no_gradient(self):
+        """dict: by the index of each bottom without a gradient the word for it in the error of layer.pyx"""
         return dict.fromkeys(range(self.gradients, self.num_bottoms), "it")
 
     cpdef reshape(self, list bottom, list top):
@@ -42,7 +43,7 @@ cdef class LossLayer(DeviceLayer):
         (<Blob?> top[0]).reshape_to(())
 
     cdef double prepare(self, const Context& on, list bottom) except? -1:
-        """Check and compute what the loss needs first; return its divisor, of which at least 1 is taken."""
+        """Check and compute what the loss needs first; return the divisor of the loss; below 1 it counts as 1."""
         self.inspect(bottom)
         return (<Blob> bottom[0]).dims[0]
 

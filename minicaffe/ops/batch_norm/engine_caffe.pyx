@@ -105,6 +105,7 @@ cdef class CaffeStandardize(Primitive):
 
 
 cdef double slope_of(NormEpilogue epilogue):
+    """Return the slope for negative values of the ReLU that is computed along; 1, which changes nothing, without one."""
     return 1 if epilogue is None else epilogue.slope
 
 
