@@ -107,8 +107,8 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
     if not best_first:
         classes = [f"{net.outputs[0]}[{i}]" for i in range(count)] if count > 1 else [net.outputs[0]]
         if ranked and count > CLASSES_SHOWN:
-            options.notify(f"the first {CLASSES_SHOWN} of {count} numbers in their order: the net has no Softmax or Sigmoid; --labels FILE "
-                           f"ranks them{'' if out else ', --out FILE writes all'}")
+            options.notify(f"the first {CLASSES_SHOWN} of {count} numbers in their order: the net has no Softmax or Sigmoid; "
+                           f"--labels FILE ranks them{'' if out else ', --out FILE writes all'}")
     if out is not None:
         click.echo(f"Done in {time.perf_counter() - begin:.2f} s.")
         write_scores(out, names, scores, classes)
