@@ -25,6 +25,7 @@ from minicaffe.pycaffe import io
 
 CHUNK = 64  # pictures between two steps of the progress bar
 CLASSES_SHOWN = 5  # of each picture
+KEEP_ORDER = ("Log", "Power", "Flatten", "Reshape", "Split", "Dropout")     # layers that may follow a Softmax or Sigmoid
 ENDINGS = (".npy", ".csv", ".json")
 
 
@@ -80,7 +81,7 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
         raise ConfigError(f"must end in .npy, as each picture has {' x '.join(map(str, shape))} scores, got {out}", field="--out")
     labels = labels or packaged and packaged.labels
     classes = read_labels(labels, given["model"], training, int(np.prod(shape))) if ranked and ranks.group.rank == 0 else None
-    load = io.load_image if net.ten_crops else functools.partial(load_picture, net=net)
+    load = functools.partial(io.load_image, color=channels != 1) if net.ten_crops else functools.partial(load_picture, net=net)
     if out is not None:
         click.echo(f"Classifying {len(pictures)} inputs.")
 
@@ -102,12 +103,11 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
     names, scores = [names[i] for i in read], np.concatenate(scores)
     rows = scores.reshape(len(names), -1)
     count = len(rows[0])
-    predicts = any(node.type in PREDICTION_TYPES.values() for node in net.nodes)
-    best_first = predicts or classes is not None
+    best_first = classes is not None or are_scores(net)
     if not best_first:
         classes = [f"{net.outputs[0]}[{i}]" for i in range(count)] if count > 1 else [net.outputs[0]]
         if ranked and count > CLASSES_SHOWN:
-            options.notify(f"the first {CLASSES_SHOWN} of {count} numbers in their order: the net has no Softmax or Sigmoid; "
+            options.notify(f"the first {CLASSES_SHOWN} of {count} numbers in their order: no Softmax or Sigmoid computes them; "
                            f"--labels FILE ranks them{'' if out else ', --out FILE writes all'}")
     if out is not None:
         click.echo(f"Done in {time.perf_counter() - begin:.2f} s.")
@@ -119,6 +119,16 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
         click.echo(f"{name}:")
         for i in (np.argsort(-row, kind="stable") if best_first else range(count))[:CLASSES_SHOWN]:
             click.echo(f"{row[i]:12.4f}  {classes[i] if classes else f'class {i}'}")
+
+
+def are_scores(net):
+    """Return whether a Softmax or Sigmoid computes the output, or layers of KEEP_ORDER from its top."""
+    blob = net.blobs[net.outputs[0]]
+    for node in reversed(net.nodes):
+        if blob in node.tops:
+            if node.type not in KEEP_ORDER:
+                return node.type in PREDICTION_TYPES.values()
+            blob = node.bottoms[0]
 
 
 def write_scores(path, names, scores, classes):

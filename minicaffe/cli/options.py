@@ -354,11 +354,13 @@ def suggest_data_command(error):
     source, found, _ = error.message.partition(": no such database")
     if not found:
         return
+    match = re.fullmatch(r"(?:(.*)/)?(fashion_mnist|mnist|cifar10)_(?:train|test)_(?:lmdb|leveldb)/*", source)
     for folder in Path(error.file).resolve().parents if error.file and not os.path.isabs(source) else ():
-        if (folder / source).is_dir():
+        # Below this folder a known name can be that of a part of the set, as in models/data.
+        if (folder / source).is_dir() and not (match and Path.cwd() in folder.parents):
             error.message += f"; it is there from {folder}: run the command in that folder"
             return
-    if match := re.fullmatch(r"(?:(.*)/)?(fashion_mnist|mnist|cifar10)_(?:train|test)_(?:lmdb|leveldb)/*", source):
+    if match:
         import shlex
         name = match[2].replace("_", "-")
         folder = match[1] or ("/" if source[0] == "/" else ".")

@@ -56,7 +56,7 @@ HELP = {
     "rms_decay": "Decay of RMSProp.",
     "momentum2": "beta2 of Adam.",
     "type": "SGD, Nesterov, AdaGrad, RMSProp, AdaDelta or Adam.",
-    "layer_wise_reduce": "Overlap of work in training on several GPUs.",
+    "layer_wise_reduce": "Caffe's, without effect here; see --overlap.",
     "eval_type": "Of the SSD fork: detection, for tests that report mean average precision.",
     "ap_version": "Of the SSD fork: Integral, MaxIntegral or 11point.",
     "show_per_class_result": "Of the SSD fork: with detection, the precision of each class too.",

@@ -56,8 +56,9 @@ effect = functools.partial(click.option, type=click.Choice(EFFECTS), show_defaul
     "Transport of the gradients; the default is NCCL where each process has its own GPU and nccl4py, otherwise MPI."))
 @click.option("--sync-batch-norm", is_flag=True, help=(
     "BatchNorm takes mean and variance of the batches of all processes; otherwise each process that of its own batch."))
-@click.option("--timeout", type=options.Real(0), default=600, show_default=True, metavar="SECONDS", help=(
-    "Of several processes: seconds without progress after which a stalled one is reported and all end; 0: no limit."))
+@click.option("--timeout", type=options.Real(0), metavar="SECONDS", help=(
+    "Of several processes: seconds without progress after which a stalled one is reported and all end, by default 600; "
+    "0: no limit."))
 @click.option("--json", "json_path", metavar="FILE", help="Write displays and tests as JSON lines; appends on resume.")
 @click.option("--watch", is_flag=False, flag_value=0, type=click.IntRange(min=0), metavar="[N]", help=(
     "Measure gradients and activations of each layer every N iterations, by default at displays, for display, log and --json."))
@@ -167,7 +168,7 @@ def distribute(solver, given):
     size = ranks.group.size
     solver.distribute(ranks.group.comm, carrier=given["carrier"], wire=given["wire"], overlap=given["overlap"],
                       sync_batch_norm=given["sync_batch_norm"], scale_lr=given["scale_lr"], warmup=given["warmup"] or 0,
-                      timeout=given["timeout"])
+                      timeout=600 if given["timeout"] is None else given["timeout"])
     images = batch_size(solver.net)
     batch = f"batches of {images}, {images * size} together; " if images else ""
     scale = f"times {solver.rate_scale:g}" if given["scale_lr"] else "not scaled"

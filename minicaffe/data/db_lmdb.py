@@ -30,6 +30,7 @@ BRANCH, LEAF = 1, 2  # flags of pages
 OVERFLOW_NODE = 1  # flag of a node: the value has pages of its own
 DUPLICATES = 4  # flag of a database: a key may have several values
 NO_ROOT = (1 << 64) - 1  # root of an empty tree
+MAX_DEPTH = 32  # levels that LMDB's own cursors can have
 
 Snapshot = namedtuple("Snapshot", "transaction depth entries root last")
 Snapshot.__doc__ = """A committed state: its number, levels of its tree, records, page of its root, last page in use."""
@@ -134,6 +135,8 @@ class LMDB(Database):
         return damaged(self.source, why)
 
     def _check_unchanged(self, snapshot):
+        if self._bytes is None:
+            raise FileError("was closed; read it before", file=self.source)
         end = HEADER.size + META.size - NUMBER.size  # the transaction is the last field of a meta page
         newest = max(NUMBER.unpack_from(self._bytes, end), NUMBER.unpack_from(self._bytes, self.page_size + end))
         if newest[0] > snapshot.transaction + 1:
@@ -150,6 +153,8 @@ class LMDB(Database):
 
     def _snapshot(self):
         """Return the Snapshot of the newest transaction; map the file again if it has grown."""
+        if self._bytes is None:
+            raise FileError("was closed; read it before", file=self.source)
         if len(self._bytes) < self.page_size + HEADER.size + META.size:
             raise self._unreadable("its second page is missing")
         meta = max(self._meta(0), self._meta(self.page_size), key=lambda meta: meta[-1])
@@ -159,18 +164,23 @@ class LMDB(Database):
         needed = (found.last + 1) * self.page_size
         if needed > len(self._bytes):
             raise FileError(f"data.mdb is cut off: {len(self._bytes)} bytes of {needed}; copy it again", file=self.source)
+        if found.root != NO_ROOT and not 0 < found.depth <= MAX_DEPTH or found.entries > needed:
+            raise damaged(self.source, f"it declares {found.entries} records in {needed} bytes and {found.depth} levels")
         return found
 
     def _leaves(self, pages, snapshot):
         """Yield place and pointers of each leaf page, in the order of the keys."""
         if snapshot.root == NO_ROOT:
             return
-        stack = [iter([snapshot.root])]  # of the pages that are still to be read on each level
+        stack, left = [iter([snapshot.root])], snapshot.last + 1    # pages that are still to be read on each level; and in all
         while stack:
             number = next(stack[-1], None)
             if number is None:
                 stack.pop()
                 continue
+            left -= 1
+            if left < 0:
+                raise self._damaged(snapshot, f"page {number} is in its tree more than once")
             begin, flags, pointers = self._page(pages, snapshot, number)
             leaf = len(stack) == snapshot.depth
             if flags & (BRANCH | LEAF) != (LEAF if leaf else BRANCH):

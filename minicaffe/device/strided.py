@@ -151,13 +151,16 @@ def device_array(value, name):
     if isinstance(value, DeviceArray):
         return value
     interface = value.__cuda_array_interface__
-    if interface.get("mask") is not None:
-        raise WrongTypeError(f"{name} has a mask, which kernels ignore; fill the masked elements first")
     try:
+        mask = interface.get("mask")
         address, readonly = interface["data"]
         array = DeviceArray(address or 0, interface["shape"], interface["typestr"], value, interface.get("strides"), bool(readonly))
-    except (KeyError, TypeError) as error:
+    except ShapeError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise WrongTypeError(f"{name} has no proper __cuda_array_interface__: {error!r}") from None
+    if mask is not None:
+        raise WrongTypeError(f"{name} has a mask, which kernels ignore; fill the masked elements first")
     if array.size and any(number % array.dtype.itemsize for number in (array.address, *array.strides)):
         raise WrongTypeError(f"{name}: address {array.address:#x} and strides {array.strides} must be multiples of the "
                              f"{array.dtype.itemsize} bytes of an element; copy it")

@@ -126,11 +126,13 @@ def _end(value, name):
 
 
 def _device_end(value, name):
-    array, place = packed_array(value, f"memory.copy: {name}"), registry.device_place
-    if array.size:
-        gpu = registry.device_side(place).device_of(array.address)
-        place = place if gpu < 0 else CUDAPlace(gpu)
-    return End(wrap(array.address, array.size * array.dtype.itemsize, place, value), array.dtype, array.readonly)
+    array = packed_array(value, f"memory.copy: {name}")
+    return End(wrap(array.address, array.size * array.dtype.itemsize, _place_of(array), value), array.dtype, array.readonly)
+
+
+def _place_of(array):
+    gpu = registry.device_side(registry.device_place).device_of(array.address) if array.size else -1
+    return registry.device_place if gpu < 0 else CUDAPlace(gpu)
 
 
 def _block_rest_at(place, address, name):
@@ -182,6 +184,6 @@ def packed_array(source, name):
     if not array.is_packed:
         raise ShapeError(f"{name}: an array of shape {array.shape} with strides {array.strides} is not C-contiguous; copy it")
     if array.size and interface.get("stream") not in (None, 1):    # 1: the legacy default stream, in order with ours
-        order = registry.stream_order(registry.device_place)
+        order = registry.stream_order(_place_of(array))
         order.wait(order.record(interface["stream"]))
     return array

@@ -63,6 +63,9 @@ cdef class GradientReports:
             self.schedule.free_updated_gradients(self.on_gradients(self.complete, None, last) or [])
             self.complete, self.elements = [], 0
 
+    def pass_part(self, int number, part):
+        return self.on_gradients([number], part, False)
+
     cdef list run_backward(self, FusedStep step):
         """Run a step of backward; return the parameters, by number, whose complete gradients are not passed on yet.
 
@@ -74,7 +77,7 @@ cdef class GradientReports:
             node.compute_gradients(step.fused_backward)
             return step.updates
         operation = node.layer.operations()[0]
-        operation.consumer = functools.partial(self.on_gradients, [step.large], last=False)
+        operation.consumer = functools.partial(self.pass_part, step.large)
         try:
             node.compute_gradients(False)
             streamed = operation.consumer is None

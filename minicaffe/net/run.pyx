@@ -231,7 +231,7 @@ cdef class Runner:
         run_sources : bool
             False: `run_sources` was called already for this batch. A net that is observed runs its sources all the same.
         read_loss : bool
-            False: return 0, as while a CUDA graph is recorded, before the loss exists.
+            False: return 0, unless the net is observed, as while a CUDA graph is recorded, before the loss exists.
         on_loss : callable, optional
             Gets the loss before backward begins.
         on_gradients : callable, optional

@@ -1,7 +1,7 @@
 """Engine PLAIN: convolution, pooling, activations, inner product, LRN, softmax and BatchNorm as their formulas, on the CPU.
 
 It is for reading, and for comparing other engines with it: ``MINICAFFE_ENGINE=plain``. The loops are in ops/*/plain.hpp. They run
-in one thread, with the GIL, in plain order, and fuse nothing.
+in one thread, with the GIL, in plain order, fuse nothing, and compute in dry runs, too.
 """
 
 from minicaffe.loops.lanes.caffe cimport Channels

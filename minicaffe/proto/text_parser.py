@@ -389,7 +389,9 @@ def _enclosing(message, path):
     at = ""
     for part in path.split("."):
         name, _, index = part.partition("[")
-        message = getattr(message, name, None)
+        if name not in message.DESCRIPTOR.fields_by_name:
+            return
+        message = getattr(message, name)
         message = message[int(index[:-1])] if index and int(index[:-1]) < len(message) else message
         if not hasattr(message, "DESCRIPTOR"):
             return

@@ -47,8 +47,7 @@ class SGDSolver(Solver):
             self.current_step = step
             if self.param.lr_policy == "multistep":
                 log.info("MultiStep Status: Iteration %d, step = %d", self.iter, step)
-        rate = policy.rate(self.param, self.iter, step)
-        return rate if self.rate_scale == 1 else rate * self.rate_factor()
+        return policy.rate(self.param, self.iter, step) * self.rate_factor()
 
     def constants(self, rate):
         """Return the update rule's rate, momentum, momentum2 and delta (ops/update/kernel.hpp); `rate` is the learning rate."""

@@ -134,7 +134,7 @@ class Solver:
         self._finite_watch = None       # since something was not finite
         self._deferred_loss = None      # reads the loss of the last iteration, which a GPU may still compute, and its rate
         self._stop = False       # an action requested the end
-        self._losses = ()        # the window of smoothed_loss
+        self._losses = collections.deque(maxlen=max(1, param.average_loss))   # of smoothed_loss
         self._displayed = (0, time.perf_counter())  # iteration and time of the last display
         try:
             with caffe.trusting(trusted):
@@ -206,7 +206,8 @@ class Solver:
         """float: mean loss of the last `average_loss` iterations of the running or last `step`; waits for the GPU if need be."""
         if self._deferred_loss is not None:
             self._read_deferred_loss()
-        return sum(self._losses) / len(self._losses) if self._losses else 0.0
+        losses = tuple(self._losses)    # another thread may train
+        return sum(losses) / len(losses) if losses else 0.0
 
     @property
     def nan(self):

@@ -172,7 +172,7 @@ def test_what_several_processes_train_with(group, monkeypatch, given, images, mo
     monkeypatch.setattr(TRAIN.options, "notify", lines.append)
     TRAIN.distribute(solver, given)
     assert lines == [wanted]
-    assert calls == [("comm", {name: given[name] for name in TRAIN.RANK_OPTIONS if name != "global_batch"} | {"warmup": given["warmup"] or 0})]
+    assert calls == [("comm", {name: given[name] for name in TRAIN.RANK_OPTIONS if name != "global_batch"} | {"warmup": given["warmup"] or 0, "timeout": 600})]
 
 
 @pytest.mark.parametrize("hosts, gpus, threads, wanted", [

@@ -547,6 +547,46 @@ def test_a_number_of_records_that_is_not_theirs(make_db):
         read(db.cursor(), 3)
 
 
+MAIN_DATABASE = 16 + 4 + 4 + 8 + 8 + 48      # in a meta page: flags, depth, numbers of pages, entries, root
+
+
+@pytest.mark.parametrize(("offset", "content"), [(4 + 2, bytes(2)), (4 + 2, b"\x21\0"), (4 + 2 + 2 + 24, b"\xff" * 8)])
+def test_a_tree_that_no_file_can_have(make_db, offset, content):
+    """Levels and records as declared; either made reading endless, or was an OverflowError."""
+    path = make_db([b"a", b"b"])
+    with open(path / "data.mdb", "r+b") as file:
+        for page in 0, 4096:
+            file.seek(page + MAIN_DATABASE + offset)
+            file.write(content)
+    with pytest.raises(FileError, match="cannot be read on: it declares .* levels; the database is damaged"), open_db(path, "LMDB") as db:
+        read(db.cursor(), 1)
+
+
+def test_a_page_that_is_in_its_tree_more_than_once(make_db):
+    path = make_db([bytes(1000)] * 12)
+    with open_db(path, "LMDB") as db:
+        root, last, content = db._snapshot().root, db._snapshot().last, bytearray(db._bytes)
+    begin = root * 4096
+    pointers = [int.from_bytes(content[at:at + 2], "little") for at in range(begin + 16, begin + int.from_bytes(content[begin + 12:begin + 14], "little"), 2)]
+    for pointer in pointers:     # all children are the first one, and there are more of them than pages
+        content[begin + pointer:begin + pointer + 6] = content[begin + pointers[0]:begin + pointers[0] + 6]
+    pointers = (pointers * (last + 3))[:last + 3]
+    content[begin + 12:begin + 14] = (16 + 2 * len(pointers)).to_bytes(2, "little")
+    content[begin + 16:begin + 16 + 2 * len(pointers)] = b"".join(pointer.to_bytes(2, "little") for pointer in pointers)
+    (path / "data.mdb").write_bytes(content)
+    with open_db(path, "LMDB") as db, pytest.raises(FileError, match=r"page \d+ is in its tree more than once"):
+        read(db.cursor(), 100)
+
+
+def test_a_database_that_is_closed_while_it_is_read(make_db):
+    with open_db(make_db([b"a", b"b"]), "LMDB") as db:
+        new, begun = db.cursor(), db.cursor()
+        step = next(begun)
+    for call in lambda: next(new), step:
+        with pytest.raises(FileError, match="was closed; read it before"):
+            call()
+
+
 def test_what_is_no_database_is_named(tmp_path, backend):
     marker = {"LMDB": "data.mdb", "LEVELDB": "CURRENT"}[backend]
     (tmp_path / "lock.mdb").write_bytes(b"")

@@ -351,3 +351,15 @@ def test_text_readers_line_ends(tmp_path, end):
     solver = load(write("solver.prototxt", "# a solver", "net: 'n' # of it", "max_iter: 7")).param
     assert (solver.net, solver.max_iter) == ("n", 7)
     assert kind_of(end.join(("# a net", "layer { name: 'a' }")).encode()).name == "prototxt"
+
+
+@pytest.mark.parametrize("name", ["__class__", "DESCRIPTOR", "name"])
+def test_a_word_of_python_is_no_field(name):
+    """The names of the layer's class are as unknown in it as others; nothing is kept outside of the message."""
+    text = f"layer {{ name: 'r' type: 'ReLU' {name} {{ x: 1 }} }}"
+    with pytest.raises(ConfigError) as caught:
+        parse_text(text, caffe_pb2.NetParameter, "net.prototxt")
+    assert caught.value.line == 1 and name in str(caught.value)
+    with pytest.raises(ConfigError):
+        parse_text(f"layer {{ name: 'r' type: 'ReLU' {name}: @ }}", caffe_pb2.NetParameter, "net.prototxt")
+    assert not hasattr(caffe_pb2.LayerParameter, "fork_fields")

@@ -808,3 +808,26 @@ def test_a_solver_type_of_ones_own(tmp_path):
     assert isinstance(solver.param, caffe_pb2.SolverParameter)
     with pytest.raises(MissingNameError):
         solver.net.blob_by_name("nothing")
+
+
+def test_a_step_of_ones_own_with_a_display_at_the_end():
+    class Own(SGDSolver):
+        def step(self, n):
+            for _ in range(n):
+                self.gradients()
+                self.apply_update()
+
+    solver = Own(solver_param("display: 2 max_iter: 4"))
+    solver.solve()
+    assert solver.iter == 4 and solver.smoothed_loss > 0
+
+
+def test_a_rate_factor_of_ones_own():
+    class Still(SGDSolver):
+        def rate_factor(self):
+            return 0.0
+
+    solver = Still(solver_param("max_iter: 4"))
+    before = weights(solver)
+    solver.step(2)
+    assert all((a == b).all() for a, b in zip(weights(solver), before, strict=True))
