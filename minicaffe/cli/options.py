@@ -7,7 +7,9 @@ import logging
 import math
 import os
 import re
+import shutil
 import sys
+import textwrap
 import traceback
 from pathlib import Path
 
@@ -392,8 +394,12 @@ def refuse_unused(names, purpose):
 
 def notify(text):
     """Print a notice on standard error, also on a terminal; --quiet hides it."""
-    if not click.get_current_context().meta.get("quiet"):
-        click.echo(text, err=True)
+    if click.get_current_context().meta.get("quiet"):
+        return
+    if log.is_terminal(sys.stderr) and "minicaffe " not in text:    # a command stays whole, so that it can be copied
+        text = "\n".join(textwrap.fill(line, shutil.get_terminal_size().columns, subsequent_indent="  ", break_long_words=False,
+                                       break_on_hyphens=False) for line in text.split("\n"))
+    click.echo(text, err=True)
 
 
 def print_ranks():
