@@ -66,7 +66,7 @@ def test_in_cython(folder, monkeypatch):
     Path("test_in_cython.py").write_text(FILES["tests/layers/test_cube.py"])
     tests = load("test_in_cython.py")
     header = re.search(r'`minicaffe.cuda.add_kernels\("(.*)"\)`', PAGE.read_text())[1]
-    monkeypatch.setattr(compile, "_added", {})
+    monkeypatch.setattr(compile, "_added_headers", {})
     minicaffe.cuda.add_kernels(header)
     for kernel in "Vector<CubeForward<double>, double, 1>", "Vector<Gain<float>, float, 1>":    # as a GPU would
         compile.kernel_image(kernel, 32, "sm_90")
