@@ -200,7 +200,7 @@ assert (array == blob.cpu_data).all()
 memory.copy(blob.mutable_gpu_data[2:], array[:2])
 refused(errors.ConfigError, lambda: memory.copy(blob.gpu_data, array), "dst is read-only")
 assert (blob.cpu_data[2:] == array[:2]).all()
-refused(errors.ConfigError, lambda: memory.copy(array[:, 0].copy(), blob.gpu_data[:, 0]), "not contiguous")
+refused(errors.ShapeError, lambda: memory.copy(array[:, 0].copy(), blob.gpu_data[:, 0]), "not C-contiguous")
 refused(errors.ConfigError, lambda: memory.copy(blob.mutable_gpu_data[1:], blob.gpu_data[:3]), "overlap")
 
 class Foreign:

@@ -26,7 +26,6 @@ HERE = Path(__file__).resolve().parent
 PRODUCT = """layer {{ name: "ip" type: "InnerProduct" bottom: "x" top: "y"
   inner_product_param {{ num_output: {outputs} weight_filler {{ type: "gaussian" }} }} }}"""
 SOLVER = 'net: "net.prototxt" base_lr: 0.01 lr_policy: "fixed" max_iter: 2 solver_mode: GPU snapshot_after_train: false\n'
-WORTH = "--precision tf32"
 
 pytestmark = pytest.mark.slow(40)    # all together
 
@@ -261,14 +260,3 @@ def test_the_command_line_refuses_bf16_on_an_older_gpu(folder, place):
         pytest.skip("the compute capability of the simulated device can be chosen")
     text = command("train", "net.prototxt", "--precision", "bf16", cwd=folder, device="sim", settings="capability=7.5", status=2)
     assert "minicaffe: precision: must be float32 on GPU 0 of compute capability 7.5, got 'bf16'; use float32, or compute on the CPU, or a GPU" in text
-
-
-def test_a_training_in_float32_says_what_tf32_is_worth(fake, folder):
-    """Once, where it would be worth something."""
-    def train(*arguments, settings=""):
-        return command("train", "net.prototxt", "--max-iter", "1", "--nan", "warn", "--snapshot-after-train", "false", *arguments,
-                       cwd=folder, device="sim", settings=settings, MINICAFFE_CUBLAS=str(fake))
-    text = train()
-    assert text.count(WORTH) == 1 and "rounded to 10 bits of mantissa" in text
-    assert WORTH not in train("--precision", "tf32") and WORTH not in train(settings="capability=7.5")
-    assert WORTH not in command("train", "solver.prototxt", cwd=folder, device="sim")   # without cuBLAS

@@ -233,7 +233,7 @@ cuda.enable_peer_access(1, 0)
 cuda.enable_peer_access(1, 0)           # twice does no harm
 there.scale_data(2)
 assert matrix() == [[1, -1, -1], [1, 1, -1], [-1, -1, 1]]
-refused(errors.DeviceError, lambda: cuda.enable_peer_access(2, 0), "GPU 2 cannot use the memory of GPU 0", "no peers")
+refused(errors.DeviceError, lambda: cuda.enable_peer_access(2, 0), "GPU 2 cannot use the memory of GPU 0", "not peers")
 refused(errors.DeviceError, lambda: cuda.enable_peer_access(1, 1), "not a peer of itself")
 refused(errors.DeviceError, lambda: cuda.enable_peer_access(1, 3), "no device 3")
 refused(errors.DeviceError, lambda: cuda.disable_peer_access(0, 1), "cuCtxDisablePeerAccess")
