@@ -13,7 +13,7 @@ import pkgutil
 
 from minicaffe.blob cimport FLOAT, Blob, checked_dtype
 from minicaffe.kernels.types cimport is_computed
-from minicaffe.device.context cimport Context, context, cpu_context, on_device, settle
+from minicaffe.device.context cimport Context, context, cpu_context, settle
 from minicaffe.memory.states cimport UNINITIALIZED
 
 from minicaffe import entry_points

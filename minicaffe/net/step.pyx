@@ -85,7 +85,7 @@ cdef class FusedStep:
 
     cdef int unfuse(self) except -1:
         """Compute the fused layers again one by one, for a backward that runs them one by one."""
-        cdef Node first_node = self.nodes[0], node
+        cdef Node first_node = self.nodes[0]
         cdef Blob top = first_node.tops[0]
         if not self.fused_backward or first_node.fused_into < 0:
             return 0
