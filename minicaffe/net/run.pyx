@@ -419,7 +419,7 @@ cdef class Runner:
             self.unfuse(last + 1)
 
     cdef int unfuse(self, int index) except -1:
-        """Undo the fusion of a layer with others, so that its backward can run by itself."""
+        """Undo the fusion of a layer with others, so that its backward can run alone."""
         cdef Node node = self.nodes[index]
         cdef FusedStep step
         for step in self.last_schedule.forward if node.fused_into >= 0 else ():

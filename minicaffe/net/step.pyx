@@ -59,7 +59,7 @@ cdef class FusedStep:
         return True
 
     cdef int forward_nodes(self, int start) except -1:
-        """Compute the layers from number `start` of the step on, each by itself."""
+        """Compute the layers from number `start` of the step on, one by one."""
         cdef Node node
         for node in self.nodes[start:]:
             node.compute_tops()
