@@ -2,8 +2,8 @@
 
 It needs grpcio-tools.
 
-The descriptor is compiled by protoc; caffe_pb2.py builds the classes of it when imported. The comments are not in it: only
-tools/layers_table.py reads them, for docs/layers/.
+The descriptor is compiled by protoc; caffe_pb2.py builds the classes of it when imported. The comments are not in it:
+`minicaffe layers` shows them.
 """
 
 import argparse

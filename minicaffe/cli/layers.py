@@ -1,26 +1,13 @@
-"""``minicaffe layers``: all layer types, or what docs/layers/ says of one.
+"""``minicaffe layers``: all layer types, or what one computes and takes (layer_reference.py)."""
 
-tools/layers_table.py writes these pages from the docstrings of the classes and the comments of proto/caffe.proto. A type that they
-lack, such as one of a program or of another package, is shown by its docstring.
-"""
-
-import inspect
 import re
-import textwrap
 
 import click
 from rich.markdown import Markdown
 from rich.text import Text
 
-from minicaffe import entry_points
 from minicaffe.cli import bars, options
-from minicaffe.cli.course import SOURCE
-from minicaffe.errors import FileError
-from minicaffe.proto import caffe_pb2
 
-PAGES = SOURCE / "docs" / "layers"
-TABLE = "| field | type | default | meaning |\n"
-LINK = re.compile(r"\[([^\]]+)\]\([^)]*#\w+\)")
 WIDTH = 100     # of the text, on a terminal that is wider, and in a pipe
 
 
@@ -30,79 +17,49 @@ WIDTH = 100     # of the text, on a terminal that is wider, and in a pipe
 def layers(type):
     """List the layer types, or show what one of them computes, its bottoms and tops, its fields and their defaults.
 
-    TYPE is a word such as Convolution, as field `type` of a layer has it. docs/layers/ has the same text.
+    TYPE is a word such as Convolution, as field `type` of a layer has it.
     """
-    from minicaffe.layer import layer_class, layer_types  # imports all layers, which --help should not
-    sections = read_pages()
+    from minicaffe.cli.layer_reference import describe
+    from minicaffe.layer import layer_types  # imports all layers, which --help should not
     if type is not None:
-        return show(describe(type, layer_class(type), sections))
-    types = layer_types()
-    entries = [describe(name, types[name], sections) for name in sorted(types, key=str.lower)]
+        return show(describe(type))
+    entries = [describe(name) for name in sorted(layer_types(), key=str.lower)]
     table = bars.grid("type", "bottoms", "tops", "of", "what it does")
     for entry in entries:
-        table.add_row(*(Text(entry[key]) for key in ("name", "bottoms", "tops", "origin", "summary")))
+        table.add_row(*(Text(cell) for cell in (entry.name, entry.bottoms, entry.tops, entry.origin, entry.summary)))
     bars.table_console().print(table)
     click.echo(f"{len(entries)} types; minicaffe layers TYPE shows one with its fields")
 
 
-def read_pages():
-    """Return the sections of the pages by their headings: lists of paragraphs, bullet lists and tables."""
-    found = {}
-    if not PAGES.is_dir():
-        raise FileError("the installed minicaffe lacks these pages; install it again", file=str(PAGES))
-    for page in sorted(PAGES.glob("*.md")):
-        _, *parts = re.split(r"^## (\w+)\n", page.read_text(encoding="utf-8"), flags=re.M)
-        found.update((name, body.strip().split("\n\n")) for name, body in zip(parts[::2], parts[1::2]))
-    return found
-
-
-def describe(name, cls, sections):
-    """Return what is known of a layer type as a dict of str; `text` is Markdown."""
-    of_addons = entry_points.additions("layers").get(name)
-    owner = f"{of_addons[0].package}, {cls.__module__}" if of_addons else cls.__module__
-    facts = f"{owner}. Bottoms: {count_blobs(cls, name, 'bottom')}. Tops: {count_blobs(cls, name, 'top')}."
-    facts, *blocks = sections.get(name) or [facts, *textwrap.dedent(inspect.getdoc(cls) or "no docstring").split("\n\n")]
-    messages, text, seen = tables_of(sections), [], set()
-    while blocks:
-        block = blocks.pop(0)
-        text.append(LINK.sub(r"\1", block).replace(".<br>", ". ").replace("<br>", "; "))
-        for message in LINK.findall(block):     # tables that several types share follow
-            blocks += messages.get(message, []) if message not in seen else []
-            seen.add(message)
-    origin, bottoms, tops = re.fullmatch(r"(.*)\. Bottoms: (.*)\. Tops: (.*)\.", facts).groups()
-    summary = re.split(r"(?<=[^.])\.(?= [A-Z`]|$)", " ".join(text[0].split()))[0]
-    return {"name": name, "summary": summary, "bottoms": bottoms, "tops": tops, "origin": origin, "text": "\n\n".join(text)}
-
-
-def tables_of(sections):
-    """Return by message its paragraph and its table, which may be in the section of a layer type."""
-    found = {}
-    for heading, blocks in sections.items():
-        for paragraph, table in zip(["", *blocks], blocks):
-            message = re.match(r"Fields of `\w+` \((\w+)\)", paragraph)
-            if table.startswith(TABLE):
-                name = message[1] if message else heading
-                found[name] = [paragraph if message else f"{heading}: {paragraph}".rstrip(": "), table]
-    return found
-
-
-def count_blobs(cls, name, which):
-    """Return how many bottoms or tops a class takes, as text; if its fields say so, those of a layer whose fields have defaults."""
-    values = [getattr(cls, f"{kind}_{which}_blobs") for kind in ("exact_num", "min", "max")]
-    if not all(isinstance(value, int) for value in values):
-        layer = cls(caffe_pb2.LayerParameter(name=name, type=name))
-        values = [getattr(layer, f"{kind}_{which}_blobs") for kind in ("exact_num", "min", "max")]
-    exact, low, high = values
-    if exact >= 0:
-        return str(exact)
-    if low < 0 and high < 0:
-        return "any number"
-    return f"at least {low}" if high < 0 else f"at most {high}" if low < 0 else f"{low} to {high}"
-
-
 def show(entry):
-    """Print what `describe` returned."""
+    """Print a LayerEntry."""
     console = bars.table_console()
-    counts = (f"{entry[kind]} {kind[:-1] if entry[kind] in ('1', 'at least 1') else kind}" for kind in ("bottoms", "tops"))
-    click.echo(f"{entry['name']} ({entry['origin']}): {', '.join(counts)}\n")
-    console.print(Markdown(entry["text"]), width=min(console.width, WIDTH))
+    counts = (f"{count} {kind}{'' if count in ('1', 'at least 1') else 's'}"
+              for count, kind in ((entry.bottoms, "bottom"), (entry.tops, "top")))
+    click.echo(f"{entry.name} ({entry.origin}): {', '.join(counts)}\n")
+    console.print(Markdown(text_of(entry)), width=min(console.width, WIDTH))
+
+
+def text_of(entry):
+    """Return what a LayerEntry says as Markdown: summary, paragraphs, lists of blobs and rules, and a table for each message."""
+    parts = [] if entry.text[0].startswith(entry.summary) else [f"{entry.summary[0].upper()}{entry.summary[1:]}."]
+    parts += entry.text
+    parts.append("\n".join(f"- `{name}`: {what}." for name, what in entry.blobs.items()))
+    parts.append("\n".join(f"- {rule}" for rule in entry.rules))
+    param_of = {message: param for param, message in entry.params.items()}
+    for message in entry.messages:
+        param, name = param_of.get(message.name), message.name
+        title = f"{name}:" if param is None else f"Fields of `{param}`{'' if param == name else f' ({name})'}."
+        parts += [f"{title} {message.comment}".rstrip(" :"), table_of(message.fields)]
+    return "\n\n".join(filter(None, parts if entry.params else [*parts, "It has no fields of its own."]))
+
+
+def table_of(fields):
+    """Return a table of FieldEntry objects in Markdown."""
+    rows = ["| field | type | default | meaning |", "|---|---|---|---|"]
+    for each in fields:
+        first, *rest = [re.sub(" {2,}", ": ", line) for line in each.comment.splitlines()] or [""]
+        meaning = f"{first}{' ' if first.endswith('.') else '; '}{'; '.join(rest)}" if rest else first
+        cells = f"`{each.name}`", each.type, f"`{each.default}`" if each.default else "", meaning
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows)

@@ -5,6 +5,7 @@ An object of that group, such as a module, may have these functions:
 - ``find_field(message, name, value)``, ``find_value(enum, value)``: a `Found` for a field of the message of that name, or for a
   value of that enum; None if it is not known. `value` is that of the file, as in `minicaffe.proto.fields.Fields`.
 - ``about_layer(type)``: a hint for the error about an unknown layer type; "" if it is not known.
+- ``fork_of(type)``: the fork that has a layer type, for the list of types; "" if it is not known.
 - ``name_of(word)``: today's name of a layer type that V1 files write as `word`; None if it is not known.
 - ``is_old(layer)``: whether `upgrade` would change a LayerParameter.
 - ``augmenter(param, seed)``: for a TransformationParameter with one of `AUGMENTATIONS` an object with `param` and
@@ -101,6 +102,11 @@ def name_of(word):
     """Return today's name of a layer type that V1 files write as `word`: LOCAL is Local."""
     today = "".join(map(str.capitalize, word.split("_"))) if word.isupper() else word
     return today if today.lower() in core_types else _ask("name_of", word) or today
+
+
+def fork_of(type):
+    """Return the fork that has a layer type, as an add-on names it; "" if none is known."""
+    return _ask("fork_of", type) or ""
 
 
 def augmenter(param, seed):

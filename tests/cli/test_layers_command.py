@@ -1,19 +1,18 @@
-"""minicaffe layers: the list, one type with its fields; and that the pages that it shows agree with sources and messages."""
+"""minicaffe layers: the list, one type with its fields; and that what it says agrees with sources and messages."""
 
 import re
 from pathlib import Path
 
-import layer_reference
 import layers_table
 import pytest
 from google.protobuf import text_format
-from layer_reference import describe
 from rich.console import Console
 
 import minicaffe as caffe
 from minicaffe import cli
 from minicaffe import layer as registry
-from minicaffe.cli import layers
+from minicaffe.cli import layer_reference
+from minicaffe.cli.layer_reference import describe
 from minicaffe.errors import ConfigError
 from minicaffe.layer import layer_types
 from minicaffe.proto import caffe_pb2
@@ -48,6 +47,11 @@ def test_one_type(capsys):
     assert "](" not in out and "<br>" not in out and "|" not in out
 
 
+def test_a_list_in_a_docstring_is_shown_as_one(capsys):
+    assert cli.main(["layers", "Interp"]) == 0
+    assert re.search(r"^ . use_blob_size: that of bottom\[1\]\n . shrink_factor: ", capsys.readouterr().out, re.M)
+
+
 def test_messages_of_fields_follow(capsys):
     assert cli.main(["layers", "InnerProduct"]) == 0
     out = capsys.readouterr().out
@@ -55,8 +59,8 @@ def test_messages_of_fields_follow(capsys):
     assert out.count("FillerParameter: ") == 1
     assert re.search(r'^ type +string +"constant" +constant: value everywhere; uniform: between', out, re.M)
     assert cli.main(["layers", "Deconvolution"]) == 0
-    out = capsys.readouterr().out       # of a table in the section of another type
-    assert out.index("Fields of convolution_param: ConvolutionParameter.") < out.index("Fields of convolution_param (ConvolutionParameter).")
+    out = capsys.readouterr().out       # whose field has the name of another type
+    assert "Fields of convolution_param (ConvolutionParameter)." in out
     assert re.search(r"^ num_output +uint32 ", out, re.M) and "FillerParameter: " in out
     assert cli.main(["layers", "BNLL"]) == 0
     assert "It has no fields of its own." in capsys.readouterr().out
@@ -71,21 +75,21 @@ def test_a_terminal_gets_lines_of_its_width(capsys, monkeypatch):
     assert max(len(line) for line in lines) <= 70
 
 
-def test_the_pages_have_what_their_tool_knows():
-    """Each type of the package, its summary and all fields of its messages, those of nested messages too."""
-    sections = layers.read_pages()
-    for name in OWN:
-        found, known = layers.describe(name, layer_types()[name], sections), describe(name)
-        assert (found["bottoms"], found["tops"], found["origin"]) == (known.bottoms, known.tops, known.origin)
-        assert found["summary"].lower().startswith(known.summary.lower())
-        tables = [re.findall(r"^\| `(\w+)` \|", block, re.M) for block in found["text"].split("\n\n")]
-        assert all([field.name for field in message.fields] in tables for message in known.messages), name
+@pytest.mark.parametrize("name", sorted(layer_types(), key=str.lower))
+def test_all_is_shown(name, capsys):
+    """Of each type the summary and all fields of its messages, those of nested messages too."""
+    assert cli.main(["layers", name]) == 0
+    out, entry = capsys.readouterr().out, describe(name)
+    assert f"{name} ({entry.origin}): " in out
+    fields = re.findall(r"^ (\w+) +", out.partition("meaning")[2], re.M)
+    assert [field.name for message in entry.messages for field in message.fields if field.name not in fields] == []
 
 
-def test_pages_that_are_not_installed(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(layers, "PAGES", tmp_path / "none")
+def test_comments_that_are_not_installed(tmp_path, monkeypatch, capsys):
+    layer_reference._comments.cache_clear()
+    monkeypatch.setattr(layer_reference, "COMMENTS", tmp_path / "none")
     assert cli.main(["layers", "Pooling"]) == 1
-    assert "none: the installed minicaffe lacks these pages; install it again" in capsys.readouterr().err
+    assert "none: the installed minicaffe lacks this file; install it again" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("word, hint", [("convolutoin", "did you mean 'Convolution'"), ("MultiStageMeanfield", "the fork .* has it")])

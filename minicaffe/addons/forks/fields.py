@@ -4,14 +4,14 @@ import logging
 
 from minicaffe.addons.forks.crop_offset import crop_offset, producers_of
 from minicaffe.addons.forks.formulas import is_form, rewrite
-from minicaffe.addons.forks.table import about_layer, find_field, find_value, name_of
+from minicaffe.addons.forks.table import about_layer, find_field, find_value, fork_of, name_of
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2, unknown
 from minicaffe.proto.fields import Fields, pop_field
 from minicaffe.proto.text import parse_fields
 from minicaffe.proto.upgrade import set_fork_fields
 
-__all__ = ["about_layer", "find_field", "find_value", "is_old", "name_of", "upgrade"]
+__all__ = ["about_layer", "find_field", "find_value", "fork_of", "is_old", "name_of", "upgrade"]
 
 
 def is_old(layer):

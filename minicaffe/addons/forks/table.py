@@ -44,6 +44,12 @@ def find_layer(name):
     return _table().get(("layer", name))
 
 
+def fork_of(name):
+    """Return the fork from which a layer type is: SSD, or "fork NAME"; "" if BVLC Caffe has it."""
+    known = find_layer(name)
+    return "" if known is None else "SSD" if "ssd" in known.forks else f"fork {known.forks[0]}"
+
+
 @functools.cache
 def name_of(word):
     """Return today's name of a layer type that a fork's V1 files write as `word`: ROIPOOLING is ROIPooling; None: unknown."""

@@ -1,26 +1,28 @@
-"""What a layer type is and takes, for the pages docs/layers/*.md, which tools/layers_table.py writes and `minicaffe layers` shows.
+"""A layer type in words: what it computes, its bottoms and tops, its fields; ``minicaffe layers`` prints them.
 
-Nothing is written here twice: what a type computes is in the docstrings of its module and class, how many blobs it takes in the
+Nothing is written here twice. What a type computes is in the docstrings of its module and class, how many blobs it takes in the
 class, the fields in the messages, and what they mean in the comments of proto/caffe.proto, which tools/gen_proto.py copies to
-proto/comments.tsv. Types of forks declare their message in the class.
+proto/comments.tsv. A type whose message no .proto file has declares it: `message` and `fields_of_message`, as forks' types do.
 """
 
 import functools
 import re
 import sys
 import textwrap
-from dataclasses import dataclass, field
-from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from google.protobuf import descriptor_pb2
 
-from minicaffe.addons.forks import table as forks
-from minicaffe.cli.layers import count_blobs
-from minicaffe.layer import layer_class, layer_types
-from minicaffe.proto import caffe_pb2
+from minicaffe import entry_points
+from minicaffe.cli.course import SOURCE
+from minicaffe.errors import FileError
+from minicaffe.layer import layer_class
+from minicaffe.proto import caffe_pb2, unknown
 from minicaffe.proto.fields import Fields, is_repeated
 
-COMMENTS = Path(__file__).resolve().parent.parent / "proto" / "comments.tsv"
+COMMENTS = SOURCE / "proto" / "comments.tsv"
+OWN = ("minicaffe.layers.", "minicaffe.addons.")
 # Fields of LayerParameter that a type reads, where its name does not say them.
 PARAMS = {
     "AnnotatedData": ("annotated_data_param", "data_param", "transform_param"),
@@ -43,65 +45,29 @@ PARAMS = {
 }
 
 
-@dataclass
-class FieldEntry:
-    """A field of a message.
-
-    Attributes
-    ----------
-    type : str
-        As a .proto file has it, ``enum`` for all enums.
-    default : str
-        As a prototxt has it; "" if there is none.
-    comment : str
-    values : dict of str to str
-        Of an enum: each value and its comment.
-    """
+class FieldEntry(NamedTuple):
+    """A field of a message: its type as in a .proto file (``enum`` for all enums), its default as in a prototxt ("": none)."""
 
     name: str
     type: str
     default: str
     comment: str
-    values: dict = field(default_factory=dict)
-
-    def lines(self):
-        """Return the comment and the values of an enum as lines."""
-        known = [f"{name}: {comment}" for name, comment in self.values.items() if comment]
-        if len(known) < len(self.values):
-            known = ["one of " + ", ".join(f"{name} ({comment})" if comment else name for name, comment in self.values.items())]
-        return [*self.comment.splitlines(), *known]
 
 
-@dataclass
-class MessageEntry:
-    """A message: its comment and its fields."""
+class MessageEntry(NamedTuple):
+    """A message: its comment, and a `FieldEntry` for each field."""
 
     name: str
     comment: str
     fields: list
 
 
-@dataclass
-class LayerEntry:
-    """A layer type.
+class LayerEntry(NamedTuple):
+    """A layer type: a summary of one line, the paragraphs of its docstring, and what that says of blobs such as ``bottom[0]``.
 
-    Attributes
-    ----------
-    summary : str
-        One line.
-    text : list of str
-        Paragraphs: what it computes.
-    blobs : dict of str to str
-        What a bottom, top, parameter or field is, such as ``bottom[0]``, where the class says it.
-    bottoms, tops : str
-        How many: ``1``, ``2 to 3``, ``at least 1``.
-    origin : str
-        ``BVLC``, ``SSD``, or the fork that has the type; of a type that a program registered, its module.
-    rules : list of str
-    params : dict of str to str
-        Fields of LayerParameter that the type reads, and the message of each; a fork's message has the name of the field.
-    messages : list of MessageEntry
-        Those messages, then all that their fields have.
+    `bottoms` and `tops` are numbers in words (``2 to 3``); `origin` is BVLC, the fork that has the type, or its package or module;
+    `params` has the fields of LayerParameter that it reads, and the message of each; `messages` has those messages, then all that
+    their fields have.
     """
 
     name: str
@@ -116,18 +82,12 @@ class LayerEntry:
     messages: list
 
 
-def entries():
-    """Return the LayerEntry of every registered layer type, sorted by name whatever the case."""
-    return [describe(name) for name in sorted(layer_types(), key=str.lower)]
-
-
 def describe(name):
     """Return the LayerEntry of a layer type. Raises ConfigError, with near names, if there is none."""
     cls = layer_class(name)
     text, sections = _parts_of(_text(cls.__doc__))
-    own = cls.__module__.startswith(("minicaffe.layers.", "minicaffe.addons."))
-    of_fork = cls.__module__.startswith("minicaffe.addons.forks.")
-    head = _text(sys.modules[cls.__module__].__doc__).split("\n\n")[0] if own and not of_fork else ""
+    declared = getattr(cls, "message", "")     # such types share a module, whose docstring is about all of them
+    head = _text(sys.modules[cls.__module__].__doc__).split("\n\n")[0] if cls.__module__.startswith(OWN) and not declared else ""
     # "AbsVal: y = |x| (Caffe absval_layer.cpp)." and "Dropout (Caffe dropout_layer.cpp; ...)."
     head = re.sub(r"\s*\([^()]*\b\w+_layer\.cpp[^()]*\)", "", " ".join(head.split()))
     head = re.sub(rf"^{re.escape(name)}\b[:.]?\s*", "", head)
@@ -135,27 +95,19 @@ def describe(name):
     summary = head if ". " in head or len(head) > 20 else " ".join(text[:1])
     params = {param: _layer_fields()[param].message_type.name for param in _params_of(name)}
     messages = _messages_of(params.values())
-    if getattr(cls, "message", ""):     # of a fork
-        messages.insert(0, _fork_message(cls))
+    if declared:
+        messages.insert(0, _declared_message(cls))
         params = {cls.message: cls.message, **params}
-    bottoms, tops = (count_blobs(cls, name, which) for which in ("bottom", "top"))
+    bottoms, tops = (_count_blobs(cls, name, which) for which in ("bottom", "top"))
     return LayerEntry(name, _first_sentence(summary), text, sections, bottoms, tops, _origin(name, cls), _rules(cls), params,
                       messages)
 
 
-def describe_message(name):
-    """Return the MessageEntry of a message of proto/caffe.proto."""
-    descriptor = caffe_pb2.DESCRIPTOR.message_types_by_name[name]
-    return MessageEntry(name, comment_of(name), [_field_entry(name, each) for each in descriptor.fields])
-
-
-def comment_of(name):
-    """Return the comment of a message, ``Message.field`` or ``Message.Enum.VALUE``; "" if there is none."""
-    return _comments().get(name, "")
-
-
 @functools.cache
 def _comments():
+    """Return the comments of messages, ``Message.field`` and ``Message.Enum.VALUE`` by name."""
+    if not COMMENTS.is_file():
+        raise FileError("the installed minicaffe lacks this file; install it again", file=str(COMMENTS))
     rows = COMMENTS.read_text(encoding="utf-8").splitlines()[1:]
     return {name: comment.replace("\\n", "\n") for name, comment in (row.split("\t") for row in rows)}
 
@@ -178,7 +130,7 @@ def _text(doc):
 
 
 def _parts_of(doc):
-    """Return the paragraphs of a docstring before its NumPy sections, and the entries of the section Parameters."""
+    """Return the paragraphs and lists of a docstring before its NumPy sections, and the entries of the section Parameters."""
     first, *sections = re.split(r"^(\w+)\n-{3,}\n", doc, flags=re.M)
     entries = {}
     for title, body in zip(sections[::2], sections[1::2]):
@@ -188,7 +140,7 @@ def _parts_of(doc):
                 if not kind and not lines:
                     continue    # a paragraph after the section
                 entries[names] = " ".join(f"{kind}. {' '.join(lines.split())}".split()).rstrip(". ") if lines else kind
-    return [" ".join(part.split()) for part in first.split("\n\n") if part.strip()], entries
+    return [re.sub(r"\s*\n(?!- )\s*", " ", part.strip()) for part in first.split("\n\n") if part.strip()], entries
 
 
 def _first_sentence(text):
@@ -196,10 +148,24 @@ def _first_sentence(text):
 
 
 def _origin(name, cls):
-    if not cls.__module__.startswith(("minicaffe.layers.", "minicaffe.addons.")):
-        return cls.__module__
-    known = forks.find_layer(name)
-    return "BVLC" if known is None else "SSD" if "ssd" in known.forks else f"fork {known.forks[0]}"
+    added = entry_points.additions("layers").get(name)
+    if cls.__module__.startswith(OWN):
+        return unknown.fork_of(name) or "BVLC"
+    return f"{added[0].package}, {cls.__module__}" if added else cls.__module__
+
+
+def _count_blobs(cls, name, which):
+    """Return how many bottoms or tops a class takes, as text; if its fields say so, those of a layer whose fields have defaults."""
+    values = [getattr(cls, f"{kind}_{which}_blobs") for kind in ("exact_num", "min", "max")]
+    if not all(isinstance(value, int) for value in values):
+        layer = cls(caffe_pb2.LayerParameter(name=name, type=name))
+        values = [getattr(layer, f"{kind}_{which}_blobs") for kind in ("exact_num", "min", "max")]
+    exact, low, high = values
+    if exact >= 0:
+        return str(exact)
+    if low < 0 and high < 0:
+        return "any number"
+    return f"at least {low}" if high < 0 else f"at most {high}" if low < 0 else f"{low} to {high}"
 
 
 def _rules(cls):
@@ -233,14 +199,14 @@ def _messages_of(names):
         name = todo.pop(0)
         if name in done:
             continue
-        done[name] = describe_message(name)
-        todo += [each.message_type.name for each in caffe_pb2.DESCRIPTOR.message_types_by_name[name].fields
-                 if each.message_type is not None]
+        fields = caffe_pb2.DESCRIPTOR.message_types_by_name[name].fields
+        done[name] = MessageEntry(name, _comments().get(name, ""), [_field_entry(name, each) for each in fields])
+        todo += [each.message_type.name for each in fields if each.message_type is not None]
     return list(done.values())
 
 
-def _fork_message(cls):
-    """Return the MessageEntry of the message that a `ForkLayer` declares."""
+def _declared_message(cls):
+    """Return the MessageEntry of the message that a class declares."""
     types = {int: "int32", float: "float", bool: "bool", str: "string", Fields: "FillerParameter"}
     fields = []
     for each in cls.fields_of_message:
@@ -252,18 +218,18 @@ def _fork_message(cls):
 
 
 def _field_entry(message, each):
-    values, comment = {}, comment_of(f"{message}.{each.name}")
+    comments, kind = _comments(), descriptor_pb2.FieldDescriptorProto.Type.Name(each.type).removeprefix("TYPE_").lower()
+    comment = comments.get(f"{message}.{each.name}", "")
     if each.message_type is not None:
         kind = each.message_type.name
     elif each.enum_type is not None:
-        kind, owner = "enum", each.enum_type.full_name.split(".", 1)[1]
-        values = {value.name: comment_of(f"{owner}.{value.name}") for value in each.enum_type.values}
-        comment = f"{comment_of(owner)} {comment}".strip()
-    else:
-        kind = {each.TYPE_INT32: "int32", each.TYPE_INT64: "int64", each.TYPE_UINT32: "uint32", each.TYPE_FLOAT: "float",
-                each.TYPE_DOUBLE: "double", each.TYPE_BOOL: "bool", each.TYPE_STRING: "string", each.TYPE_BYTES: "bytes"}[each.type]
-    kind = f"repeated {kind}" if is_repeated(each) else kind
-    return FieldEntry(each.name, kind, _default(each), comment, values)
+        owner = each.enum_type.full_name.split(".", 1)[1]
+        values = {value.name: comments.get(f"{owner}.{value.name}", "") for value in each.enum_type.values}
+        known = [f"{name}: {about}" for name, about in values.items()]
+        if not all(values.values()):
+            known = ["one of " + ", ".join(f"{name} ({about})" if about else name for name, about in values.items())]
+        comment = "\n".join([f"{comments.get(owner, '')} {comment}".strip(), *known]).strip()
+    return FieldEntry(each.name, f"{'repeated ' * is_repeated(each)}{kind}", _default(each), comment)
 
 
 def _default(each):
