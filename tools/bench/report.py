@@ -3,8 +3,8 @@
     python tools/bench/report.py RESULT.json            prints the tables
     python tools/bench/report.py RESULT.json --write    puts them into docs/benchmarks.md, and the picture beside it
 
-In the page a table is what lies between the lines `<!-- table NAME -->` and `<!-- end -->`. The picture shows time of minicaffe by
-that of each peer, a bar for each; the line is 1.
+In the page a table is what lies between the lines `<!-- table NAME -->` and `<!-- end -->`; tables without such lines are only
+printed. The picture shows time of minicaffe by that of each peer, a bar for each; the line is 1.
 """
 
 import argparse
@@ -108,7 +108,8 @@ def main():
             continue
         text = table(chosen, peers)
         print(f"{name}\n\n{text}")
-        page = written(page, name, text)
+        if f"<!-- table {name} -->" in page:
+            page = written(page, name, text)
         if name == "float32" and options.write:
             (DOCS / "benchmarks.svg").write_text(svg(chosen, peers))
     if options.write:
