@@ -8,7 +8,8 @@ stopped continues where it was; prints the tables, and with `--write` puts them 
 Measured here, by ranks that mpiexec starts (tools/bench/exchanged.py): a training step of one process and its parts (forward,
 backward, when each bucket of gradients is complete, updates, copies); the same step of 2 and 4 processes at once, each on its own
 and as ranks, by turns, whose gradients are sent during backward, or after it; the all-reduce of 4 bytes to 64 MiB with 2 and 4
-ranks by the carriers of both, to which latency and bandwidth are fitted; how fast a processor adds.
+ranks by the carriers of both, to which latency and bandwidth are fitted; how fast a processor adds. The tables of the page have a
+part of this, RESULT.json has all.
 
 The model. An all-reduce of s bytes of n ranks takes the lesser of
 
@@ -50,7 +51,7 @@ WIRES = {"float32": 1, "bf16": 2}       # by how much what is sent is smaller
 # Gbit/s: bandwidth in bytes a second, and latency in seconds. A tenth of the bandwidth is taken as lost to headers and gaps. The
 # latency is that of a message from program to program through one or two switches: 25 us by TCP over Ethernet, 2 us by RDMA.
 NETWORKS = {10: (0.9 * 10e9 / 8, 25e-6), 100: (0.9 * 100e9 / 8, 2e-6), 400: (0.9 * 400e9 / 8, 2e-6)}
-ENOUGH = 0.9        # the efficiency that the table of faster machines asks for
+IN_TABLE = (10, 100)        # networks; the picture has all
 PICTURE = "![Efficiency by number of machines, for each net and network](clusters.svg)\n"
 COLOURS = {"float32": "#d9603b", "bf16": "#3b78d9"}
 
@@ -135,11 +136,11 @@ def step_of(known, net, wire="float32"):
     return Step(found["alone"], forward, backward, update + found["copies"][wire], buckets)
 
 
-def predicted(known, net, wire, network, n, overlap=True, faster=1.0):
-    """(seconds of a step, efficiency) on `n` machines that are `faster` times as fast as this one."""
-    step, adding = step_of(known, net, wire).scaled(1 / faster), known[f"allreduce 2 {wire} during"]["adding"] / faster
+def predicted(known, net, wire, network, n, overlap=True):
+    """(seconds of a step, efficiency) on `n` machines like this one."""
+    step, adding = step_of(known, net, wire), known[f"allreduce 2 {wire} during"]["adding"]
     seconds = predict(step, lambda size: allreduce(size, n, *NETWORKS[network]), lambda size: adding * (n - 1) / n * size, overlap)
-    return seconds, step_of(known, net).single / faster / seconds
+    return seconds, step_of(known, net).single / seconds
 
 
 def predicted_here(known, net, n, when):
@@ -151,15 +152,6 @@ def predicted_here(known, net, n, when):
 
 def _fitted(size, n, constants):
     return allreduce(size, n, *constants)
-
-
-def most(known, net, wire, network, n):
-    """How many times as fast as this one machines may be until their efficiency is less than ENOUGH."""
-    low, high = 1e-4, 1e6
-    for _ in range(60):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if predicted(known, net, wire, network, n, faster=middle)[1] >= ENOUGH else (low, middle)
-    return low
 
 
 # ---- measuring
@@ -207,8 +199,7 @@ def predictions(known):
 def tables(known):
     """{name: table in Markdown} for docs/clusters.md."""
     return {"scaling measured": report.measured(known.values()),
-            "scaling all-reduce": _allreduce_table(known), "scaling here": _here_table(known),
-            "scaling machines": f"{_machines_table(known)}\n{PICTURE}", "scaling faster": _faster_table(known)}
+            "scaling here": _here_table(known), "scaling machines": f"{_machines_table(known)}\n{PICTURE}"}
 
 
 def _markdown(head, rows):
@@ -217,20 +208,6 @@ def _markdown(head, rows):
 
 def _label(net):
     return f"{report.NAMES[net]}, {BATCHES[net]}"
-
-
-def _allreduce_table(known):
-    rows = []
-    for n, wire, when in itertools.product(HERE, WIRES, WHEN):
-        found = known[f"allreduce {n} {wire} {when}"]
-        bandwidth, latency = fit(found["times"], n)
-        off = max(max(t / s, s / t) for t, s in ((allreduce(size, n, bandwidth, latency), s) for size, s in found["times"]))
-        size, seconds = min(found["times"], key=lambda row: abs(row[0] - 2 ** 22))
-        rows.append([n, wire, f"{when} backward", f"{1e6 * latency:.0f}", f"{bandwidth / 1e9:.2f}", f"{off:.1f}x",
-                     f"{1e3 * seconds:.2f}", f"{1e-9 / found['adding']:.1f}"])
-    head = ["ranks", "wire", "gradients sent", "latency, us", "bandwidth, GB/s", "the fit is off by at most", "4 MiB, ms",
-            "additions, GB/s"]
-    return _markdown(head, rows)
 
 
 def _here_table(known):
@@ -248,25 +225,12 @@ def _here_table(known):
 def _machines_table(known):
     rows = []
     for net in shown(known):
-        for network in NETWORKS:
+        for network in IN_TABLE:
             for wire in WIRES:
                 cells = [" / ".join(f"{100 * predicted(known, net, wire, network, n, overlap)[1]:.0f}" for overlap in (True, False))
-                         for n in MACHINES]
+                         for n in MACHINES[::3]]
                 rows.append([_label(net), f"{1e3 * step_of(known, net).single:.1f}", network, wire, *cells])
-    return _markdown(["net, batch of each machine", "alone, ms", "Gbit/s", "wire", *(f"{n:,}" for n in MACHINES)], rows)
-
-
-def _faster_table(known):
-    columns = [(wire, n) for wire in WIRES for n in (16, 128, 1024)]
-    rows = [[_label(net), network, *(_times(most(known, net, wire, network, n)) for wire, n in columns)]
-            for net in shown(known) for network in NETWORKS]
-    return _markdown(["net, batch of each machine", "Gbit/s", *(f"{n:,} machines, {wire}" for wire, n in columns)], rows)
-
-
-def _times(factor):
-    if factor <= 2e-4:
-        return "none"
-    return f"{factor:.2g}" if factor < 10 else f"{factor:,.0f}"
+    return _markdown(["net, batch of each machine", "alone, ms", "Gbit/s", "wire", *(f"{n:,}" for n in MACHINES[::3])], rows)
 
 
 WIDTH, HEIGHT, LEFT, TOP = 190, 90, 110, 46     # pixels of a panel; of the picture's margins
