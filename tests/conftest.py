@@ -18,7 +18,7 @@ import pytest
 from compile_kernels import ARCHITECTURES, find_nvrtc
 
 # Imports of add-ons, by their own or public names, or of what imports them.
-OF_ADDONS = re.compile(r"^\s*(from|import) (minicaffe\.(addons|onnx|pytorch|trace|plan|serialization|dnn)\b|layer_reference|layers_table|"
+OF_ADDONS = re.compile(r"^\s*(from|import) (minicaffe\.(addons|onnx|pytorch|trace|plan|serialization|dnn)\b|layers_table|"
                        r"test_nets_of_forks|minicaffe import .*\b(dnn|trace|onnx|Tensor|Slot|Workspace)\b)", re.M)
 # Python processes that tests start import the installed package, not the source in the folder where pytest was called.
 os.environ["PYTHONSAFEPATH"] = "1"

@@ -3,13 +3,12 @@
     python tools/scaling.py RESULT.json [--only NET] [--seconds 2] [--minutes 6] [--write]
 
 Measures what RESULT.json lacks, or the net that `--only` names, and writes the file after each measurement, so that a run that was
-stopped continues where it was; prints the tables, and with `--write` puts them and the picture into docs/clusters.md.
+stopped continues where it was; prints the tables, and with `--write` puts those of docs/clusters.md and the picture there.
 
 Measured here, by ranks that mpiexec starts (tools/bench/exchanged.py): a training step of one process and its parts (forward,
 backward, when each bucket of gradients is complete, updates, copies); the same step of 2 and 4 processes at once, each on its own
 and as ranks, by turns, whose gradients are sent during backward, or after it; the all-reduce of 4 bytes to 64 MiB with 2 and 4
-ranks by the carriers of both, to which latency and bandwidth are fitted; how fast a processor adds. The tables of the page have a
-part of this, RESULT.json has all.
+ranks by the carriers of both, to which latency and bandwidth are fitted; how fast a processor adds.
 
 The model. An all-reduce of s bytes of n ranks takes the lesser of
 
@@ -310,7 +309,8 @@ def main():
     page = (report.DOCS / "clusters.md").read_text()
     for name, text in tables(known).items():
         print(f"{name}\n\n{text}")
-        page = report.written(page, name, text)
+        if f"<!-- table {name} -->" in page:
+            page = report.written(page, name, text)
     if options.write:
         (report.DOCS / "clusters.md").write_text(page)
         (report.DOCS / "clusters.svg").write_text(svg(known))
