@@ -1,7 +1,7 @@
 """Give the site of the pages what lies outside of docs/: linked sources as highlighted code, other pages, and the reference.
 
-A hook of MkDocs (mkdocs.yml). The pages are written for a clone, where `../minicaffe/blob.pyx` is a file. The site has that file as a
-page, so that a reader of the course has the code at hand and no address of a repository is needed.
+A hook of MkDocs (mkdocs.yml). The pages are written for a clone, where `../minicaffe/blob.pyx` is a file. The site has that file as
+a page, so that a reader of the course has the code at hand and no address of a repository is needed.
 """
 
 import importlib
@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 LANGUAGES = {".pyx": "cython", ".pxd": "cython", ".py": "python", ".hpp": "cpp", ".proto": "protobuf"}
-MODULES = ("minicaffe", "minicaffe.blob", "minicaffe.workspace", "minicaffe.io", "minicaffe.memory", "minicaffe.cuda", "minicaffe.errors",
-           "minicaffe.addons.trace")
+MODULES = ("minicaffe", "minicaffe.blob", "minicaffe.workspace", "minicaffe.io", "minicaffe.memory", "minicaffe.cuda",
+           "minicaffe.errors", "minicaffe.addons.trace")
 
 
 def on_files(files, config):
