@@ -100,7 +100,7 @@ def idx(images, labels, db, **how):
 def images(paths, from_folders, test_share, test_from, seed, ext, shuffle, check_size, label_size, **how):
     """Make the database DB from pictures.
 
-    Each line of LIST is a path, a space and an integer label; ROOT is put before the path unchanged.
+    Each line of LIST is a path, a space (in a .csv a comma) and an integer label; ROOT is put before the path unchanged.
 
     With --from-folders DB is a folder that gets train_lmdb, test_lmdb, labels.txt and mean.binaryproto. Pictures in folders inside
     the folder of a class are pictures of that class.

@@ -12,6 +12,7 @@ import numpy as np
 from minicaffe.errors import LONGEST_VALUE, DataError, shown
 
 NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+NUMBER_AFTER_SPACE = re.compile(r"[^,\s]\s+[-+.0-9eE]+\s*$")     # at the end of a line
 INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
