@@ -36,7 +36,9 @@ def _sizes(ctx, param, text):
 @click.option("--half", is_flag=True, help="Store the parameters in half precision, two bytes each, as NVIDIA's fork and OpenCV "
               "do. BVLC Caffe does not read such a file.")
 @options.force
-@options.whole_net_options
+@options.net_state
+@options.model_file
+@options.messages
 def deploy(file, weights, out, batch, shape, preprocessing, half, force, level, stage):
     """Write the deploy net of a training NET.
 

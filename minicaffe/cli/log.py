@@ -39,13 +39,16 @@ class StderrHandler(logging.Handler):
 
 
 class LogFile(logging.FileHandler):
-    """Writes the log to a file. If the disk is full, one warning says that no more is written."""
+    """Writes the log to a file. If the disk is full, one warning says that no more is written, and `failed` is true."""
+
+    failed = False
 
     def handleError(self, record):
         cause = sys.exc_info()[1]
         if not isinstance(cause, OSError):
             super().handleError(record)
             return
+        self.failed = True
         remove_log_file(self)
         logging.getLogger("minicaffe.cli").warning("%s: cannot be written: %s; no more log, the training continues", self.path,
                                                    cause.strerror)

@@ -286,7 +286,7 @@ model_file = combine_options(
         "Import a Python module that registers layer types; it may lie in the working directory. Repeatable.")),
     click.option("--untrusted", is_flag=True, help=(
         "Treat the model file as untrusted: it writes no files, reads below the working directory only, runs no modules.")))
-plan = click.option("--plan", default="memory", show_default=True, help=(
+plan = click.option("--plan", type=click.Choice(["memory", "none"]), default="memory", show_default=True, help=(
     "Optimization of a net that runs as a whole: memory, blobs share memory; none, as in Caffe."))
 batch_size = click.IntRange(1, INT_MAX)
 threads = click.option("--threads", type=click.IntRange(1, MOST_THREADS),

@@ -54,7 +54,8 @@ def plot(logs, picture, folder, panels, along, column, logarithmic, force):
     if picture is not None and folder is not None:
         raise click.UsageError("give --out or --csv")
     if folder is None:
-        picture = picture if picture is not None else f"{logs[0]}.svg"
+        # LOG.svg is named by this command, which draws a log again and again as it grows; only a FILE of --out may be another's.
+        picture, force = (picture, force) if picture is not None else (f"{logs[0]}.svg", True)
         check_picture(picture, force)
     _, runs, errors = read_each(enumerate(logs), read_run)
     SkippedInputs(len(logs)).report(errors)

@@ -210,7 +210,6 @@ def run(ctx, solver, given):
         if not overwrites and os.path.isfile(log_path):
             earlier_files.keep_earlier_file(log_path)
         kept = log.add_log_file(log_path, append=bool(given["state"]))
-        result.log_path = kept and log_path
     if given["watch"] is not None:
         from minicaffe.inspection.watch import Watch
         sinks = [listener.on_watch for listener in (records, display) if listener is not None]
@@ -244,6 +243,7 @@ def run(ctx, solver, given):
                     listener.close()
             if kept is not None:
                 log.remove_log_file(kept)
+                result.log_path = None if kept.failed else log_path
     for line in result.lines(solver, functools.partial(resume_command, ctx)):
         click.echo(line)
     return 128 + signal.SIGTERM if signals.terminated else 0

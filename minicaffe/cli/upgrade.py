@@ -25,7 +25,7 @@ logger = logging.getLogger("minicaffe.cli")
 @click.argument("out", metavar="OUT")
 @options.force
 @options.skip_unknown_fields
-@options.common
+@options.messages
 def upgrade(kind, source, out, force):
     """Write the file IN in today's form to OUT: the prototxt of a net, its weights, or the prototxt of a solver."""
     options.check_outputs(out, force=force)
