@@ -139,28 +139,14 @@ def apply_settings(ctx):
         from minicaffe.common import caffe
         caffe.allow_python_layers = found["allow_python_layers"]
     for name, value in found.items():
-        if SETTINGS[name] is not None and value not in (None, False, ()):
-            SETTINGS[name](ctx, value)
+        setting = SETTINGS[name]
+        if setting is not None and value not in (None, False, ()):
+            entry_points.import_target(setting)(value) if isinstance(setting, str) else setting(ctx, value)
 
 
 def _restrict(ctx, untrusted):
     """Let the command use add-ons of minicaffe alone, and those that --import names."""
     ctx.with_resource(entry_points.restricted())
-
-
-def _set_threads(ctx, count):
-    from minicaffe.device.threads import set_num_threads
-    set_num_threads(count)
-
-
-def _set_precision(ctx, precision):
-    from minicaffe.engines.engine import set_precision
-    set_precision(precision)
-
-
-def _set_exact(ctx, exact):
-    from minicaffe.engines.engine import set_exact
-    set_exact(exact)
 
 
 def _import_modules(ctx, names):
@@ -241,12 +227,13 @@ def _choose_allocators(ctx, names):
             memory.use(memory.PinnedPlace(), name)
 
 
-# Option that sets something for the whole process, in the order of application: function of the context and the given value;
-# None if ``ctx.meta`` has the value for the command.
+# Option that sets something for the whole process, in the order of application: function of the context and the given value, or
+# the name of one of the value, which is imported when it is needed; None if ``ctx.meta`` has the value for the command.
 SETTINGS = {
     "quiet": None, "verbose": None, "debug": None, "skip_unknown_fields": None, "plan": None, "allow_python_layers": None,
-    "untrusted": _restrict, "device": _use_device, "gpu": _use_gpu, "allocator": _choose_allocators, "threads": _set_threads,
-    "precision": _set_precision, "exact": _set_exact, "modules": _import_modules,
+    "untrusted": _restrict, "device": _use_device, "gpu": _use_gpu, "allocator": _choose_allocators,
+    "threads": "minicaffe.device.threads:set_num_threads", "precision": "minicaffe.engines.engine:set_precision",
+    "exact": "minicaffe.engines.engine:set_exact", "modules": _import_modules,
 }
 
 
@@ -403,8 +390,8 @@ def notify(text):
 
 
 def print_ranks():
-    """Print where the ranks run; all ranks must call this."""
-    for line in ranks.lines():
+    """Print where the ranks run, if there are several; all must call this."""
+    for line in ranks.lines() if ranks.group.size > 1 else ():
         notify(line)
 
 
@@ -417,8 +404,7 @@ def log_device():
     from minicaffe.engines.engine import check_precision
     if any(param.name == "precision" for param in click.get_current_context().command.params):
         check_precision()
-    if ranks.group.size > 1:
-        print_ranks()
+    print_ranks()
     if caffe.mode == "cpu":
         logger.info("Use CPU.")
         return

@@ -140,10 +140,9 @@ def prepare(ctx, file, fields, given):
     sizes = {caffe_pb2.TRAIN: given["batch_size"], caffe_pb2.TEST: given["test_batch_size"]}
     divide_by = ranks.group.size if given["global_batch"] else 1
     changes = [change for each in ctx.command.modules if (change := each.change_of_net(given, param)) is not None]
-    sizes = {phase: size for phase, size in sizes.items() if size}
     place = {"own_fields": fields, "net_files": {}, **place}   # each file is read once
-    solver = training_file.build_solver(param, batch_sizes=sizes,
-                                        divide_by=divide_by, changes=changes, **place, **options.net_options())
+    solver = training_file.build_solver(param, batch_sizes=sizes, divide_by=divide_by, changes=changes, **place,
+                                        **options.net_options())
     count_tests(solver, is_net and "test_iter" not in fields)
     for each in ctx.command.modules:
         each.prepare(solver, given)
@@ -202,12 +201,12 @@ def run(ctx, solver, given):
         solver.listeners.append(earlier_files.EarlierSnapshots())
     overwrites = given["force"] or given["state"]   # a resumed training appends to its records and log
     if given["json_path"] and ranks.group.rank == 0:
-        if not overwrites and os.path.isfile(given["json_path"]):
+        if not overwrites:
             earlier_files.keep_earlier_file(given["json_path"])
         records = JsonLines(given["json_path"], append=bool(given["state"]))
         solver.listeners.append(records)
     if log_path and ranks.group.rank == 0 and not earlier_files.is_same(2, log_path):     # 2> net.log
-        if not overwrites and os.path.isfile(log_path):
+        if not overwrites:
             earlier_files.keep_earlier_file(log_path)
         kept = log.add_log_file(log_path, append=bool(given["state"]))
     if given["watch"] is not None:

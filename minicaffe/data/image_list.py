@@ -23,7 +23,7 @@ def ending(path):
 
 
 def describe_endings(paths):
-    """Return how many `paths` have which extension, such as ``.txt 2, .heic 1``."""
+    """Return how many `paths` have which extension, such as ``.txt 2, .heic 1``, for reports of files that are left out."""
     counts = Counter(ending(path) for path in paths)
     return ", ".join(f"{f'.{kind}' if kind else 'no extension'} {count}" for kind, count in counts.most_common())
 
@@ -60,14 +60,14 @@ class ImageList:
 
 
 def _split(line, label_size, commas):
-    """Return path and labels of a line as a list of str."""
+    """Return path and labels of a line as a list of str; it has another length if the line has another number of labels."""
     if commas:
         return [word.strip() for word in next(csv.reader([line[:csv.field_size_limit()]]))]
     return line.rsplit(" ", 1) if label_size is None else line.rsplit(None, label_size)
 
 
 def _entry(line, label_size, commas):
-    """Return path and label of a line."""
+    """Return path and label of a line, an entry of an `ImageList`."""
     name, *labels = _split(line, label_size, commas)
     if len(labels) != (label_size or 1):
         form = f"a path, a {'comma' if commas else 'space'} and {f'{label_size} labels' if label_size else 'a label'}"

@@ -64,7 +64,7 @@ class RecordBatches:
 
 
 def picture(datum, param):
-    """Return the picture of a Datum message as (height, width, channels), uint8, or float32 for float_data.
+    """Return the picture of a Datum message as (height, width, channels), for augmenters: uint8, or float32 for float_data.
 
     The TransformationParameter `param` has force_color and force_gray.
     """

@@ -97,6 +97,7 @@ class WindowList:
             raise self._wrong(int(row[LINE]), f"{rule}, got class {row[LABEL]}, {_box(row)}")
 
     def _number(self, line, text):
+        """Return the integer of a header line: channels, height, width, or number of windows."""
         with located(file=self.path, line=line):
             return integer(text, "channels, height, width or the number of windows", least=0)
 
@@ -105,7 +106,7 @@ class WindowList:
 
 
 def _next(lines):
-    """Return number and text of the next line that is not blank, None at the end."""
+    """Return number and text of the next line that is not blank, None at the end; headers of a window file may be apart."""
     for number, text in lines:
         if text.strip():
             return number, text.strip()
@@ -113,7 +114,7 @@ def _next(lines):
 
 
 def _windows(text, count):
-    """Return the numbers of the windows in a text, float64 of (count, 6); None if it does not hold these."""
+    """Return the numbers of the windows in a text, float64 of (count, 6), all lines at once for speed; None if it has others."""
     if not text.isascii() or "_" in text:   # NumPy accepts underscores, and digits other than 0 to 9
         return None
     try:
@@ -125,6 +126,7 @@ def _windows(text, count):
 
 
 def _box(row):
+    """Return the corners of a window as text for errors."""
     return "x1 y1 x2 y2 = " + " ".join(str(row[k]) for k in (X1, Y1, X2, Y2))
 
 
@@ -167,7 +169,7 @@ class WindowBatches:
         """Nothing to close."""
 
     def _put(self, row, flip, out):
-        """Write one window into `out`, which is zero."""
+        """Write one window, cut out, resized, flipped and scaled, into `out` (3, crop, crop), whose context stays zero."""
         image = self._picture(int(row[IMAGE]))
         (x1, y1, x2, y2), size, top, left, right = self._region(row, image.shape, out.dtype.type)
         left = right if flip else left
@@ -212,6 +214,7 @@ class WindowBatches:
         return (x1, y1, x2, y2), size, top, left, right
 
     def _picture(self, index):
+        """Return picture number `index` of the window file, decoded; with `cache` its file is read once."""
         path = self.windows.images[index]
         if self._files is None:
             return decode_picture(read_content(path, self.within), path)
@@ -226,4 +229,5 @@ def objects_of(size, fraction):
 
 
 def _round(value):
+    """Round halves away from zero, as C's round, which Caffe calls; Python's rounds them to even numbers."""
     return int(math.copysign(math.floor(abs(value) + 0.5), value))
