@@ -10,7 +10,7 @@ from minicaffe.memory.sizes import size_text
 
 @dataclass
 class ScheduleRow:
-    """A step.
+    """A step of a schedule: one layer, or several that are computed as one.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class ScheduleRow:
 
 
 class Listing:
-    """The steps of an iteration.
+    """The steps of an iteration, which ``net.schedule()`` returns to be printed or read.
 
     Attributes
     ----------

@@ -162,12 +162,13 @@ SLEEP = """extern "C" __global__ void mc_sleep(long long cycles) {
 
 
 def _sleep(device, seconds):
-    """Keep the computing stream of a GPU busy; return immediately."""
+    """Keep the computing stream of a GPU busy, and return at once: the host then starts a pass ahead of the GPU."""
     device.launch(_sleeping_kernel(device), (1,), (1,), [ctypes.c_longlong(int(seconds * device.clock_rate))])
 
 
 @functools.cache
 def _sleeping_kernel(device):
+    """Return the kernel of `_sleep`, compiled once for each device."""
     image, name = compile.image(SLEEP, "mc_sleep", device.architecture)
     return device.function(device.load_module(image), name)
 
@@ -182,7 +183,7 @@ def _run(net, sources=True, on_loss=None):
 
 
 def _host_seconds(net, device):
-    """Return how long the host takes to start a pass on an idle device."""
+    """Return the seconds that the host takes to start a pass, for which `_sleep` delays the GPU."""
     net.run_sources()
     device.synchronize()
     began = perf_counter()

@@ -89,6 +89,7 @@ class Watch:
             self._arm()
 
     def _arm(self):
+        """Add the hooks for the next iteration, which then runs layer by layer."""
         self._begin()
         self._callback = (self._begin, self._measure_gradients)
         self.solver.net.add_hook(AFTER_FORWARD, self._measure_tops)
@@ -97,6 +98,7 @@ class Watch:
         self.armed = True
 
     def _disarm(self):
+        """Remove the hooks, so that iterations that are not watched run as without a Watch."""
         if self.armed:
             self.solver.net.remove_hook(AFTER_FORWARD, self._measure_tops)
             self.solver.net.remove_hook(BEFORE_BACKWARD, self._measure_top_gradients)
@@ -134,6 +136,7 @@ class Watch:
             self._computed.update(blob for blob, needed in zip(node.bottoms, node.bottom_needs) if needed)
 
     def _add(self, sample):
+        """Keep a sample; with iter_size it names its batch."""
         if self.solver.param.iter_size > 1:
             sample["batch"] = self._batch
         self._running.append(sample)
@@ -148,6 +151,7 @@ class Watch:
                                   "values": extremes(data)})
 
     def _measure_updates(self):
+        """Add to the samples of parameters what the iteration subtracted: after an update it is in their diffs."""
         by_name = {parameter: blob for _, parameter, blob in self._parameters()}
         for sample in self._running:
             if "parameter" in sample:
@@ -166,7 +170,7 @@ class Watch:
 
 
 def norm(array):
-    """Return the L2 norm of the finite values."""
+    """Return the L2 norm of the finite values: one NaN must not hide how large the others are."""
     flat = array.ravel()
     with np.errstate(over="ignore", invalid="ignore"):
         total = float(np.dot(flat, flat))
