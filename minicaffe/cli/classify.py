@@ -124,7 +124,7 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
 
 
 def are_scores(net):
-    """Return whether a Softmax or Sigmoid computes the output, or layers of KEEP_ORDER from its top."""
+    """Return whether a Softmax or Sigmoid computes the output, or layers of KEEP_ORDER from its top: else no value is the best."""
     blob = net.blobs[net.outputs[0]]
     for node in reversed(net.nodes):
         if blob in node.tops:
@@ -150,7 +150,7 @@ def write_scores(path, names, scores, classes):
 
 
 def read_labels(path, model, training, count):
-    """Return the names of `count` classes, from `path` or the usual labels.txt; None if there is none.
+    """Return the names of `count` classes for classify and test, of --labels (`path`) or the usual labels.txt; None without one.
 
     Raises DataError if the file `path` holds another number of names.
     """

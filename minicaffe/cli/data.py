@@ -46,6 +46,7 @@ def data():
 
 
 def _add_data_set(name):
+    """Add the command ``minicaffe data NAME``, one for each of `DATA_SETS` with the same options."""
     @data.command(name, help=f"Make the train and test database of {name} from its original files, downloaded if need be.")
     @click.option("--from", "source", type=click.Path(), help="Directory with the original files, packed or unpacked.")
     @click.option("--out", default="data", show_default=True, type=click.Path(), help="Directory for the databases.")
@@ -130,6 +131,7 @@ def images(paths, from_folders, test_share, test_from, seed, ext, shuffle, check
 
 
 def _print_folder_results(db, made, backend):
+    """Print the FolderConversion of --from-folders: what was written to the folder `db`, and files that were left out."""
     click.echo(f"{db}/train_{backend}: {made.train} records of {' x '.join(map(str, made.shape))}")
     click.echo(f"{db}/test_{backend}: {made.test} records" if made.test else "no database for tests")
     click.echo(f"{db}/labels.txt: {len(made.classes)} classes: {', '.join(made.classes[:10])}{', ...' * (len(made.classes) > 10)}")
@@ -199,5 +201,6 @@ def info(db, backend, png, force):
 
 
 def _listing(counter, most=8):
+    """Return the most frequent keys of a Counter with their numbers, for `info`."""
     shown = [f"{name} ({count})" for name, count in counter.most_common(most)]
     return ", ".join(shown + ["..."] * (len(counter) > most))

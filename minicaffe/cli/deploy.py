@@ -16,6 +16,7 @@ from minicaffe.proto.text import write_text
 
 
 def _sizes(ctx, param, text):
+    """Return the sizes that --shape has as text, a callback of click."""
     if text is None:
         return None
     sizes = text.split("x")
@@ -84,7 +85,7 @@ def deploy(file, weights, out, batch, shape, preprocessing, half, force, level, 
 
 
 def add_preprocessing(net, mean, scale, sizes, file):
-    """Put mean and scale as layers behind the Input; return the arrays of their parameters by layer."""
+    """Put mean and scale as layers behind the Input (--preprocessing layers); return the arrays of their parameters by layer."""
     top, arrays, layers = net.layer[0].top[0], {}, []
     if mean is not None:
         mean = np.asarray(mean, np.float32)

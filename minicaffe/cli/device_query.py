@@ -60,7 +60,7 @@ def device_query():
 
 
 def show(facts):
-    """Print labels and values in two columns."""
+    """Print labels and values in two columns, as Caffe's device_query does."""
     for label, value in facts.items():
         click.echo(f"{label + ':':<32}{value}")
 

@@ -82,6 +82,7 @@ class LiveDisplay(Result):
             self.live = None
 
     def _ignore_hangup(self, draw):
+        """Call `draw`, which writes to the terminal; if this fails, nothing is drawn from here on."""
         try:
             draw()
         except OSError:  # the terminal was hung up: the training continues without it

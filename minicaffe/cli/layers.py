@@ -46,7 +46,7 @@ def layers(type):
 
 
 def read_pages():
-    """Return the sections of the pages by their headings: lists of paragraphs, bullet lists and tables."""
+    """Return the sections of docs/layers/ by their headings, which are layer types: lists of paragraphs, lists and tables."""
     found = {}
     if not PAGES.is_dir():
         raise FileError("the installed minicaffe lacks these pages; install it again", file=str(PAGES))
@@ -75,7 +75,7 @@ def describe(name, cls, sections):
 
 
 def tables_of(sections):
-    """Return by message its paragraph and its table, which may be in the section of a layer type."""
+    """Return the tables of fields by message, with their paragraph: one that layers share is in the section of one of them."""
     found = {}
     for heading, blocks in sections.items():
         for paragraph, table in zip(["", *blocks], blocks):

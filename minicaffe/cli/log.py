@@ -83,7 +83,7 @@ def remove_log_file(handler):
 
 
 def is_terminal(stream):
-    """Whether `stream` is a terminal that can move its cursor."""
+    """Return whether `stream` is a terminal that can move its cursor, as the live display and bars need."""
     return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
 
 

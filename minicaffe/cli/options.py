@@ -88,7 +88,7 @@ class CaffeCommand(click.Command):
 
 
 class CaffeGroup(click.Group):
-    """A group of such commands."""
+    """A group of commands that are CaffeCommands, such as ``minicaffe data``."""
 
     command_class = CaffeCommand
 
@@ -169,7 +169,10 @@ def _import_modules(ctx, names):
 
 
 def _import(name):
-    """Import a dotted name or a file; its path is its name, unless ``import`` finds this very file by its own name."""
+    """Import a dotted name or a file of --import.
+
+    The path of a file is its name in sys.modules, unless ``import`` finds this very file by its own name: it must not run twice.
+    """
     path, stem = os.path.realpath(name), Path(name).stem
     spec = importlib.util.find_spec(stem) if stem.isidentifier() else None
     if not name.endswith(".py"):
@@ -185,6 +188,7 @@ def _import(name):
 
 
 def _use_device(ctx, device):
+    """Compute where --device says; the variable is set for processes that this one starts, and for modules that read it later."""
     if device not in ("cpu", "gpu", "sim"):
         raise click.UsageError(f"--device or MINICAFFE_DEVICE: must be cpu, gpu or sim, got '{device}'")
     os.environ["MINICAFFE_DEVICE"] = device
@@ -193,6 +197,7 @@ def _use_device(ctx, device):
 
 
 def _use_gpu(ctx, gpu):
+    """Compute on the GPU of --gpu; with several this process becomes the mpiexec that starts one process for each."""
     from minicaffe import cuda
     names = [str(i) for i in range(cuda.count())] if gpu == "all" else gpu.split(",")
     if not all(name.isdecimal() for name in names) or len(set(names)) < len(names):
@@ -333,7 +338,7 @@ def one_file(file, option, option_name, what):
 
 
 def output_text(record):
-    """Return ``loss = 0.3 (* 1 = 0.3 loss)`` for an output record of `minicaffe.solver.report`."""
+    """Return ``loss = 0.3 (* 1 = 0.3 loss)``, as Caffe logs it, for an output record of `minicaffe.solver.report`."""
     value, weight = record["value"], record["loss_weight"]
     return f"{record['name']} = {value:g}" + (f" (* {weight:g} = {weight * value:g} loss)" if weight else "")
 

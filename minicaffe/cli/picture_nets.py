@@ -221,7 +221,7 @@ class PictureSource(namedtuple("PictureSource", "file layer")):
 
     @property
     def scale(self):
-        """The factor after the mean, None for 1."""
+        """float or None: the factor after the mean, None for 1."""
         return self.layer.transform_param.scale if self.layer.transform_param.scale != 1 else None
 
     def crop(self):
@@ -231,7 +231,7 @@ class PictureSource(namedtuple("PictureSource", "file layer")):
         return sides if min(sides) else None
 
     def is_rgb(self):
-        """Whether the channels are red, green, blue, as in the databases that are made of CIFAR-10's files."""
+        """Return whether the channels are red, green, blue, as in databases made of CIFAR-10's files; OpenCV gives blue first."""
         return re.search(r"cifar10_(train|test)_(lmdb|leveldb)/*$", self.layer.data_param.source) is not None
 
     def uncropped_shape(self):
@@ -291,6 +291,7 @@ class PictureSource(namedtuple("PictureSource", "file layer")):
         return None, ""
 
     def _mean_file(self):
+        """Return the path of the mean file; of an untrusted net raise ConfigError if it lies outside the working directory."""
         caffe.check_path(self.layer.transform_param.mean_file, "transform_param.mean_file")
         return self.layer.transform_param.mean_file
 
@@ -301,7 +302,7 @@ class PictureSource(namedtuple("PictureSource", "file layer")):
 
 
 def _numbers(text):
-    """Return the numbers of a text with commas as an array; None for any other text, such as a path."""
+    """Return the numbers of --mean with commas as an array; None for any other text, such as a path."""
     try:
         values = np.array([float(part) for part in text.split(",")])
     except ValueError:

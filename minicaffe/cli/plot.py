@@ -106,7 +106,7 @@ def outputs(rows):
 
 
 def report_incomplete_log(run):
-    """Report a log that ends before its training does."""
+    """Report a log that ends before its training does: its curves end early, and the training may still run."""
     if run.cut:
         last = max((row["NumIters"] for rows in run.tables.values() for row in rows), default=None)
         click.echo(f"{run.path}: {run.cut}" + (f"; read up to iteration {last}" if last is not None else ""), err=True)
@@ -132,7 +132,7 @@ def rounded(value):
 
 
 def _series(run, panel, column):
-    """Yield label, whether it is of the test net, rows and name in them of each curve of a panel."""
+    """Yield for each curve of a panel: its label, whether it is of the test net, its rows, and the name of the value in them."""
     if panel in SAMPLE_PANELS:
         key = SAMPLE_PANELS[panel]
         groups = {}
@@ -186,7 +186,7 @@ def check_picture(picture, force):
 
 
 def save(figure, picture):
-    """Write the figure; raises ConfigError or FileError if that cannot be."""
+    """Write the figure in the format of the extension; raises ConfigError or FileError if matplotlib or the disk refuses."""
     try:
         with replacing(picture) as file:
             figure.savefig(file, format=os.path.splitext(picture)[1][1:], dpi=120)

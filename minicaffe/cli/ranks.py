@@ -55,7 +55,7 @@ def init_process_group(command):
 
 @contextlib.contextmanager
 def one_output():
-    """Discard the block's standard output, unless this is rank 0."""
+    """Discard the block's standard output, unless this is rank 0: all ranks print the same."""
     if group.rank == 0:
         yield
         return
@@ -140,7 +140,7 @@ def mpiexec_words(gpus):
 
 
 def lines():
-    """Return lines about the ranks: their hosts, threads, and shared GPUs. All ranks must call this."""
+    """Return lines about the ranks: hosts, threads, and GPUs that several share, perhaps by mistake. All ranks must call this."""
     from minicaffe.common import caffe
     from minicaffe.device.threads import get_num_threads
     hosts = collections.Counter(group.hosts)

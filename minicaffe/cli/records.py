@@ -44,6 +44,7 @@ class JsonLines:
         self._write_event("watch", {"iteration": iteration, "samples": samples})
 
     def _write_event(self, event, record):
+        """Write a record as a line and flush it, so that a program can follow the training."""
         if self.file is None:
             return
         line = json.dumps(finite_values({"event": event, "time": round(time.time(), 3), **record}), ensure_ascii=False)
@@ -72,7 +73,7 @@ def finite_values(value):
 
 
 class Result:
-    """Stores what `lines` returns at the end of a training."""
+    """Stores what `lines` returns at the end of a training, and deletes older snapshots (--keep)."""
 
     def __init__(self):
         self.tests = {}  # the last record of each test net

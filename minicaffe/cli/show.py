@@ -89,7 +89,7 @@ def read_single_blob(path):
 
 
 def read_hdf5(path):
-    """Return the Parameters in ``/data/<layer>/<index>``."""
+    """Return the Parameters of HDF5 weights, ``/data/<layer>/<index>``, in the order of the indices."""
     import h5py
     found = []
     with reading(path) as file:
@@ -103,7 +103,7 @@ def read_hdf5(path):
 
 
 def select_layers(parameters, layers, path):
-    """Return those of `layers`, or all. Raises ConfigError for a layer that is not there."""
+    """Return the parameters of `layers` (--layer), or all. Raises ConfigError for a layer that is not there."""
     names = {one.layer for one in parameters}
     for layer in layers:
         if layer not in names:

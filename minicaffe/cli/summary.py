@@ -120,7 +120,7 @@ def summary(file, batch, phase, shapes, depth, as_json, level, stage):
 
 
 def has_loss(param, file, positions=None):
-    """Whether a net has a loss in phase TRAIN, by its definition."""
+    """Return whether a net has a loss in phase TRAIN, by its definition: `summary` shows that phase then."""
     layers = filter_layers(param.layer, caffe_pb2.NetState(phase=caffe_pb2.TRAIN), file, positions)
     return any(layer.param.type.endswith("Loss") or any(layer.param.loss_weight) for layer in layers)
 

@@ -109,7 +109,7 @@ for field in solver_options.FIELDS:
 
 
 def prepare(ctx, file, fields, given):
-    """Return the solver of `file` and the options."""
+    """Return the solver of `file` with what the options change: fields, batch sizes, state to resume, device."""
     least_tests = max([each.least_tests(given) for each in ctx.command.modules], default=0)
     param, place = training_file.read_solver(file, options.net_options(), fields.get("max_iter", training_file.MAX_ITER),
                                              given["test_batch_size"], least_tests)
@@ -163,7 +163,7 @@ def count_tests(solver, chosen):
 
 
 def distribute(solver, given):
-    """Distribute the solver over the ranks, and print batch size, rate and transport."""
+    """Distribute the solver over the ranks as the options say, and print batch size, rate and transport."""
     size = ranks.group.size
     solver.distribute(ranks.group.comm, carrier=given["carrier"], wire=given["wire"], overlap=given["overlap"],
                       sync_batch_norm=given["sync_batch_norm"], scale_lr=given["scale_lr"], warmup=given["warmup"] or 0,

@@ -58,7 +58,7 @@ def default_solver(net, path, max_iter=MAX_ITER, test_batch_size=None, tests=0, 
 
 
 def _test_batches(layers, size):
-    """Return how many batches hold the test data, of `size` records or as the layer says."""
+    """Return the number of batches that hold the test data, of `size` records or as the layer says: one test takes all."""
     for layer in layers:
         if layer.type in ("Data", "AnnotatedData") and (size or layer.data_param.batch_size):
             try:

@@ -55,7 +55,7 @@ def upgrade(kind, source, out, force):
 
 
 class Warnings(logging.Handler):
-    """A context in which `by_text` gets the levels of the warnings that the upgrade logs; a loss has the level ERROR."""
+    """A context in which `by_text` gets the levels of the warnings that an upgrade logs: ERROR if OUT lacks a part of the net."""
 
     def __init__(self):
         super().__init__(logging.WARNING)

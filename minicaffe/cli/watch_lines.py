@@ -41,6 +41,7 @@ def lines(samples):
 
 
 def _shown(name, value):
+    """Return a value of column `name` as text."""
     if value is None or isinstance(value, str):
         return value or ""
     return f"{value:.0%}" if name in ("zeros", "saturated") else f"{value:.2e}" if name == "update/weights" else f"{value:.4g}"
