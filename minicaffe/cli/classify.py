@@ -155,9 +155,7 @@ def read_labels(path, model, training, count):
     Raises DataError if the file `path` holds another number of names.
     """
     folders = [os.path.dirname(model or ""), *(training.folders() if training else [])]
-    for file in [path] if path else [os.path.join(folder, "labels.txt") for folder in folders]:
-        if not path and not os.path.isfile(file):
-            continue
+    for file in [path] if path else filter(os.path.isfile, (os.path.join(folder, "labels.txt") for folder in folders)):
         if not path:
             with caffe.trusting(options.net_options()["trusted"]):
                 caffe.check_path(file, "data_param.source")

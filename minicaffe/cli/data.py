@@ -25,9 +25,8 @@ from minicaffe.errors import Error
 SHEET_COLUMNS, SHEET_ROWS = 20, 10  # pictures of `info --png`
 MOST_LABELS = 50    # that are listed
 
-backend_option = click.option(
-    "--backend", type=click.Choice(["lmdb", "leveldb"], case_sensitive=False), default="lmdb", show_default=True
-)
+backend_option = click.option("--backend", type=click.Choice(["lmdb", "leveldb"], case_sensitive=False), default="lmdb",
+                              show_default=True)
 from_list = options.combine_options(   # of commands that read a list of pictures
     click.option("--gray", is_flag=True, help="One channel instead of three."),
     click.option("--shuffle", is_flag=True, help="Shuffle the list."),

@@ -16,7 +16,7 @@ import random
 import struct
 import tarfile
 import zlib
-from dataclasses import dataclass
+from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -33,14 +33,8 @@ CIFAR_RECORD = 1 + 3 * 32 * 32  # bytes: label, red, green, blue
 IDX_MAX = 1 << 31  # bytes of pixels; far above any data set of this kind
 
 
-@dataclass(frozen=True)
-class DataSet:
-    """The source of a data set, the stem of its databases' names, and the names of its classes."""
-
-    stem: str
-    url: str
-    classes: tuple
-    files: dict  # name: checksum
+# The stem of the names of its databases, the address of its files, the names of its classes, checksum by name of a file.
+DataSet = namedtuple("DataSet", "stem url classes files")
 
 
 def _idx_files(*checksums):
@@ -58,9 +52,7 @@ DATA_SETS = {
             "sha256:b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",
             "sha256:0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056",
             "sha256:cc1d090a38ace84dfa1aa66e3ada7c336ef481a96936906477e6dd344da56eaa",
-            "sha256:8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05",
-        ),
-    ),
+            "sha256:8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05")),
     "mnist": DataSet(
         "mnist",
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -69,15 +61,12 @@ DATA_SETS = {
             "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
             "md5:d53e105ee54ea40749a09fcbcd1e9432",
             "md5:9fb629c4189551a2d022fa330f9573f3",
-            "md5:ec29112dd5afa0611ce80d1b7f02629c",
-        ),
-    ),
+            "md5:ec29112dd5afa0611ce80d1b7f02629c")),
     "cifar10": DataSet(
         "cifar10",
         "https://www.cs.toronto.edu/~kriz/",
         ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-        {"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"},
-    ),
+        {"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"}),
 }
 
 

@@ -98,11 +98,8 @@ class LMDB(Database):
                 self._env.set_mapsize(2 * self._env.info()["map_size"])
             except lmdb.BadValsizeError as error:
                 longest = max((key for key, _ in records), key=len)
-                raise DataError(
-                    f"a key must have 1 to {self._env.max_key_size()} bytes, the longest here has {len(longest)}: "
-                    f"{shown(longest)}; shorten the name",
-                    file=self.source,
-                ) from error
+                raise DataError(f"a key must have 1 to {self._env.max_key_size()} bytes, the longest here has {len(longest)}: "
+                                f"{shown(longest)}; shorten the name", file=self.source) from error
             except lmdb.Error as error:
                 raise FileError(f"cannot be written: {error}", file=self.source) from error
 

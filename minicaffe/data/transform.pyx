@@ -177,18 +177,13 @@ cdef class Transformer:
         self._check_crop(picture)
         if self.mean is not None and self.mean.ndim == 3:
             if self.mean.shape != (picture.channels, picture.height, picture.width):
-                raise ShapeError(
-                    f"'{self.mean_file}' is {' x '.join(map(str, self.mean.shape))}, the picture is {size} "
-                    "(uncropped" + (
-                        ", after expand_param and resize_param); give a mean_value for each channel in place of the mean file"
-                        if self.resized else "); make the mean file from this database"),
-                    field="transform_param.mean_file",
-                )
+                what = (", after expand_param and resize_param); give a mean_value for each channel in place of the mean file"
+                        if self.resized else "); make the mean file from this database")
+                raise ShapeError(f"'{self.mean_file}' is {' x '.join(map(str, self.mean.shape))}, the picture is {size} "
+                                 f"(uncropped{what}", field="transform_param.mean_file")
         elif self.mean is not None and len(self.mean) not in (1, picture.channels):
-            raise ShapeError(
-                f"give one value, or one for each of the {picture.channels} channels of the picture, got {len(self.mean)}",
-                field="transform_param.mean_value",
-            )
+            raise ShapeError(f"give one value, or one for each of the {picture.channels} channels of the picture, got "
+                             f"{len(self.mean)}", field="transform_param.mean_value")
         if self.rule.crop_h:
             return picture.channels, self.rule.crop_h, self.rule.crop_w
         return picture.channels, picture.height, picture.width
@@ -197,11 +192,8 @@ cdef class Transformer:
         """Raise ShapeError if a picture is smaller than the crop."""
         if self.rule.crop_h > picture.height or self.rule.crop_w > picture.width:
             got = f"{self.rule.crop_h}" if self.rule.crop_h == self.rule.crop_w else f"{self.rule.crop_h} x {self.rule.crop_w}"
-            raise ShapeError(
-                f"must be at most height and width of the picture, got {got} for "
-                f"{picture.channels} x {picture.height} x {picture.width}",
-                field=self.crop_field,
-            )
+            raise ShapeError(f"must be at most height and width of the picture, got {got} for {picture.channels} x "
+                             f"{picture.height} x {picture.width}", field=self.crop_field)
 
 
 cdef class Batch:
@@ -305,10 +297,8 @@ cdef class Batch:
             return
         if self.transformer.rule.crop_h and one.channels == other.channels and self.transformer._output(other) == first:
             return
-        raise DataError(
-            f"is {other.channels} x {other.height} x {other.width}, the first of the batch is "
-            f"{one.channels} x {one.height} x {one.width}; use batch_size: 1, or crop_size for sizes that vary"
-        )
+        raise DataError(f"is {other.channels} x {other.height} x {other.width}, the first of the batch is {one.channels} x "
+                        f"{one.height} x {one.width}; use batch_size: 1, or crop_size for sizes that vary")
 
     def write(self, data, labels=None, first=0, stride=1):
         """Write the transformed pixels and the labels.
