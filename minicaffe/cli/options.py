@@ -395,8 +395,8 @@ def notify(text):
 
 
 def print_ranks():
-    """Print where the ranks run, if there are several; all must call this."""
-    for line in ranks.lines() if ranks.group.size > 1 else ():
+    """Print where the ranks run; all ranks must call this."""
+    for line in ranks.lines():
         notify(line)
 
 
@@ -409,7 +409,8 @@ def log_device():
     from minicaffe.engines.engine import check_precision
     if any(param.name == "precision" for param in click.get_current_context().command.params):
         check_precision()
-    print_ranks()
+    if ranks.group.size > 1:
+        print_ranks()
     if caffe.mode == "cpu":
         logger.info("Use CPU.")
         return

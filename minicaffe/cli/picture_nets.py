@@ -14,7 +14,7 @@ import click
 import numpy as np
 
 from minicaffe import pretrained
-from minicaffe.cli import options
+from minicaffe.cli import options, ranks
 from minicaffe.cli.training_file import trial
 from minicaffe.common import caffe
 from minicaffe.data.datum import opencv
@@ -135,7 +135,8 @@ def open_net(given, images_dim=None):
     net = Classifier(param, weights, file=model, positions=positions, **about)
     with caffe.trusting(about["trusted"]):
         set_preprocessing(net, training, why, given, images_dim)
-    options.print_ranks()
+    if ranks.group.size > 1:
+        options.print_ranks()
     return net, training
 
 

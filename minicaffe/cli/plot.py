@@ -6,7 +6,7 @@ not numbers, and a picture can have several.
 
 import math
 import os
-from dataclasses import dataclass
+from collections import namedtuple
 from pathlib import Path
 
 import click
@@ -22,15 +22,8 @@ NO_OUTPUTS = "holds no outputs of a net; is it the log of a training (minicaffe 
 PANELS = ("loss", "accuracy", "rate", "outputs", *SAMPLE_PANELS)
 
 
-@dataclass
-class Curve:
+class Curve(namedtuple("Curve", "label xs ys run test", defaults=(0, False))):
     """A line of a panel: `run` is the number of its log, `test` whether it is of the test net."""
-
-    label: str
-    xs: list
-    ys: list
-    run: int = 0
-    test: bool = False
 
     def not_finite(self):
         """Return a text with the number of the values that are not finite and the place of the first; "" if all are."""

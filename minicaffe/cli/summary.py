@@ -98,7 +98,7 @@ def summary(file, batch, phase, shapes, depth, as_json, level, stage):
         table.collapse(depth)
     if as_json:
         needs = [{**dataclasses.asdict(need), "place": str(need.place)} for need in needs]
-        click.echo(json.dumps({**vars(table), "rows": list(map(dataclasses.asdict, table.rows)), "needs": needs,
+        click.echo(json.dumps({**vars(table), "rows": [row._asdict() for row in table.rows], "needs": needs,
                                "not_run": not_run}))
         return
     console = bars.table_console()

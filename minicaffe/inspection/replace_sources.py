@@ -6,7 +6,7 @@ it is assumed, and `ReplacedSource.assumed` names the origin. Layers that write 
 
 import math
 import os
-from dataclasses import dataclass
+from collections import namedtuple
 
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, ShapeError, int_of, located, shown
@@ -19,15 +19,11 @@ from minicaffe.proto.fields import copy_of
 READERS = ("Data", "AnnotatedData", "ImageData", "WindowData", "VideoData", "HDF5Data", "MemoryData")
 
 
-@dataclass
-class ReplacedSource:
-    """A layer that was replaced: its type, the shapes of its tops, how many more batches it holds, its first `top`."""
+class ReplacedSource(namedtuple("ReplacedSource", "type shapes batches assumed top", defaults=(0, "", ""))):
+    """A layer that was replaced: its type, the shapes of its tops, how many more batches it holds, its first `top`.
 
-    type: str
-    shapes: list
-    batches: int = 0
-    assumed: str = ""
-    top: str = ""
+    `assumed` says for the user where a shape is from that the data did not give; it is empty otherwise.
+    """
 
     @property
     def prefetched_bytes(self):

@@ -1,6 +1,6 @@
 """A net as a table: layers, shapes, parameters, bytes, operations and engines (`minicaffe summary`, ``print(net)``)."""
 
-from dataclasses import dataclass, field
+from collections import namedtuple
 from html import escape
 
 from minicaffe.blob import NUMPY_TYPES
@@ -14,30 +14,15 @@ TEXTS = "layer", "type", "output", "computed by"        # columns to the left
 LESS_NEEDED = "scratch", "diff", "data", "FLOPs"        # columns that a narrow terminal lacks, the first one first
 
 
-@dataclass
-class LayerRow:
+class LayerRow(namedtuple(
+        "LayerRow", "name type shapes sizes parameters data diff flops backward_flops engine layout fused by scratch block",
+        defaults=(None, None, (), "", None, ""))):
     """Type, sizes and memory of a layer; bytes that it shares with an earlier layer are not counted again.
 
     `flops` and `backward_flops` are operations (cost.py); `layout` is None before the first run, `engine` where it depends on
     that, `fused` names the layers that it computes, too, and `by` the one that computes it. `block` is the name by which the layer
     belongs to a block (`block_names`).
     """
-
-    name: str
-    type: str
-    shapes: list
-    sizes: str
-    parameters: int
-    data: int
-    diff: int
-    flops: int
-    backward_flops: int
-    engine: str | None = None
-    layout: str | None = None
-    fused: list = field(default_factory=list)
-    by: str = ""
-    scratch: int | None = None
-    block: str = ""
 
     def cells(self):
         """Return the row as text, a cell for each of `HEADS`."""

@@ -7,7 +7,7 @@ step, so that calls of cuBLAS and cuDNN count. A GPU is delayed while the host s
 import ctypes
 import functools
 import statistics
-from dataclasses import asdict, dataclass
+from collections import namedtuple
 from time import perf_counter
 
 from minicaffe import cuda, sim
@@ -17,28 +17,14 @@ from minicaffe.inspection import cost
 from minicaffe.memory.reporter import record
 
 
-@dataclass
-class StepTime:
+class StepTime(namedtuple("StepTime", "direction first layers types engine ms mean flops bytes gflop_s gb_s")):
     """A step forward or backward (`direction`); the `first` of its `layers`, by number, computes the others, too.
 
     `ms` and `mean` are median and mean of its milliseconds; `flops` and `bytes` are those of `cost.step`, `gflop_s`
     and `gb_s` 10^9 of them a second, None of nothing.
     """
 
-    direction: str
-    first: int
-    layers: list
-    types: list
-    engine: str | None
-    ms: float
-    mean: float
-    flops: int
-    bytes: int
-    gflop_s: float | None
-    gb_s: float | None
 
-
-@dataclass
 class Times:
     """Result of `measure`.
 
@@ -52,10 +38,12 @@ class Times:
         Of all rounds; on a device what its steps took.
     """
 
-    device: str
-    steps: list
-    total_ms: float = 0.0
-    as_dict = asdict    # that JSON can hold
+    def __init__(self, device, steps, total_ms=0.0):
+        self.device, self.steps, self.total_ms = device, steps, total_ms
+
+    def as_dict(self):
+        """Return the attributes as a dict that JSON can hold."""
+        return {**vars(self), "steps": [step._asdict() for step in self.steps]}
 
     def by_layer(self, count):
         """Return lists of the mean milliseconds of `count` layers, forward and backward; 0 of those that another computes."""
