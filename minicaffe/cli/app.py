@@ -120,7 +120,7 @@ def command_first(args):
 
 
 def command_of(args):
-    """Return the name of the command in `args`; None if there is no such command."""
+    """Return the name of the command in `args`, by which a group of processes is formed before click reads them; None if none."""
     name = command_first(args)[0].replace("-", "_") if args else None
     return name if name in commands() else None
 

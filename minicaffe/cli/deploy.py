@@ -16,7 +16,7 @@ from minicaffe.proto.text import write_text
 
 
 def _sizes(ctx, param, text):
-    """Return the sizes that --shape has as text, a callback of click."""
+    """Return the sizes of --shape as a tuple (the option's callback)."""
     if text is None:
         return None
     sizes = text.split("x")

@@ -66,7 +66,7 @@ def show(facts):
 
 
 def device_facts(index):
-    """Return the properties of a GPU by label; only the error if it cannot be used."""
+    """Return the properties of a GPU by label; a GPU that cannot be used has its number and the error: others are still shown."""
     from cuda.bindings.driver import CUdevice_attribute
     facts = {"Device id": index}
     try:

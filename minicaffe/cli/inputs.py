@@ -23,7 +23,7 @@ MOST_NAMES = 5      # of files that are left out
 
 
 def _split_endings(ctx, param, text):
-    """Return the extensions that --ext has as text, in small letters without dots, a callback of click."""
+    """Return the extensions of --ext as a tuple, in small letters without dots (the option's callback)."""
     endings = tuple(one.strip().lstrip(".").lower() for one in text.split(","))
     if not all(endings):
         raise click.BadParameter(f"must be extensions with commas, such as jpg,png, got '{text}'")

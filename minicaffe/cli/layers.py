@@ -57,7 +57,7 @@ def read_pages():
 
 
 def describe(name, cls, sections):
-    """Return what is known of a layer type as a dict of str; `text` is Markdown."""
+    """Return the facts of a layer type, from its page or its docstring, as a dict of str; `text` is Markdown."""
     of_addons = entry_points.additions("layers").get(name)
     owner = f"{of_addons[0].package}, {cls.__module__}" if of_addons else cls.__module__
     facts = f"{owner}. Bottoms: {count_blobs(cls, name, 'bottom')}. Tops: {count_blobs(cls, name, 'top')}."
@@ -101,7 +101,7 @@ def count_blobs(cls, name, which):
 
 
 def show(entry):
-    """Print what `describe` returned."""
+    """Print the facts of one layer type, as `describe` returns them."""
     console = bars.table_console()
     counts = (f"{entry[kind]} {kind[:-1] if entry[kind] in ('1', 'at least 1') else kind}" for kind in ("bottoms", "tops"))
     click.echo(f"{entry['name']} ({entry['origin']}): {', '.join(counts)}\n")

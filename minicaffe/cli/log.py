@@ -55,7 +55,7 @@ class LogFile(logging.FileHandler):
 
 
 def add_log_file(path, append):
-    """Write the whole log also to the file `path`, whatever standard error shows; return the handler for `remove_log_file`.
+    """Write the whole log of a training also to the file `path`, whatever standard error shows; `remove_log_file` takes the result.
 
     If the file cannot be opened, warn and return None.
     """

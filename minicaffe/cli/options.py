@@ -68,6 +68,7 @@ class CaffeCommand(click.Command):
                 self.params += module.PARAMS
 
     def parse_args(self, ctx, args):
+        """Parse the arguments as gflags writes them; import add-ons only for options that the core lacks, as imports take time."""
         own = {name.lstrip("-").replace("_", "-") for param in self.params for name in (*param.opts, *param.secondary_opts)}
         words = {word.lstrip("-").partition("=")[0].replace("_", "-") for word in args if word.startswith("-")}
         if ctx.resilient_parsing or not words <= own:
@@ -363,7 +364,7 @@ def suggest_data_command(error):
 
 @contextlib.contextmanager
 def suggests_data_command():
-    """Apply `suggest_data_command` to an Error that ends the block."""
+    """Apply `suggest_data_command` to an Error that ends the block: of commands that build nets which read data."""
     try:
         yield
     except Error as error:
@@ -372,14 +373,14 @@ def suggests_data_command():
 
 
 def given_options(names):
-    """Return those options of the parameters `names` that the command line has, such as ``--ext, --seed``; "" if it has none."""
+    """Return the options among the parameters `names` that the command line has, such as ``--ext, --seed``; "" if it has none."""
     source = click.get_current_context().get_parameter_source
     given = [name for name in names if source(name) is ParameterSource.COMMANDLINE]
     return ", ".join(f"--{name.replace('_', '-')}" for name in given)
 
 
 def refuse_unused(names, purpose):
-    """Raise UsageError if the command line has one of the options `names`, which are for `purpose` alone."""
+    """Raise UsageError if the command line has one of the options `names`, which are for `purpose` alone: no option is ignored."""
     if given := given_options(names):
         raise click.UsageError(f"{given}: for {purpose}")
 

@@ -25,7 +25,7 @@ def to_rgb(picture):
 
 
 def sheet(images, columns):
-    """Lay out (H, W, 3) images on one black sheet, `columns` a row."""
+    """Return (H, W, 3) images on one black sheet, `columns` a row: the contact sheet of ``data info --png``."""
     height = max(image.shape[0] for image in images) + GAP
     width = max(image.shape[1] for image in images) + GAP
     rows = -(-len(images) // columns)

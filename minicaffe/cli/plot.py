@@ -147,7 +147,7 @@ def _series(run, panel, column):
 
 
 def new_figure(**size):
-    """Return a new figure of matplotlib. Raises DependencyError if it is not installed."""
+    """Return a new figure of matplotlib, imported on first use. Raises DependencyError if it is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

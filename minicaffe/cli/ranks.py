@@ -81,7 +81,7 @@ def report_failure(line, status):
 
 
 def print_error_line(line):
-    """Write a line on standard error, after what standard output holds; both may be closed."""
+    """Write the line of an error on standard error, after the text of standard output; both may be closed."""
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     with contextlib.suppress(OSError):     # the exit status reports the error
@@ -90,7 +90,10 @@ def print_error_line(line):
 
 
 def map_over_ranks(count, compute):
-    """Yield ``compute(i)`` for each `i` below `count`, in order. Ranks take every size-th `i`; only rank 0 gets the results."""
+    """Yield ``compute(i)`` for each `i` below `count`, in order, for ``classify`` and ``detect``.
+
+    Ranks take every size-th `i`; only rank 0 gets the results.
+    """
     if group is SINGLE_PROCESS:
         yield from map(compute, range(count))
         return

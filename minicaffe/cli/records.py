@@ -97,6 +97,7 @@ class Result:
         self.tests[record["net"]] = record
 
     def on_snapshot(self, solver, model_path, state_path):
+        """Remember a snapshot, and delete the oldest ones beyond --keep."""
         self.earlier, self.states = ([one for one in some if one[0] != state_path] for some in (self.earlier, self.states))
         self.states.append((state_path, solver.iter, model_path))
         while self.keep and len(self.earlier) + len(self.states) > self.keep:
@@ -146,5 +147,5 @@ class Result:
 
 
 def iteration_suffix(record, solver):
-    """Return the iteration of a record as text, empty for the present one."""
+    """Return the iteration of a record as text for the result, empty for the last iteration."""
     return "" if record["iteration"] == solver.iter else f" (at iteration {record['iteration']})"

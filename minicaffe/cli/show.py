@@ -106,7 +106,7 @@ def select_layers(parameters, layers, path):
 
 
 def statistics(array):
-    """Return min, max, mean, std (over N, not N - 1), L2 norm and share of zeros of the finite values; how many are not finite."""
+    """Return a row's min, max, mean, std (over N, not N - 1), L2 norm, share of zeros, of finite values; and how many are not."""
     finite = array[np.isfinite(array)]
     if not finite.size:
         nothing = dict.fromkeys(("min", "max", "mean", "std", "norm", "zeros"), math.nan)

@@ -72,7 +72,7 @@ def log_times(net, times, iterations):
 
 
 def print_times(net, times):
-    """Print a line for each step, and the sums, on standard output."""
+    """Print the table: a line for each step, and the sums of both directions."""
     from rich.table import Table
     console = bars.table_console()
     verbose = click.get_current_context().meta.get("verbose")

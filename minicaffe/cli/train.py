@@ -150,7 +150,7 @@ def prepare(ctx, file, fields, given):
 
 
 def count_tests(solver, chosen):
-    """Report how many records the tests take. If test_iter was `chosen` here, set it so that each record is taken once."""
+    """Report how many records the tests take. If test_iter was `chosen` here, not by the user, set it so that each counts once."""
     for i, net in enumerate(solver.test_nets):
         name = f"test net {i}" if len(solver.test_nets) > 1 else "test"
         data = RecordCounts.of(net)
@@ -177,7 +177,7 @@ def distribute(solver, given):
 
 
 def run(ctx, solver, given):
-    """Train with display, signals and records, print the result, and return the exit status."""
+    """Run the training with display, signals and records, print the result, and return the exit status."""
     if ranks.group.size > 1:
         distribute(solver, given)
     param = solver.param

@@ -73,7 +73,7 @@ class Warnings(logging.Handler):
 
 
 def parse_binary(path):
-    """Return the NetParameter of a binary file with all its weights."""
+    """Return the NetParameter of a binary file with all its weights, which is upgraded as a whole."""
     data = read_bytes(path)
     try:
         split_net(data)     # it has limits

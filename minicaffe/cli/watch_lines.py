@@ -6,7 +6,7 @@ COLUMNS = ("layer", "activations", "zeros", "saturated", "diff", "gradient", "we
 
 
 def rows(samples):
-    """Return one dict for each layer, with `COLUMNS` and ``not_finite``, a text that is empty where all is finite.
+    """Return one dict for each layer, with `COLUMNS` and ``not_finite``, a text that is empty where all values are finite.
 
     `samples` are those of one iteration. ``diff`` is the gradient of the activations, ``gradient`` that of the weights.
     """
@@ -33,7 +33,7 @@ def rows(samples):
 
 
 def lines(samples):
-    """Yield a line of text for each layer."""
+    """Yield a line of text for each layer, for the log and the live display."""
     for row in rows(samples):
         parts = [f"{name} {_shown(name, row[name])}" for name in COLUMNS[1:] if row[name] is not None]
         bad = f"; {row['not_finite']} is not finite" if row["not_finite"] else ""

@@ -86,7 +86,7 @@ def check_picture(size, what):
 
 
 def resize_size(width, height):
-    """Return the size to which pictures are resized, (width, height); None if both are 0: they keep their size.
+    """Return the size of --resize-width and --resize-height, (width, height); None if both are 0: pictures keep their size.
 
     Raises ConfigError if only one is 0 or one is below 0, ShapeError if the size is too large.
     """

@@ -79,7 +79,7 @@ class LevelDB(Database):
 
 
 def _opened(source):
-    """Return the Handle of an existing database, which has records."""
+    """Return the Handle of an existing database, shared by all readers in this process. Raises errors if it has no records."""
     plyvel = _plyvel()
     try:
         with _handles_lock:

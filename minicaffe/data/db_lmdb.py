@@ -154,7 +154,7 @@ class LMDB(Database):
         return meta
 
     def _snapshot(self):
-        """Return the Snapshot of the newest transaction; map the file again if it has grown."""
+        """Return the Snapshot of the newest transaction, which reading begins with; map the file again if it has grown."""
         if self._bytes is None:
             raise FileError("was closed; read it before", file=self.source)
         if len(self._bytes) < self.page_size + HEADER.size + META.size:

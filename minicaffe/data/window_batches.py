@@ -56,7 +56,7 @@ class WindowList:
         self.foreground, self.background = np.concatenate(foreground), np.concatenate(background)
 
     def _read_image(self, start, lines, root, foreground, background):
-        """Read the entry of one picture, which begins with the line `start`."""
+        """Append the windows of one picture, whose entry begins with the line `start`, to the tables of objects and background."""
         number, words = start[0], start[1].split()
         if words != ["#", str(len(self.images))]:
             raise self._wrong(number, f"must be '# {len(self.images)}', the number of the picture, got {shown(start[1])}")
@@ -78,7 +78,7 @@ class WindowList:
             background.append(table[bg])
 
     def _table(self, rows):
-        """Return the table of the windows in `rows`, and their overlaps."""
+        """Return the table of the windows in `rows`, (number, text) of lines, and their overlaps."""
         values = _windows(" ".join([text for _, text in rows]), len(rows))
         if values is None:
             for number, text in rows:
@@ -148,7 +148,7 @@ class WindowBatches:
         self._files = {} if cache else None
 
     def fill(self, numbers, buffer):
-        """Put the windows `numbers` into `buffer`."""
+        """Put the windows that are drawn for the records `numbers` into `buffer`, a BatchArrays."""
         data, labels = buffer.reshape((len(numbers), 3, self.crop, self.crop))
         data.fill(0)
         size = len(numbers) * numbers.step  # of the batch of all processes

@@ -118,7 +118,7 @@ class Drawing:
         self._lay_out()
 
     def _connect(self, layers):
-        """Collect boxes and edges; an edge is (from, number of the blob, to, blob)."""
+        """Collect boxes and edges of the layers, without Splits; an edge is (from, number of the blob, to, blob)."""
         sources, read = {}, set()       # blob -> [(LayerDrawing, number of the blob)]; blobs that are read already
         original = {}                   # top of a Split -> its bottom
         for i, layer, tops in layers:
@@ -231,7 +231,7 @@ class Drawing:
     # ---- the text
 
     def svg(self, standalone):
-        """Return the picture."""
+        """Return the picture as the text of an SVG element."""
         lines = [f'<svg xmlns="http://www.w3.org/2000/svg" class="net-drawing" width="{self.width:.0f}" height="{self.height:.0f}" '
                  f'viewBox="0 0 {self.width:.1f} {self.height:.1f}" role="img">', f"<title>{escape(self.name)}</title>",
                  f"<style>{STYLE}{STANDALONE if standalone else ''}</style>"]

@@ -63,7 +63,7 @@ def _set_ranks(boxes, edges):
 
 
 def _add_bends(ranks, source, out, target, into, gap):
-    """Link two boxes by bends, one in each rank between them, and return the bends."""
+    """Link two boxes by bends, one in each rank between them, and return the bends: a long edge keeps a place among the boxes."""
     bends, last, offset = [], source, out
     for rank in range(source.rank + 1, target.rank):
         bend = Box(0.0, gap / 2, rank, bend=True)
@@ -107,7 +107,7 @@ def _mean(edges, place_of, default):
 
 
 def _crossings(rank, place_of):
-    """Count the crossings of the edges that leave a rank."""
+    """Return the number of crossings of the edges that leave a rank, which `_order` minimizes."""
     ends = [(i, offset, place_of[id(other)], at) for i, box in enumerate(rank) for other, at, offset in box.after]
     ends.sort()
     return sum(a[2:] > b[2:] for i, a in enumerate(ends) for b in ends[i + 1:] if a[:2] != b[:2])

@@ -112,7 +112,7 @@ def needs(events, nets, history, sources):
 
 
 def dummy_blocks(nets, sources):
-    """Return kind, place, name and bytes of the events that give data a block which a source's own batches do without.
+    """Return kind, place, name and bytes of allocations for tops of DummyData, to leave them out: real sources need no such blocks.
 
     Blocks of other sizes are of engines that keep the data in a layout of their own.
     """

@@ -97,7 +97,7 @@ class _Rounds:
         self.found = {}     # (direction, number of the first node) -> (numbers of all, milliseconds of each round)
 
     def append(self, event):
-        """Take an event of `record`."""
+        """Store the moment at which a layer begins or ends; `record` appends each event to this object as to a list."""
         if event.kind not in ("begin", "end") or event.address not in self.numbers:
             return
         mark = perf_counter()

@@ -159,7 +159,7 @@ class Watch:
                 sample["update"], sample["update_wrong"] = norm(update), extremes(update)["wrong"]
 
     def _parameters(self):
-        """Yield layer, name and blob of the learnable parameters that get a gradient."""
+        """Yield layer, name and blob of the learnable parameters that get a gradient, shared ones once."""
         net = self.solver.net
         learnable = set(net.learnable_params)
         for node in net.nodes:
@@ -198,7 +198,7 @@ def extremes(array):
 
 
 def measure(array, kind=None, param=None):
-    """Return norm, shares and extremes of an array; `kind` and `param` are of the layer that computed it."""
+    """Return the numbers of a sample (`Watch.samples`): norm, shares, extremes; `kind` and `param` are of the layer of `array`."""
     size = max(1, array.size)
     found = extremes(array)
     saturated = SATURATED[kind](array, param) / size if kind in SATURATED else None

@@ -263,7 +263,7 @@ class Net(base_net.Net):
         return _stack_rows(values, kwargs), _stack_rows(gradients, kwargs)
 
     def _batch(self, blobs):
-        """Yield dicts of arrays of the net's batch size; the last one is padded with zeros."""
+        """Yield parts of arrays in the net's batch size, for `forward_all`; the last one is padded with zeros."""
         if not blobs:
             return
         total = len(next(iter(blobs.values())))
@@ -386,6 +386,6 @@ def set_phase_train():
 
 
 def _stack_rows(parts, given):
-    """Convert lists of rows to arrays, without the padding rows of the last batch."""
+    """Return lists of rows as arrays, without the padding rows of the last batch (`Net._batch`)."""
     total = len(next(iter(given.values()))) if given else None
     return {name: np.asarray(rows)[:total] for name, rows in parts.items()}

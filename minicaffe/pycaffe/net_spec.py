@@ -156,7 +156,7 @@ class Function:
         self.params.update(params)
 
     def _name(self, key, names, counts):
-        """Return the name of this Function or one of its Tops, made up if it has none."""
+        """Return the name of this Function or one of its Tops; without one it is the type and a number, as in pycaffe."""
         if key not in names:
             counts[self.type_name] += 1
             names[key] = f"{self.type_name}{counts[self.type_name]}"
