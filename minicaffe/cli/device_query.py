@@ -74,10 +74,8 @@ def device_facts(index):
         free, total = device.memory_info()
     except DeviceError as error:
         return {**facts, "Error": error}
-    facts["Name"] = device.name
-    facts["Compute capability"] = "{}.{}".format(*device.capability)
-    facts["Total global memory"] = f"{total:,} bytes"
-    facts["Free global memory"] = f"{free:,} bytes"
+    facts |= {"Name": device.name, "Compute capability": "{}.{}".format(*device.capability),
+              "Total global memory": f"{total:,} bytes", "Free global memory": f"{free:,} bytes"}
     for label, names in ATTRIBUTES:
         numbers = [device.attribute(getattr(CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}").value)
                    for name in ([names] if isinstance(names, str) else names)]

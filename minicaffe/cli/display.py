@@ -53,9 +53,6 @@ class LiveDisplay(Result):
         text = "\n".join([f"layers at iteration {iteration}", *watch_lines(samples)])
         self._ignore_hangup(lambda: self.console.print(Text(text)))
 
-    def on_iteration(self, solver):
-        self.tick(solver)
-
     def on_end(self, solver, stopped):
         super().on_end(solver, stopped)
         self.state = "stopped" if stopped else "done"
@@ -74,6 +71,8 @@ class LiveDisplay(Result):
             self.losses.append(solver.smoothed_loss)
         self.redraw_times.append((now, solver.iter))
         self._ignore_hangup(self.live.refresh)
+
+    on_iteration = tick
 
     def close(self):
         """Draw a last time and release the terminal; a second call does nothing."""

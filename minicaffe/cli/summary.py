@@ -123,6 +123,3 @@ def has_loss(param, file, positions=None):
     """Return whether a net has a loss in phase TRAIN, by its definition: `summary` shows that phase then."""
     layers = filter_layers(param.layer, caffe_pb2.NetState(phase=caffe_pb2.TRAIN), file, positions)
     return any(layer.param.type.endswith("Loss") or any(layer.param.loss_weight) for layer in layers)
-
-
-summarize = summary

@@ -4,6 +4,7 @@ Different from Caffe: draws are a function of the seed and the window's number s
 picture is an error that names it, and does not end the process.
 """
 
+import functools
 import math
 from itertools import islice
 
@@ -144,8 +145,9 @@ class WindowBatches:
         self.windows, self.fraction, self.start, self.crop = windows, fraction, start, crop_size
         self.source = windows.path
         self.context, self.square, self.mirror, self.scale, self.seed = context, square, mirror, scale, seed
-        self.mean, self.within = mean, within
-        self._files = {} if cache else None
+        self.mean = mean
+        read = functools.partial(read_content, within=within)
+        self._read = functools.cache(read) if cache else read
 
     def fill(self, numbers, buffer):
         """Put the windows that are drawn for the records `numbers` into `buffer`, a BatchArrays."""
@@ -216,11 +218,7 @@ class WindowBatches:
     def _picture(self, index):
         """Return picture number `index` of the window file, decoded; with `cache` its file is read once."""
         path = self.windows.images[index]
-        if self._files is None:
-            return decode_picture(read_content(path, self.within), path)
-        if index not in self._files:
-            self._files[index] = read_content(path, self.within)
-        return decode_picture(self._files[index], path)
+        return decode_picture(self._read(path), path)
 
 
 def objects_of(size, fraction):
