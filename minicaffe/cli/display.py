@@ -14,7 +14,7 @@ from rich.text import Text
 
 from minicaffe.cli.bars import BLOCKS, PLAIN_BLOCKS
 from minicaffe.cli.records import Result
-from minicaffe.cli.watch_lines import lines as watch_lines
+from minicaffe.inspection import watch
 from minicaffe.solver.report import images_per_iteration
 
 REDRAWS = 5  # a second
@@ -50,7 +50,7 @@ class LiveDisplay(Result):
 
     def on_watch(self, solver, iteration, samples):
         """Print the samples of --watch above the display."""
-        text = "\n".join([f"layers at iteration {iteration}", *watch_lines(samples)])
+        text = "\n".join([f"layers at iteration {iteration}", *watch.lines(samples)])
         self._ignore_hangup(lambda: self.console.print(Text(text)))
 
     def on_end(self, solver, stopped):

@@ -250,9 +250,9 @@ def run(ctx, solver, given):
 
 def pass_samples(sinks, solver, iteration, samples):
     """Log the samples of --watch, and pass them to each function of `sinks`."""
-    from minicaffe.cli import watch_lines
+    from minicaffe.inspection import watch
     logger.info("Iteration %d, watched:", iteration)
-    for line in watch_lines.lines(samples):
+    for line in watch.lines(samples):
         logger.info("%s", line)
     for listener in sinks:
         listener(solver, iteration, samples)
