@@ -56,7 +56,8 @@ class Evaluation:
         self.confusion = confusion.Confusion(self.prediction, names)
         if self.confusion.several and (values["confusion"] or values["wrong"]):
             raise ConfigError("is for one label in each record, and here are several; --per-class counts each",
-                              field="--wrong" if values["wrong"] else "--confusion", file=file)
+                              field="--wrong" if values["wrong"] else "--confusion", file=file, layer=self.prediction.node.name,
+                              layer_type=self.prediction.node.type)
         self.blobs = [self.prediction.scores, self.prediction.labels]
         self.wrong = None
         if values["wrong"]:

@@ -67,7 +67,7 @@ def test_labels_that_are_ignored(minicaffe, data, tmp_path):
 @pytest.mark.parametrize("option", ["--confusion", "--wrong=wrong"])
 def test_options_for_one_label(minicaffe, data, tmp_path, option):
     error = minicaffe(*TEST, option, status=2)
-    assert f"net.prototxt: {option.partition('=')[0]}: is for one label in each record, and here are several; --per-class counts each" in error
+    assert f"net.prototxt: layer 'loss' (SigmoidCrossEntropyLoss): {option.partition('=')[0]}: is for one label in each record, and here are several; --per-class counts each" in error
     assert not (tmp_path / "wrong").exists()
 
 
