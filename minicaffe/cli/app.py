@@ -77,6 +77,7 @@ class Commands(click.Group):
         raise click.UsageError(f"no command '{word}'{hint}", ctx)
 
     def format_commands(self, ctx, formatter):
+        """Write the commands under headings by subject, and Caffe's names for them: click's own list imports each command."""
         rows = commands()
         column = max(map(len, rows))
         for heading in dict.fromkeys(heading for heading, _, _ in rows.values()):
@@ -119,7 +120,7 @@ def command_first(args):
 
 
 def command_of(args):
-    """Return the name of the command in `args`; None if there is no such command."""
+    """Return the name of the command in `args`, by which a group of processes is formed before click reads them; None if none."""
     name = command_first(args)[0].replace("-", "_") if args else None
     return name if name in commands() else None
 
@@ -162,7 +163,7 @@ def run(args=None):
 
 
 def explain(error):
-    """Return the line and the exit status for an exception."""
+    """Return the one line and the exit status for an exception that ends a command."""
     if isinstance(error, click.ClickException):
         where = f" (see {error.ctx.command_path} --help)" if isinstance(error, click.UsageError) and error.ctx else ""
         return " ".join(error.format_message().split()) + where, error.exit_code

@@ -54,7 +54,7 @@ def grid(*names):
 
 @contextlib.contextmanager
 def progress():
-    """Yield ``report(text, done, total)``, which draws a bar for each text; with --quiet it draws nothing."""
+    """Yield ``report(text, done, total)``, which long work calls; it draws a bar for each text, on a terminal without --quiet."""
     console = Console(stderr=True)
     context = click.get_current_context(silent=True)
     drawn = console.is_terminal and not (context is not None and context.meta.get("quiet"))

@@ -10,7 +10,7 @@ from minicaffe.cuda import compile
 
 @click.command(cls=options.CaffeCommand)
 @click.argument("action", type=click.Choice(["show", "clear"]), default="show")
-@options.common
+@options.messages
 def cache(action):
     """Show the folder of compiled kernels and measured choices with its size, or clear it."""
     folder = compile.cache_folder()

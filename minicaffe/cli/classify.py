@@ -58,6 +58,8 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
         check_picture(images_dim[::-1], "--images-dim")
     packaged = select_pretrained(given, pretrained.DEFAULT)
     net, training = open_net(given, images_dim)
+    if center_only and not net.ten_crops:
+        options.notify("--center-only: without --images-dim this net gets one crop of each picture anyway")
     numbers, files, errors = read_each(enumerate(paths), lambda path: io.read_npy(path) if path.endswith(".npy") else None)
     names, pictures = [], []    # a picture is a path, or an array
     channels = net.transformer.inputs[net.inputs[0]][1]
@@ -122,7 +124,7 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
 
 
 def are_scores(net):
-    """Return whether a Softmax or Sigmoid computes the output, or layers of KEEP_ORDER from its top."""
+    """Return whether a Softmax or Sigmoid computes the output, or layers of KEEP_ORDER from its top: else no value is the best."""
     blob = net.blobs[net.outputs[0]]
     for node in reversed(net.nodes):
         if blob in node.tops:
@@ -148,14 +150,12 @@ def write_scores(path, names, scores, classes):
 
 
 def read_labels(path, model, training, count):
-    """Return the names of `count` classes, from `path` or the usual labels.txt; None if there is none.
+    """Return the names of `count` classes for classify and test, of --labels (`path`) or the usual labels.txt; None without one.
 
     Raises DataError if the file `path` holds another number of names.
     """
     folders = [os.path.dirname(model or ""), *(training.folders() if training else [])]
-    for file in [path] if path else [os.path.join(folder, "labels.txt") for folder in folders]:
-        if not path and not os.path.isfile(file):
-            continue
+    for file in [path] if path else filter(os.path.isfile, (os.path.join(folder, "labels.txt") for folder in folders)):
         if not path:
             with caffe.trusting(options.net_options()["trusted"]):
                 caffe.check_path(file, "data_param.source")

@@ -53,5 +53,5 @@ def copy_course(folder):
         copy = folder / name.removeprefix("docs/course/")
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(SOURCE / name, copy)
-    for page in folder.glob("*.md"):
+    for page in (*folder.glob("*.md"), *folder.glob("*.ipynb")):
         page.write_text(PAGE_LINK.sub(r"\1", page.read_text().replace("](../../minicaffe/", f"]({PACKAGE.as_uri()}/")))

@@ -25,9 +25,8 @@ from minicaffe.errors import Error
 SHEET_COLUMNS, SHEET_ROWS = 20, 10  # pictures of `info --png`
 MOST_LABELS = 50    # that are listed
 
-backend_option = click.option(
-    "--backend", type=click.Choice(["lmdb", "leveldb"], case_sensitive=False), default="lmdb", show_default=True
-)
+backend_option = click.option("--backend", type=click.Choice(["lmdb", "leveldb"], case_sensitive=False), default="lmdb",
+                              show_default=True)
 from_list = options.combine_options(   # of commands that read a list of pictures
     click.option("--gray", is_flag=True, help="One channel instead of three."),
     click.option("--shuffle", is_flag=True, help="Shuffle the list."),
@@ -46,6 +45,7 @@ def data():
 
 
 def _add_data_set(name):
+    """Add the command ``minicaffe data NAME``, one for each of `DATA_SETS` with the same options."""
     @data.command(name, help=f"Make the train and test database of {name} from its original files, downloaded if need be.")
     @click.option("--from", "source", type=click.Path(), help="Directory with the original files, packed or unpacked.")
     @click.option("--out", default="data", show_default=True, type=click.Path(), help="Directory for the databases.")
@@ -100,7 +100,7 @@ def idx(images, labels, db, **how):
 def images(paths, from_folders, test_share, test_from, seed, ext, shuffle, check_size, label_size, **how):
     """Make the database DB from pictures.
 
-    Each line of LIST is a path, a space and an integer label; ROOT is put before the path unchanged.
+    Each line of LIST is a path, a space (in a .csv a comma) and an integer label; ROOT is put before the path unchanged.
 
     With --from-folders DB is a folder that gets train_lmdb, test_lmdb, labels.txt and mean.binaryproto. Pictures in folders inside
     the folder of a class are pictures of that class.
@@ -130,6 +130,7 @@ def images(paths, from_folders, test_share, test_from, seed, ext, shuffle, check
 
 
 def _print_folder_results(db, made, backend):
+    """Print the FolderConversion of --from-folders: what was written to the folder `db`, and files that were left out."""
     click.echo(f"{db}/train_{backend}: {made.train} records of {' x '.join(map(str, made.shape))}")
     click.echo(f"{db}/test_{backend}: {made.test} records" if made.test else "no database for tests")
     click.echo(f"{db}/labels.txt: {len(made.classes)} classes: {', '.join(made.classes[:10])}{', ...' * (len(made.classes) > 10)}")
@@ -199,5 +200,6 @@ def info(db, backend, png, force):
 
 
 def _listing(counter, most=8):
+    """Return the most frequent keys of a Counter with their numbers, for `info`."""
     shown = [f"{name} ({count})" for name, count in counter.most_common(most)]
     return ", ".join(shown + ["..."] * (len(counter) > most))

@@ -16,6 +16,7 @@ from minicaffe.proto.text import write_text
 
 
 def _sizes(ctx, param, text):
+    """Return the sizes of --shape as a tuple (the option's callback)."""
     if text is None:
         return None
     sizes = text.split("x")
@@ -36,7 +37,9 @@ def _sizes(ctx, param, text):
 @click.option("--half", is_flag=True, help="Store the parameters in half precision, two bytes each, as NVIDIA's fork and OpenCV "
               "do. BVLC Caffe does not read such a file.")
 @options.force
-@options.whole_net_options
+@options.net_state
+@options.model_file
+@options.messages
 def deploy(file, weights, out, batch, shape, preprocessing, half, force, level, stage):
     """Write the deploy net of a training NET.
 
@@ -82,9 +85,8 @@ def deploy(file, weights, out, batch, shape, preprocessing, half, force, level, 
 
 
 def add_preprocessing(net, mean, scale, sizes, file):
-    """Put mean and scale as layers behind the Input; return the arrays of their parameters by layer."""
-    top, arrays = net.layer[0].top[0], {}
-    layers = []
+    """Put mean and scale as layers behind the Input (--preprocessing layers); return the arrays of their parameters by layer."""
+    top, arrays, layers = net.layer[0].top[0], {}, []
     if mean is not None:
         mean = np.asarray(mean, np.float32)
         if mean.ndim == 3 and mean.shape != sizes:
@@ -92,14 +94,10 @@ def add_preprocessing(net, mean, scale, sizes, file):
                 raise ConfigError(f"the mean has the shape {list(mean.shape)}, a record {list(sizes)}", file=file)
             above, left = ((a - b) // 2 for a, b in zip(mean.shape[1:], sizes[1:]))      # what the centre crop of TEST sees
             mean = mean[:, above:above + sizes[1], left:left + sizes[2]]
-        bias = caffe_pb2.LayerParameter(name="minus_mean", type="Bias")
-        bias.bias_param.axis, bias.bias_param.num_axes = 1, mean.ndim
+        layers.append(caffe_pb2.LayerParameter(name="minus_mean", type="Bias", bias_param={"axis": 1, "num_axes": mean.ndim}))
         arrays["minus_mean"] = -mean
-        layers.append(bias)
     if scale is not None:
-        power = caffe_pb2.LayerParameter(name="times_scale", type="Power")
-        power.power_param.scale = scale
-        layers.append(power)
+        layers.append(caffe_pb2.LayerParameter(name="times_scale", type="Power", power_param={"scale": scale}))
     if layers:
         net.layer[0].top[0] = "pixels"
         rest = list(net.layer)[1:]

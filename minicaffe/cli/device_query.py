@@ -60,13 +60,13 @@ def device_query():
 
 
 def show(facts):
-    """Print labels and values in two columns."""
+    """Print labels and values in two columns, as Caffe's device_query does."""
     for label, value in facts.items():
         click.echo(f"{label + ':':<32}{value}")
 
 
 def device_facts(index):
-    """Return the properties of a GPU by label; only the error if it cannot be used."""
+    """Return the properties of a GPU by label; a GPU that cannot be used has its number and the error: others are still shown."""
     from cuda.bindings.driver import CUdevice_attribute
     facts = {"Device id": index}
     try:
@@ -74,10 +74,8 @@ def device_facts(index):
         free, total = device.memory_info()
     except DeviceError as error:
         return {**facts, "Error": error}
-    facts["Name"] = device.name
-    facts["Compute capability"] = "{}.{}".format(*device.capability)
-    facts["Total global memory"] = f"{total:,} bytes"
-    facts["Free global memory"] = f"{free:,} bytes"
+    facts |= {"Name": device.name, "Compute capability": "{}.{}".format(*device.capability),
+              "Total global memory": f"{total:,} bytes", "Free global memory": f"{free:,} bytes"}
     for label, names in ATTRIBUTES:
         numbers = [device.attribute(getattr(CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}").value)
                    for name in ([names] if isinstance(names, str) else names)]

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from minicaffe.cli.bars import BLOCKS, PLAIN_BLOCKS
 from minicaffe.cli.records import Result
-from minicaffe.cli.watch_lines import lines as watch_lines
+from minicaffe.inspection import watch
 from minicaffe.solver.report import images_per_iteration
 
 REDRAWS = 5  # a second
@@ -50,11 +50,8 @@ class LiveDisplay(Result):
 
     def on_watch(self, solver, iteration, samples):
         """Print the samples of --watch above the display."""
-        text = "\n".join([f"layers at iteration {iteration}", *watch_lines(samples)])
+        text = "\n".join([f"layers at iteration {iteration}", *watch.lines(samples)])
         self._ignore_hangup(lambda: self.console.print(Text(text)))
-
-    def on_iteration(self, solver):
-        self.tick(solver)
 
     def on_end(self, solver, stopped):
         super().on_end(solver, stopped)
@@ -75,6 +72,8 @@ class LiveDisplay(Result):
         self.redraw_times.append((now, solver.iter))
         self._ignore_hangup(self.live.refresh)
 
+    on_iteration = tick
+
     def close(self):
         """Draw a last time and release the terminal; a second call does nothing."""
         if self.live is not None:
@@ -82,6 +81,7 @@ class LiveDisplay(Result):
             self.live = None
 
     def _ignore_hangup(self, draw):
+        """Call `draw`, which writes to the terminal; if this fails, nothing is drawn from here on."""
         try:
             draw()
         except OSError:  # the terminal was hung up: the training continues without it

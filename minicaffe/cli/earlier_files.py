@@ -35,7 +35,7 @@ def keep_files(paths):
 
 
 def numbered(path, number):
-    """Return the name under which file `path` of an earlier training is kept."""
+    """Return the name under which file `path` of an earlier training is kept, with the number before its extension."""
     extension = next((one for one in (".caffemodel.h5", ".solverstate.h5") if path.endswith(one)), os.path.splitext(path)[1])
     return f"{path[:len(path) - len(extension)]}.{number}{extension}"
 
@@ -47,13 +47,13 @@ def keep_earlier_file(path):
 
 
 def check_is_no_input(path, option, read):
-    """Raise ConfigError if the file `path`, which `option` names to be written, is one of the files `read`."""
+    """Raise ConfigError if the file `path`, which `option` names to be written, is one of the files `read`: it would be lost."""
     if path and any(other and is_same(path, other) for other in read):
         raise ConfigError("is a file that this training reads; name another", file=path, field=option)
 
 
 def is_same(path, other):
-    """Whether both, paths or descriptors, are one file; False if one is missing, such as a file that rank 0 has just renamed."""
+    """Return whether two paths or descriptors are one file; False if one is missing, such as a file that rank 0 just renamed."""
     try:
         return os.path.samefile(path, other)
     except OSError:
@@ -61,7 +61,7 @@ def is_same(path, other):
 
 
 def is_same_training(state, prefix):
-    """Whether the solver state `state` is a snapshot with this `prefix`, so the same training continues."""
+    """Return whether the solver state `state` is a snapshot with this `prefix`: then a training overwrites its own files."""
     return re.fullmatch(re.escape(os.path.realpath(prefix)) + r"_iter_\d+\.solverstate(\.h5)?", os.path.realpath(state)) is not None
 
 
@@ -72,6 +72,7 @@ class EarlierSnapshots:
         self.own, self.warned = set(), False
 
     def before_snapshot(self, solver, *paths):
+        """Keep what is at `paths` before the solver writes there; only the first time as a warning, as each snapshot has this."""
         found, kept = keep_files([path for path in paths if path not in self.own])
         self.own.update(paths)
         if found:

@@ -23,6 +23,7 @@ MOST_NAMES = 5      # of files that are left out
 
 
 def _split_endings(ctx, param, text):
+    """Return the extensions of --ext as a tuple, in small letters without dots (the option's callback)."""
     endings = tuple(one.strip().lstrip(".").lower() for one in text.split(","))
     if not all(endings):
         raise click.BadParameter(f"must be extensions with commas, such as jpg,png, got '{text}'")
@@ -36,7 +37,7 @@ def ext_option(where):
 
 
 def left_out_text(paths):
-    """Return a text that counts and names the files `paths`, which are of no kind that is taken."""
+    """Return a text that counts and names the files `paths`, which have none of the extensions of --ext, for a report."""
     few = ", ".join(paths[:MOST_NAMES]) + ", ..." * (len(paths) > MOST_NAMES)
     return f"{len(paths)} left out ({describe_endings(paths)}): {few}"
 
@@ -72,7 +73,10 @@ def picture_paths(inputs, ext=PICTURE_ENDINGS, listed=False):
 
 
 def read_each(items, read):
-    """Return numbers and values of ``read(item)`` of the pairs (number, item) that can be read, and the errors of the others."""
+    """Return numbers and values of ``read(item)`` of the pairs (number, item) that can be read, and the errors of the others.
+
+    One bad file among many inputs must not end a command; `SkippedInputs` reports it.
+    """
     numbers, values, errors = [], [], []
     for number, item in items:
         try:

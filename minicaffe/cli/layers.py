@@ -13,7 +13,7 @@ WIDTH = 100     # of the text, on a terminal that is wider, and in a pipe
 
 @click.command(cls=options.CaffeCommand)
 @click.argument("type", required=False)
-@options.common
+@options.messages
 def layers(type):
     """List the layer types, or show what one of them computes, its bottoms and tops, its fields and their defaults.
 

@@ -39,20 +39,23 @@ class StderrHandler(logging.Handler):
 
 
 class LogFile(logging.FileHandler):
-    """Writes the log to a file. If the disk is full, one warning says that no more is written."""
+    """Writes the log to a file. If the disk is full, one warning says that no more is written, and `failed` is true."""
+
+    failed = False
 
     def handleError(self, record):
         cause = sys.exc_info()[1]
         if not isinstance(cause, OSError):
             super().handleError(record)
             return
+        self.failed = True
         remove_log_file(self)
         logging.getLogger("minicaffe.cli").warning("%s: cannot be written: %s; no more log, the training continues", self.path,
                                                    cause.strerror)
 
 
 def add_log_file(path, append):
-    """Write the whole log also to the file `path`, whatever standard error shows; return the handler for `remove_log_file`.
+    """Write the whole log of a training also to the file `path`, whatever standard error shows; `remove_log_file` takes the result.
 
     If the file cannot be opened, warn and return None.
     """
@@ -80,7 +83,7 @@ def remove_log_file(handler):
 
 
 def is_terminal(stream):
-    """Whether `stream` is a terminal that can move its cursor."""
+    """Return whether `stream` is a terminal that can move its cursor, as the live display and bars need."""
     return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
 
 

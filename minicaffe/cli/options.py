@@ -68,6 +68,7 @@ class CaffeCommand(click.Command):
                 self.params += module.PARAMS
 
     def parse_args(self, ctx, args):
+        """Parse the arguments as gflags writes them; import add-ons only for options that the core lacks, as imports take time."""
         own = {name.lstrip("-").replace("_", "-") for param in self.params for name in (*param.opts, *param.secondary_opts)}
         words = {word.lstrip("-").partition("=")[0].replace("_", "-") for word in args if word.startswith("-")}
         if ctx.resilient_parsing or not words <= own:
@@ -88,7 +89,7 @@ class CaffeCommand(click.Command):
 
 
 class CaffeGroup(click.Group):
-    """A group of such commands."""
+    """A group of commands that are CaffeCommands, such as ``minicaffe data``."""
 
     command_class = CaffeCommand
 
@@ -139,28 +140,14 @@ def apply_settings(ctx):
         from minicaffe.common import caffe
         caffe.allow_python_layers = found["allow_python_layers"]
     for name, value in found.items():
-        if SETTINGS[name] is not None and value not in (None, False, ()):
-            SETTINGS[name](ctx, value)
+        setting = SETTINGS[name]
+        if setting is not None and value not in (None, False, ()):
+            entry_points.import_target(setting)(value) if isinstance(setting, str) else setting(ctx, value)
 
 
 def _restrict(ctx, untrusted):
     """Let the command use add-ons of minicaffe alone, and those that --import names."""
     ctx.with_resource(entry_points.restricted())
-
-
-def _set_threads(ctx, count):
-    from minicaffe.device.threads import set_num_threads
-    set_num_threads(count)
-
-
-def _set_precision(ctx, precision):
-    from minicaffe.engines.engine import set_precision
-    set_precision(precision)
-
-
-def _set_exact(ctx, exact):
-    from minicaffe.engines.engine import set_exact
-    set_exact(exact)
 
 
 def _import_modules(ctx, names):
@@ -183,7 +170,10 @@ def _import_modules(ctx, names):
 
 
 def _import(name):
-    """Import a dotted name or a file; its path is its name, unless ``import`` finds this very file by its own name."""
+    """Import a dotted name or a file of --import.
+
+    The path of a file is its name in sys.modules, unless ``import`` finds this very file by its own name: it must not run twice.
+    """
     path, stem = os.path.realpath(name), Path(name).stem
     spec = importlib.util.find_spec(stem) if stem.isidentifier() else None
     if not name.endswith(".py"):
@@ -199,6 +189,7 @@ def _import(name):
 
 
 def _use_device(ctx, device):
+    """Compute where --device says; the variable is set for processes that this one starts, and for modules that read it later."""
     if device not in ("cpu", "gpu", "sim"):
         raise click.UsageError(f"--device or MINICAFFE_DEVICE: must be cpu, gpu or sim, got '{device}'")
     os.environ["MINICAFFE_DEVICE"] = device
@@ -207,6 +198,7 @@ def _use_device(ctx, device):
 
 
 def _use_gpu(ctx, gpu):
+    """Compute on the GPU of --gpu; with several this process becomes the mpiexec that starts one process for each."""
     from minicaffe import cuda
     names = [str(i) for i in range(cuda.count())] if gpu == "all" else gpu.split(",")
     if not all(name.isdecimal() for name in names) or len(set(names)) < len(names):
@@ -241,12 +233,13 @@ def _choose_allocators(ctx, names):
             memory.use(memory.PinnedPlace(), name)
 
 
-# Option that sets something for the whole process, in the order of application: function of the context and the given value;
-# None if ``ctx.meta`` has the value for the command.
+# Option that sets something for the whole process, in the order of application: function of the context and the given value, or
+# the name of one of the value, which is imported when it is needed; None if ``ctx.meta`` has the value for the command.
 SETTINGS = {
     "quiet": None, "verbose": None, "debug": None, "skip_unknown_fields": None, "plan": None, "allow_python_layers": None,
-    "untrusted": _restrict, "device": _use_device, "gpu": _use_gpu, "allocator": _choose_allocators, "threads": _set_threads,
-    "precision": _set_precision, "exact": _set_exact, "modules": _import_modules,
+    "untrusted": _restrict, "device": _use_device, "gpu": _use_gpu, "allocator": _choose_allocators,
+    "threads": "minicaffe.device.threads:set_num_threads", "precision": "minicaffe.engines.engine:set_precision",
+    "exact": "minicaffe.engines.engine:set_exact", "modules": _import_modules,
 }
 
 
@@ -286,7 +279,7 @@ model_file = combine_options(
         "Import a Python module that registers layer types; it may lie in the working directory. Repeatable.")),
     click.option("--untrusted", is_flag=True, help=(
         "Treat the model file as untrusted: it writes no files, reads below the working directory only, runs no modules.")))
-plan = click.option("--plan", default="memory", show_default=True, help=(
+plan = click.option("--plan", type=click.Choice(["memory", "none"]), default="memory", show_default=True, help=(
     "Optimization of a net that runs as a whole: memory, blobs share memory; none, as in Caffe."))
 batch_size = click.IntRange(1, INT_MAX)
 threads = click.option("--threads", type=click.IntRange(1, MOST_THREADS),
@@ -346,7 +339,7 @@ def one_file(file, option, option_name, what):
 
 
 def output_text(record):
-    """Return ``loss = 0.3 (* 1 = 0.3 loss)`` for an output record of `minicaffe.solver.report`."""
+    """Return ``loss = 0.3 (* 1 = 0.3 loss)``, as Caffe logs it, for an output record of `minicaffe.solver.report`."""
     value, weight = record["value"], record["loss_weight"]
     return f"{record['name']} = {value:g}" + (f" (* {weight:g} = {weight * value:g} loss)" if weight else "")
 
@@ -371,7 +364,7 @@ def suggest_data_command(error):
 
 @contextlib.contextmanager
 def suggests_data_command():
-    """Apply `suggest_data_command` to an Error that ends the block."""
+    """Apply `suggest_data_command` to an Error that ends the block: of commands that build nets which read data."""
     try:
         yield
     except Error as error:
@@ -380,14 +373,14 @@ def suggests_data_command():
 
 
 def given_options(names):
-    """Return those options of the parameters `names` that the command line has, such as ``--ext, --seed``; "" if it has none."""
+    """Return the options among the parameters `names` that the command line has, such as ``--ext, --seed``; "" if it has none."""
     source = click.get_current_context().get_parameter_source
     given = [name for name in names if source(name) is ParameterSource.COMMANDLINE]
     return ", ".join(f"--{name.replace('_', '-')}" for name in given)
 
 
 def refuse_unused(names, purpose):
-    """Raise UsageError if the command line has one of the options `names`, which are for `purpose` alone."""
+    """Raise UsageError if the command line has one of the options `names`, which are for `purpose` alone: no option is ignored."""
     if given := given_options(names):
         raise click.UsageError(f"{given}: for {purpose}")
 

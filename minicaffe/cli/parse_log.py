@@ -42,7 +42,7 @@ class Run:
 
 
 def no_log_error(path, message):
-    """Return the error for a file without a training: the kind of the file if it is known, else `message`."""
+    """Return the error for a file given to plot that has no training: the kind of the file if it is known, else `message`."""
     own = "text", "json", "empty"
     return kinds.with_kind(DataError(message, file=path), kinds.head_of(path), "the log of a training", own)
 

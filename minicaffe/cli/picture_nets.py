@@ -222,21 +222,21 @@ class PictureSource(namedtuple("PictureSource", "file layer")):
 
     @property
     def scale(self):
-        """The factor after the mean, None for 1."""
+        """float or None: the factor after the mean, None for 1."""
         return self.layer.transform_param.scale if self.layer.transform_param.scale != 1 else None
 
     def crop(self):
-        """Return (height, width) of the crop, or None."""
+        """Return (height, width) of the crop, which is the input's size; None without one."""
         param = self.layer.transform_param
         sides = (param.crop_size or param.crop_h, param.crop_size or param.crop_w)
         return sides if min(sides) else None
 
     def is_rgb(self):
-        """Whether the channels are red, green, blue, as in the databases that are made of CIFAR-10's files."""
+        """Return whether the channels are red, green, blue, as in databases made of CIFAR-10's files; OpenCV gives blue first."""
         return re.search(r"cifar10_(train|test)_(lmdb|leveldb)/*$", self.layer.data_param.source) is not None
 
     def uncropped_shape(self):
-        """Return (channels, height, width) of the pictures before the crop; a size that is not known is None."""
+        """Return (channels, height, width) of the pictures before the crop, from the layer or a first record; None: not known."""
         if self.layer.type == "MemoryData":
             param = self.layer.memory_data_param
             return param.channels, param.height, param.width
@@ -254,7 +254,7 @@ class PictureSource(namedtuple("PictureSource", "file layer")):
             return Transformer(uncropped, caffe_pb2.TEST).load([datum]).shape[1:]
 
     def input_shape(self):
-        """Return (channels, height, width) of the net's input. Raises ConfigError or FileError if it is not known."""
+        """Return (channels, height, width) of the input of the deploy net. Raises ConfigError or FileError if it is not known."""
         with located(file=self.file, layer=self.layer.name, layer_type=self.layer.type):
             channels, *size = self.uncropped_shape()
         size = self.crop() or size
@@ -292,6 +292,7 @@ class PictureSource(namedtuple("PictureSource", "file layer")):
         return None, ""
 
     def _mean_file(self):
+        """Return the path of the mean file; of an untrusted net raise ConfigError if it lies outside the working directory."""
         caffe.check_path(self.layer.transform_param.mean_file, "transform_param.mean_file")
         return self.layer.transform_param.mean_file
 
@@ -302,7 +303,7 @@ class PictureSource(namedtuple("PictureSource", "file layer")):
 
 
 def _numbers(text):
-    """Return the numbers of a text with commas as an array; None for any other text, such as a path."""
+    """Return the numbers of --mean with commas as an array; None for any other text, such as a path."""
     try:
         values = np.array([float(part) for part in text.split(",")])
     except ValueError:

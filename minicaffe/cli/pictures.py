@@ -25,7 +25,7 @@ def to_rgb(picture):
 
 
 def sheet(images, columns):
-    """Lay out (H, W, 3) images on one black sheet, `columns` a row."""
+    """Return (H, W, 3) images on one black sheet, `columns` a row: the contact sheet of ``data info --png``."""
     height = max(image.shape[0] for image in images) + GAP
     width = max(image.shape[1] for image in images) + GAP
     rows = -(-len(images) // columns)
@@ -41,12 +41,7 @@ def write_png(path, image):
     height, width, _ = image.shape
     rows = np.zeros((height, 1 + 3 * width), np.uint8)
     rows[:, 1:] = image.reshape(height, -1)
-    chunks = [
-        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
-        (b"IDAT", zlib.compress(rows.tobytes(), 9)),
-        (b"IEND", b""),
-    ]
-    content = b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
-    )
-    write_bytes(path, content)
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunks = {b"IHDR": head, b"IDAT": zlib.compress(rows.tobytes(), 9), b"IEND": b""}
+    write_bytes(path, b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks.items()))

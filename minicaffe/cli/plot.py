@@ -6,7 +6,7 @@ not numbers, and a picture can have several.
 
 import math
 import os
-from dataclasses import dataclass
+from collections import namedtuple
 from pathlib import Path
 
 import click
@@ -22,15 +22,8 @@ NO_OUTPUTS = "holds no outputs of a net; is it the log of a training (minicaffe 
 PANELS = ("loss", "accuracy", "rate", "outputs", *SAMPLE_PANELS)
 
 
-@dataclass
-class Curve:
+class Curve(namedtuple("Curve", "label xs ys run test", defaults=(0, False))):
     """A line of a panel: `run` is the number of its log, `test` whether it is of the test net."""
-
-    label: str
-    xs: list
-    ys: list
-    run: int = 0
-    test: bool = False
 
     def not_finite(self):
         """Return a text with the number of the values that are not finite and the place of the first; "" if all are."""
@@ -54,7 +47,8 @@ def plot(logs, picture, folder, panels, along, column, logarithmic, force):
     if picture is not None and folder is not None:
         raise click.UsageError("give --out or --csv")
     if folder is None:
-        picture = picture if picture is not None else f"{logs[0]}.svg"
+        # LOG.svg is named by this command, which draws a log again and again as it grows; only a FILE of --out may be another's.
+        picture, force = (picture, force) if picture is not None else (f"{logs[0]}.svg", True)
         check_picture(picture, force)
     _, runs, errors = read_each(enumerate(logs), read_run)
     SkippedInputs(len(logs)).report(errors)
@@ -105,7 +99,7 @@ def outputs(rows):
 
 
 def report_incomplete_log(run):
-    """Report a log that ends before its training does."""
+    """Report a log that ends before its training does: its curves end early, and the training may still run."""
     if run.cut:
         last = max((row["NumIters"] for rows in run.tables.values() for row in rows), default=None)
         click.echo(f"{run.path}: {run.cut}" + (f"; read up to iteration {last}" if last is not None else ""), err=True)
@@ -131,7 +125,7 @@ def rounded(value):
 
 
 def _series(run, panel, column):
-    """Yield label, whether it is of the test net, rows and name in them of each curve of a panel."""
+    """Yield for each curve of a panel: its label, whether it is of the test net, its rows, and the name of the value in them."""
     if panel in SAMPLE_PANELS:
         key = SAMPLE_PANELS[panel]
         groups = {}
@@ -153,7 +147,7 @@ def _series(run, panel, column):
 
 
 def new_figure(**size):
-    """Return a new figure of matplotlib. Raises DependencyError if it is not installed."""
+    """Return a new figure of matplotlib, imported on first use. Raises DependencyError if it is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -185,7 +179,7 @@ def check_picture(picture, force):
 
 
 def save(figure, picture):
-    """Write the figure; raises ConfigError or FileError if that cannot be."""
+    """Write the figure in the format of the extension; raises ConfigError or FileError if matplotlib or the disk refuses."""
     try:
         with replacing(picture) as file:
             figure.savefig(file, format=os.path.splitext(picture)[1][1:], dpi=120)

@@ -55,7 +55,7 @@ def init_process_group(command):
 
 @contextlib.contextmanager
 def one_output():
-    """Discard the block's standard output, unless this is rank 0."""
+    """Discard the block's standard output, unless this is rank 0: all ranks print the same."""
     if group.rank == 0:
         yield
         return
@@ -81,7 +81,7 @@ def report_failure(line, status):
 
 
 def print_error_line(line):
-    """Write a line on standard error, after what standard output holds; both may be closed."""
+    """Write the line of an error on standard error, after the text of standard output; both may be closed."""
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     with contextlib.suppress(OSError):     # the exit status reports the error
@@ -90,7 +90,10 @@ def print_error_line(line):
 
 
 def map_over_ranks(count, compute):
-    """Yield ``compute(i)`` for each `i` below `count`, in order. Ranks take every size-th `i`; only rank 0 gets the results."""
+    """Yield ``compute(i)`` for each `i` below `count`, in order, for ``classify`` and ``detect``.
+
+    Ranks take every size-th `i`; only rank 0 gets the results.
+    """
     if group is SINGLE_PROCESS:
         yield from map(compute, range(count))
         return
@@ -140,7 +143,7 @@ def mpiexec_words(gpus):
 
 
 def lines():
-    """Return lines about the ranks: their hosts, threads, and shared GPUs. All ranks must call this."""
+    """Return lines about the ranks: hosts, threads, and GPUs that several share, perhaps by mistake. All ranks must call this."""
     from minicaffe.common import caffe
     from minicaffe.device.threads import get_num_threads
     hosts = collections.Counter(group.hosts)

@@ -44,6 +44,7 @@ class JsonLines:
         self._write_event("watch", {"iteration": iteration, "samples": samples})
 
     def _write_event(self, event, record):
+        """Write a record as a line and flush it, so that a program can follow the training."""
         if self.file is None:
             return
         line = json.dumps(finite_values({"event": event, "time": round(time.time(), 3), **record}), ensure_ascii=False)
@@ -72,7 +73,7 @@ def finite_values(value):
 
 
 class Result:
-    """Stores what `lines` returns at the end of a training."""
+    """Stores what `lines` returns at the end of a training, and deletes older snapshots (--keep)."""
 
     def __init__(self):
         self.tests = {}  # the last record of each test net
@@ -96,6 +97,7 @@ class Result:
         self.tests[record["net"]] = record
 
     def on_snapshot(self, solver, model_path, state_path):
+        """Remember a snapshot, and delete the oldest ones beyond --keep."""
         self.earlier, self.states = ([one for one in some if one[0] != state_path] for some in (self.earlier, self.states))
         self.states.append((state_path, solver.iter, model_path))
         while self.keep and len(self.earlier) + len(self.states) > self.keep:
@@ -145,5 +147,5 @@ class Result:
 
 
 def iteration_suffix(record, solver):
-    """Return the iteration of a record as text, empty for the present one."""
+    """Return the iteration of a record as text for the result, empty for the last iteration."""
     return "" if record["iteration"] == solver.iter else f" (at iteration {record['iteration']})"

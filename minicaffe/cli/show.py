@@ -5,7 +5,7 @@ Reads caffemodels of any age, HDF5 weights, and a single blob such as a mean fil
 
 import math
 import re
-from dataclasses import dataclass
+from collections import namedtuple
 
 import click
 import numpy as np
@@ -19,14 +19,7 @@ from minicaffe.proto.files import is_hdf5
 from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
 from minicaffe.proto.stored import shown
 
-
-@dataclass
-class Parameter:
-    """One array of a file: `name` is ``conv1[0]``."""
-
-    name: str
-    layer: str
-    array: np.ndarray
+Parameter = namedtuple("Parameter", "name layer array")     # an array of a file; its name is conv1[0]
 
 
 @click.command(cls=options.CaffeCommand)
@@ -44,17 +37,18 @@ def show(weights, other, layers):
     if other:
         return compare(console, weights, first, other, select_layers(read_parameters(other), layers, other))
     table = bars.grid("parameter", "shape", "min", "max", "mean", "std", "norm", "zeros")
-    for one in first:
-        s = statistics(one.array)
-        table.add_row(one.name, shown(one.array.shape), *(f"{s[key]:.4g}" for key in ("min", "max", "mean", "std", "norm")),
+    notes = []
+    for name, _, array in first:
+        s = statistics(array)
+        table.add_row(name, shown(array.shape), *(f"{s[key]:.4g}" for key in ("min", "max", "mean", "std", "norm")),
                       f"{s['zeros']:.1%}")
+        if s["not_finite"]:
+            where = np.argwhere(~np.isfinite(array))[0].tolist()
+            notes.append(f"{name}: {s['not_finite']} values are not finite, the first at {where}; the other numbers leave them out")
     console.print(table)
-    console.print(f"{len(first)} parameters, {sum(one.array.size for one in first):,} values", markup=False)
-    for one in first:
-        if bad := statistics(one.array)["not_finite"]:
-            where = tuple(map(int, np.argwhere(~np.isfinite(one.array))[0]))
-            console.print(f"{one.name}: {bad} values are not finite, the first at {list(where)}; the other numbers leave them out",
-                          style="bold red", markup=False)
+    console.print(f"{len(first)} parameters, {sum(one.array.size for one in first):,} values")
+    for note in notes:
+        console.print(note, style="bold red")
 
 
 def read_parameters(path):
@@ -89,7 +83,7 @@ def read_single_blob(path):
 
 
 def read_hdf5(path):
-    """Return the Parameters in ``/data/<layer>/<index>``."""
+    """Return the Parameters of HDF5 weights, ``/data/<layer>/<index>``, in the order of the indices."""
     import h5py
     found = []
     with reading(path) as file:
@@ -103,7 +97,7 @@ def read_hdf5(path):
 
 
 def select_layers(parameters, layers, path):
-    """Return those of `layers`, or all. Raises ConfigError for a layer that is not there."""
+    """Return the parameters of `layers` (--layer), or all. Raises ConfigError for a layer that is not there."""
     names = {one.layer for one in parameters}
     for layer in layers:
         if layer not in names:
@@ -112,8 +106,8 @@ def select_layers(parameters, layers, path):
 
 
 def statistics(array):
-    """Return min, max, mean, std (over N, not N - 1), L2 norm and share of zeros of the finite values; how many are not finite."""
-    finite = array[np.isfinite(array)] if array.size else array.ravel()
+    """Return a row's min, max, mean, std (over N, not N - 1), L2 norm, share of zeros, of finite values; and how many are not."""
+    finite = array[np.isfinite(array)]
     if not finite.size:
         nothing = dict.fromkeys(("min", "max", "mean", "std", "norm", "zeros"), math.nan)
         return {**nothing, "not_finite": int(array.size)}
@@ -156,4 +150,4 @@ def compare(console, path, first, other_path, second):
         differ += 1
     console.print(table)
     console.print(f"{same} parameters are the same, {differ} differ; difference: the largest of a value; relative: the norm of all "
-                  "differences over that of the first file's values", markup=False)
+                  "differences over that of the first file's values")

@@ -29,6 +29,7 @@ class Signals(contextlib.ExitStack):
             self.callback(signal.signal, number, signal.signal(number, self._store_signal))
 
     def _store_signal(self, number, frame):
+        """Store a signal for `poll`: a handler may interrupt any step of an update, so it must not act itself."""
         self.pending.add(number)
         if number == signal.SIGINT and self.effects[number] == "stop":
             if self.first_interrupt is None:

@@ -106,14 +106,14 @@ class FieldOption(click.Option):
 
 
 def given_fields(params):
-    """Split a command's parameters into the values of fields that were given, by field name, and all others."""
+    """Return the values of solver fields that the command line of ``train`` has, by field name; and its other parameters."""
     fields = {name.removeprefix("field_"): value for name, value in params.items()
               if name.startswith("field_") and value not in (None, ())}
     return fields, {name: value for name, value in params.items() if not name.startswith("field_")}
 
 
 def set_fields(param, values):
-    """Set fields of the SolverParameter `param`; a list replaces the one that is there."""
+    """Set the given fields of the SolverParameter of a file; a list replaces that of the file."""
     for name, value in values.items():
         if name == "solver_type":
             param.ClearField("type")

@@ -98,7 +98,7 @@ def summary(file, batch, phase, shapes, depth, as_json, level, stage):
         table.collapse(depth)
     if as_json:
         needs = [{**dataclasses.asdict(need), "place": str(need.place)} for need in needs]
-        click.echo(json.dumps({**vars(table), "rows": list(map(dataclasses.asdict, table.rows)), "needs": needs,
+        click.echo(json.dumps({**vars(table), "rows": [row._asdict() for row in table.rows], "needs": needs,
                                "not_run": not_run}))
         return
     console = bars.table_console()
@@ -120,9 +120,6 @@ def summary(file, batch, phase, shapes, depth, as_json, level, stage):
 
 
 def has_loss(param, file, positions=None):
-    """Whether a net has a loss in phase TRAIN, by its definition."""
+    """Return whether a net has a loss in phase TRAIN, by its definition: `summary` shows that phase then."""
     layers = filter_layers(param.layer, caffe_pb2.NetState(phase=caffe_pb2.TRAIN), file, positions)
     return any(layer.param.type.endswith("Loss") or any(layer.param.loss_weight) for layer in layers)
-
-
-summarize = summary

@@ -50,7 +50,7 @@ def time(file, model, iterations, phase, as_json, force, level, stage):
 
 
 def begin(loss, iterations):
-    """Write Caffe's lines between the first forward and the first round to the log."""
+    """Log Caffe's lines between the first forward and the first round, which parsers of its log know."""
     logger.info("Initial loss: %g", loss)
     logger.info("Performing Backward")
     logger.info("*** Benchmark begins ***")
@@ -58,7 +58,7 @@ def begin(loss, iterations):
 
 
 def log_times(net, times, iterations):
-    """Write Caffe's lines behind the rounds to the log."""
+    """Log Caffe's lines after the rounds, with means, not medians as the table has."""
     forward, backward = times.by_layer(len(net.nodes))
     logger.info("Average time per layer: ")
     for name, there, back in zip(net.layer_names, forward, backward, strict=True):
@@ -72,7 +72,7 @@ def log_times(net, times, iterations):
 
 
 def print_times(net, times):
-    """Print a line for each step, and the sums, on standard output."""
+    """Print the table: a line for each step, and the sums of both directions."""
     from rich.table import Table
     console = bars.table_console()
     verbose = click.get_current_context().meta.get("verbose")

@@ -109,7 +109,7 @@ for field in solver_options.FIELDS:
 
 
 def prepare(ctx, file, fields, given):
-    """Return the solver of `file` and the options."""
+    """Return the solver of `file` with what the options change: fields, batch sizes, state to resume, device."""
     least_tests = max([each.least_tests(given) for each in ctx.command.modules], default=0)
     param, place = training_file.read_solver(file, options.net_options(), fields.get("max_iter", training_file.MAX_ITER),
                                              given["test_batch_size"], least_tests)
@@ -140,10 +140,9 @@ def prepare(ctx, file, fields, given):
     sizes = {caffe_pb2.TRAIN: given["batch_size"], caffe_pb2.TEST: given["test_batch_size"]}
     divide_by = ranks.group.size if given["global_batch"] else 1
     changes = [change for each in ctx.command.modules if (change := each.change_of_net(given, param)) is not None]
-    sizes = {phase: size for phase, size in sizes.items() if size}
     place = {"own_fields": fields, "net_files": {}, **place}   # each file is read once
-    solver = training_file.build_solver(param, batch_sizes=sizes,
-                                        divide_by=divide_by, changes=changes, **place, **options.net_options())
+    solver = training_file.build_solver(param, batch_sizes=sizes, divide_by=divide_by, changes=changes, **place,
+                                        **options.net_options())
     count_tests(solver, is_net and "test_iter" not in fields)
     for each in ctx.command.modules:
         each.prepare(solver, given)
@@ -151,7 +150,7 @@ def prepare(ctx, file, fields, given):
 
 
 def count_tests(solver, chosen):
-    """Report how many records the tests take. If test_iter was `chosen` here, set it so that each record is taken once."""
+    """Report how many records the tests take. If test_iter was `chosen` here, not by the user, set it so that each counts once."""
     for i, net in enumerate(solver.test_nets):
         name = f"test net {i}" if len(solver.test_nets) > 1 else "test"
         data = RecordCounts.of(net)
@@ -164,7 +163,7 @@ def count_tests(solver, chosen):
 
 
 def distribute(solver, given):
-    """Distribute the solver over the ranks, and print batch size, rate and transport."""
+    """Distribute the solver over the ranks as the options say, and print batch size, rate and transport."""
     size = ranks.group.size
     solver.distribute(ranks.group.comm, carrier=given["carrier"], wire=given["wire"], overlap=given["overlap"],
                       sync_batch_norm=given["sync_batch_norm"], scale_lr=given["scale_lr"], warmup=given["warmup"] or 0,
@@ -178,7 +177,7 @@ def distribute(solver, given):
 
 
 def run(ctx, solver, given):
-    """Train with display, signals and records, print the result, and return the exit status."""
+    """Run the training with display, signals and records, print the result, and return the exit status."""
     if ranks.group.size > 1:
         distribute(solver, given)
     param = solver.param
@@ -202,15 +201,14 @@ def run(ctx, solver, given):
         solver.listeners.append(earlier_files.EarlierSnapshots())
     overwrites = given["force"] or given["state"]   # a resumed training appends to its records and log
     if given["json_path"] and ranks.group.rank == 0:
-        if not overwrites and os.path.isfile(given["json_path"]):
+        if not overwrites:
             earlier_files.keep_earlier_file(given["json_path"])
         records = JsonLines(given["json_path"], append=bool(given["state"]))
         solver.listeners.append(records)
     if log_path and ranks.group.rank == 0 and not earlier_files.is_same(2, log_path):     # 2> net.log
-        if not overwrites and os.path.isfile(log_path):
+        if not overwrites:
             earlier_files.keep_earlier_file(log_path)
         kept = log.add_log_file(log_path, append=bool(given["state"]))
-        result.log_path = kept and log_path
     if given["watch"] is not None:
         from minicaffe.inspection.watch import Watch
         sinks = [listener.on_watch for listener in (records, display) if listener is not None]
@@ -244,6 +242,7 @@ def run(ctx, solver, given):
                     listener.close()
             if kept is not None:
                 log.remove_log_file(kept)
+                result.log_path = None if kept.failed else log_path
     for line in result.lines(solver, functools.partial(resume_command, ctx)):
         click.echo(line)
     return 128 + signal.SIGTERM if signals.terminated else 0
@@ -251,9 +250,9 @@ def run(ctx, solver, given):
 
 def pass_samples(sinks, solver, iteration, samples):
     """Log the samples of --watch, and pass them to each function of `sinks`."""
-    from minicaffe.cli import watch_lines
+    from minicaffe.inspection import watch
     logger.info("Iteration %d, watched:", iteration)
-    for line in watch_lines.lines(samples):
+    for line in watch.lines(samples):
         logger.info("%s", line)
     for listener in sinks:
         listener(solver, iteration, samples)

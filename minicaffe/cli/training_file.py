@@ -58,7 +58,7 @@ def default_solver(net, path, max_iter=MAX_ITER, test_batch_size=None, tests=0, 
 
 
 def _test_batches(layers, size):
-    """Return how many batches hold the test data, of `size` records or as the layer says."""
+    """Return the number of batches that hold the test data, of `size` records or as the layer says: one test takes all."""
     for layer in layers:
         if layer.type in ("Data", "AnnotatedData") and (size or layer.data_param.batch_size):
             try:
@@ -72,17 +72,23 @@ BATCH_OPTIONS = {caffe_pb2.TRAIN: "--batch-size", caffe_pb2.TEST: "--test-batch-
 
 
 def build_solver(param, file=None, positions=None, batch_sizes=None, divide_by=1, changes=(), **options):
-    """Return the solver of `param`, with the options of `minicaffe.solver.solver.Solver`; `batch_sizes` has by phase what its data
-    layers get. `divide_by` divides the batches of the train net, and `changes` are functions that change its definition.
+    """Return the solver of ``minicaffe train``, with the options of `minicaffe.solver.solver.Solver`.
+
+    `batch_sizes` has by phase the size that --batch-size or --test-batch-size gives the data layers, or None. `divide_by` divides
+    the batches of the train net among ranks, and `changes` are functions of add-ons that change its definition.
     """
-    base = solver_class(param, file=file, positions=positions)
-    if not batch_sizes and divide_by == 1 and not changes:
+    base, sizes = solver_class(param, file=file, positions=positions), batch_sizes or {}
+    if not any(sizes.values()) and divide_by == 1 and not changes:
         return base(param, file=file, positions=positions, **options)
 
     def make_net(self, net_param, **net_options):
-        set_batch_sizes(net_param, batch_sizes, divide_by, net_options.get("file"), net_options.get("positions"))
-        for change in changes if net_param.state.phase == caffe_pb2.TRAIN else ():
-            change(self, net_param, trial, net_options.get("file"), net_options.get("positions"))
+        phase, where = net_param.state.phase, (net_options.get("file"), net_options.get("positions"))
+        if size := sizes.get(phase):
+            set_batch_size(net_param, size, BATCH_OPTIONS[phase])
+        if phase == caffe_pb2.TRAIN and divide_by > 1:
+            divide_batch_size(net_param, divide_by, *where)
+        for change in changes if phase == caffe_pb2.TRAIN else ():
+            change(self, net_param, trial, *where)
         return base.make_net(self, net_param, **net_options)
 
     # Solver states store the name of the class.
@@ -124,15 +130,6 @@ def report_records(name, data, batches=None):
     elif batches * size > records:
         notify(f"{name}: {batches} batches of {size} are {batches * size} records, and the test data hold {records}: they begin "
              "again, so some may count more often than others")
-
-
-def set_batch_sizes(net_param, sizes, divide_by=1, file=None, positions=None):
-    """Set the batch size of the net's phase in `sizes` (None: no sizes); divide that of a train net by `divide_by`."""
-    phase = net_param.state.phase
-    if sizes and phase in sizes:
-        set_batch_size(net_param, sizes[phase], BATCH_OPTIONS[phase])
-    if phase == caffe_pb2.TRAIN and divide_by > 1:
-        divide_batch_size(net_param, divide_by, file, positions)
 
 
 def set_batch_size(net_param, size, option="--batch-size"):

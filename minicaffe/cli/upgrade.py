@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import logging.handlers
 import sys
 
 import click
@@ -25,7 +26,7 @@ logger = logging.getLogger("minicaffe.cli")
 @click.argument("out", metavar="OUT")
 @options.force
 @options.skip_unknown_fields
-@options.common
+@options.messages
 def upgrade(kind, source, out, force):
     """Write the file IN in today's form to OUT: the prototxt of a net, its weights, or the prototxt of a solver."""
     options.check_outputs(out, force=force)
@@ -37,11 +38,15 @@ def upgrade(kind, source, out, force):
         current, losses, notes = new == old, False, []
     else:
         old, positions = read(source, caffe_pb2.NetParameter) if kind == "net_text" else (parse_binary(source), None)
-        with Warnings() as warned:
+        logged = logging.handlers.BufferingHandler(sys.maxsize)
+        logging.getLogger("minicaffe.proto.upgrade").addHandler(logged)
+        try:
             new, notes = upgrade_net(old, positions)
-        current = new is old
-        losses = logging.ERROR in warned.by_text.values()
-        notes = [note for note in notes if note not in warned.by_text]
+        finally:
+            logging.getLogger("minicaffe.proto.upgrade").removeHandler(logged)
+        levels = {record.getMessage(): record.levelno for record in logged.buffer}    # a loss is logged as an error
+        current, losses = new is old, logging.ERROR in levels.values()
+        notes = [note for note in notes if levels.get(note, logging.INFO) < logging.WARNING]
     if current:
         logger.error("%s is in today's form already; it is written again", source)
     write_bytes(out, new.SerializeToString() if kind == "net_binary" else write_text(new).encode())
@@ -54,26 +59,8 @@ def upgrade(kind, source, out, force):
     return int(losses)
 
 
-class Warnings(logging.Handler):
-    """A context in which `by_text` gets the levels of the warnings that the upgrade logs; a loss has the level ERROR."""
-
-    def __init__(self):
-        super().__init__(logging.WARNING)
-        self.by_text = {}
-
-    def emit(self, record):
-        self.by_text[record.getMessage()] = record.levelno
-
-    def __enter__(self):
-        logging.getLogger("minicaffe.proto.upgrade").addHandler(self)
-        return self
-
-    def __exit__(self, *_):
-        logging.getLogger("minicaffe.proto.upgrade").removeHandler(self)
-
-
 def parse_binary(path):
-    """Return the NetParameter of a binary file with all its weights."""
+    """Return the NetParameter of a binary file with all its weights, which is upgraded as a whole."""
     data = read_bytes(path)
     try:
         split_net(data)     # it has limits

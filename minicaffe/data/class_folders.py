@@ -78,9 +78,9 @@ def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, r
 
 
 def _classes(root, endings):
-    """Return the sorted pictures of each class, relative to its folder; and the paths left out.
+    """Return the sorted pictures of each class, relative to its folder, which are the records; and the paths left out, to report.
 
-    Hidden files and folders are ignored.
+    Hidden files and folders are ignored. Raises DataError for a folder that is no class, such as one above the classes.
     """
     try:
         entries = sorted((entry for entry in os.scandir(root) if not entry.name.startswith(".")), key=lambda entry: entry.name)
@@ -92,7 +92,7 @@ def _classes(root, endings):
         if not entry.is_dir():
             continue
         pictures = []
-        for folder, inside, files in os.walk(entry.path, onerror=_unreadable):
+        for folder, inside, files in os.walk(entry.path, onerror=_raise_unreadable):
             left_out += [link for link in (os.path.join(folder, name) for name in inside) if os.path.islink(link)]
             inside[:] = sorted(name for name in inside if not name.startswith("."))
             paths = [os.path.join(folder, name) for name in sorted(files) if not name.startswith(".")]
@@ -113,5 +113,6 @@ def _classes(root, endings):
     return classes, left_out
 
 
-def _unreadable(error):
+def _raise_unreadable(error):
+    """Raise FileError for a folder that os.walk cannot read: else its pictures are missing silently."""
     raise FileError(f"cannot be read: {error.strerror}", file=error.filename)

@@ -51,7 +51,10 @@ def convert_images(root, list_file, path, *, backend="lmdb", gray=False, shuffle
 
 def write_pictures(root, entries, path, source, *, backend="lmdb", gray=False, size=None, check_size=False, encoded=False,
                    encode_type="", force=False, progress=None):
-    """As `convert_images`, for `entries` (path, label) and a `size` (width, height) or None; errors name `source`."""
+    """As `convert_images`, for `entries` (path, label), which also folders of classes give, and a `size` (width, height) or None.
+
+    Errors name `source`, the list or folder.
+    """
     sizes = Counter()
 
     def datum_of(entry, file, image):
@@ -83,7 +86,7 @@ def check_picture(size, what):
 
 
 def resize_size(width, height):
-    """Return the size to which pictures are resized, (width, height); None if both are 0: they keep their size.
+    """Return the size of --resize-width and --resize-height, (width, height); None if both are 0: pictures keep their size.
 
     Raises ConfigError if only one is 0 or one is below 0, ShapeError if the size is too large.
     """
@@ -96,6 +99,7 @@ def resize_size(width, height):
 def write_records(root, entries, path, source, record_of, backend, gray, force, progress):
     """Write ``record_of(entry, file, picture)`` of the entries whose picture can be read; a warning names each of the others.
 
+    All converters of pictures use it, and give the form of their records by `record_of`: pictures with labels, or with boxes (SSD).
     The file is `root` + the path of an entry, its first item; `source` is the list, for the error. Returns the numbers of records
     written and of pictures that could not be read. Raises FileError if the first picture exists only with a slash after `root`, or
     without `root`; DataError if no picture can be read.
@@ -139,7 +143,10 @@ def quiet_opencv():
 
 
 def picture_datum(image, label, file, encoded, encode_type, keep):
-    """Return the serialized Datum of a picture; with `keep` it is `file` unchanged, whose bytes may be stored."""
+    """Return the serialized Datum of a picture: its pixels, or a picture file, as --encoded and --encode-type say.
+
+    With `keep` the picture is that of `file` unchanged, so the bytes of `file` may be stored: encoding again would change pixels.
+    """
     if not encoded and not encode_type:
         return raw_datum(image[np.newaxis] if image.ndim == 2 else image.transpose(2, 0, 1), label)
     cv2, suffix = opencv(), file.rpartition(".")[2].lower()
@@ -182,4 +189,5 @@ def compute_mean(db, progress=None):
 
 
 def _sizes(shape):
+    """Return a shape as text for messages: ``3 x 32 x 32``."""
     return " x ".join(map(str, shape))

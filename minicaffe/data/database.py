@@ -71,4 +71,5 @@ class Database:
 
 
 def damaged(source, error):
+    """Return the error of a database that LMDB or LevelDB finds damaged while its records are read."""
     return FileError(f"cannot be read on: {error}; the database is damaged, make it again", file=source)

@@ -16,7 +16,7 @@ import random
 import struct
 import tarfile
 import zlib
-from dataclasses import dataclass
+from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -33,17 +33,12 @@ CIFAR_RECORD = 1 + 3 * 32 * 32  # bytes: label, red, green, blue
 IDX_MAX = 1 << 31  # bytes of pixels; far above any data set of this kind
 
 
-@dataclass(frozen=True)
-class DataSet:
-    """The source of a data set, the stem of its databases' names, and the names of its classes."""
-
-    stem: str
-    url: str
-    classes: tuple
-    files: dict  # name: checksum
+# The stem of the names of its databases, the address of its files, the names of its classes, checksum by name of a file.
+DataSet = namedtuple("DataSet", "stem url classes files")
 
 
 def _idx_files(*checksums):
+    """Return the names of the four packed files of an MNIST-like set, with their checksums."""
     names = [f"{split}-{kind}-ubyte.gz" for split in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
     return dict(zip(names, checksums, strict=True))
 
@@ -57,9 +52,7 @@ DATA_SETS = {
             "sha256:b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",
             "sha256:0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056",
             "sha256:cc1d090a38ace84dfa1aa66e3ada7c336ef481a96936906477e6dd344da56eaa",
-            "sha256:8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05",
-        ),
-    ),
+            "sha256:8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05")),
     "mnist": DataSet(
         "mnist",
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -68,15 +61,12 @@ DATA_SETS = {
             "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
             "md5:d53e105ee54ea40749a09fcbcd1e9432",
             "md5:9fb629c4189551a2d022fa330f9573f3",
-            "md5:ec29112dd5afa0611ce80d1b7f02629c",
-        ),
-    ),
+            "md5:ec29112dd5afa0611ce80d1b7f02629c")),
     "cifar10": DataSet(
         "cifar10",
         "https://www.cs.toronto.edu/~kriz/",
         ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-        {"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"},
-    ),
+        {"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"}),
 }
 
 
@@ -143,10 +133,9 @@ def raw_datum(image, label):
 def read_mnist(directory, split):
     """Read pictures, uint8 (N, 1, H, W), and labels, uint8 (N,), of an MNIST-like set from its two IDX files."""
     stem = "train" if split == "train" else "t10k"
-    images_file = _find(directory, f"{stem}-images-idx3-ubyte.gz", f"{stem}-images-idx3-ubyte")
-    labels_file = _find(directory, f"{stem}-labels-idx1-ubyte.gz", f"{stem}-labels-idx1-ubyte")
-    images, labels = read_idx_pair(images_file, labels_file)
-    _check_labels(labels, labels_file)
+    files = [_find(directory, f"{stem}-{kind}-ubyte.gz", f"{stem}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1")]
+    images, labels = read_idx_pair(*files)
+    _check_labels(labels, files[1])
     return images, labels
 
 
@@ -170,9 +159,7 @@ def read_idx(path, axes):
         shape = struct.unpack(f">{axes}I", head[4:])
         count = math.prod(shape)
         if not 0 < count <= IDX_MAX:
-            raise DataError(
-                f"declares {' x '.join(map(str, shape))} bytes; from 1 to {IDX_MAX} are allowed", file=str(path)
-            )
+            raise DataError(f"declares {' x '.join(map(str, shape))} bytes; from 1 to {IDX_MAX} are allowed", file=str(path))
         content = file.read(count + 1)  # one more, to check that it ends there; the read is bounded by IDX_MAX
         if len(content) != count:
             more = "more" if len(content) > count else f"only {len(content)}"
@@ -183,48 +170,42 @@ def read_idx(path, axes):
 def read_cifar(directory, split):
     """Read pictures, uint8 (N, 3, 32, 32), and labels, uint8 (N,), of CIFAR-10's binary version."""
     names = [f"data_batch_{i}.bin" for i in range(1, 6)] if split == "train" else ["test_batch.bin"]
-    records = np.concatenate([_parse_cifar(*_cifar_bytes(directory, name)) for name in names])
+    records = np.concatenate([_cifar_records(directory, name) for name in names])
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
 
 
-def _cifar_bytes(directory, name):
-    """Return content and path of a file of the set, which may be in a folder or in the archive."""
+def _cifar_records(directory, name):
+    """Return the records of a file of CIFAR-10, uint8 (N, CIFAR_RECORD); it may be in a folder or in the archive."""
     member = f"cifar-10-batches-bin/{name}"
     path = _find(directory, member, name, "cifar-10-binary.tar.gz")
-    limit = 10_000 * CIFAR_RECORD + 1  # the largest file of the set
+    place, limit = str(path), 10_000 * CIFAR_RECORD + 1     # of the largest file of the set
     with _reading(path):
         if path.name == name:
             with open(path, "rb") as file:
-                return file.read(limit), str(path)
-        with tarfile.open(path, "r:gz") as archive:
-            try:
-                file = archive.extractfile(member)
-            except KeyError:
-                file = None
-            if file is None:
-                raise DataError(f"holds no {member}; it must be CIFAR-10's binary version", file=str(path))
-            return file.read(limit), f"{path}: {member}"
-
-
-def _parse_cifar(content, name):
+                content = file.read(limit)
+        else:
+            with tarfile.open(path, "r:gz") as archive:
+                if member not in archive.getnames() or (file := archive.extractfile(member)) is None:
+                    raise DataError(f"holds no {member}; it must be CIFAR-10's binary version", file=place)
+                content, place = file.read(limit), f"{path}: {member}"
     count, rest = divmod(len(content), CIFAR_RECORD)
     if rest or not 1 <= count <= 10_000:
-        raise DataError(
-            f"must hold 1 to 10000 records of {CIFAR_RECORD} bytes, has {len(content)} bytes; copy it again",
-            file=name,
-        )
+        raise DataError(f"must hold 1 to 10000 records of {CIFAR_RECORD} bytes, has {len(content)} bytes; copy it again",
+                        file=place)
     records = np.frombuffer(content, np.uint8).reshape(count, CIFAR_RECORD)
-    _check_labels(records[:, 0], name)
+    _check_labels(records[:, 0], place)
     return records
 
 
 def _check_labels(labels, path):
+    """Raise DataError for a label that is none of the ten classes: the file is damaged, or of another set."""
     wrong = np.flatnonzero(labels >= CLASSES)
     if wrong.size:
         raise DataError(f"label {labels[wrong[0]]} of record {wrong[0]} is not from 0 to {CLASSES - 1}", file=str(path))
 
 
 def _find(directory, *names):
+    """Return the path of the first of `names` that is a file of the folder with the original files."""
     for name in names:
         if (directory / name).is_file():
             return directory / name
@@ -233,11 +214,11 @@ def _find(directory, *names):
 
 @contextlib.contextmanager
 def _reading(path):
+    """Raise errors of unpacking and reading the original file `path` as errors that name it and say what to do."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
-        raise DataError(
-            f"is damaged or not packed as its name says: {error}; copy or download it again", file=str(path)
-        ) from error
+        raise DataError(f"is damaged or not packed as its name says: {error}; copy or download it again",
+                        file=str(path)) from error
     except OSError as error:
         raise FileError(f"cannot be read: {error.strerror}", file=str(path)) from error

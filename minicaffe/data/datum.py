@@ -30,7 +30,10 @@ def read_datum(record):
 
 
 def check_datum(datum):
-    """Return a Datum message; raise DataError if it is not encoded, and has another size than channels x height x width."""
+    """Return a Datum message; raise DataError if its pixels are not channels x height x width: a reader would go beyond them.
+
+    The size of an encoded one is known after decoding.
+    """
     if datum.encoded:
         return datum
     shape = datum.channels, datum.height, datum.width

@@ -73,6 +73,13 @@ def new_folder(path, force=False):
     made = [*(kind.marker for kind in KINDS), *(f"train_{kind.backend.lower()}" for kind in KINDS)]
     if os.path.isdir(path) and os.listdir(path) and not any(os.path.exists(os.path.join(path, name)) for name in made):
         raise FileError("is a folder without a database, so --force does not replace it; choose another name", file=os.fspath(path))
+    with replacing_folder(path) as growing:
+        yield growing
+
+
+@contextlib.contextmanager
+def replacing_folder(path):
+    """Yield a temporary path, at which the block makes a folder that then replaces `path`; an exception keeps the old `path`."""
     path = Path(absolute(path))
     with temporary_folder(path) as folder:
         growing = folder / path.name

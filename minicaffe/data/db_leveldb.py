@@ -79,7 +79,7 @@ class LevelDB(Database):
 
 
 def _opened(source):
-    """Return the Handle of an existing database, which has records."""
+    """Return the Handle of an existing database, shared by all readers in this process. Raises errors if it has no records."""
     plyvel = _plyvel()
     try:
         with _handles_lock:
@@ -100,7 +100,7 @@ def _opened(source):
 
 
 def _inode(source):
-    """Return what no other file gets while the lock file of a database is open; a path may refer to another file later."""
+    """Return the key of `_handles`: device and inode of the lock file, which identify an open database even if its path changes."""
     try:
         status = os.stat(os.path.join(source, "LOCK"))
     except FileNotFoundError:
@@ -109,6 +109,7 @@ def _inode(source):
 
 
 def _plyvel():
+    """Import the optional package at the first database; raise DependencyError, which names its extra, without it."""
     try:
         import plyvel
     except ImportError as error:

@@ -98,11 +98,8 @@ class LMDB(Database):
                 self._env.set_mapsize(2 * self._env.info()["map_size"])
             except lmdb.BadValsizeError as error:
                 longest = max((key for key, _ in records), key=len)
-                raise DataError(
-                    f"a key must have 1 to {self._env.max_key_size()} bytes, the longest here has {len(longest)}: "
-                    f"{shown(longest)}; shorten the name",
-                    file=self.source,
-                ) from error
+                raise DataError(f"a key must have 1 to {self._env.max_key_size()} bytes, the longest here has {len(longest)}: "
+                                f"{shown(longest)}; shorten the name", file=self.source) from error
             except lmdb.Error as error:
                 raise FileError(f"cannot be written: {error}", file=self.source) from error
 
@@ -117,6 +114,7 @@ class LMDB(Database):
             self._env = self._bytes = None  # the map is closed with the last value that points into it
 
     def _map(self):
+        """Map ``data.mdb`` as it is now; each snapshot beyond the present map needs it again."""
         try:
             with open(os.path.join(self.source, "data.mdb"), "rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -128,13 +126,16 @@ class LMDB(Database):
         self._bytes = memoryview(mapped)  # values returned earlier keep an older map alive
 
     def _unreadable(self, why):
+        """Return the error of a file that is no LMDB, or of a kind that is not read."""
         return FileError(f"is not a readable LMDB: {why}; make the database again", file=self.source)
 
     def _damaged(self, snapshot, why):
-        self._check_unchanged(snapshot)  # pages that another process overwrote are no damage
+        """Return the error of pages that contradict each other; raise that of `_check_unchanged` if a writer is the reason."""
+        self._check_unchanged(snapshot)
         return damaged(self.source, why)
 
     def _check_unchanged(self, snapshot):
+        """Raise FileError if the pages of `snapshot` may be overwritten: after two later transactions, or when closed."""
         if self._bytes is None:
             raise FileError("was closed; read it before", file=self.source)
         end = HEADER.size + META.size - NUMBER.size  # the transaction is the last field of a meta page
@@ -144,6 +145,7 @@ class LMDB(Database):
                             file=self.source)
 
     def _meta(self, offset):
+        """Return the fields of a meta page: LMDB has two, and commits to them in turn."""
         meta = META.unpack_from(self._bytes, offset + HEADER.size)
         if meta[0] != MAGIC:
             raise self._unreadable("it has no magic number of one")
@@ -152,7 +154,7 @@ class LMDB(Database):
         return meta
 
     def _snapshot(self):
-        """Return the Snapshot of the newest transaction; map the file again if it has grown."""
+        """Return the Snapshot of the newest transaction, which reading begins with; map the file again if it has grown."""
         if self._bytes is None:
             raise FileError("was closed; read it before", file=self.source)
         if len(self._bytes) < self.page_size + HEADER.size + META.size:
@@ -169,7 +171,7 @@ class LMDB(Database):
         return found
 
     def _leaves(self, pages, snapshot):
-        """Yield place and pointers of each leaf page, in the order of the keys."""
+        """Yield place and pointers of each leaf page, in the order of the keys: `steps` reads a record at each pointer."""
         if snapshot.root == NO_ROOT:
             return
         stack, left = [iter([snapshot.root])], snapshot.last + 1    # pages that are still to be read on each level; and in all
@@ -192,7 +194,7 @@ class LMDB(Database):
                 stack.append(iter([low | high << 16 | top << 32 for low, high, top, _ in nodes]))
 
     def _page(self, pages, snapshot, number):
-        """Return place, flags and pointers of a page of the tree."""
+        """Return place, flags and pointers (places of its nodes) of a page of the tree, all within the page."""
         if number > snapshot.last:
             raise self._damaged(snapshot, f"page {number} lies behind the last, {snapshot.last}")
         begin = number * self.page_size

@@ -51,7 +51,7 @@ def fetch(url, path, checksum, progress=None):
 
 
 def _check(path, checksum, name, remedy):
-    """Raise DataError, which names the file `name`, unless `path` has the checksum."""
+    """Raise DataError unless the file `path` has the checksum; it names `name`, the file or the address."""
     kind, _, expected = checksum.partition(":")
     with open(path, "rb") as file:
         found = hashlib.file_digest(file, kind).hexdigest()

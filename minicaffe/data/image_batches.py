@@ -28,21 +28,19 @@ class ImageBatches:
         self._epoch = self._order = None
 
     def infer_shape(self, number):
-        """Return (C, height, width) of record `number`, counted from the start of training."""
-        return self._load(range(number, number + 1)).shape[1:]
+        """Return (C, height, width) of record `number`, counted from the start of training: the layer's shape before it runs."""
+        return self._load(range(number, number + 1))[0].shape[1:]
 
     def fill(self, numbers, buffer):
         """Put the records `numbers` into `buffer`."""
-        labels = None
-        if self.images.label_size is not None:
-            labels = np.array([self.images.entries[self._index(number)][1] for number in numbers])
-        buffer.write(self._load(numbers), numbers, labels)
+        batch, labels = self._load(numbers)
+        buffer.write(batch, numbers, labels)
 
     def close(self):
         """Nothing to close."""
 
     def _index(self, number):
-        """Return the place in the list of record `number`."""
+        """Return the place in the list of record `number`, which a shuffled epoch changes."""
         epoch, place = divmod(number, len(self.images.entries))
         if not self.shuffle:
             return place
@@ -52,25 +50,28 @@ class ImageBatches:
         return int(self._order[place])
 
     def _load(self, numbers):
-        """Read the pictures of the records `numbers`; return them as a Batch."""
+        """Return a Batch of the records `numbers`, and their labels that are real numbers; None: those of the Batch."""
         pictures, indices, held = [], [self._index(number) for number in numbers], 0
-        for number, index in zip(numbers, indices, strict=True):
+        paths, labels = zip(*(self.images.entries[index] for index in indices), strict=True)
+        for number, index, path in zip(numbers, indices, paths, strict=True):
             try:
-                image = self._read(self.root + self.images.entries[index][0])
+                image = self._read(self.root + path)
                 pictures.append(image if self.augmenter is None else self.augmenter.picture(image, number))
                 held += pictures[-1].nbytes
                 check_bytes(held, f"the {len(pictures)} first decoded pictures of a batch")  # before crop_size reduces them
             except (DataError, FileError, ShapeError) as error:
                 raise self.images.locate(error, index)
         try:
-            labels = None if self.images.label_size else [self.images.entries[index][1] for index in indices]
-            return self.transformer.load_images(pictures, labels)
+            if self.images.label_size is None:
+                return self.transformer.load_images(pictures, labels), None
+            return self.transformer.load_images(pictures), np.array(labels)
         except (DataError, ShapeError) as error:
             if error.record is None:
                 raise
             raise self.images.locate(error, indices[error.record])
 
     def _read(self, path):
+        """Return a picture as OpenCV decodes it, in the size of the layer's new_height and new_width."""
         image = decode_picture(read_content(path, self.within), path, self.color)
         if self.size is None:
             return image

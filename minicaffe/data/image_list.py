@@ -1,16 +1,19 @@
 """Lists of picture files, and reading the pictures with OpenCV, the library whose pixels Caffe's nets were trained on."""
 
+import csv
+import logging
 import os
 import stat
 from array import array
 from collections import Counter
 
 from minicaffe.data.datum import opencv, opencv_decode
-from minicaffe.data.numbers import NUMBER, integer, real
+from minicaffe.data.numbers import NUMBER, NUMBER_AFTER_SPACE, integer, real
 from minicaffe.errors import DataError, Error, FileError, shown
 from minicaffe.proto import kinds
 from minicaffe.proto.files import check_below, parse_lines, read_lines, read_whole
 
+log = logging.getLogger(__name__)
 PICTURE_ENDINGS = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm")    # of files in folders
 
 
@@ -20,7 +23,7 @@ def ending(path):
 
 
 def describe_endings(paths):
-    """Return how many `paths` have which extension, such as ``.txt 2, .heic 1``."""
+    """Return how many `paths` have which extension, such as ``.txt 2, .heic 1``, for reports of files that are left out."""
     counts = Counter(ending(path) for path in paths)
     return ", ".join(f"{f'.{kind}' if kind else 'no extension'} {count}" for kind, count in counts.most_common())
 
@@ -28,7 +31,8 @@ def describe_endings(paths):
 class ImageList:
     """The content of an image list: a line is a path, which may hold spaces, a space and an integer label.
 
-    With `label_size` a line is a path and that many real numbers; a label is then a tuple of floats.
+    With `label_size` a line is a path and that many real numbers; a label is then a tuple of floats. In a .csv there are commas
+    between them, unless most lines end in a space and a number; a first line in which no label is a number is logged as the header.
 
     `entries` are its pairs of path and label. Blank lines are left out. Raises FileError or DataError naming file and line.
 
@@ -39,9 +43,15 @@ class ImageList:
         self.path, self.label_size = str(path), label_size
         lines = read_lines(path, "an image list")
         self._lines = array("I", (number for number, line in enumerate(lines, 1) if line.strip()))
-        self.entries = parse_lines(path, lines, lambda line: _entry(line, label_size), "an image list")
+        commas = ending(self.path) == "csv" and 2 * sum(map(bool, map(NUMBER_AFTER_SPACE.search, lines))) <= len(self._lines)
+        first = _split(lines[self._lines[0] - 1], label_size, commas) if self._lines else []
+        header = commas and len(first) == 1 + (label_size or 1) and not any(map(NUMBER.fullmatch, first[1:]))
+        if header:
+            log.warning("%s: the first line is the header: %s", path, ", ".join(first))
+            lines[self._lines.pop(0) - 1] = ""
+        self.entries = parse_lines(path, lines, lambda line: _entry(line, label_size, commas), "an image list")
         if not self.entries:
-            raise DataError("the image list is empty", file=self.path)
+            raise DataError(f"the image list {'has no line below its header' if header else 'is empty'}", file=self.path)
 
     def locate(self, error, index):
         """Put the list, the line and the number of an entry into `error`, which keeps its field, and return it."""
@@ -49,12 +59,19 @@ class ImageList:
         return error.at(file=self.path, line=self._lines[index])
 
 
-def _entry(line, label_size):
-    """Return path and label of a line."""
-    name, *labels = line.rsplit(" ", 1) if label_size is None else line.rsplit(None, label_size)
+def _split(line, label_size, commas):
+    """Return path and labels of a line as a list of str; it has another length if the line has another number of labels."""
+    if commas:
+        return [word.strip() for word in next(csv.reader([line[:csv.field_size_limit()]]))]
+    return line.rsplit(" ", 1) if label_size is None else line.rsplit(None, label_size)
+
+
+def _entry(line, label_size, commas):
+    """Return path and label of a line, an entry of an `ImageList`."""
+    name, *labels = _split(line, label_size, commas)
     if len(labels) != (label_size or 1):
-        form = f"{label_size} labels" if label_size else "a label"
-        raise DataError(f"a line must be a path, a space and {form}, got {shown(line)}")
+        form = f"a path, a {'comma' if commas else 'space'} and {f'{label_size} labels' if label_size else 'a label'}"
+        raise DataError(f"a line must be {form}, got {shown(line)}")
     if label_size is None:
         remedy = "label_size of ImageData, or --float-labels, takes labels that are real numbers"
         remedy = remedy if NUMBER.fullmatch(labels[0]) else "a line must end in the number of its class"

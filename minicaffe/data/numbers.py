@@ -12,6 +12,7 @@ import numpy as np
 from minicaffe.errors import LONGEST_VALUE, DataError, shown
 
 NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+NUMBER_AFTER_SPACE = re.compile(r"[^,\s]\s+[-+.0-9eE]+\s*$")     # at the end of a line
 INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
@@ -20,7 +21,7 @@ def integer(text, what, remedy="", least=-(1 << 31)):
 
     `what` is the number's name in errors: ``"label"``; `remedy` is of text that is no integer.
     """
-    if not re.fullmatch(r"[+-]?[0-9]+", text):
+    if not INTEGER.fullmatch(text):
         raise DataError(f"{what} {shown(text)} is not an integer{remedy and f'; {remedy}'}")
     value = int(text[:LONGEST_VALUE])
     if not -(1 << 31) <= value < 1 << 31:

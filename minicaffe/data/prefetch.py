@@ -135,7 +135,7 @@ class BatchArrays:
         self._memory = {}   # arrays of one axis by "data" and "labels", allocated again only when a larger one is needed
 
     def reshape(self, shape, label_shape=None):
-        """Return an array of `shape` for the data, and one of `label_shape` for the labels (None without labels).
+        """Return the arrays that a batch reader fills: one of `shape`, one of `label_shape` for the labels (None without labels).
 
         By default the labels have shape (shape[0],).
         """
@@ -146,14 +146,14 @@ class BatchArrays:
         return self.data, self.labels
 
     def write(self, batch, numbers, labels=None):
-        """Write a Batch of the records `numbers`; an array of `labels` takes the place of the Batch's own."""
+        """Write a Batch of the records `numbers` for a batch reader; an array of `labels` replaces the labels of the Batch."""
         data, own = self.reshape(batch.shape, None if labels is None else labels.shape)
         batch.write(data, own if labels is None else None, numbers.start, numbers.step)
         if labels is not None and own is not None:
             own[...] = labels
 
     def _array(self, part, shape):
-        """Return an array of `shape` in the memory of `part`."""
+        """Return an array of `shape` in the memory of `part`, "data" or "labels", which grows if needed."""
         count = math.prod(shape)
         if part not in self._memory or self._memory[part].size < count:
             self._memory.pop(part, None)

@@ -23,7 +23,7 @@ class RecordBatches:
         self.cursor = None
 
     def fill(self, numbers, buffer):
-        """Put the records `numbers` into `buffer`."""
+        """Put the records `numbers` into `buffer`, a BatchArrays; records between those of `numbers` are stepped over."""
         if self.cursor is None:
             self.cursor, self.place = self.db.cursor(numbers.start), numbers.start
         first, end = numbers.start - self.place, numbers[-1] + 1 - self.place
@@ -64,7 +64,7 @@ class RecordBatches:
 
 
 def picture(datum, param):
-    """Return the picture of a Datum message as (height, width, channels), uint8, or float32 for float_data.
+    """Return the picture of a Datum message as (height, width, channels), for augmenters: uint8, or float32 for float_data.
 
     The TransformationParameter `param` has force_color and force_gray.
     """

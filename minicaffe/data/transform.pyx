@@ -132,6 +132,7 @@ cdef class Transformer:
         return window.top, window.left, window.rows, window.columns, window.flip
 
     cdef _set_mean(self, mean):
+        """Keep a mean picture (C, H, W), or values of channels, in both types of `write`, and let the rule point to them."""
         self.mean = np.ascontiguousarray(mean, np.float64)
         self.mean_single = self.mean.astype(np.float32)
         cdef double[::1] flat = self.mean.reshape(-1)
@@ -171,35 +172,28 @@ cdef class Transformer:
         return Batch(self, images, [0] * len(images) if labels is None else labels)
 
     cdef tuple _output(self, const Picture* picture):
-        """Return (C, h, w) of the output for a picture, or raise."""
+        """Return (C, h, w) of the pixels for a picture; raise ShapeError if crop_size or mean do not fit it."""
         size = f"{picture.channels} x {picture.height} x {picture.width}"
         self._check_crop(picture)
         if self.mean is not None and self.mean.ndim == 3:
             if self.mean.shape != (picture.channels, picture.height, picture.width):
-                raise ShapeError(
-                    f"'{self.mean_file}' is {' x '.join(map(str, self.mean.shape))}, the picture is {size} "
-                    "(uncropped" + (
-                        ", after expand_param and resize_param); give a mean_value for each channel in place of the mean file"
-                        if self.resized else "); make the mean file from this database"),
-                    field="transform_param.mean_file",
-                )
+                what = (", after expand_param and resize_param); give a mean_value for each channel in place of the mean file"
+                        if self.resized else "); make the mean file from this database")
+                raise ShapeError(f"'{self.mean_file}' is {' x '.join(map(str, self.mean.shape))}, the picture is {size} "
+                                 f"(uncropped{what}", field="transform_param.mean_file")
         elif self.mean is not None and len(self.mean) not in (1, picture.channels):
-            raise ShapeError(
-                f"give one value, or one for each of the {picture.channels} channels of the picture, got {len(self.mean)}",
-                field="transform_param.mean_value",
-            )
+            raise ShapeError(f"give one value, or one for each of the {picture.channels} channels of the picture, got "
+                             f"{len(self.mean)}", field="transform_param.mean_value")
         if self.rule.crop_h:
             return picture.channels, self.rule.crop_h, self.rule.crop_w
         return picture.channels, picture.height, picture.width
 
     cdef _check_crop(self, const Picture* picture):
+        """Raise ShapeError if a picture is smaller than the crop."""
         if self.rule.crop_h > picture.height or self.rule.crop_w > picture.width:
             got = f"{self.rule.crop_h}" if self.rule.crop_h == self.rule.crop_w else f"{self.rule.crop_h} x {self.rule.crop_w}"
-            raise ShapeError(
-                f"must be at most height and width of the picture, got {got} for "
-                f"{picture.channels} x {picture.height} x {picture.width}",
-                field=self.crop_field,
-            )
+            raise ShapeError(f"must be at most height and width of the picture, got {got} for {picture.channels} x "
+                             f"{picture.height} x {picture.width}", field=self.crop_field)
 
 
 cdef class Batch:
@@ -246,6 +240,7 @@ cdef class Batch:
         free(self.pictures)
 
     cdef _take_record(self, Py_ssize_t i, record):
+        """Let picture `i` point to the pixels of a serialized Datum; an encoded one is decoded."""
         cdef Picture* picture = &self.pictures[i]
         cdef Transformer transformer = self.transformer
         cdef bytes content
@@ -272,6 +267,7 @@ cdef class Batch:
             log.warning("transform_param: force_color and force_gray change encoded pictures only, not raw ones")
 
     cdef _take_image(self, Py_ssize_t i, image, int32_t label):
+        """Let picture `i` point to the pixels of an array (H, W, C), such as a decoded picture."""
         image = np.asarray(image)
         if image.ndim == 2:
             image = image[:, :, np.newaxis]
@@ -294,16 +290,15 @@ cdef class Batch:
         picture.plane, picture.row, picture.pixel = 1, picture.width * picture.channels, picture.channels
 
     cdef _check_like_first(self, Py_ssize_t i, tuple first):
+        """Raise DataError unless picture `i` gives pixels of the shape `first`, as all of a batch must."""
         cdef const Picture* one = &self.pictures[0]
         cdef const Picture* other = &self.pictures[i]
         if one.channels == other.channels and one.height == other.height and one.width == other.width:
             return
         if self.transformer.rule.crop_h and one.channels == other.channels and self.transformer._output(other) == first:
             return
-        raise DataError(
-            f"is {other.channels} x {other.height} x {other.width}, the first of the batch is "
-            f"{one.channels} x {one.height} x {one.width}; use batch_size: 1, or crop_size for sizes that vary"
-        )
+        raise DataError(f"is {other.channels} x {other.height} x {other.width}, the first of the batch is {one.channels} x "
+                        f"{one.height} x {one.width}; use batch_size: 1, or crop_size for sizes that vary")
 
     def write(self, data, labels=None, first=0, stride=1):
         """Write the transformed pixels and the labels.
@@ -338,6 +333,7 @@ cdef _write(Batch batch, real[::1] data, real[::1] labels, const real* mean, uin
 
 
 cdef _flat(array):
+    """Return a view with one axis, of which `_write` takes the address; raise ConfigError where that needs a copy."""
     if not array.flags.c_contiguous:
         raise ConfigError("the arrays to fill must be C-contiguous")
     return array.reshape(-1)

@@ -4,6 +4,7 @@ Different from Caffe: draws are a function of the seed and the window's number s
 picture is an error that names it, and does not end the process.
 """
 
+import functools
 import math
 from itertools import islice
 
@@ -56,7 +57,7 @@ class WindowList:
         self.foreground, self.background = np.concatenate(foreground), np.concatenate(background)
 
     def _read_image(self, start, lines, root, foreground, background):
-        """Read the entry of one picture, which begins with the line `start`."""
+        """Append the windows of one picture, whose entry begins with the line `start`, to the tables of objects and background."""
         number, words = start[0], start[1].split()
         if words != ["#", str(len(self.images))]:
             raise self._wrong(number, f"must be '# {len(self.images)}', the number of the picture, got {shown(start[1])}")
@@ -78,7 +79,7 @@ class WindowList:
             background.append(table[bg])
 
     def _table(self, rows):
-        """Return the table of the windows in `rows`, and their overlaps."""
+        """Return the table of the windows in `rows`, (number, text) of lines, and their overlaps."""
         values = _windows(" ".join([text for _, text in rows]), len(rows))
         if values is None:
             for number, text in rows:
@@ -97,6 +98,7 @@ class WindowList:
             raise self._wrong(int(row[LINE]), f"{rule}, got class {row[LABEL]}, {_box(row)}")
 
     def _number(self, line, text):
+        """Return the integer of a header line: channels, height, width, or number of windows."""
         with located(file=self.path, line=line):
             return integer(text, "channels, height, width or the number of windows", least=0)
 
@@ -105,7 +107,7 @@ class WindowList:
 
 
 def _next(lines):
-    """Return number and text of the next line that is not blank, None at the end."""
+    """Return number and text of the next line that is not blank, None at the end; headers of a window file may be apart."""
     for number, text in lines:
         if text.strip():
             return number, text.strip()
@@ -113,7 +115,7 @@ def _next(lines):
 
 
 def _windows(text, count):
-    """Return the numbers of the windows in a text, float64 of (count, 6); None if it does not hold these."""
+    """Return the numbers of the windows in a text, float64 of (count, 6), all lines at once for speed; None if it has others."""
     if not text.isascii() or "_" in text:   # NumPy accepts underscores, and digits other than 0 to 9
         return None
     try:
@@ -125,6 +127,7 @@ def _windows(text, count):
 
 
 def _box(row):
+    """Return the corners of a window as text for errors."""
     return "x1 y1 x2 y2 = " + " ".join(str(row[k]) for k in (X1, Y1, X2, Y2))
 
 
@@ -142,11 +145,12 @@ class WindowBatches:
         self.windows, self.fraction, self.start, self.crop = windows, fraction, start, crop_size
         self.source = windows.path
         self.context, self.square, self.mirror, self.scale, self.seed = context, square, mirror, scale, seed
-        self.mean, self.within = mean, within
-        self._files = {} if cache else None
+        self.mean = mean
+        read = functools.partial(read_content, within=within)
+        self._read = functools.cache(read) if cache else read
 
     def fill(self, numbers, buffer):
-        """Put the windows `numbers` into `buffer`."""
+        """Put the windows that are drawn for the records `numbers` into `buffer`, a BatchArrays."""
         data, labels = buffer.reshape((len(numbers), 3, self.crop, self.crop))
         data.fill(0)
         size = len(numbers) * numbers.step  # of the batch of all processes
@@ -167,7 +171,7 @@ class WindowBatches:
         """Nothing to close."""
 
     def _put(self, row, flip, out):
-        """Write one window into `out`, which is zero."""
+        """Write one window, cut out, resized, flipped and scaled, into `out` (3, crop, crop), whose context stays zero."""
         image = self._picture(int(row[IMAGE]))
         (x1, y1, x2, y2), size, top, left, right = self._region(row, image.shape, out.dtype.type)
         left = right if flip else left
@@ -212,12 +216,9 @@ class WindowBatches:
         return (x1, y1, x2, y2), size, top, left, right
 
     def _picture(self, index):
+        """Return picture number `index` of the window file, decoded; with `cache` its file is read once."""
         path = self.windows.images[index]
-        if self._files is None:
-            return decode_picture(read_content(path, self.within), path)
-        if index not in self._files:
-            self._files[index] = read_content(path, self.within)
-        return decode_picture(self._files[index], path)
+        return decode_picture(self._read(path), path)
 
 
 def objects_of(size, fraction):
@@ -226,4 +227,5 @@ def objects_of(size, fraction):
 
 
 def _round(value):
+    """Round halves away from zero, as C's round, which Caffe calls; Python's rounds them to even numbers."""
     return int(math.copysign(math.floor(abs(value) + 0.5), value))

@@ -79,7 +79,10 @@ def step(nodes, direction):
 
 
 def arrays(node, direction):
-    """Return what a node reads and what it writes: two lists of pairs, ``data`` or ``diff`` and blobs."""
+    """Return the arrays that a node reads, and those that it writes, whose bytes are its traffic.
+
+    Both are lists of pairs: ``data`` or ``diff``, and blobs. Tops that share memory with bottoms move nothing.
+    """
     layer, bottoms, tops, needs = node.layer, node.bottoms, node.tops, node.bottom_needs
     if direction == "forward":
         shared = {id(blob.data_memory) for blob in bottoms if blob not in tops}
@@ -96,7 +99,7 @@ def arrays(node, direction):
 
 
 def _traffic(node, direction):
-    """Return the bytes that a node reads and writes in plain order."""
+    """Return the bytes that a node reads and writes, which `Cost` has, in plain order: before a run no layouts are known."""
     return sum(nbytes(blobs) for parts in arrays(node, direction) for _, blobs in parts)
 
 
@@ -107,5 +110,5 @@ def _stored_size(blob, part):
 
 
 def nbytes(blobs):
-    """Return the bytes of the data of blobs."""
+    """Return the bytes of the data of blobs, in the type of the net."""
     return sum(blob.count * NUMPY_TYPES[blob.dtype].itemsize for blob in blobs)

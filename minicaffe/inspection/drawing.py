@@ -100,7 +100,7 @@ def net_svg(net, rankdir="TB", phase=None, display_lrm=False, standalone=True, t
 
 
 class Drawing:
-    """The picture of `net_svg`, which has the parameters."""
+    """Boxes and edges of the picture that `net_svg` returns; it has the parameters."""
 
     def __init__(self, net, rankdir, phase, display_lrm, types):
         self.types = types
@@ -118,7 +118,7 @@ class Drawing:
         self._lay_out()
 
     def _connect(self, layers):
-        """Collect boxes and edges; an edge is (from, number of the blob, to, blob)."""
+        """Collect boxes and edges of the layers, without Splits; an edge is (from, number of the blob, to, blob)."""
         sources, read = {}, set()       # blob -> [(LayerDrawing, number of the blob)]; blobs that are read already
         original = {}                   # top of a Split -> its bottom
         for i, layer, tops in layers:
@@ -145,7 +145,7 @@ class Drawing:
     # ---- sizes
 
     def _text(self, layer):
-        """The second line of a box, and the third."""
+        """Return the lines of a box below its name: the type with its sizes, and the multipliers of --display_lrm."""
         size = sizes(layer)
         kind = self.types.get(layer.name, layer.type)
         lines = [f"{kind}  {size}" if size else kind]
@@ -154,6 +154,7 @@ class Drawing:
         return lines
 
     def _blob_text(self, name):
+        """Return the text of a pill: the name of the blob, and its shape if the net was built."""
         return f"{name}  {'×'.join(map(str, self.shapes[name])) or 'scalar'}" if name in self.shapes else name
 
     def _compute_sizes(self, drawn):
@@ -178,6 +179,7 @@ class Drawing:
     # ---- places
 
     def _lay_out(self):
+        """Place boxes, pills and edges: `graph_layout.place` knows ranks only, and this turns them into x and y for `rankdir`."""
         for drawn in self.drawn:
             self._compute_sizes(drawn)
         boxes = [Box(drawn.width, drawn.height) if self.is_horizontal else Box(drawn.height, drawn.width) for drawn in self.drawn]
@@ -222,13 +224,14 @@ class Drawing:
             self.paths.append((source, target, blob, [point(begin, first.at + out), *(point(*step) for step in steps)]))
 
     def _mirrored(self, rectangle):
+        """Return a rectangle of a box for rankdir RL or BT, which are LR and TB with the direction of the data reversed."""
         left, top, width, height = rectangle
         return (-left - width, top, width, height) if self.is_horizontal else (left, -top - height, width, height)
 
     # ---- the text
 
     def svg(self, standalone):
-        """Return the picture."""
+        """Return the picture as the text of an SVG element."""
         lines = [f'<svg xmlns="http://www.w3.org/2000/svg" class="net-drawing" width="{self.width:.0f}" height="{self.height:.0f}" '
                  f'viewBox="0 0 {self.width:.1f} {self.height:.1f}" role="img">', f"<title>{escape(self.name)}</title>",
                  f"<style>{STYLE}{STANDALONE if standalone else ''}</style>"]
@@ -252,7 +255,7 @@ class Drawing:
         return "\n".join([*lines, "</svg>"]) + "\n"
 
     def _curve(self, points):
-        """A path that is straight across ranks and curved between them; the first part is straight."""
+        """Return the path of an edge, straight across ranks and curved between them; the first part is straight."""
         parts = ["M{:.1f} {:.1f}".format(*points[0])]
         for n, ((x0, y0), (x1, y1)) in enumerate(zip(points, points[1:])):
             if n % 2 == 0 or abs((y0 - y1) if self.is_horizontal else (x0 - x1)) < 0.5:
@@ -264,7 +267,7 @@ class Drawing:
         return " ".join(parts)
 
     def _head(self, tip):
-        """An arrow's head whose base is at the end of an edge."""
+        """Return the path of an arrow's head whose base is at the end of an edge."""
         (x, y), half = tip, 3.5
         dx, dy = {"TB": (0, 1), "BT": (0, -1), "LR": (1, 0), "RL": (-1, 0)}[self.rankdir]
         corners = (x + HEAD * dx, y + HEAD * dy), (x - half * dy, y - half * dx), (x + half * dy, y + half * dx)
@@ -281,16 +284,18 @@ def _box(drawn, rectangle, attributes, title, texts):
 
 
 def _line(x, y, text, bold=False):
+    """Return an SVG text centred at x; the name of a layer is bold."""
     name = ' class="name"' if bold else ""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle"{name}>{escape(text)}</text>'
 
 
 def _width(text, bold=False):
-    """An upper bound of the width of a text, from the widest of the usual fonts."""
+    """Return an upper bound of the width of a text, from the widest of the usual fonts: the reader's font is not known."""
     return len(text) * SIZE * (0.64 if bold else 0.58)
 
 
 def _kind(layer, in_place):
+    """Return the class of a layer in the style sheet, which gives its box a colour; "other" has the default."""
     if layer.type in KINDS:
         return KINDS[layer.type]
     if not layer.bottom:
@@ -318,7 +323,7 @@ def get_layer_lr_mult(layer):
 
 
 def is_included(layer, phase):
-    """Whether the include and exclude rules of `layer` allow it in `phase`; other conditions of the rules are ignored."""
+    """Return whether the rules of `layer` allow it in `phase`; other conditions are ignored, as a drawing has no state."""
     if layer.include and layer.exclude:
         raise ConfigError("give include or exclude rules, not both", field="include", layer=layer.name, layer_type=layer.type)
     rules = layer.include or layer.exclude

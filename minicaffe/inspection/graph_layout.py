@@ -50,7 +50,7 @@ def place(boxes, edges, rank_gap=40.0, gap=16.0):
 
 
 def _set_ranks(boxes, edges):
-    """Rank by the longest way from a source; a source is placed right before the first that needs it."""
+    """Set the rank of each box: the longest way from a source; a source is placed right before the first box that needs it."""
     into, out = [[] for _ in boxes], [[] for _ in boxes]
     for source, _, target, _ in edges:
         into[target].append(source)
@@ -63,7 +63,7 @@ def _set_ranks(boxes, edges):
 
 
 def _add_bends(ranks, source, out, target, into, gap):
-    """Link two boxes by bends, one in each rank between them, and return the bends."""
+    """Link two boxes by bends, one in each rank between them, and return the bends: a long edge keeps a place among the boxes."""
     bends, last, offset = [], source, out
     for rank in range(source.rank + 1, target.rank):
         bend = Box(0.0, gap / 2, rank, bend=True)
@@ -101,20 +101,20 @@ def _order(ranks):
 
 
 def _mean(edges, place_of, default):
-    """The mean place of the other ends of edges, which lie on a box's breadth."""
+    """Return the mean place of the other ends of edges, by which `_order` sorts a rank; `default` without edges."""
     near = [place_of[id(other)] + offset / max(other.breadth, 1.0) for other, offset, _ in edges]
     return sum(near) / len(near) if near else default
 
 
 def _crossings(rank, place_of):
-    """Count the crossings of the edges that leave a rank."""
+    """Return the number of crossings of the edges that leave a rank, which `_order` minimizes."""
     ends = [(i, offset, place_of[id(other)], at) for i, box in enumerate(rank) for other, at, offset in box.after]
     ends.sort()
     return sum(a[2:] > b[2:] for i, a in enumerate(ends) for b in ends[i + 1:] if a[:2] != b[:2])
 
 
 def _set_positions(ranks, gap):
-    """Move boxes to their neighbours, without changing the order of a rank."""
+    """Set `at` of all boxes so that edges are nearly straight, without changing the order of a rank."""
     for rank in ranks:
         _place_boxes(rank, [0.0] * len(rank), gap)
     for sweep in range(2 * SWEEPS + 1):     # the last one comes from above, which leaves chains straight
@@ -124,7 +124,10 @@ def _set_positions(ranks, gap):
 
 
 def _preferred_position(edges, box):
-    """The place of a box at which these edges are straight: their weighted median; an edge to a box without others weighs most."""
+    """Return the place of a box at which these edges are straight: their weighted median, which keeps chains straight.
+
+    An edge to a box without others weighs most.
+    """
     goals = sorted((other.at + offset - box_offset, 3 if len(other.after) == 1 or len(other.before) == 1 else 1)
                     for other, offset, box_offset in edges)
     if not goals:

@@ -80,7 +80,7 @@ def dry_run_net(make_net, sources):
 
 
 def needs(events, nets, history, sources):
-    """Find the peak of each place in a record, and what lived there then; see `dry_run_training`."""
+    """Return the MemoryNeeds of each place, the largest first: the peak of a recorded dry run, and the blocks that lived then."""
     roles = roles_of(nets, history)
     dummies = dummy_blocks(nets, sources)
     events = [event for event in events if (event.kind, event.place, event.name, event.nbytes) not in dummies]
@@ -112,7 +112,7 @@ def needs(events, nets, history, sources):
 
 
 def dummy_blocks(nets, sources):
-    """Return kind, place, name and bytes of the events that give data a block which a source's own batches do without.
+    """Return kind, place, name and bytes of allocations for tops of DummyData, to leave them out: real sources need no such blocks.
 
     Blocks of other sizes are of engines that keep the data in a layout of their own.
     """
@@ -121,7 +121,7 @@ def dummy_blocks(nets, sources):
 
 
 def roles_of(nets, history):
-    """Return the purposes of blocks by their names."""
+    """Return the purposes of blocks by their names, as `MemoryNeeds.parts` has them: activations, parameters, history ..."""
     roles = {f"{blob.name} data": "history" for blob in history}
     for net in nets:
         for blob in net.blob_list:

@@ -6,7 +6,7 @@ it is assumed, and `ReplacedSource.assumed` names the origin. Layers that write 
 
 import math
 import os
-from dataclasses import dataclass
+from collections import namedtuple
 
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, ShapeError, int_of, located, shown
@@ -19,15 +19,11 @@ from minicaffe.proto.fields import copy_of
 READERS = ("Data", "AnnotatedData", "ImageData", "WindowData", "VideoData", "HDF5Data", "MemoryData")
 
 
-@dataclass
-class ReplacedSource:
-    """A layer that was replaced: its type, the shapes of its tops, how many more batches it holds, its first `top`."""
+class ReplacedSource(namedtuple("ReplacedSource", "type shapes batches assumed top", defaults=(0, "", ""))):
+    """A layer that was replaced: its type, the shapes of its tops, how many more batches it holds, its first `top`.
 
-    type: str
-    shapes: list
-    batches: int = 0
-    assumed: str = ""
-    top: str = ""
+    `assumed` says for the user where a shape is from that the data did not give; it is empty otherwise.
+    """
 
     @property
     def prefetched_bytes(self):
@@ -107,7 +103,7 @@ def disable_file_output(layer):
 
 
 def set_batch(layer, batch):
-    """Set the batch of a layer without bottoms; return whether it has one."""
+    """Set the batch of a source as --batch-size says; return whether it has one."""
     for _, value in with_batch_size(layer):
         value.batch_size = batch
         return True
@@ -119,6 +115,10 @@ def set_batch(layer, batch):
 
 
 def _replaced_source(layer, phase, file, shapes, inputs, earlier):
+    """Return the ReplacedSource of a layer: by --shape (`shapes`), by the layer alone if its data exist, else by assumption.
+
+    `inputs` are those of a deploy.prototxt beside the net, `earlier` the sources before this one.
+    """
     kind = layer_class(layer.type)
     ahead = layer.data_param.prefetch + 1 if hasattr(kind, "make_batches") else 0
     given = shapes or {}
@@ -150,7 +150,10 @@ def _replaced_source(layer, phase, file, shapes, inputs, earlier):
 
 
 def _assumed_size(layer, file, inputs, earlier):
-    """Return channels, height and width of a picture, and the origin of these sizes."""
+    """Return channels, height and width of a picture whose data are missing, and the origin of these sizes for the user.
+
+    They are those of the layer's crop or resize, of the deploy net, or of another source whose pixels these label; else None.
+    """
     transform = layer.transform_param
     channels = 1 if transform.force_gray else 3
     image, resize = layer.image_data_param, transform.resize_param
@@ -170,6 +173,7 @@ def _assumed_size(layer, file, inputs, earlier):
 
 
 def _deploy(file):
+    """Return the path of the deploy.prototxt beside a net, which as in Caffe's models may have the sizes of its inputs."""
     return os.path.join(os.path.dirname(file), "deploy.prototxt") if file else ""
 
 

@@ -54,7 +54,7 @@ def schedule_rows(net, Schedule schedule not None):
 
 
 cdef int choose_engines(Node node, const Context& on) except -1:
-    """Choose the engines of the operations of a node that do not depend on the layout of its bottom."""
+    """Choose the engines that the first run would choose, so that the table has them before it; not where layouts decide."""
     cdef Operation operation
     for operation in node.layer.operations() if node.bottoms else ():
         if not operation.depends_on_layout and operation.has_engines():
@@ -93,7 +93,7 @@ cdef dict row_of(FusedStep step, str direction, dict deferred_relus):
 
 
 cdef str layout_text(Layout layout):
-    """The layout in oneDNN's notation: nChw16c has 16 channels beside each other, NHWC all of them. None: plain order."""
+    """Return the layout in oneDNN's notation: nChw16c has 16 channels beside each other, NHWC all of them. None: plain order."""
     if layout is None:
         return None
     text = "NHWC" if layout.on_device else f"nChw{layout.lanes}c" if layout.lanes else "private"
@@ -101,4 +101,5 @@ cdef str layout_text(Layout layout):
 
 
 cdef long long nbytes_of(list memories):
+    """Return the bytes of memories, each counted once: a blob may be read under several names."""
     return sum([memory.size for memory in {id(memory): memory for memory in memories}.values()])

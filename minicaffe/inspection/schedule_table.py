@@ -1,6 +1,6 @@
 """A net's schedule as a table (``net.schedule()``)."""
 
-from dataclasses import asdict, dataclass
+from collections import namedtuple
 
 from minicaffe.common import caffe
 from minicaffe.device.threads import get_num_threads
@@ -8,9 +8,8 @@ from minicaffe.inspection.schedule_rows import schedule_rows
 from minicaffe.memory.sizes import size_text
 
 
-@dataclass
-class ScheduleRow:
-    """A step.
+class ScheduleRow(namedtuple("ScheduleRow", "direction layers types part_of engine layout reads writes saves frees updates live")):
+    """A step of a schedule: one layer, or several that are computed as one.
 
     Attributes
     ----------
@@ -36,22 +35,9 @@ class ScheduleRow:
         Bytes of all blobs that have memory while it runs, in plain order.
     """
 
-    direction: str
-    layers: list
-    types: list
-    part_of: str | None
-    engine: str | None
-    layout: str | None
-    reads: int
-    writes: int
-    saves: list
-    frees: list
-    updates: list
-    live: int
-
 
 class Listing:
-    """The steps of an iteration.
+    """The steps of an iteration, which ``net.schedule()`` returns to be printed or read.
 
     Attributes
     ----------
@@ -81,7 +67,7 @@ class Listing:
 
     def as_dict(self):
         """Return the attributes as a dict that JSON can hold; each row is a dict, too."""
-        return {**vars(self), "rows": list(map(asdict, self.rows))}
+        return {**vars(self), "rows": [row._asdict() for row in self.rows]}
 
     def __str__(self):
         plan = "memory, each ends with its last use" if self.plan else "none, all blobs keep their memory"

@@ -1,6 +1,6 @@
 """A net as a table: layers, shapes, parameters, bytes, operations and engines (`minicaffe summary`, ``print(net)``)."""
 
-from dataclasses import dataclass, field
+from collections import namedtuple
 from html import escape
 
 from minicaffe.blob import NUMPY_TYPES
@@ -14,8 +14,9 @@ TEXTS = "layer", "type", "output", "computed by"        # columns to the left
 LESS_NEEDED = "scratch", "diff", "data", "FLOPs"        # columns that a narrow terminal lacks, the first one first
 
 
-@dataclass
-class LayerRow:
+class LayerRow(namedtuple(
+        "LayerRow", "name type shapes sizes parameters data diff flops backward_flops engine layout fused by scratch block",
+        defaults=(None, None, (), "", None, ""))):
     """Type, sizes and memory of a layer; bytes that it shares with an earlier layer are not counted again.
 
     `flops` and `backward_flops` are operations (cost.py); `layout` is None before the first run, `engine` where it depends on
@@ -23,24 +24,8 @@ class LayerRow:
     belongs to a block (`block_names`).
     """
 
-    name: str
-    type: str
-    shapes: list
-    sizes: str
-    parameters: int
-    data: int
-    diff: int
-    flops: int
-    backward_flops: int
-    engine: str | None = None
-    layout: str | None = None
-    fused: list = field(default_factory=list)
-    by: str = ""
-    scratch: int | None = None
-    block: str = ""
-
     def cells(self):
-        """The row as text, a cell for each of `HEADS`."""
+        """Return the row as text, a cell for each of `HEADS`."""
         output = ["x".join(map(str, shape)) or "scalar" for shape in self.shapes]
         nbytes = (size_text(n) if n else "" for n in (self.data, self.diff, self.scratch))
         return (self.name, f"{self.type} {self.sizes}".rstrip(), ", ".join(output),
@@ -48,7 +33,7 @@ class LayerRow:
                 flops_text(self.flops) if self.flops else "", self.remark())
 
     def remark(self):
-        """The engine, or the layer that computes this one, as text."""
+        """Return the text of column "computed by": the engine, or the layer that computes this one, and layouts."""
         parts = [f"with {self.by}"] if self.by else [self.engine] if self.engine else []
         parts += [f"layout {self.layout}"] if self.layout else []
         return ", ".join(parts + ([f"computes {', '.join(self.fused)}, too"] if self.fused else []))
@@ -105,7 +90,7 @@ class Summary:
         self.parameter_bytes = self.parameters * NUMPY_TYPES[net.dtype].itemsize
 
     def totals(self):
-        """The sums in words, a list of lines."""
+        """Return the sums in words, a list of lines below the table."""
         shown = f" in {len(self.rows)} rows" if len(self.rows) < self.layers else ""
         lines = [f"{self.layers} layers{shown}, {self.parameters:,} parameters ({size_text(self.parameter_bytes)})",
                  f"blobs, without a plan by which they share memory: data {size_text(self.data)}, diff {size_text(self.diff)}",
@@ -158,7 +143,7 @@ class Summary:
         return self.text()
 
     def _repr_html_(self):
-        """The same for notebooks."""
+        """Return the table for notebooks, which display this instead of `text`."""
         head = "".join(f"<th>{escape(text)}</th>" for text in HEADS)
         lines = ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row.cells()) + "</tr>" for row in self.rows]
         return (f"<p><b>{escape(self.name or 'net')}</b>, phase {self.phase}</p><table><thead><tr>{head}</tr></thead>"
@@ -166,7 +151,7 @@ class Summary:
 
 
 def _collapsed(name, rows):
-    """Return the row of several layers."""
+    """Return the row of several layers, a block, for `Summary.collapse`."""
     sums = {field: sum(getattr(row, field) for row in rows) for field in ("parameters", "data", "diff", "flops", "backward_flops")}
     scratch = [row.scratch for row in rows if row.scratch is not None]
     return LayerRow(name, f"{len(rows)} layers", rows[-1].shapes, "", **sums, scratch=max(scratch, default=None), block=name)
@@ -194,14 +179,14 @@ def flops_text(flops):
 
 
 def _is_new(memory, seen):
-    if id(memory) in seen:
-        return False
+    """Return whether a memory was not counted yet, and count it: shared parameters and tops in place take bytes once."""
+    count = len(seen)
     seen.add(id(memory))
-    return True
+    return len(seen) > count
 
 
 def sizes(layer):
-    """Return ``kernel/stride+pad num_output/group`` of a convolution or pooling, usual values left out."""
+    """Return ``kernel/stride+pad num_output/group`` of a convolution or pooling for tables and drawings, usual values left out."""
     if layer.type in CONVOLUTIONS:
         param = layer.convolution_param
         outputs = f" {param.num_output}" if param.num_output else ""
@@ -212,5 +197,6 @@ def sizes(layer):
 
 
 def _window(param):
+    """Return ``kernel/stride+pad`` of a ConvolutionParameter or PoolingParameter, stride 1 and pad 0 left out."""
     kernel, stride, pad = (window_text(param, name) for name in ("kernel_size", "stride", "pad"))
     return kernel + (f"/{stride}" if stride not in ("", "1") else "") + (f"+{pad}" if pad not in ("", "0") else "")

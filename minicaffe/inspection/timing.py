@@ -7,7 +7,7 @@ step, so that calls of cuBLAS and cuDNN count. A GPU is delayed while the host s
 import ctypes
 import functools
 import statistics
-from dataclasses import asdict, dataclass
+from collections import namedtuple
 from time import perf_counter
 
 from minicaffe import cuda, sim
@@ -17,28 +17,14 @@ from minicaffe.inspection import cost
 from minicaffe.memory.reporter import record
 
 
-@dataclass
-class StepTime:
+class StepTime(namedtuple("StepTime", "direction first layers types engine ms mean flops bytes gflop_s gb_s")):
     """A step forward or backward (`direction`); the `first` of its `layers`, by number, computes the others, too.
 
     `ms` and `mean` are median and mean of its milliseconds; `flops` and `bytes` are those of `cost.step`, `gflop_s`
     and `gb_s` 10^9 of them a second, None of nothing.
     """
 
-    direction: str
-    first: int
-    layers: list
-    types: list
-    engine: str | None
-    ms: float
-    mean: float
-    flops: int
-    bytes: int
-    gflop_s: float | None
-    gb_s: float | None
 
-
-@dataclass
 class Times:
     """Result of `measure`.
 
@@ -52,10 +38,12 @@ class Times:
         Of all rounds; on a device what its steps took.
     """
 
-    device: str
-    steps: list
-    total_ms: float = 0.0
-    as_dict = asdict    # that JSON can hold
+    def __init__(self, device, steps, total_ms=0.0):
+        self.device, self.steps, self.total_ms = device, steps, total_ms
+
+    def as_dict(self):
+        """Return the attributes as a dict that JSON can hold."""
+        return {**vars(self), "steps": [step._asdict() for step in self.steps]}
 
     def by_layer(self, count):
         """Return lists of the mean milliseconds of `count` layers, forward and backward; 0 of those that another computes."""
@@ -109,7 +97,7 @@ class _Rounds:
         self.found = {}     # (direction, number of the first node) -> (numbers of all, milliseconds of each round)
 
     def append(self, event):
-        """Take an event of `record`."""
+        """Store the moment at which a layer begins or ends; `record` appends each event to this object as to a list."""
         if event.kind not in ("begin", "end") or event.address not in self.numbers:
             return
         mark = perf_counter()
@@ -162,12 +150,13 @@ SLEEP = """extern "C" __global__ void mc_sleep(long long cycles) {
 
 
 def _sleep(device, seconds):
-    """Keep the computing stream of a GPU busy; return immediately."""
+    """Keep the computing stream of a GPU busy, and return at once: the host then starts a pass ahead of the GPU."""
     device.launch(_sleeping_kernel(device), (1,), (1,), [ctypes.c_longlong(int(seconds * device.clock_rate))])
 
 
 @functools.cache
 def _sleeping_kernel(device):
+    """Return the kernel of `_sleep`, compiled once for each device."""
     image, name = compile.image(SLEEP, "mc_sleep", device.architecture)
     return device.function(device.load_module(image), name)
 
@@ -182,7 +171,7 @@ def _run(net, sources=True, on_loss=None):
 
 
 def _host_seconds(net, device):
-    """Return how long the host takes to start a pass on an idle device."""
+    """Return the seconds that the host takes to start a pass, for which `_sleep` delays the GPU."""
     net.run_sources()
     device.synchronize()
     began = perf_counter()

@@ -19,6 +19,7 @@ SATURATED = {
     "TanH": lambda y, param: np.count_nonzero(np.abs(y) > 1 - NEAR),
     "Clip": lambda y, param: np.count_nonzero((y <= param.clip_param.min) | (y >= param.clip_param.max)),
 }
+COLUMNS = ("layer", "activations", "zeros", "saturated", "diff", "gradient", "weights", "update/weights")     # columns of `rows`
 
 
 class Watch:
@@ -89,6 +90,7 @@ class Watch:
             self._arm()
 
     def _arm(self):
+        """Add the hooks for the next iteration, which then runs layer by layer."""
         self._begin()
         self._callback = (self._begin, self._measure_gradients)
         self.solver.net.add_hook(AFTER_FORWARD, self._measure_tops)
@@ -97,6 +99,7 @@ class Watch:
         self.armed = True
 
     def _disarm(self):
+        """Remove the hooks, so that iterations that are not watched run as without a Watch."""
         if self.armed:
             self.solver.net.remove_hook(AFTER_FORWARD, self._measure_tops)
             self.solver.net.remove_hook(BEFORE_BACKWARD, self._measure_top_gradients)
@@ -134,6 +137,7 @@ class Watch:
             self._computed.update(blob for blob, needed in zip(node.bottoms, node.bottom_needs) if needed)
 
     def _add(self, sample):
+        """Keep a sample; with iter_size it names its batch."""
         if self.solver.param.iter_size > 1:
             sample["batch"] = self._batch
         self._running.append(sample)
@@ -148,6 +152,7 @@ class Watch:
                                   "values": extremes(data)})
 
     def _measure_updates(self):
+        """Add to the samples of parameters what the iteration subtracted: after an update it is in their diffs."""
         by_name = {parameter: blob for _, parameter, blob in self._parameters()}
         for sample in self._running:
             if "parameter" in sample:
@@ -155,7 +160,7 @@ class Watch:
                 sample["update"], sample["update_wrong"] = norm(update), extremes(update)["wrong"]
 
     def _parameters(self):
-        """Yield layer, name and blob of the learnable parameters that get a gradient."""
+        """Yield layer, name and blob of the learnable parameters that get a gradient, shared ones once."""
         net = self.solver.net
         learnable = set(net.learnable_params)
         for node in net.nodes:
@@ -166,7 +171,7 @@ class Watch:
 
 
 def norm(array):
-    """Return the L2 norm of the finite values."""
+    """Return the L2 norm of the finite values: one NaN must not hide how large the others are."""
     flat = array.ravel()
     with np.errstate(over="ignore", invalid="ignore"):
         total = float(np.dot(flat, flat))
@@ -194,9 +199,53 @@ def extremes(array):
 
 
 def measure(array, kind=None, param=None):
-    """Return norm, shares and extremes of an array; `kind` and `param` are of the layer that computed it."""
+    """Return the numbers of a sample (`Watch.samples`): norm, shares, extremes; `kind` and `param` are of the layer of `array`."""
     size = max(1, array.size)
     found = extremes(array)
     saturated = SATURATED[kind](array, param) / size if kind in SATURATED else None
     return {"norm": norm(array), "zeros": (array.size - np.count_nonzero(array)) / size, "saturated": saturated,
             "not_finite": found["wrong"] / size, **found}
+
+
+# ---- samples as text, for the log and the live display
+
+def rows(samples):
+    """Return one dict for each layer, with `COLUMNS` and ``not_finite``, a text that is empty where all values are finite.
+
+    `samples` are those of one iteration. ``diff`` is the gradient of the activations, ``gradient`` that of the weights.
+    """
+    found = {}
+    for sample in samples:
+        row = found.setdefault(sample["layer"], dict.fromkeys(COLUMNS) | {"layer": sample["layer"], "not_finite": ""})
+        size = sample["norm"]
+        if "parameter" in sample:
+            for key, value in (("gradient", size), ("weights", sample.get("data")), ("update", sample.get("update"))):
+                if value is not None:
+                    row[key] = math.hypot(row.get(key) or 0.0, value)
+        elif "diff" in sample:
+            row["diff"] = size if row["diff"] is None or size != size else row["diff"]
+        elif row["activations"] is None or size != size:
+            row["activations"], row["zeros"], row["saturated"] = size, sample.get("zeros"), sample.get("saturated")
+        if sample.get("not_finite") or size != size or math.isinf(size):
+            row["not_finite"] = row["not_finite"] or sample.get("parameter") or sample.get("blob") or f"{sample['diff']} diff"
+        elif sample.get("update_wrong"):
+            row["not_finite"] = row["not_finite"] or f"update of {sample['parameter']}"
+    for row in found.values():
+        if row.get("weights") and row.get("update") is not None:
+            row["update/weights"] = row["update"] / row["weights"]
+    return list(found.values())
+
+
+def lines(samples):
+    """Yield a line of text for each layer, for the log and the live display."""
+    for row in rows(samples):
+        parts = [f"{name} {_cell(name, row[name])}" for name in COLUMNS[1:] if row[name] is not None]
+        bad = f"; {row['not_finite']} is not finite" if row["not_finite"] else ""
+        yield f"    [Watch] Layer {row['layer']}: {', '.join(parts)}{bad}"
+
+
+def _cell(name, value):
+    """Return a value of column `name` as text."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return f"{value:.0%}" if name in ("zeros", "saturated") else f"{value:.2e}" if name == "update/weights" else f"{value:.4g}"

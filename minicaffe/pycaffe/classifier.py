@@ -65,8 +65,9 @@ class Classifier(Net):
 
 
 def picture_transformer(net, mean=None, input_scale=None, raw_scale=None, channel_swap=None):
-    """Return a Transformer of (H, W, K) pictures for the first input of `net`; what is None is left out.
+    """Return a Transformer of (H, W, K) pictures for the first input of `net`: for Classifier, Detector and ``classify``.
 
+    Steps that are None are left out.
     Raises ConfigError if the net has no input of four axes.
     """
     if not net.inputs:

@@ -17,25 +17,28 @@ PASS_THROUGH_LAYERS = ["AbsVal", "BatchNorm", "Bias", "BNLL", "Dropout", "Eltwis
 
 
 def window_map(kind, stride, extent, pad):
-    """Return scale and shift of a layer with windows of `extent`: of Fractions exactly, of pycaffe's arrays in float64."""
+    """Return scale and shift of a layer with windows of `extent`: of Fractions exactly, of pycaffe's arrays in float64.
+
+    `coord_map` calls it with arrays, addons/forks/crop_offset.py with Fractions, as an offset must be whole.
+    """
     middle = (extent - 1) / 2
     return (stride, middle - pad) if kind == "Deconvolution" else (1 / stride, (pad - middle) / stride)
 
 
 class UndefinedMapException(ConfigError):
-    """A layer whose coordinates have no such map."""
+    """Raised for a layer whose coordinates have no such map, such as InnerProduct."""
 
 
 class AxisMismatchException(ConfigError):
-    """Two maps that begin at different axes."""
+    """Raised for two maps that begin at different axes."""
 
 
 class UnconnectedError(ConfigError, RuntimeError):
-    """Two Tops without a common ancestor through layers that have maps."""
+    """Raised for two Tops without a common ancestor through layers that have maps."""
 
 
 class CropError(ConfigError, AssertionError):
-    """A map that no crop can undo, or sizes that are not given for all axes alike (pycaffe asserts there)."""
+    """Raised for a map that no crop can undo, or sizes that are not given for all axes alike (pycaffe asserts there)."""
 
 
 def conv_params(fn):
@@ -58,7 +61,7 @@ def conv_params(fn):
 
 
 def crop_params(fn):
-    """Return axis and offset of a Crop Function."""
+    """Return axis and offset of a Crop Function, which shift its coordinates."""
     params = fn.params.get("crop_param", fn.params)
     return params.get("axis", 2), np.array(params.get("offset", 0), ndmin=1)
 
@@ -98,13 +101,16 @@ def compose(base_map, next_map):
 
 
 def inverse(coord_map):
-    """Return the inverse map."""
+    """Return the map in the other direction, from a bottom to the top."""
     axis, a, b = coord_map
     return axis, 1 / a, -b / a
 
 
 def _walk_back(top):
-    """Yield (Top, map) for `top` and its ancestors through layers with maps; of a Crop only through the first bottom."""
+    """Yield (Top, map) for `top` and its ancestors through layers with maps, among which `coord_map_from_to` finds a common one.
+
+    Of a Crop only the first bottom counts: the second gives a size.
+    """
     maps, frontier = {top: IDENTITY}, [top]
     while frontier:
         here = frontier.pop()

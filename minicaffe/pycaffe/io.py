@@ -50,7 +50,7 @@ def array_to_blobproto(arr, diff=None):
 
 
 def arraylist_to_blobprotovector_str(arraylist):
-    """Return the serialized BlobProtoVector of a list of arrays."""
+    """Return the serialized BlobProtoVector of a list of arrays, in which pycaffe's users store several arrays."""
     return caffe_pb2.BlobProtoVector(blobs=[array_to_blobproto(arr) for arr in arraylist]).SerializeToString()
 
 
@@ -127,7 +127,7 @@ def load_image(filename, color=True):
 
 
 def _content_of(source):
-    """Return a name of `source` for error messages, and its bytes."""
+    """Return a name of a source of `load_image` for errors, and its bytes."""
     if isinstance(source, (str, os.PathLike)):
         return os.fsdecode(source), read_bytes(source)
     if not hasattr(source, "read"):
@@ -190,7 +190,7 @@ def resize_image(im, new_dims, interp_order=1):
 
 
 def _resize_first(values, size, order, centres):
-    """Return `values` resized along the first axis; see `interpolation_taps`."""
+    """Return `values` resized along the first axis, one half of `resize_image`; see `interpolation_taps`."""
     total = 0.0
     for index, weight in zip(*interpolation_taps(len(values), size, order, centres)):
         total = total + values[index] * weight[:, np.newaxis, np.newaxis]

@@ -123,13 +123,7 @@ class Net(base_net.Net):
     _blob_loss_weights = property(lambda self: list(self.loss_weights.values()))
     _forward, _backward = base_net.Net.forward_from_to, base_net.Net.backward_from_to
 
-    @property
-    def _inputs(self):
-        return self._ids(self.input_blobs)
-
-    @property
-    def _outputs(self):
-        return self._ids(self.output_blobs)
+    _inputs, _outputs = property(lambda self: self._ids(self.input_blobs)), property(lambda self: self._ids(self.output_blobs))
 
     def _top_ids(self, index):
         return self._ids(self.nodes[index].tops)
@@ -138,6 +132,7 @@ class Net(base_net.Net):
         return self._ids(self.nodes[index].bottoms)
 
     def _ids(self, blobs):
+        """Return the numbers of blobs, by which names of ``_caffe.Net`` that begin with an underscore refer to them."""
         return [self.blob_list.index(blob) for blob in blobs]
 
     # ---- running
@@ -204,7 +199,7 @@ class Net(base_net.Net):
             return {name: blob.diff for name, blob in wanted.items()}
 
     def _warn_without_gradients(self, first, last):
-        """Warn once, for a range of layers, that backward computes nothing."""
+        """Warn once, for a range of layers, that backward computes nothing: the diffs that the caller reads are then 0."""
         if (first, last) in self._warned_of or any(node.needs_backward for node in self.nodes[first:last + 1]):
             return
         self._warned_of.add((first, last))
@@ -213,7 +208,7 @@ class Net(base_net.Net):
                     self.file or self.name, self.layer_names[last], self.layer_names[first])
 
     def _feed(self, arrays, names, what, part):
-        """Copy arrays into the data or diff of the blobs `names`, which they must match exactly."""
+        """Copy the keyword arrays of `forward` or `backward` into the blobs `names`, data or diff; all must be given."""
         if not arrays:
             return
         if set(arrays) != set(names):
@@ -268,7 +263,7 @@ class Net(base_net.Net):
         return _stack_rows(values, kwargs), _stack_rows(gradients, kwargs)
 
     def _batch(self, blobs):
-        """Yield dicts of arrays of the net's batch size; the last one is padded with zeros."""
+        """Yield parts of arrays in the net's batch size, for `forward_all`; the last one is padded with zeros."""
         if not blobs:
             return
         total = len(next(iter(blobs.values())))
@@ -329,6 +324,7 @@ class Net(base_net.Net):
         self._check_phase(TRAIN, "caffe.TRAIN")
 
     def _check_phase(self, phase, name):
+        """Raise ConfigError for a net of the other phase: a script of 2014 expects it to change."""
         if self.phase != phase:
             raise ConfigError(f"a net keeps its phase; build it by caffe.Net(file, {name}, weights=model)", file=self.file,
                               field="phase")
@@ -372,7 +368,7 @@ class Net(base_net.Net):
         return self._transformer_of(in_).deprocess(in_, data)
 
     def _transformer_of(self, in_):
-        """Return `transformer`, for the present shape of the input `in_`."""
+        """Return `transformer`, for the present shape of the input `in_`: a net may be reshaped after it was made."""
         shape = self.blobs[in_].shape
         if in_ in self.inputs:
             self.transformer.inputs[in_] = shape
@@ -390,6 +386,6 @@ def set_phase_train():
 
 
 def _stack_rows(parts, given):
-    """Convert lists of rows to arrays, without the padding rows of the last batch."""
+    """Return lists of rows as arrays, without the padding rows of the last batch (`Net._batch`)."""
     total = len(next(iter(given.values()))) if given else None
     return {name: np.asarray(rows)[:total] for name, rows in parts.items()}

@@ -34,7 +34,7 @@ def to_proto(*tops):
 
 
 def _net(tops, names):
-    """Return the NetParameter of `tops`; `names` maps a Top or Function to its name and is completed."""
+    """Return the NetParameter of `tops` for both forms of `to_proto`; `names` maps Tops and Functions to names and grows."""
     layers, counts = {}, Counter()
     for top in tops:
         top._to_proto(layers, names, counts)
@@ -78,7 +78,7 @@ def assign_proto(proto, name, val):
 
 
 def _without_numpy(value):
-    """Return a value of a field without NumPy's types, sequences as lists."""
+    """Return a value of a field without NumPy's types, which protobuf refuses, and sequences as lists."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     if isinstance(value, dict):
@@ -89,13 +89,14 @@ def _without_numpy(value):
 
 
 def _integer(value, field):
-    """Return a float without a fraction as an integer, if `field` takes integers: ``64 / 2``."""
+    """Return a float without a fraction as an integer, if `field` takes integers: Python 3's ``64 / 2`` in scripts of Python 2."""
     takes_integers = field.cpp_type not in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE, field.CPPTYPE_BOOL, field.CPPTYPE_STRING,
                                             field.CPPTYPE_MESSAGE)
     return int(value) if takes_integers and isinstance(value, float) and value.is_integer() else value
 
 
 def _assign_all(proto, values):
+    """Set the fields of a nested message that a NetSpec has as a dict."""
     for name, value in values.items():
         assign_proto(proto, name, value)
 
@@ -155,7 +156,7 @@ class Function:
         self.params.update(params)
 
     def _name(self, key, names, counts):
-        """Return the name of this Function or one of its Tops, made up if it has none."""
+        """Return the name of this Function or one of its Tops; without one it is the type and a number, as in pycaffe."""
         if key not in names:
             counts[self.type_name] += 1
             names[key] = f"{self.type_name}{counts[self.type_name]}"
@@ -175,6 +176,7 @@ class Function:
                 layers[function] = function._layer(layers, names, counts)
 
     def _layer(self, layers, names, counts):
+        """Return the LayerParameter; those of its inputs are in `layers`. Fields go to the type's own message, or to the layer."""
         layer = caffe_pb2.LayerParameter(type=self.type_name)
         layer.bottom.extend(layers[top.fn].top[top.n] for top in self.inputs)
         layer.top.extend(layer.bottom if self.in_place else [self._name(top, names, counts) for top in self.tops])

@@ -86,7 +86,7 @@ def set_device(device_id):
 
 
 def _may_use_gpu(call):
-    """Whether `call` may choose a GPU, see `set_mode_gpu`; the first one that may not is reported."""
+    """Return whether `call` may choose a GPU, see `set_mode_gpu`; the first one that may not is reported."""
     device = os.environ.get("MINICAFFE_DEVICE")
     why = "MINICAFFE_DEVICE is cpu" if device == "cpu" else cuda.missing()
     if isinstance(why, Error) and (device or sys.modules.get("caffe") is not sys.modules["minicaffe"]):
@@ -124,6 +124,7 @@ def set_solver_rank(rank):
 
 
 def _at_least(least, value, field):
+    """Return the integer that a script sets as solver_count or solver_rank; raise ConfigError if it is below `least`."""
     value = int_of(value, field)
     if value < least:
         raise ConfigError(f"must be at least {least}, got {shown(value)}", field=field)

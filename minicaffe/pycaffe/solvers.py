@@ -28,6 +28,7 @@ class _FileSolver:
                          trusted=trusted)
 
     def make_net(self, param, **options):
+        """Return a pycaffe Net: solvers of the core build nets without pycaffe's methods."""
         return Net(param, param.state.phase, **options)
 
     @property

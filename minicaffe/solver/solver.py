@@ -450,6 +450,8 @@ class Solver:
             raise ConfigError(f"must be from 0 to {count - 1}, the solver has {count} test nets, got {i}", field="i")
         if self.group.size > 1:
             ranks.average_statistics(self)
+        if self.best is not None:
+            self.best.label_counts.clear()
         for blob, source in self._unshared[i]:
             blob.share_data(source)
         net, whole, param = self.test_nets[i], self.whole_tests.get(i), self.param

@@ -289,3 +289,14 @@ def test_nearby_files_log_no_upgrade(minicaffe, pictures, tmp_path):
 def test_missing_model_or_weights(minicaffe, pictures, command, words, message):
     error = minicaffe(command, "1.png", *words, status=2)
     assert message in error and "CaffeNet" not in error
+
+
+def test_center_only_without_crops(minicaffe, pictures):
+    """The option selects one of the ten crops of --images-dim; without these a line says that it has no effect."""
+    pictures("scale: 0.004")
+    command = ("classify", "0.png", "--model", "net.prototxt", "--weights", "w.caffemodel", "--center-only")
+    plain = minicaffe(*command)
+    assert "--center-only: without --images-dim this net gets one crop of each picture anyway" in minicaffe.messages
+    assert minicaffe(*command[:-1]) == plain and "center-only" not in minicaffe.messages
+    minicaffe(*command, "--images-dim=8,8")
+    assert "center-only" not in minicaffe.messages

@@ -50,7 +50,7 @@ def test_files_of_a_training_stay(minicaffe, tmp_path, monkeypatch):
 def test_links_lead_to_files_that_are_there(minicaffe, tmp_path):
     minicaffe("course", "learn")
     sources = 0
-    for page in (tmp_path / "learn").glob("*.md"):
+    for page in (*(tmp_path / "learn").rglob("*.md"), tmp_path / "learn/course.ipynb"):
         for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
             url = urlsplit(link)
             target = Path(unquote(url.path)) if url.scheme == "file" else page.parent / url.path

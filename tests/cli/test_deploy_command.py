@@ -107,3 +107,9 @@ def test_half_precision(minicaffe, net, tmp_path):
     net.save("w.caffemodel")
     assert "p.caffemodel: layer 'c' (InnerProduct): blobs[1]: holds 100000" in minicaffe("deploy", "net.prototxt", "w.caffemodel", "-o", "p", "--half", status=1)
     assert not list(tmp_path.glob("p.*"))
+
+
+@pytest.mark.parametrize("option", ["--plan=none", "--precision=bf16", "--exact", "--threads=1", "--device=cpu"])
+def test_options_of_computing_are_refused(minicaffe, net, option):
+    error = minicaffe("deploy", "net.prototxt", "-o", "o", option, status=2)
+    assert "No such option" in error and option.partition("=")[0] in error

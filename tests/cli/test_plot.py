@@ -79,6 +79,7 @@ def test_pictures(minicaffe, logs):
     text = (logs / "a.log.svg").read_text()
     for label in ("a.log: train loss", "a.log: test accuracy", "b.jsonl: ip[0]", "learning rate"):
         assert label in re.sub("<!-- | -->", "", text), label
+    assert "wrote a.log.svg" in minicaffe("plot", "a.log") and "b.jsonl" not in (logs / "a.log.svg").read_text()     # it is the command's own
     minicaffe("plot", "a.log", "--out", "x.png", "--along", "seconds", "--log")
     assert (logs / "x.png").read_bytes()[:4] == b"\x89PNG"
     for name in ("x", "folder"):    # matplotlib would write another file, x.png

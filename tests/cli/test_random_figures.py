@@ -13,9 +13,10 @@ from rich.console import Console
 
 from minicaffe.addons.workflows.confusion import Confusion, Prediction
 from minicaffe.addons.workflows.wrong_pictures import WrongPictures
-from minicaffe.cli import bars, records, time, watch_lines
+from minicaffe.cli import bars, records, time
 from minicaffe.cli.parse_log import read_run
 from minicaffe.cli.plot import Curve, curves, rounded
+from minicaffe.inspection import watch
 from minicaffe.inspection.timing import StepTime, Times
 
 SEEDS = pytest.mark.parametrize("seed", range(40))
@@ -278,7 +279,7 @@ def test_rows_of_measured_layers(seed):
         bad = [one for one, size in zip(samples, sizes(samples)) if one["layer"] == layer and (one.get("not_finite") or not math.isfinite(size))]
         row["not_finite"] = "" if not bad else bad[0].get("parameter") or bad[0].get("blob") or f"{bad[0]['diff']} diff"
         wanted.append(row)
-    found = watch_lines.rows(samples)
+    found = watch.rows(samples)
     for row in found:
         row.pop("update", None)
     assert found == [{key: pytest.approx(value, nan_ok=True) if isinstance(value, float) else value for key, value in row.items()} for row in wanted]

@@ -64,7 +64,7 @@ def test_the_memory_plan_changes_no_bit(folder, capsys):
         models.append((folder / f"{plan}_iter_30.caffemodel").read_bytes())
     assert models[0] == models[1]
     assert cli.main(["train", "solver.prototxt", "--plan", "memry"]) == 2
-    assert "plan: must be one of memory" in capsys.readouterr().err
+    assert "'--plan': 'memry' is not one of 'memory', 'none'" in capsys.readouterr().err
 
 
 def test_quiet_leaves_only_the_result(folder):
@@ -468,6 +468,7 @@ def test_a_full_disk_ends_the_log_and_not_the_training(folder):
     process = Process("train", "solver.prototxt", cwd=folder, size=(24, 80))
     assert process.finish()[0] == 0
     assert ESCAPES.sub("", process.text).count("tiny.log: cannot be written: No space left on device; no more log") == 1
+    assert "wrote tiny_iter_30.caffemodel" in process.text and "wrote tiny.log" not in process.text
 
 
 def test_the_rows_of_the_display(folder):

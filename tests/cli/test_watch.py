@@ -7,7 +7,7 @@ from tiny import Process, run
 
 from minicaffe.cli.parse_log import read_run
 from minicaffe.cli.plot import curves
-from minicaffe.cli.watch_lines import rows
+from minicaffe.inspection.watch import rows
 
 DIVERGING = ("--base-lr=1e25", "--display=1", "--max-iter=9")
 

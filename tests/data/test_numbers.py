@@ -5,10 +5,14 @@ import pytest
 from command_line import data
 from records import datum
 
+import minicaffe
 from minicaffe.data.datum import labels_of, read_datum
+from minicaffe.data.db import open_db
+from minicaffe.data.image_list import ImageList
 from minicaffe.data.numbers import label_fields, real
 from minicaffe.errors import DataError
 from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 
 
 @pytest.mark.parametrize(("text", "value"), [
@@ -59,10 +63,68 @@ def test_labels_of_a_record():
     ("a.png 1e1\n", None, "not an integer; label_size of ImageData, or --float-labels, takes labels that are real numbers\n"),
     ("a.png\n", None, "list.txt:1: a line must be a path, a space and a label, got 'a.png'"), ("\n", 2, "list.txt: the image list is empty"),
     ("a.png 1 2\nb.png 1\n", 2, "list.txt:2: a line must be a path, a space and 2 labels, got 'b.png 1'"),
-    ("a.png 1 ?\n", 2, "list.txt:1: label '?' is not a number")])  # fmt: skip
+    ("a.png 1 ?\n", 2, "list.txt:1: label '?' is not a number"),
+    ("file,x,y\na.png,1,2\nb.png,1\n", 2, "list.csv:3: a line must be a path, a comma and 2 labels, got 'b.png,1'"),
+    ("file,x,y\na.png,1,2\nb.png,1,2,3\n", 2, "list.csv:3: a line must be a path, a comma and 2 labels, got 'b.png,1,2,3'"),
+    ("file,x\na.png,1,2\n", 2, "list.csv:1: a line must be a path, a comma and 2 labels, got 'file,x'"),
+    ("file,x,y\n\na.png,1,?\n", 2, "list.csv:3: label '?' is not a number"), ("file,x,7\na.png,1,2\n", 2, "list.csv:1: label 'x' is not a number"),
+    ("file,x,y\n", 2, "list.csv: the image list has no line below its header"), ("a.png,0.5\n", None, "list.csv:1: label '0.5' is not an integer"),
+    ("file,x,y\n\"a.png,1,2\n", 2, "list.csv:2: a line must be a path, a comma and 2 labels"), ("file,x\n" + "a" * 200_000 + ",1\n", 1, "list.csv:2: a line must be"),
+    ("a.png,cat\nb.png,dog\n", None, "list.csv:2: label 'dog' is not an integer; a line must end in the number of its class\n"),
+    ("a.png,1e1\n", None, "list.csv:1: label '1e1' is not an integer; label_size of ImageData, or --float-labels, takes labels that are real numbers\n"),
+    ("a.png;0\nb.png;1\n", None, "list.csv:1: a line must be a path, a comma and a label, got 'a.png;0'"),
+    ("a.png;0;1\n", 2, "list.csv:1: a line must be a path, a comma and 2 labels, got 'a.png;0;1'"),
+    ("file,class\na.png,1,2\n", None, "list.csv:2: a line must be a path, a comma and a label, got 'a.png,1,2'")])  # fmt: skip
 def test_wrong_lists(tmp_path, monkeypatch, text, size, words):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "list.txt").write_text(text)
+    name = "list.csv" if "list.csv" in words else "list.txt"
+    (tmp_path / name).write_text(text)
     arguments = ("--float-labels", size) if size else ()
-    result = data("images", "./", "list.txt", "db", *map(str, arguments))
+    result = data("images", "./", name, "db", *map(str, arguments))
     assert result.exit_code == 1 and words in result.stderr and not (tmp_path / "db").exists()
+
+
+# ---- lists with commas
+
+TABLE = "file,x,y\na b.png,0.5,-1\n\n\"c,d.png\", 2 ,3e-1\n"
+
+
+@pytest.mark.parametrize("text", [TABLE, TABLE.partition("\n")[2], "\ufeff" + TABLE, TABLE.replace("\n", "\r\n")])
+def test_list_with_commas(tmp_path, text):
+    (tmp_path / "list.CSV").write_text(text, newline="")
+    images = ImageList(tmp_path / "list.CSV", 2)
+    assert images.entries == [("a b.png", (0.5, -1.0)), ("c,d.png", (2.0, 0.3))]
+    assert images.locate(DataError("wrong"), 1).line == len(text.splitlines())
+
+
+def test_integers_with_commas(tmp_path):
+    (tmp_path / "list.csv").write_text("file,class\na b.png,3\n")
+    assert ImageList(tmp_path / "list.csv").entries == [("a b.png", 3)]
+    (tmp_path / "list.csv").write_text("file,class 0\na.png, 3\n")
+    assert ImageList(tmp_path / "list.csv").entries == [("a.png", 3)]
+
+
+@pytest.mark.parametrize("name", ["a b.png", "a,b.png", "a, 1.png"])
+def test_spaces_in_a_csv(name, tmp_path):
+    (tmp_path / "list.csv").write_text(f"{name} 3\n{name} 4\n")
+    assert ImageList(tmp_path / "list.csv").entries == [(name, 3), (name, 4)]
+    (tmp_path / "list.csv").write_text(f"{name} 0.5 1\n")
+    assert ImageList(tmp_path / "list.csv", 2).entries == [(name, (0.5, 1))]
+
+
+def test_database_of_a_list_with_commas(tmp_path, monkeypatch, capsys):
+    cv2 = pytest.importorskip("cv2")
+    monkeypatch.chdir(tmp_path)
+    for name in "a b.png", "c,d.png":
+        cv2.imwrite(name, np.zeros((4, 4, 3), np.uint8))
+    (tmp_path / "list.csv").write_text(TABLE)
+    result = data("images", "./", "list.csv", "db", "--float-labels", "2")
+    assert "db: 2 records\n" in result.stdout and "list.csv: the first line is the header: file, x, y" in result.stderr
+    with open_db("db", "lmdb") as db:
+        assert [labels_of(read_datum(value), 2).tolist() for _, value in db.records()] == [[0.5, -1], [2, np.float32(0.3)]]
+    capsys.readouterr()
+    text = """layer { name: "in" type: "ImageData" top: "data" top: "label" image_data_param { source: "list.csv" batch_size: 2 label_size: 2 } }"""
+    net = minicaffe.Net(parse_text(text, caffe_pb2.NetParameter)[0], minicaffe.TEST)
+    assert capsys.readouterr().err.count("list.csv: the first line is the header: file, x, y\n") == 1
+    net.forward()
+    assert net.blobs["label"].data.tolist() == [[0.5, -1], [2, np.float32(0.3)]]

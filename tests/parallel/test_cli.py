@@ -390,8 +390,8 @@ layer { name: "loss" type: "SigmoidCrossEntropyLoss" bottom: "ip" bottom: "label
 """
 
 
-def test_best_and_keep(folder):
-    """Two ranks that divide the batches of a test find the best test of one process; older snapshots are deleted once."""
+def test_best_by_labels_and_keep(folder):
+    """Two ranks that divide the batches of a test find the mean F1 of one process; older snapshots are deleted once."""
     random = np.random.default_rng(1)
     with h5py.File(folder / "labels.h5", "w") as file:
         file["data"], file["label"] = random.random((20, 3, 4, 4), np.float32) - 0.5, random.integers(0, 2, (20, 3)).astype(np.float32)
@@ -403,7 +403,7 @@ def test_best_and_keep(folder):
     for count in 1, 2:
         status, output, errors = ranks.command(count, *words, f"--snapshot-prefix=l{count}", folder=folder)
         assert status == 0 and "cannot be deleted" not in errors, errors
-        best += re.findall(r"best test loss = [\d.]+ at iteration \d+", output)
+        best += re.findall(r"best test mean F1 = [\d.]+ at iteration \d+", output)
         assert sorted(path.name for path in folder.glob(f"l{count}_*")) == [
             f"l{count}_best.caffemodel", f"l{count}_iter_9.caffemodel", f"l{count}_iter_9.solverstate"]
     assert len(best) == 2 and best[0] == best[1]

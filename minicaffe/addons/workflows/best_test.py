@@ -1,19 +1,25 @@
 """The best test of a training: its parameters in a file of their own, and the end of a training that no longer improves.
 
 Caffe keeps no best model. The measure is an output of the first test net: of an Accuracy layer, the higher the better; of
-``eval_type: "detection"`` the mean average precision; otherwise the loss, the lower the better.
+``eval_type: "detection"`` the mean average precision; where a picture has several labels, their mean F1, the harmonic mean of
+precision and recall; otherwise the loss, the lower the better.
 """
 
 import logging
 import math
 import os
 
+import numpy as np
+
 from minicaffe.errors import ConfigError, DataError
+from minicaffe.net.deploy import ignored
+from minicaffe.net.run import AFTER_FORWARD
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import delayed_interrupts
 from minicaffe.solver import snapshot
 
 log = logging.getLogger("minicaffe.solver")
+LABEL_LOSS = "SigmoidCrossEntropyLoss"
 # Attributes of a BestTest in a solver state, with their types.
 STATE = {"output": str, "value": (int, float), "iteration": int, "count": int, "last": int, "path": (str, type(None))}
 
@@ -52,6 +58,7 @@ class BestTest:
     def __init__(self, solver, keep=True, patience=None):
         self.keep, self.patience = keep, patience
         self.value = self.iteration = self.path = None
+        self.label_counts = []              # of the batches of a test, if a picture has several labels; the solver clears it
         self.count, self.last = 0, -1       # `last` is the iteration of the last test that was recorded
         param = solver.param
         if patience is not None and patience < 1:
@@ -59,7 +66,7 @@ class BestTest:
         if not solver.test_nets or not (param.test_iter[0] or solver.whole_tests.get(0)):
             raise ConfigError("the best test is wanted, and this solver makes none; give it test_iter and test_interval, and its "
                               "net a phase TEST", file=solver.file)
-        self.output, self.higher_is_better, self._value_of = choose_metric(solver)
+        self.output, self.higher_is_better, self._value_of = choose_metric(solver, self.label_counts)
 
     @property
     def exhausted(self):
@@ -142,10 +149,11 @@ def _write(solver):
     return path
 
 
-def choose_metric(solver):
+def choose_metric(solver, label_counts):
     """Return the name of the metric that ranks tests, whether higher is better, and a function from a test's record to its value.
 
-    Raises ConfigError if the first test net has neither an accuracy nor a loss.
+    If pictures have several labels, `label_counts` gets `count_labels` of each batch. Raises ConfigError if the first test net has
+    neither an accuracy nor a loss.
     """
     net = solver.test_nets[0]
     if solver.param.eval_type == "detection":
@@ -154,6 +162,16 @@ def choose_metric(solver):
     if accuracies:      # the last of those with the smallest top_k
         node = min(reversed(accuracies), key=lambda node: node.param.accuracy_param.top_k)
         return node.tops[0].name, True, _output(node.tops[0].name)
+    losses = [node for node in net.nodes if compares_labels(net, node) and node.bottoms[0].shape[1:2] > (1,)]
+    if losses:
+        node = losses[-1]
+
+        def count(index):
+            if net.nodes[index] is node:
+                label_counts.append(count_labels(*(blob.cpu_data for blob in node.bottoms), ignored(node.param.loss_param)))
+
+        net.add_hook(AFTER_FORWARD, count)
+        return "mean F1", True, lambda record: mean_f1(sum(solver.group.gather(sum(label_counts))))
     if any(net.loss_weights[blob] for blob in net.output_blobs):
         return "loss", False, lambda record: sum(output["value"] * output["loss_weight"] for output in record["outputs"]
                                                  if output["loss_weight"])
@@ -161,6 +179,37 @@ def choose_metric(solver):
         return "loss", False, lambda record: record["loss"]
     raise ConfigError("has neither an Accuracy nor a loss as output, so tests cannot be ranked; add one in phase TEST, or set "
                       "test_compute_loss in the solver", file=net.file)
+
+
+def compares_labels(net, node):
+    """Return whether a node compares scores with labels: a top of a source from which no scores are computed, or a view of it.
+
+    Targets of an autoencoder are pixels, and an F1 of these ranks no tests.
+    """
+    if node.type != LABEL_LOSS:
+        return False
+    target, read = node.bottoms[1], {node.bottoms[0]}
+    for maker in reversed(net.nodes[:net.nodes.index(node)]):
+        read.update(maker.bottoms if read.intersection(maker.tops) else ())
+        if target in maker.tops:
+            if maker.type not in ("Split", "Slice", "Reshape", "Flatten"):
+                return not maker.bottoms and target not in read
+            target = maker.bottoms[0]
+    return False
+
+
+def count_labels(scores, labels, ignored_label):
+    """Return for each label (axis 1) the numbers of right answers, answers and true labels; a score above 0 is an answer."""
+    labels = labels.reshape(scores.shape)
+    counted = labels != ignored_label if ignored_label is not None else True
+    answers, truth = (scores > 0) & counted, (labels > 0.5) & counted
+    return np.stack([array.reshape(*array.shape[:2], -1).sum(axis=(0, 2)) for array in (answers & truth, answers, truth)], axis=1)
+
+
+def mean_f1(counts):
+    """Return the mean of the F1 of labels, from `count_labels`, without labels that are never an answer and never true."""
+    counts = counts[counts.any(axis=1)]
+    return float((2 * counts[:, 0] / (counts[:, 1] + counts[:, 2])).mean()) if len(counts) else math.nan
 
 
 def _output(name):

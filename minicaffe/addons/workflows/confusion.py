@@ -8,12 +8,18 @@ from collections import namedtuple
 
 import numpy as np
 
+from minicaffe.addons.workflows.best_test import LABEL_LOSS, compares_labels, count_labels, mean_f1
 from minicaffe.errors import ConfigError, close_matches
 from minicaffe.net.deploy import CLASS_LOSSES, ignored
 
 PAIRS_SHOWN = 10
 NAME_WIDTH = 18                 # characters of a class's name in a table
-TYPES = {**CLASS_LOSSES, "Accuracy": "accuracy_param"}
+TYPES = {**CLASS_LOSSES, "Accuracy": "accuracy_param", LABEL_LOSS: ""}     # the last: several labels for each record, on axis 1
+
+
+def compares(net, node):
+    """Return whether a node compares scores with the class of a record, or with its labels."""
+    return compares_labels(net, node) if node.type == LABEL_LOSS else node.type in TYPES
 
 
 class Prediction(namedtuple("Prediction", "node scores labels axis softmax ignored")):
@@ -27,7 +33,7 @@ class Prediction(namedtuple("Prediction", "node scores labels axis softmax ignor
 
         Raises ConfigError if there is no such layer, or it has scores of fewer than two classes.
         """
-        found = {node.name: node for node in net.nodes if node.type in TYPES}
+        found = {node.name: node for node in net.nodes if compares(net, node)}
         if name is not None and name not in found:
             raise ConfigError(f"no layer '{name}' compares scores of classes with a label{close_matches(name, found)}; such layers "
                               f"here are {', '.join(found) or 'none'}", field="--prediction", file=net.file)
@@ -35,8 +41,9 @@ class Prediction(namedtuple("Prediction", "node scores labels axis softmax ignor
             detects = any(node.type == "DetectionEvaluate" for node in net.nodes)
             raise ConfigError("no layer compares scores of classes with a label, so there are no right and wrong answers to count; "
                               + ("the net detects, and the test without these options prints its average precisions" if detects
-                                 else f"add one of {', '.join(TYPES)} in phase TEST"), file=net.file)
-        ranked = sorted(found.values(), key=lambda node: node.type in CLASS_LOSSES)
+                                 else f"add one of {', '.join(TYPES)} in phase TEST, the last for targets from a data layer"),
+                              file=net.file)
+        ranked = sorted(found.values(), key=lambda node: (node.type != LABEL_LOSS, node.type in CLASS_LOSSES))
         node = found[name] if name is not None else ranked[-1]
         scores, labels = node.bottoms[:2]
         where = {"file": net.file, "layer": node.name, "layer_type": node.type}
@@ -46,7 +53,7 @@ class Prediction(namedtuple("Prediction", "node scores labels axis softmax ignor
         axis = getattr(node.param, field).axis % scores.num_axes if field else 1
         left_out = ignored(node.param.accuracy_param if node.type == "Accuracy" else node.param.loss_param)
         made = cls(node, scores, labels, axis, node.type in ("SoftmaxWithLoss", "InfogainLoss"), left_out)
-        if made.classes < 2:
+        if made.classes < 2 and node.type != LABEL_LOSS:
             raise ConfigError(f"compares scores of {made.classes} class, and a right answer needs two", **where)
         return made
 
@@ -64,7 +71,7 @@ class Prediction(namedtuple("Prediction", "node scores labels axis softmax ignor
     def text(self, net):
         """Return a line that says which layer it is, and which others there are."""
         others = [node.name for node in net.nodes
-                  if node.type in TYPES and node.bottoms[0].data_memory is not self.scores.data_memory]
+                  if compares(net, node) and node.bottoms[0].data_memory is not self.scores.data_memory]
         more = f"; --prediction takes another of {', '.join(others)}" if others else ""
         return f"answers: the scores that layer '{self.node.name}' ({self.node.type}) compares with the labels{more}"
 
@@ -80,19 +87,25 @@ class Confusion:
 
     Attributes
     ----------
+    several : bool
+        Whether a record has several labels, each of which is true or not.
     counts : array, shape (classes, classes), int64
-        Element (i, j): records of class i that were answered with class j.
+        Element (i, j): records of class i that were answered with class j. If `several`, shape (labels, 3), of `count_labels`.
     ignored, ties : int
         Labels that the layer ignores and that are not counted; wrong answers whose score the true class has, too.
     """
 
     def __init__(self, prediction, names=None):
         self.prediction, self.names = prediction, names
-        self.counts = np.zeros((prediction.classes, prediction.classes), np.int64)
+        self.several = prediction.node.type == LABEL_LOSS
+        self.counts = np.zeros((prediction.classes, 3 if self.several else prediction.classes), np.int64)
         self.ignored = self.ties = 0
 
     def add(self, scores, labels):
         """Count a batch, the arrays of the Prediction's blobs; return truth, answer and score of each label, and which count."""
+        if self.several:
+            self.counts += count_labels(scores, labels, self.prediction.ignored)
+            return None
         size = self.prediction.classes
         if TYPES[self.prediction.node.type] is None:
             scores = scores.reshape(len(scores), -1)
@@ -128,8 +141,9 @@ class Confusion:
 
     def by_class(self):
         """Return precision, recall and count of each class, as arrays; NaN where no answer or no record is of the class."""
-        right, truth = self.counts.diagonal(), self.counts.sum(axis=1)
-        return _share(right, self.counts.sum(axis=0)), _share(right, truth), truth
+        counts = self.counts
+        right, answers, truth = counts.T if self.several else (counts.diagonal(), counts.sum(axis=0), counts.sum(axis=1))
+        return _share(right, answers), _share(right, truth), truth
 
     def pairs(self):
         """Return (truth, answer, count) of each pair of classes that was confused, the most frequent first."""
@@ -145,6 +159,8 @@ class Confusion:
 
     def summary(self):
         """Return the line about all classes."""
+        if self.several:
+            return f"labels with a probability above 0.5 are answers; mean F1 of {len(self.counts)}: {mean_f1(self.counts):.4f}"
         what = "records" if self.prediction.positions == 1 else "labels"
         recall = self.by_class()[1]
         found = recall[np.isfinite(recall)]
@@ -202,6 +218,9 @@ class Confusion:
         """Return all of it for JSON."""
         precision, recall, count = (values.tolist() for values in self.by_class())
         names = [self.name(i) for i in range(len(count))]
+        if self.several:
+            return {"layer": self.prediction.node.name, "names": names, "precision": precision, "recall": recall, "count": count,
+                    "mean_f1": mean_f1(self.counts)}
         return {"layer": self.prediction.node.name, "counted": self.total, "ignored": self.ignored, "ties": self.ties,
                 "accuracy": float(self.accuracy), "names": names, "precision": precision, "recall": recall, "count": count,
                 "confusion": self.counts.tolist(),

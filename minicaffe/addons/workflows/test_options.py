@@ -7,12 +7,14 @@ from minicaffe.addons.workflows.wrong_pictures import WrongPictures, check_folde
 from minicaffe.cli import options, ranks
 from minicaffe.cli.classify import read_labels
 from minicaffe.cli.picture_nets import PictureSource
+from minicaffe.errors import ConfigError
 
 EVALUATIONS = {"confusion": "--confusion", "per_class": "--per-class", "wrong": "--wrong"}     # parameters that need all answers
 WRONG_LIMIT = 100
 PARAMS = [
     click.Option(["--confusion"], is_flag=True, help="Of a classifier: print the confusion matrix and the most confused pairs."),
-    click.Option(["--per-class"], is_flag=True, help="Of a classifier: print precision, recall and count of each class."),
+    click.Option(["--per-class"], is_flag=True, help="Of a classifier: print precision, recall and count of each class, or of each "
+              "of several labels (SigmoidCrossEntropyLoss)."),
     click.Option(["--wrong"], metavar="DIR", help="Of a classifier: write the pictures with wrong answers as PNG files and "
               "wrong.csv to the new folder DIR, those with the highest scores first."),
     click.Option(["--wrong-limit"], type=click.IntRange(min=1), help="With --wrong: the most pictures to write; "
@@ -52,6 +54,10 @@ class Evaluation:
         if names is None:
             options.notify("names of the classes are not known, so their numbers are shown; --labels FILE gives them")
         self.confusion = confusion.Confusion(self.prediction, names)
+        if self.confusion.several and (values["confusion"] or values["wrong"]):
+            raise ConfigError("is for one label in each record, and here are several; --per-class counts each",
+                              field="--wrong" if values["wrong"] else "--confusion", file=file, layer=self.prediction.node.name,
+                              layer_type=self.prediction.node.type)
         self.blobs = [self.prediction.scores, self.prediction.labels]
         self.wrong = None
         if values["wrong"]:
@@ -77,7 +83,9 @@ class Evaluation:
             lines += ["", *self.confusion.class_lines()]
         if self.values["confusion"]:
             lines += ["", *self.confusion.matrix_lines()]
-        click.echo("\n".join([*lines, "", *self.confusion.pair_lines()]))
+        if not self.confusion.several:
+            lines += ["", *self.confusion.pair_lines()]
+        click.echo("\n".join(lines))
         if self.wrong is not None:
             self.wrong.write(self.values["wrong"], force)
             click.echo(self.wrong.line(self.values["wrong"]))

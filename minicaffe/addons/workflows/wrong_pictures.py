@@ -11,8 +11,9 @@ import numpy as np
 
 from minicaffe.cli.inputs import csv_bytes
 from minicaffe.cli.pictures import to_rgb, write_png
+from minicaffe.data.db import replacing_folder
 from minicaffe.errors import ConfigError, FileError
-from minicaffe.proto.atomic import check_free, check_writable, delayed_interrupts, temporary_folder, write_bytes
+from minicaffe.proto.atomic import check_free, check_writable, write_bytes
 from minicaffe.proto.files import read_bytes
 
 TABLE = "wrong.csv"
@@ -88,20 +89,14 @@ class WrongPictures:
 
     def write(self, path, force):
         """Write the folder, whole or not at all."""
-        path = os.path.abspath(path)
-        check_folder(path, force)
+        check_folder(os.path.abspath(path), force)
         rows = self.rows()
-        with temporary_folder(path) as beside:
-            folder = beside / "new"
+        with replacing_folder(path) as folder:
             folder.mkdir()
             for row, kept in zip(rows, self.kept, strict=True):
                 write_png(folder / row[0], to_rgb(kept[4]))
             write_bytes(folder / TABLE, csv_bytes(["file", "truth", "answer", "score", "number"],
                                                   ([*row[:3], f"{row[3]:.6g}", row[4]] for row in rows)))
-            with delayed_interrupts():
-                if os.path.lexists(path):
-                    os.rename(path, beside / "old")     # removed with the temporary folder
-                os.rename(folder, path)
 
     def line(self, path):
         """Return what was written."""

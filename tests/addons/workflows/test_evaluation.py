@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -181,6 +182,20 @@ def test_ctrl_c_leaves_the_earlier_folder(minicaffe, data, tmp_path, monkeypatch
     for folder in ("bad", "new"):
         minicaffe(*TEST, f"--wrong={folder}", "--force", status=130)
     assert sorted(path.name for path in tmp_path.iterdir()) == there
+    assert sorted(path.name for path in (tmp_path / "bad").iterdir()) == before
+
+
+def test_a_new_folder_that_cannot_be_renamed_leaves_the_earlier_one(minicaffe, data, tmp_path, monkeypatch):
+    minicaffe(*TEST, "--wrong=bad", "--wrong-limit=1")
+    before, rename = sorted(path.name for path in (tmp_path / "bad").iterdir()), Path.rename
+
+    def fail(path, target):
+        if path.name == "bad" and path.parent != tmp_path:
+            raise OSError(5, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    assert "Input/output error" in minicaffe(*TEST, "--wrong=bad", "--force", status=1)
     assert sorted(path.name for path in (tmp_path / "bad").iterdir()) == before
 
 

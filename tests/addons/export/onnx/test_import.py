@@ -80,6 +80,9 @@ CASES = {       # nodes, shapes of the inputs
         "to an upper shape": {"output_shape": [14, 16], "auto_pad": "SAME_UPPER"}}.items()},
     **{f"greatest over {axes}": ([node("ReduceMax", "x0", axes=axes, keepdims=keep)], X) for axes, keep in (([2, 3], 1), ([2, 3], 0), ([-1, 2], 1))},
     "reduced by no axes": ([node("ReduceSum", "x0", np.array([], INT))], X), "clip of crossed limits": ([node("Clip", "x0", np.float32(0.6), np.float32(-0.6))], X),
+    "argmax": ([node("ArgMax", "x0", axis=1, outputs=["i"]), node("Cast", "i", to=TensorProto.FLOAT)], X),
+    "argmax of equal values": ([node("Relu", "x0", outputs=["r"]), node("ArgMax", "r", axis=1, select_last_index=1, outputs=["i"]), node("Cast", "i", to=TensorProto.FLOAT)], X),
+    "argmax without its axis": ([node("ArgMax", "x0", axis=-1, keepdims=0, outputs=["i"]), node("Cast", "i", to=TensorProto.FLOAT)], X),
     "gemm": ([node("Gemm", "x0", weight(5, 4), weight(5), transB=1, alpha=0.5, beta=2.0)], (3, 4)),
     "gemm without bias": ([node("Gemm", "x0", weight(4, 5))], (3, 4)), "matmul": ([node("MatMul", "x0", weight(6, 5))], X),
     "flatten and gemm": ([node("Flatten", "x0", outputs=["f"]), node("Gemm", "f", weight(5, 168), weight(1), transB=1)], X),
@@ -232,7 +235,7 @@ REFUSED = {     # nodes, shapes, the reason
     "no axis": ([node("ReduceSum", "x0", np.array([], INT), noop_with_empty_axes=1)], X, "it reduces no axis"),
     "a sequence": ([node("SequenceConstruct", "x0", "x0", outputs=["s"]), node("SequenceAt", "s", np.int64(0))], X, r"node 'n0' \(SequenceConstruct\): a blob holds an array, no sequence"),
     "a constant": ([node("Relu", "x0", outputs=["r"]), node("Neg", np.float32([1, 2]))], X, "output 'y' is a constant; export the model without this output$"),
-    "quotients of integers": ([node("ArgMax", "x0", outputs=["i"]), node("Div", "i", np.int64(2), outputs=["d"]), node("Cast", "d", to=TensorProto.FLOAT)], X, r"node 'n0' \(ArgMax\): no layers for this operator"),
+    "quotients of integers": ([node("ArgMax", "x0", outputs=["i"]), node("Div", "i", np.int64(2), outputs=["d"]), node("Cast", "d", to=TensorProto.FLOAT)], X, "it computes with integers"),
     "depth": ([node("SpaceToDepth", "x0", blocksize=2)], (2, 3, 4, 6), "no layers for this operator"),
     "one value without axes": ([node("Squeeze", "x0", np.array([0], INT))], (1,), r"the shape \[\] is not one that a Reshape layer can make"),
     "slopes of each pixel": ([node("PRelu", "x0", weight(4, 7, 6))], X, r"its slopes have the shape \[4, 7, 6\], PReLU has one for each channel"),
@@ -309,9 +312,13 @@ def test_output_without_a_shape(tmp_path):
     (node("MaxPool", "x0", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]), (1, 2, 7, 7), None),
     (node("AveragePool", "x0", kernel_shape=[2, 2]), X, None), (node("MaxPool", "x0", kernel_shape=[3, 3], pads=[1, 1, 1, 1]), X, None),
     (node("Transpose", "x0", perm=[0, 2, 3, 1]), X, "BVLC Caffe lacks the types of the layers 'n0' (Permute)"),
-    (node("Clip", "x0", np.float32(0)), X, "Caffe 1.0 lacks the type Clip of the layers 'n0' (Clip)")])
+    (node("Clip", "x0", np.float32(0)), X, "Caffe 1.0 lacks the type Clip of the layers 'n0' (Clip)"),
+    (node("ArgMax", "x0"), X, "node 'n0' (ArgMax): of equal maxima Caffe takes the last, this node takes the first"),
+    (node("ArgMax", "x0", select_last_index=1), X, None)])
 def test_notes_for_other_caffes(tmp_path, caplog, case, shape, said):
-    made = load(write(tmp_path / "a.onnx", [case], shape))
+    kind, inputs, _, attributes = case
+    nodes = [case] if kind != "ArgMax" else [node(kind, *inputs, outputs=["i"], **attributes), node("Cast", "i", to=TensorProto.FLOAT)]
+    made = load(write(tmp_path / "a.onnx", nodes, shape))
     assert [record.getMessage() for record in caplog.records if record.name.startswith("minicaffe.addons.export.onnx")] == ([said] if said else [])
     assert [layer.name for layer in made.param.layer if layer.pooling_param.HasField("round_mode")] == ["n0"] * ("FLOOR" in (said or ""))
 
@@ -566,3 +573,10 @@ def test_sizes_of_pooling_are_those_of_the_layer():
         assert net.blobs[f"p{i}"].shape[2:] == tuple(sizes), cases[i]
         dropped += sizes != [caffe_size(size, *one, mode, False) for size, *one in zip((9, 7), kernel, stride, pad)]
     assert dropped > 3
+
+
+def test_the_first_of_equal_maxima(tmp_path):
+    """Where the random inputs have equal maxima, the comparison finds that Caffe takes the last."""
+    nodes = [node("Relu", "x0", outputs=["r"]), node("ArgMax", "r", axis=1, outputs=["i"]), node("Cast", "i", to=TensorProto.FLOAT)]
+    with pytest.raises(errors.DataError, match=r"a\.onnx: the net gives other numbers than the model: layer 'n1' \(ArgMax\) differs first"):
+        load(write(tmp_path / "a.onnx", nodes, X))

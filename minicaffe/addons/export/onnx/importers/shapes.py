@@ -1,5 +1,7 @@
 """Operators that move, cut, repeat, reduce and resize values."""
 
+import logging
+
 import numpy as np
 
 from minicaffe.addons.export.onnx.check import run_model
@@ -8,6 +10,7 @@ from minicaffe.addons.export.onnx.graph import helper, numpy_helper, value_info
 from minicaffe.memory.sizes import check_bytes
 from minicaffe.proto import caffe_pb2
 
+log = logging.getLogger(__name__)
 POOLING, REDUCTION = caffe_pb2.PoolingParameter, caffe_pb2.ReductionParameter
 
 
@@ -148,6 +151,16 @@ def reduce(made, node):
                      operation=operations.get(node.op_type, REDUCTION.SUMSQ))
     if keep:
         made.reshaped(top, [given[axis] for axis in kept], made.result, last=True)
+
+
+@importer("ArgMax")
+def arg_max(made, node):
+    if not made.attribute("select_last_index", 0):
+        log.warning("node '%s' (ArgMax): of equal maxima Caffe takes the last, this node takes the first", node.name or made.number)
+    keep, axis = bool(made.attribute("keepdims", 1)), made.attribute("axis", 0) % len(made.shape())
+    top = made.layer("ArgMax", [made.bottom()], "argmax_param", last=keep, axis=axis)
+    if not keep:
+        made.reshaped(top, (), made.result, last=True)
 
 
 @importer("DepthToSpace")
