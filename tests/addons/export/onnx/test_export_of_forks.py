@@ -65,7 +65,7 @@ def test_regions(size):
     assert [one.relative for one in found] == [0]
 
 
-def test_every_type_of_forks_has_a_case_or_none():
+def test_every_fork_type_has_a_case():
     forks = {name for name, cls in layer_types().items() if ".forks." in cls.__module__ and name != "ConvolutionDepthwise"}
     tested = {kind for text, *_ in CASES.values() for kind in re.findall(r'type: "(\w+)"', text)} | {"ROIPooling"}
     assert forks - tested - {"ChannelNormalize"} == WITHOUT and not WITHOUT & set(EXPORTERS)
