@@ -159,7 +159,18 @@ def detection(fields, images=2, classes=3, shared=True):
 BOXES = [
     "code_type: CENTER_SIZE nms_param { nms_threshold: 0.4 top_k: 9 } keep_top_k: 7 confidence_threshold: 0.2", "nms_param { top_k: 999 } keep_top_k: 5", "nms_param { top_k: 4 }",
     "code_type: CORNER_SIZE background_label_id: 1 confidence_threshold: 0.5", "variance_encoded_in_target: true background_label_id: -1",
-    "confidence_threshold: 90 keep_top_k: 3"]
+    "confidence_threshold: 90 keep_top_k: 3", "nms_param { top_k: 0 }", "keep_top_k: 0"]
+
+
+def detection_at_limits(fields):
+    """Return a net and inputs: box 1 overlaps box 0 by exactly 1/2, and the score of box 2 is 1/2; and the rows without these two."""
+    net = net_of(layer("DetectionOutput", f"detection_output_param {{ num_classes: 2 confidence_threshold: 0.5 {fields} }}", "x0 x1 x2"),
+                 (1, 12), (1, 6), (1, 2, 12))
+    boxes = np.array([[0, 0, 1, 1], [0, 0, 0.5, 1], [2, 2, 3, 3]], np.float32)
+    scores = np.array([[0.25, 0.75], [0.375, 0.625], [0.5, 0.5]], np.float32)
+    inputs = {"x0": np.zeros((1, 12)), "x1": scores.reshape(1, 6), "x2": np.stack([boxes.ravel(), np.ones(12)])[None]}
+    return net, inputs, [[0, 1, 0.75, *boxes[0]], [0, 1, 0.625, *boxes[1]]]
+
 
 # ---- layers in place, which share parameters
 

@@ -324,6 +324,7 @@ def test_proposal_has_the_gradient_zero_and_takes_infinite_codes():
 @pytest.mark.parametrize("fields, change, message", [
     ("scale: 1", {}, r"proposal_param.ratio: give at least one, finite and above 0, got \[\]"),
     ("ratio: 1 scale: 0", {}, r"proposal_param.scale: give at least one, finite and above 0, got \[0"),
+    ("ratio: inf scale: 1", {}, r"proposal_param.ratio: give at least one, finite and above 0, got \[inf"),
     ("ratio: 1 scale: 1e30", {}, r"proposal_param.scale: with base_size and ratio gives an anchor of 1.6e\+31 pixels"),
     ("ratio: 1e-320 scale: 1", {}, r"proposal_param.scale: with base_size and ratio gives an anchor of inf pixels"),
     ("ratio: 1 scale: 1 base_size: 9999999999", {}, r"proposal_param.base_size: must be from -2\^31 to 2\^31 - 1, got 9999999999"),
@@ -481,6 +482,29 @@ def test_box_output_against_the_definition(fields, options, dtype):
     np.testing.assert_array_equal(top(net), top(net, 1)[:, :5])
 
 
+@pytest.mark.parametrize("limits, count", [
+    ("fg_thr: 0.5 min_size: 16 iou_thr: 0.5", 2), ("fg_thr: 0.5625 min_size: 16 iou_thr: 0.5", 1), ("fg_thr: 0.5 min_size: 17 iou_thr: 0.5", 0),
+    ("fg_thr: 0.5 min_size: 16 iou_thr: 0.375", 1)])
+def test_box_output_at_its_limits(limits, count):
+    """Scores of 5/8 and 1/2, sides of 16, and an overlap of 1/2 of each box."""
+    data = np.zeros((1, 6, 1, 2))
+    data[0, 1, 0] = 0.625, 0.5
+    data[0, 2, 0] = 0, -0.5
+    fields = f'box_output_param {{ field_h: 16 field_w: 16 downsample_rate: 16 field_whr: 1 nms_type: "IOMU" {limits} }}'
+    net = layer_net(layer("BoxOutput", fields, 1, 2), [data])
+    run_forward(net)
+    assert top(net, 1).tolist() == [[0, 0, 0, 16, 16, 0.625], [0, 8, 0, 24, 16, 0.5]][:count] or (count, top(net, 1).any()) == (0, False)
+
+
+@pytest.mark.parametrize("least, score", [(17, 0.75), (18, 0)])
+def test_proposal_at_its_least_side(least, score):
+    scores = np.array([0.25, 0.75]).reshape(1, 2, 1, 1)
+    fields = f"proposal_param {{ ratio: 1 scale: 1 min_size: {least} }}"
+    net = layer_net(layer("Proposal", fields, 3, 2), [scores, np.zeros((1, 4, 1, 1)), [[64, 64, 1]]])
+    run_forward(net)
+    assert top(net).tolist() == [[0, 0, 0, 16, 16]] and top(net, 1).tolist() == [score]
+
+
 def test_box_output_without_boxes():
     net = layer_net(layer("BoxOutput", "box_output_param { fg_thr: 9 field_h: 30 field_w: 20 downsample_rate: 8 }", 1, 2),
                     [np.zeros((2, 6, 3, 4))])
@@ -504,7 +528,9 @@ def test_wrong_maps_of_box_output(shapes, message):
     ("field_h: 3 downsample_rate: 8", (1, 6, 2, 2), r"field_w: give one for each of the 1 bottoms, got \[\]"),
     ('field_h: 3 field_w: 3 downsample_rate: 8 nms_type: "IOX"', (1, 6, 2, 2), r"nms_type: must be IOU, IOMU or IOFU, got IOX"),
     ("field_h: 3 field_w: 3 downsample_rate: 8 field_whr: 0.5", (1, 6, 2, 2), r"field_whr: must be finite and at least 1, got 0.5"),
+    ("field_h: 3 field_w: 3 downsample_rate: 8 field_whr: inf", (1, 6, 2, 2), r"field_whr: must be finite and at least 1, got inf"),
     ("field_h: 3 field_w: 3 downsample_rate: 8 field_xyr: 0", (1, 6, 2, 2), r"field_xyr: must be finite and above 0, got 0"),
+    ("field_h: 3 field_w: 3 downsample_rate: 8 field_xyr: inf", (1, 6, 2, 2), r"field_xyr: must be finite and above 0, got inf"),
     ("field_h: 3 field_w: 3 downsample_rate: 0", (1, 6, 2, 2), r"downsample_rate: must be at least 1, got 0"),
     ("field_h: 3 field_w: 3 downsample_rate: 8", (1, 5, 2, 2), r"bottom\[0\]: must have the scores of at least 2 classes and 4 codes, got"),
 ])

@@ -84,11 +84,15 @@ def test_a_layer_that_reads_a_blob_twice():
 def test_the_net_stays_as_it_was():
     net = double_net(message(NET))
     caffe.seed(7)
+    caffe.generator.reserve_counters(12)
     before = [blob.data.copy() for blob in net.param_table.params]
+    needs = [list(node.bottom_needs) for node in net.nodes]
     assert minicaffe.gradcheck(net).ok
+    double_net(message(NET))
+    assert [list(node.bottom_needs) for node in net.nodes] == needs
     for blob, data in zip(net.param_table.params, before):
         np.testing.assert_array_equal(blob.data, data)
-    assert (caffe.generator.seed, caffe.generator.offset) == (7, 0)
+    assert (caffe.generator.seed, caffe.generator.offset) == (7, 12)
 
 
 def test_the_whole_net():

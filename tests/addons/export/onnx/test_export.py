@@ -4,7 +4,21 @@ import re
 
 import numpy as np
 import pytest
-from export_cases import BIG, BOXES, CASES, DEPLOY, IN_PLACE, MODELS, OF_DATA, X, detection, filled, layer, net_of
+from export_cases import (
+    BIG,
+    BOXES,
+    CASES,
+    DEPLOY,
+    IN_PLACE,
+    MODELS,
+    OF_DATA,
+    X,
+    detection,
+    detection_at_limits,
+    filled,
+    layer,
+    net_of,
+)
 
 from minicaffe import errors
 from minicaffe.layer import layer_types
@@ -74,6 +88,12 @@ def test_boxes(fields, shared, images):
     net = detection(fields, images, shared=shared)
     found = compare(net, to_model(net), random_inputs(net))
     assert [one.relative < 1e-5 for one in found] == [True] and found[0].shape == net.blobs["y"].shape
+
+
+def test_boxes_at_limits():
+    net, inputs, rows = detection_at_limits("nms_param { nms_threshold: 0.5 }")
+    assert compare(net, to_model(net), inputs)[0].absolute == 0
+    np.testing.assert_array_equal(net.blobs["y"].data[0, 0], rows)
 
 
 # ---- names, sharing, batches, preprocessing

@@ -11,7 +11,21 @@ import zipfile
 
 import numpy as np
 import pytest
-from export_cases import BIG, BOXES, CASES, DEPLOY, IN_PLACE, MODELS, OF_DATA, X, detection, filled, layer, net_of
+from export_cases import (
+    BIG,
+    BOXES,
+    CASES,
+    DEPLOY,
+    IN_PLACE,
+    MODELS,
+    OF_DATA,
+    X,
+    detection,
+    detection_at_limits,
+    filled,
+    layer,
+    net_of,
+)
 from lines_of_modules import LINES, OTHERS
 
 from minicaffe import errors
@@ -533,6 +547,15 @@ def test_numbers(name):
 def test_boxes_of_modules(fields, shared, images):
     found = checked(detection(fields, images, shared=shared))
     assert [one.relative < 1e-5 for one in found] == [True]
+
+
+@with_torch
+@pytest.mark.parametrize("eta", [1, 0.5])       # a threshold of 1/2 is not lowered
+def test_boxes_at_limits(eta):
+    net, inputs, rows = detection_at_limits(f"nms_param {{ nms_threshold: 0.5 eta: {eta} }}")
+    module = to_module(net)
+    assert compare(net, module, state_file(module), inputs)[0].absolute == 0
+    np.testing.assert_array_equal(net.blobs["y"].data[0, 0], rows)
 
 
 POOLS = [f"pooling_param {{ pool: {method} kernel_size: {kernel} stride: {stride} pad: {pad} {mode} }}" for method in ("MAX", "AVE")
