@@ -70,7 +70,7 @@ def test_read_net_of_every_age(tmp_path):
     assert [layer.type for layer in read_weights(path)] == ["Convolution", "InnerProduct", "InnerProduct"]
 
 
-def test_packed_numbers_are_views_of_the_file(tmp_path):
+def test_views_of_packed_numbers(tmp_path):
     path = stored(tmp_path / "mean.binaryproto", blob_proto((1, 3, 300, 300)))
     blob, peak = peak_of(lambda: read_blob(path))
     assert peak < 400_000  # the numbers are 1,080,000 bytes; from Python 3.14 on a file's buffer is 128 KiB
@@ -246,7 +246,7 @@ def test_truncated_and_other_files(tmp_path):
         read_net(tmp_path / "x.caffemodel")
 
 
-def test_strings_that_are_not_utf8_are_shown(tmp_path):
+def test_strings_in_other_encodings(tmp_path):
     path = tmp_path / "w.caffemodel"
     path.write_bytes(b"\xa2\x06\x08\x0a\x06name\xb2\xe2")
     assert [layer.name for layer in read_net(path)[1]] == ["name\\xb2\\xe2"]
@@ -288,7 +288,7 @@ def test_written_net_is_what_protobuf_reads(tmp_path):
             np.testing.assert_array_equal(one.data.ravel(), other.data)
 
 
-def test_refuses_to_write_what_cannot_be_read(monkeypatch):
+def test_unreadable_nets_are_not_written(monkeypatch):
     net = caffe_pb2.NetParameter(layer=[{"name": "a", "type": "Scale"}])
 
     def refused(blob, words):
@@ -364,7 +364,7 @@ def test_damaged_states_raise_our_errors_only(tmp_path_factory, content):
             assert str(path) in str(error)
 
 
-def test_each_string_that_is_not_utf8_is_rewritten(caplog):
+def test_rewritten_strings(caplog):
     """One string, and one of several, at any depth."""
     from minicaffe.proto.wire import parse_message
     layer = b"\x0a\x03a\xffb" + b"\x1a\x02\xfec" + b"\x1a\x02ok" + b"\x22\x01\xfd"       # name, bottom, bottom, top
@@ -375,7 +375,7 @@ def test_each_string_that_is_not_utf8_is_rewritten(caplog):
         "minicaffe.LayerParameter.name", "minicaffe.LayerParameter.bottom", "minicaffe.LayerParameter.top"]
 
 
-def test_parts_of_all_messages_are_counted_together(monkeypatch):
+def test_parts_of_all_messages(monkeypatch):
     content = caffe_pb2.NetParameter(layer=[{"name": "a", "type": "b"}] * 3).SerializeToString()    # 9 fields
     binary.split_net(content)
     monkeypatch.setattr(wire, "MAX_PARTS", 8)
@@ -398,7 +398,7 @@ def test_files_of_one_age(tmp_path, form):
 
 
 @pytest.mark.parametrize("field", ["layer", "layers"])
-def test_layers_of_a_file_are_counted_before_it_is_parsed(tmp_path, monkeypatch, field):
+def test_count_of_layers(tmp_path, monkeypatch, field):
     monkeypatch.setattr(binary, "MAX_LAYERS", 3)
     net = caffe_pb2.NetParameter(**{field: [{"name": "a"}] * 3})
     binary.split_net(net.SerializeToString())
@@ -412,7 +412,7 @@ def test_layers_of_a_file_are_counted_before_it_is_parsed(tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2, 3, 99])
-def test_the_type_of_raw_numbers_counts_only_where_there_are_some(kind):
+def test_type_of_raw_numbers(kind):
     types = varint(10 << 3) + varint(kind) + varint(11 << 3) + varint(kind)
     for fields in ({"data": [1, 2], "diff": [3, 4]}, {"double_data": [1, 2], "double_diff": [3, 4]}):
         blob = parse_blob(blob_proto((2,), **fields).SerializeToString() + types)

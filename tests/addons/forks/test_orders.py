@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gradient import check_gradient, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, Error
@@ -84,8 +84,7 @@ def test_values_and_gradients(name, dtype):
     """Every value has its place; the gradient goes back to it: as all values differ, the order decides all."""
     fields, shape, wanted = CASES[name]
     x = RANDOM.permutation(np.prod(shape)).reshape(shape).astype(np.float64)
-    net = layer_net(layer(name.partition(",")[0], fields), [x], dtype)
-    run_forward(net)
+    net = forward_net(layer(name.partition(",")[0], fields), [x], dtype)
     y = net.blob_by_name("y")
     assert y.shape == wanted(x).shape
     np.testing.assert_array_equal(y.data, wanted(x))
@@ -114,7 +113,7 @@ def test_another_shape_and_no_pictures():
 
 
 @pytest.mark.parametrize("kind", ["Squeeze"])
-def test_a_bottom_that_never_got_a_shape(kind):
+def test_bottom_without_a_shape(kind):
     text = 'layer { name: "in" type: "Input" top: "x" input_param { } }' + layer(kind)
     net = Net(parse_text(text, caffe_pb2.NetParameter, keep_layer_fields=True)[0])
     run_forward(net)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from gradient import check_gradient, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST, TRAIN
@@ -121,14 +121,13 @@ def test_pooling_against_the_definition(kind, fields, slow, dtype):
     for height, width in ((7, 9), (1, 3)):
         x = np.float32(RANDOM.standard_normal((2, 18, height, width)))
         rois = np.round(np.concatenate([SPECIAL, some_rois(12)]) * 4) / 4    # exact in both types
-        net = layer_net(layer(kind, fields), [x, rois], dtype)
-        run_forward(net)
+        net = forward_net(layer(kind, fields), [x, rois], dtype)
         assert top(net).dtype == (np.float32 if dtype == Dtype.FLOAT else np.float64)
         np.testing.assert_allclose(top(net), slow(x.astype(float), rois), rtol=1e-5, atol=1e-5)  # bilinear weights, sums in float32
 
 
 @pytest.mark.parametrize("kind, fields, slow", CASES[::2])
-def test_pooling_follows_a_new_shape_and_no_rois(kind, fields, slow):
+def test_pooling_of_new_shapes(kind, fields, slow):
     net = layer_net(layer(kind, fields), [np.zeros((1, 18, 4, 4)), np.zeros((1, 5))])
     for rois in (SPECIAL[:, :, None, None], np.empty((0, 5)), SPECIAL[:3]):
         x = RANDOM.standard_normal((2, 18, 6, 5))
@@ -149,7 +148,7 @@ def test_pooling_gradient(kind, fields):
     check_gradient(layer(kind, fields), [RANDOM.standard_normal(shape), np.concatenate([SPECIAL, some_rois(3, size=8)])], [0])
 
 
-def test_the_first_of_equal_maxima_gets_the_gradient():
+def test_gradient_of_equal_maxima():
     net = layer_net(layer("ROIPooling", "roi_pooling_param { pooled_h: 1 pooled_w: 1 }"), [np.zeros((1, 1, 3, 3)), [[0, 1, 1, 2, 2]] * 2])
     x = net.bottoms[-1][0]
     for values, place in ((((0, 0), (0, 0)), (1, 1)), (((0, 5), (5, 0)), (1, 2)), (((1, 2), (2, 2)), (1, 2))):
@@ -159,20 +158,18 @@ def test_the_first_of_equal_maxima_gets_the_gradient():
         assert x.diff[0, 0][place] == 7 and x.diff.sum() == 7
 
 
-def test_a_nan_in_a_bin_stays_there():
+def test_nan_in_a_bin():
     x = np.zeros((1, 1, 4, 4))
     x[0, 0, 0, 0] = np.nan
     for kind, channels in (("ROIPooling", 1), ("ROIAlign", 1), ("PSROIPooling", 8)):
-        net = layer_net(layer(kind, ROI_KINDS[kind]), [np.repeat(x, channels, 1), [[0, 0, 0, 7, 7]]])
-        run_forward(net)
+        net = forward_net(layer(kind, ROI_KINDS[kind]), [np.repeat(x, channels, 1), [[0, 0, 0, 7, 7]]])
         nan = np.isnan(top(net)[0, 0])
         assert nan[0, 0] and not nan[-1].any() and not nan[:, -1].any(), kind
 
 
 @pytest.mark.parametrize("kind", ROI_KINDS)
 def test_rois_have_the_gradient_zero(kind):
-    net = layer_net(layer(kind, ROI_KINDS[kind]), [np.ones((2, 8, 3, 4)), SPECIAL])
-    run_forward(net)
+    net = forward_net(layer(kind, ROI_KINDS[kind]), [np.ones((2, 8, 3, 4)), SPECIAL])
     for blob in net.bottoms[-1]:
         blob.diff[...] = 7
     run_backward(net, [1], [1])
@@ -191,14 +188,12 @@ def test_wrong_rois(kind, roi, message):
         run_forward(net)
 
 
-def test_rois_far_away_and_an_empty_batch():
+def test_far_rois_and_empty_batches():
     for kind, fields in ROI_KINDS.items():
-        net = layer_net(layer(kind, fields), [np.ones((1, 8, 3, 4)), [[0, -1e30, -1e30, -1e29, -1e29], [0, 1e30, 2e30, 3e30, 3e30]]],
-                        Dtype.FLOAT)
-        run_forward(net)
+        net = forward_net(layer(kind, fields), [np.ones((1, 8, 3, 4)), [[0, -1e30, -1e30, -1e29, -1e29], [0, 1e30, 2e30, 3e30, 3e30]]],
+                          Dtype.FLOAT)
         assert (top(net) == 0).all()
-        net = layer_net(layer(kind, fields), [np.ones((0, 8, 3, 4)), np.empty((0, 5))])
-        run_forward(net)
+        net = forward_net(layer(kind, fields), [np.ones((0, 8, 3, 4)), np.empty((0, 5))])
         assert top(net).size == 0
         net = layer_net(layer(kind, fields), [np.ones((0, 8, 3, 4)), np.zeros((1, 5))])
         with pytest.raises(DataError, match="ROI 0: .* of an image; the batch is empty, got 0"):
@@ -289,32 +284,28 @@ def test_proposal_against_the_definition(fields, options, info, images, dtype):
     wanted, wanted_scores = proposals(scores, codes, info, **options)
     fields = f"proposal_param {{ ratio: [0.5, 1, 2] scale: [1, 3] {fields} }}"
     for shape in ((1, -1), (-1,), (1, -1, 1, 1)):
-        net = layer_net(layer("Proposal", fields, 3, 2), [scores, codes, np.reshape(info, shape)], dtype, TEST)
-        run_forward(net)
+        net = forward_net(layer("Proposal", fields, 3, 2), [scores, codes, np.reshape(info, shape)], dtype, TEST)
         assert top(net).shape == wanted.shape and len(wanted) > 1
         np.testing.assert_allclose(top(net), wanted, atol=1e-4)     # coordinates of about 100 in float32
         np.testing.assert_allclose(top(net, 1), wanted_scores, rtol=1e-6)
 
 
-def test_proposal_of_images_of_several_sizes_and_ties():
+def test_proposal_sizes_and_ties():
     scores, codes = rpn(2)
     scores[...] = 0.5
     fields = layer("Proposal", "proposal_param { ratio: [0.5, 1, 2] scale: [1, 3] min_size: 4 nms_thresh: 0.5 }", 3)
-    net = layer_net(fields, [scores, codes, [[64, 80, 1], [40, 30, 1]]])
-    run_forward(net)
+    net = forward_net(fields, [scores, codes, [[64, 80, 1], [40, 30, 1]]])
     both = top(net).copy()
     for image, info in enumerate(([64, 80, 1], [40, 30, 1])):
-        net = layer_net(fields, [scores[[image]], codes[[image]], [info]])
-        run_forward(net)
+        net = forward_net(fields, [scores[[image]], codes[[image]], [info]])
         np.testing.assert_array_equal(top(net)[:, 1:], both[both[:, 0] == image][:, 1:])
         np.testing.assert_allclose(top(net), proposals(scores[[image]], codes[[image]], info, least=4, limit=0.5)[0])
 
 
-def test_proposal_has_the_gradient_zero_and_takes_infinite_codes():
+def test_proposal_gradient_and_infinite_codes():
     scores, codes = rpn()
     codes[0, 2] = codes[0, 4] = 1e5
-    net = layer_net(layer("Proposal", "proposal_param { ratio: [0.5, 1, 2] scale: [1, 3] }", 3), [scores, codes, [[64, 80, 1]]], Dtype.FLOAT)
-    run_forward(net)
+    net = forward_net(layer("Proposal", "proposal_param { ratio: [0.5, 1, 2] scale: [1, 3] }", 3), [scores, codes, [[64, 80, 1]]], Dtype.FLOAT)
     assert np.isfinite(top(net)).all()
     net.bottoms[-1][0].diff[...] = 7
     run_backward(net, [0, 1, 2])
@@ -366,8 +357,7 @@ def test_decode_bbox(dtype):
                                            np.array([0, 0.5, 0, 1]), np.array([0.1, 0.1, 0.2, 0.2]))):
         for count in (9, 0):
             rois, codes = some_rois(count), RANDOM.standard_normal((count, 8))
-            net = layer_net(layer("DecodeBBox", fields), [codes, rois], dtype, TEST)
-            run_forward(net)
+            net = forward_net(layer("DecodeBBox", fields), [codes, rois], dtype, TEST)
             assert top(net).shape == (count, 5, 1, 1)
             np.testing.assert_allclose(top(net)[:, :, 0, 0], decoded(rois, codes, mean, std), rtol=1e-5, atol=1e-4)
 
@@ -375,8 +365,7 @@ def test_decode_bbox(dtype):
 @pytest.mark.parametrize("name", ["bbox_mean", "bbox_std"])
 def test_decode_bbox_lone_field(name, caplog):
     rois, codes = some_rois(3), RANDOM.standard_normal((3, 8))
-    net = layer_net(layer("DecodeBBox", f"bbox_reg_param {{ {name}: [0.5, 0.5, 2, 2] }}"), [codes, rois], phase=TEST)
-    run_forward(net)
+    net = forward_net(layer("DecodeBBox", f"bbox_reg_param {{ {name}: [0.5, 0.5, 2, 2] }}"), [codes, rois], phase=TEST)
     np.testing.assert_allclose(top(net)[:, :, 0, 0], decoded(rois, codes, 0, 1), rtol=1e-9)
     assert f"layer 'l': bbox_reg_param.{name} is ignored" in caplog.text
 
@@ -385,20 +374,18 @@ def test_decode_bbox_lone_field(name, caplog):
 def test_box_output_lone_field(name, caplog):
     maps = [RANDOM.standard_normal((1, 7, 6, 8))]
     fields = "box_output_param { fg_thr: 0.5 field_h: 30 field_w: 20 downsample_rate: 8 } "
-    net = layer_net(layer("BoxOutput", fields + f"bbox_reg_param {{ {name}: [0.5, 0.5, 2, 2] }}", 1, 2), maps, phase=TEST)
-    run_forward(net)
+    net = forward_net(layer("BoxOutput", fields + f"bbox_reg_param {{ {name}: [0.5, 0.5, 2, 2] }}", 1, 2), maps, phase=TEST)
     np.testing.assert_allclose(top(net, 1), box_output(maps, [30], [20], [8], 0.5), rtol=1e-9)
     assert f"layer 'l': bbox_reg_param.{name} is ignored" in caplog.text
 
 
-def test_decode_bbox_in_training_leaves_out_what_fits_and_what_is_inverted():
+def test_decode_bbox_in_training():
     rois, codes = some_rois(5), np.zeros((5, 8))
     rois[2, 3] = rois[2, 1] - 5
     rois[4, 3:] = rois[4, 1:3]      # one pixel, which is a box
     objects = np.zeros((5, 5))
     objects[:, 4] = 0.5, 0.9, 0, 0.95, 0.2
-    net = layer_net(layer("DecodeBBox", "decode_bbox_param { gt_iou_thr: 0.9 }", 3), [codes, rois, objects], phase=TRAIN)
-    run_forward(net)
+    net = forward_net(layer("DecodeBBox", "decode_bbox_param { gt_iou_thr: 0.9 }", 3), [codes, rois, objects], phase=TRAIN)
     np.testing.assert_allclose(top(net)[:, :, 0, 0], rois[[0, 4]])
     run_backward(net, [0, 1, 2])
     assert not any(blob.diff.any() for blob in net.bottoms[-1])
@@ -427,12 +414,12 @@ def test_wrong_decode_bbox(fields, shapes, phase, message):
     ([(1, 8), (1, 5), ()], r"bottom\[2\]: must have a row for each of 1 ROIs, got \[\]"),
     ([(3, 8), (3, 5), (2, 4)], r"bottom\[2\]: must have a row for each of 3 ROIs, got \[2, 4\]"),
     ([(3, 8), (3, 5), (3, 0)], r"bottom\[2\]: must have a row for each of 3 ROIs, got \[3, 0\]")])
-def test_wrong_shapes_of_decode_bbox_in_training(shapes, message):
+def test_wrong_decode_bbox_in_training(shapes, message):
     with pytest.raises(ShapeError, match=rf"layer 'l' \(DecodeBBox\): {message}"):
         layer_net(layer("DecodeBBox", "", 3), [np.zeros(shape) for shape in shapes], phase=TRAIN)
 
 
-def test_decode_bbox_names_a_box_that_is_not_finite():
+def test_decode_bbox_not_finite():
     codes = np.zeros((2, 8))
     codes[1, 6] = 1000
     net = layer_net(layer("DecodeBBox", ""), [codes, some_rois(2)], phase=TEST)
@@ -475,8 +462,7 @@ def test_box_output_against_the_definition(fields, options, dtype):
     wanted = box_output([m.astype(float) for m in maps], (30, 60), (20, 40), (8, 16), 0.5, mean=mean, std=std, **options)
     fields = (f"box_output_param {{ fg_thr: 0.5 field_h: [30, 60] field_w: [20, 40] downsample_rate: [8, 16] {fields} }} "
               "bbox_reg_param { bbox_mean: [0.1, 0, 0, 0.5] bbox_std: [0.5, 0.5, 1, 1] }")
-    net = layer_net(layer("BoxOutput", fields, 2, 2), maps, dtype, TEST)
-    run_forward(net)
+    net = forward_net(layer("BoxOutput", fields, 2, 2), maps, dtype, TEST)
     assert top(net, 1).shape == wanted.shape and len(wanted) > 5
     np.testing.assert_allclose(top(net, 1), wanted, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(top(net), top(net, 1)[:, :5])
@@ -491,8 +477,7 @@ def test_box_output_at_its_limits(limits, count):
     data[0, 1, 0] = 0.625, 0.5
     data[0, 2, 0] = 0, -0.5
     fields = f'box_output_param {{ field_h: 16 field_w: 16 downsample_rate: 16 field_whr: 1 nms_type: "IOMU" {limits} }}'
-    net = layer_net(layer("BoxOutput", fields, 1, 2), [data])
-    run_forward(net)
+    net = forward_net(layer("BoxOutput", fields, 1, 2), [data])
     assert top(net, 1).tolist() == [[0, 0, 0, 16, 16, 0.625], [0, 8, 0, 24, 16, 0.5]][:count] or (count, top(net, 1).any()) == (0, False)
 
 
@@ -500,15 +485,13 @@ def test_box_output_at_its_limits(limits, count):
 def test_proposal_at_its_least_side(least, score):
     scores = np.array([0.25, 0.75]).reshape(1, 2, 1, 1)
     fields = f"proposal_param {{ ratio: 1 scale: 1 min_size: {least} }}"
-    net = layer_net(layer("Proposal", fields, 3, 2), [scores, np.zeros((1, 4, 1, 1)), [[64, 64, 1]]])
-    run_forward(net)
+    net = forward_net(layer("Proposal", fields, 3, 2), [scores, np.zeros((1, 4, 1, 1)), [[64, 64, 1]]])
     assert top(net).tolist() == [[0, 0, 0, 16, 16]] and top(net, 1).tolist() == [score]
 
 
 def test_box_output_without_boxes():
-    net = layer_net(layer("BoxOutput", "box_output_param { fg_thr: 9 field_h: 30 field_w: 20 downsample_rate: 8 }", 1, 2),
-                    [np.zeros((2, 6, 3, 4))])
-    run_forward(net)
+    net = forward_net(layer("BoxOutput", "box_output_param { fg_thr: 9 field_h: 30 field_w: 20 downsample_rate: 8 }", 1, 2),
+                      [np.zeros((2, 6, 3, 4))])
     assert top(net).tolist() == [[0, 1, 1, 10, 10]] and top(net, 1).tolist() == [[0] * 6]
 
 
@@ -539,7 +522,7 @@ def test_wrong_box_output(fields, shape, message):
         layer_net(layer("BoxOutput", f"box_output_param {{ {fields} }}", 1), [np.zeros(shape)])
 
 
-def test_box_output_names_what_is_not_a_number():
+def test_box_output_nan():
     data = np.zeros((1, 6, 2, 2))
     data[0, 5, 1, 0] = np.nan
     net = layer_net(layer("BoxOutput", "box_output_param { field_h: 3 field_w: 3 downsample_rate: 8 }", 1), [data])

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from gradient import layer_net, run_backward, run_forward
+from gradient import forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST
@@ -128,7 +128,7 @@ def test_version_3_against_the_definition(fields, options, dtype):
     check(f"{V3} {fields}", maps, third([x.astype(float) for x in maps], **options), dtype)
 
 
-def test_version_3_with_more_masks_than_boxes_and_another_number_of_maps():
+def test_version_3_masks_and_maps():
     x = RANDOM.standard_normal((1, 16, 3, 3))
     check("num_classes: 3 num_box: 2 biases: [10, 12, 20, 18, 30, 40] anchors_scale: 8 mask_group_num: 1 mask: [1, 0, 2]", [x],
           third([x], biases=(10, 12, 20, 18, 30, 40), scales=(8,), mask=(1, 0, 2)), Dtype.DOUBLE)
@@ -144,8 +144,7 @@ def one_box(images, *boxes, size=1):
 
 
 def rows_of(x, more=""):
-    net = layer_net(layer(f"num_classes: 1 num_box: 1 biases: [1, 1] {more}"), [x], phase=TEST)
-    run_forward(net)
+    net = forward_net(layer(f"num_classes: 1 num_box: 1 biases: [1, 1] {more}"), [x], phase=TEST)
     return net.blob_by_name("y").data[0, 0]
 
 
@@ -155,7 +154,7 @@ def test_images_do_not_suppress_each_other():
                                [[n, 1, sigmoid(3), 0, 0, 1, 1] for n in (0, 1)])
 
 
-def test_classes_suppress_each_other_and_an_overlap_of_the_threshold_counts():
+def test_overlap_at_the_threshold():
     # Two boxes of side 2 cells whose centres are one cell apart: they share a third of the union.
     wide = math.log(2)
     x = one_box(1, (0, 0, 0, (0, 0, wide, wide, 2, 0)), (0, 0, 1, (0, 0, wide, wide, 3, 0)), size=2)
@@ -164,13 +163,12 @@ def test_classes_suppress_each_other_and_an_overlap_of_the_threshold_counts():
     assert [len(rows_of(x, f"nms_threshold: {least}")) for least in (1e-9, 0)] == [2, 1]
 
 
-def test_equal_confidences_come_by_rows_and_columns_and_a_confidence_of_the_threshold_counts():
+def test_equal_confidences_and_thresholds():
     x = np.zeros((1, 6, 2, 2))
     rows = rows_of(x, "confidence_threshold: 0.5")
     assert rows[:, 3:5].tolist() == [[0, 0], [0.5, 0], [0, 0.5], [0.5, 0.5]]
     text = "num_classes: 1 num_box: 1 biases: [1, 1] anchors_scale: 1 mask: 0 mask_group_num: 1 confidence_threshold: 0.25"
-    net = layer_net(layer(text), [x])
-    run_forward(net)
+    net = forward_net(layer(text), [x])
     assert net.blob_by_name("y").data.tolist() == [[[[0, -1, -1, -1, -1, -1, -1]]]]     # must be above it
 
 
@@ -178,14 +176,12 @@ def test_equal_confidences_come_by_rows_and_columns_and_a_confidence_of_the_thre
 def test_nothing_found(what):
     x = np.full((3, 18, 2, 2), np.nan if what == "nan" else 0.0)
     for text, maps in ((V2, [x]), (V3, [x[:, :16]] * 2)):
-        net = layer_net(layer(f"{text} confidence_threshold: 0.9", len(maps)), maps)
-        run_forward(net)
+        net = forward_net(layer(f"{text} confidence_threshold: 0.9", len(maps)), maps)
         assert net.blob_by_name("y").data.tolist() == [[[[i, -1, -1, -1, -1, -1, -1] for i in range(3)]]]
 
 
 def test_an_empty_batch():
-    net = layer_net(layer(V2), [np.zeros((0, 18, 2, 2))])
-    run_forward(net)
+    net = forward_net(layer(V2), [np.zeros((0, 18, 2, 2))])
     assert net.blob_by_name("y").shape == (1, 1, 0, 7)
 
 
@@ -198,7 +194,7 @@ def test_a_new_shape():
     np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], second([x]))
 
 
-def test_a_box_that_is_not_finite_is_named():
+def test_box_that_is_not_finite():
     x = np.zeros((2, 18, 2, 2))
     x[1, 2, 1, 0] = 2000
     net = layer_net(layer(V2), [x])
@@ -212,8 +208,7 @@ def test_a_box_that_is_not_finite_is_named():
 
 
 def test_there_is_no_gradient():
-    net = layer_net(layer(V2), [np.zeros((1, 18, 2, 2))])
-    run_forward(net)
+    net = forward_net(layer(V2), [np.zeros((1, 18, 2, 2))])
     with pytest.raises(ConfigError, match="YoloDetectionOutput has no gradient; it is for phase TEST"):
         run_backward(net, [0])
 

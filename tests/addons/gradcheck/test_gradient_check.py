@@ -70,7 +70,7 @@ def test_every_array_is_compared_or_named():
     assert all(reason for *_, reason in report.not_checked)
 
 
-def test_a_layer_that_reads_a_blob_twice():
+def test_blob_that_is_read_twice():
     """The tops of a Split share their memory: a difference of one is one of all, so their gradients are compared as a sum."""
     text = """force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
     layer { name: "ip" type: "InnerProduct" bottom: "x" top: "a" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
@@ -102,7 +102,7 @@ def test_the_whole_net():
         minicaffe.gradcheck(message(INPUT + 'layer { name: "p" type: "Power" bottom: "x" top: "y" }'), whole=True)
 
 
-def test_a_wrong_element_is_found_and_named(wrong):
+def test_wrong_element(wrong):
     report = minicaffe.gradcheck(message(wrong), elements=None)
     [comparison] = report.failed
     assert comparison.index == (0, 0, 0, 4) and comparison.shape == (3, 2, 6, 6) and comparison.checked == 216
@@ -165,7 +165,7 @@ def test_a_wrong_gradient_is_no_kink(wrong):
     assert [c.layer for c in report.failed] == ["square"] and report.failed[0].kinks == 0
 
 
-def test_a_layer_that_never_repeats_is_named(monkeypatch):
+def test_layer_that_never_repeats(monkeypatch):
     class Fickle(minicaffe.Layer):
         def setup(self, bottom, top):
             self.runs = 0

@@ -135,7 +135,7 @@ def test_wrong_arguments(folder):
         convert(folder)
 
 
-def test_what_is_seldom_meant_is_counted_and_said_at_the_end(folder, caplog):
+def test_counts_of_odd_annotations(folder, caplog):
     (folder / "one.xml").write_text(XML.format(width=80, height=20))
     wide = XML.format(width=40, height=20).replace("<xmax>40", "<xmax>41").replace("<xmin>4</xmin>", "<xmin>-1</xmin>")
     (folder / "two.xml").write_text(wide.replace("<xmin>0</xmin><ymin>0</ymin><xmax>4</xmax>", "<xmin>4</xmin><ymin>0</ymin><xmax>4</xmax>"))
@@ -154,7 +154,7 @@ def test_what_is_seldom_meant_is_counted_and_said_at_the_end(folder, caplog):
         f"{folder}/db: 1 boxes are empty and are stored so; the first: {folder}/two.xml: [4.0, 0.0, 4.0, 4.0] of label 2"]
 
 
-def test_good_annotations_are_converted_without_a_warning(folder, caplog):
+def test_good_annotations(folder, caplog):
     (folder / "list_xml").write_text("a b.png one.xml\n")
     convert(folder)
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
@@ -187,7 +187,7 @@ def test_an_edge_beyond_the_picture(place):
     assert counted == {"boxes reach beyond their picture and are stored so": (1, f"file: {box} of label 1, in 8x6")}
 
 
-def test_shuffled_entries_are_written_in_their_new_order(folder, monkeypatch):
+def test_shuffled_entries(folder, monkeypatch):
     monkeypatch.setattr("random.shuffle", lambda entries: entries.reverse())
     _, records = convert(folder, shuffle=True)
     assert list(records) == ["00000000_c.jpg", "00000002_a b.png"]
@@ -218,20 +218,20 @@ def test_an_empty_list_of_annotations(folder):
 
 
 @pytest.mark.parametrize("box", [(5, 1, 4, 9), (1, 9, 5, 8)])
-def test_a_box_inside_out_on_either_axis(folder, box):
+def test_inverted_boxes(folder, box):
     (folder / "one.txt").write_text(f"1 {' '.join(map(str, box))}\n")
     with pytest.raises(DataError, match=r"one.txt:1: the box of '1' is turned inside out: \["):
         convert(folder, "txt")
 
 
 @pytest.mark.parametrize("box", [(4, 2, 4, 10), (4, 10, 20, 10)])
-def test_a_box_without_a_width_or_a_height_is_stored(folder, box):
+def test_boxes_without_a_side(folder, box):
     (folder / "one.txt").write_text(f"1 {' '.join(map(str, box))}\n")
     wanted = tuple(edge / side for edge, side in zip(box, (40, 20, 40, 20)))
     assert objects(convert(folder, "txt")[1]["00000002_c.jpg"]) == [(1, 0, wanted, False)]
 
 
-def test_texts_of_xml_may_have_spaces_around_them(folder):
+def test_spaces_in_xml(folder):
     text = XML.format(width=40, height=20).replace("<name>dog</name>", "<name>\n dog </name><difficult> 0\n</difficult>")
     (folder / "one.xml").write_text(text.replace("<difficult>1</difficult>", "<difficult> 1 </difficult>"))
     assert objects(convert(folder)[1]["00000000_a b.png"]) == WANTED
@@ -265,7 +265,7 @@ def test_sizes_with_limits():
 
 @pytest.mark.parametrize("options, kept", [({}, True), ({"resize_width": 9, "resize_height": 7}, False), ({"gray": True}, False),
                                            ({"max_dim": 10}, False), ({"max_dim": 400}, True)])
-def test_encoded_pictures_keep_their_bytes_where_nothing_changes_them(folder, options, kept):
+def test_bytes_of_encoded_pictures(folder, options, kept):
     for name, record in convert(folder, encoded=True, **options)[1].items():
         assert record.datum.encoded and (record.datum.data == (folder / name.split("_", 1)[1]).read_bytes()) == kept
         if "resize_width" in options:
@@ -274,12 +274,12 @@ def test_encoded_pictures_keep_their_bytes_where_nothing_changes_them(folder, op
 
 @pytest.mark.parametrize(("least", "most", "size"), [(1 << 31, 0, "4294967296 x 2147483648"), (1 << 30, 0, "2147483648 x 1073741824"),
                                                      (1 << 20, 0, "2097152 x 1048576")])
-def test_a_shorter_side_that_no_picture_can_have(least, most, size):
+def test_wrong_shorter_side(least, most, size):
     with pytest.raises(ShapeError, match=f"^min_dim {least}: a (picture of|side must be below 2.31, got) {size}"):
         _resize(cv2, np.zeros((20, 40, 3), np.uint8), least, most, None)
 
 
-def test_progress_counts_the_entries_of_the_list(folder):
+def test_progress(folder):
     seen = []
     convert(folder, progress=lambda *report: seen.append(report))
     assert seen == [("pictures", 1, 3), ("pictures", 3, 3)]

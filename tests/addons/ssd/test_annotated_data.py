@@ -289,7 +289,7 @@ def test_surroundings_that_would_be_huge(some, monkeypatch):
     source_net(text(some[0], "expand_param { max_expand_ratio: 1 }"))       # exactly as many as are allowed
 
 
-def test_a_part_has_a_pixel_at_least(tmp_path):
+def test_parts_of_one_pixel(tmp_path):
     image = np.zeros((3, 4, 3), np.uint8)
     source = write_annotated(tmp_path / "db", [annotated(image, [])])
     net = source_net(text(source, "", "batch_sampler { sampler { min_scale: 0.1 max_scale: 0.1 } max_sample: 1 max_trials: 1 }"))
@@ -459,7 +459,7 @@ def test_messages_of_wrong_transformations(fields, message):
         Augmenter(caffe_pb2.TransformationParameter(resize_param={"height": 3, "width": 3, "prob": prob}))
 
 
-def test_pepper_of_another_number_of_channels_names_its_field():
+def test_pepper_of_other_channels():
     Param = caffe_pb2.TransformationParameter
     augmenter = Augmenter(Param(noise_param={"saltpepper": True, "saltpepper_param": {"fraction": 0.9, "value": [1, 2]}}))
     with pytest.raises(ConfigError, match=r"^transform_param.noise_param.saltpepper_param.value: give one, or one for each of the 3 channels, got 2$"):
@@ -468,7 +468,7 @@ def test_pepper_of_another_number_of_channels_names_its_field():
     assert {tuple(pixel) for pixel in made.reshape(-1, 2)} <= {(0, 0), (1, 2)} and made.any()
 
 
-def test_boxes_without_an_area_are_left_out(recwarn):
+def test_boxes_without_an_area(recwarn):
     augmenter = Augmenter(caffe_pb2.TransformationParameter(emit_constraint={"emit_type": "MIN_OVERLAP", "emit_overlap": 0}))
     objects = np.array([[1, 0, 0.5, 0.5, 0.5, 0.7, 0], [2, 0, 0.25, 0.25, 0.75, 0.75, 0], [3, 0, 0.5, 0.5, 0.6, 0.4, 0]])
     assert augmenter.project(objects, np.array([0, 0, 1, 1])).tolist() == objects[1:2].tolist() and not recwarn.list

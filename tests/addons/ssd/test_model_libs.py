@@ -147,7 +147,7 @@ def test_size_of_the_picture():
         assert (param.img_size, param.img_h, param.img_w) == want
 
 
-def test_numbers_and_arrays_in_place_of_lists():
+def test_numbers_in_place_of_lists():
     given, same = spec(4), spec(4)
     CreateMultiBoxHead(given, **{**HEAD, "num_classes": np.int64(HEAD["num_classes"])}, prior_variance=0.1, steps=np.array([8]))
     CreateMultiBoxHead(same, **HEAD, prior_variance=[0.1], steps=[8])
@@ -201,7 +201,7 @@ def test_what_makes_vgg_smaller(nopool, dilated, dilate_pool4):
     assert made["fc6"].convolution_param.dilation == [later * (2 if dilated else 1)]
 
 
-def test_a_size_of_one_side_is_no_size_of_a_picture():
+def test_size_of_one_side():
     for size in (dict(img_height=4), dict(img_width=4), {}):
         n = spec(4)
         CreateMultiBoxHead(n, **HEAD, **size)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from gradient import layer_net, run_backward, run_forward
+from gradient import forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, ShapeError
@@ -70,9 +70,8 @@ def test_against_the_definition(param, wanted, dtype):
 
 
 def test_the_first_map_of_ssd300():
-    net = layer_net(layer("min_size: 30 max_size: 60 aspect_ratio: 2 flip: true clip: false variance: 0.1 variance: 0.1 "
-                          "variance: 0.2 variance: 0.2 step: 8 offset: 0.5"), [np.zeros((1, 1, 38, 38)), np.zeros((1, 3, 300, 300))])
-    run_forward(net)
+    net = forward_net(layer("min_size: 30 max_size: 60 aspect_ratio: 2 flip: true clip: false variance: 0.1 variance: 0.1 "
+                            "variance: 0.2 variance: 0.2 step: 8 offset: 0.5"), [np.zeros((1, 1, 38, 38)), np.zeros((1, 3, 300, 300))])
     y = net.blob_by_name("y").data
     assert y.shape == (1, 2, 38 * 38 * 4 * 4)
     # Centre 4 of 300 pixels, half sides 15, sqrt(1800) / 2, 15 sqrt(2), 15 / sqrt(2)
@@ -82,9 +81,8 @@ def test_the_first_map_of_ssd300():
     np.testing.assert_allclose(y[0, 1, :8], [0.1, 0.1, 0.2, 0.2] * 2, rtol=1e-6)
 
 
-def test_one_bottom_does_where_the_size_is_given():
-    net = layer_net(layer("min_size: 4 img_size: 20", 1), [MAP])
-    run_forward(net)
+def test_one_bottom_and_a_size():
+    net = forward_net(layer("min_size: 4 img_size: 20", 1), [MAP])
     np.testing.assert_allclose(net.blob_by_name("y").data, slow(3, 4, 20, 20, [4]), rtol=1e-6)
 
 
@@ -99,9 +97,8 @@ def test_new_sizes():
     assert net.blob_by_name("y").shape == (1, 2, 0)
 
 
-def test_no_gradient_is_a_gradient_of_0():
-    net = layer_net(layer("min_size: 4"), [MAP, PICTURE])
-    run_forward(net)
+def test_gradient_of_0():
+    net = forward_net(layer("min_size: 4"), [MAP, PICTURE])
     net.blob_by_name("b0").diff[...] = 3
     run_backward(net, [0])
     assert (net.blob_by_name("b0").diff == 0).all()
@@ -150,9 +147,8 @@ def clustered(param):
 
 
 def test_clustered_values():
-    net = layer_net(clustered("width: 9.5 width: 20 height: 12 height: 5.25 clip: true variance: [0.1, 0.1, 0.2, 0.2] step: 16"),
-                    [MAP, PICTURE])
-    run_forward(net)
+    net = forward_net(clustered("width: 9.5 width: 20 height: 12 height: 5.25 clip: true variance: [0.1, 0.1, 0.2, 0.2] step: 16"),
+                      [MAP, PICTURE])
     boxes, variances = net.blob_by_name("y").data[0]
     wanted = [[(16 * (w + 0.5) + x * bw / 2) / 100 if axis == 0 else (16 * (h + 0.5) + x * bh / 2) / 60 for x in (-1, 1)
                for axis in (0, 1)] for h in range(3) for w in range(4) for bw, bh in ((9.5, 12), (20, 5.25))]

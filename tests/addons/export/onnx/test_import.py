@@ -496,7 +496,7 @@ def test_truncated_model_and_outside_data(tmp_path):
         load(path)
 
 
-def test_inputs_and_operators_that_do_not_fit(tmp_path):
+def test_unfit_inputs_and_operators(tmp_path):
     path = write(tmp_path / "a.onnx", [node("Relu", "x0")], X, dims=[1, 1 << 20, 1 << 20, 1 << 10])
     with pytest.raises(errors.ShapeError, match="input 'x0' would take"):
         load(path)
