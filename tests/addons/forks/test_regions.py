@@ -208,6 +208,8 @@ def test_far_rois_and_empty_batches():
     ("ROIPooling", "roi_pooling_param { pooled_size: 0 }", 0, r"pooled_size: must be at least 1, got 0"),
     ("ROIPooling", "roi_pooling_param { pooled_h: 2 pooled_w: 2 spatial_scale: 0 }", 0, r"spatial_scale: must be above 0 and less than 1e\+09, got 0"),
     ("ROIAlign", "roi_pooling_param { pooled_h: 2 pooled_w: 2 pad_ratio: inf }", 0, r"pad_ratio: must be less than 1e\+09, got inf"),
+    ("ROIAlign", "roi_pooling_param { pooled_h: 2 pooled_w: 2 pad_ratio: 1e9 }", 0, r"pad_ratio: must be less than 1e\+09, got 1e\+?0?9|got 1000000000"),
+    ("ROIAlign", "roi_pooling_param { pooled_h: 2 pooled_w: 2 spatial_scale: 1e9 }", 0, r"spatial_scale: must be above 0 and less than 1e\+09, got"),
     ("ROIPooling", "roi_pooling_param { pooled_h: 2 pooled_w: 2 pad_ratio: -1 }", 0, r"pad_ratio: must be at least 0, got -1"),
     ("ROIPooling", "roi_pooling_param { pooled_l: 2 }", 0, r"roi_pooling_param.pooled_l: unknown field"),
     ("ROIPooling", POOL, ((2, 8, 3), (2, 5)), r"bottom\[0\]: must have 4 axes"),

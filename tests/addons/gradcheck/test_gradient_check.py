@@ -244,7 +244,8 @@ def test_what_the_command_compares(minicaffe, folder):
 
 
 @pytest.mark.parametrize(("given", "error", "message_of_error"), [
-    ({"threshold": 0}, ConfigError, "threshold: must be a finite number above 0"), ({"step": None}, WrongTypeError, "step must be a number"),
+    ({"threshold": 0}, ConfigError, "threshold: must be a finite number above 0"),
+    ({"step": float("inf")}, ConfigError, "step: must be a finite number above 0, got inf"), ({"step": None}, WrongTypeError, "step must be a number"),
     ({"elements": 1.5}, WrongTypeError, "elements must be an int"), ({"elements": -1}, ConfigError, "elements: must be at least 0, which means all, got -1")])
 def test_numbers_of_gradcheck(given, error, message_of_error):
     with pytest.raises(error, match=message_of_error):
