@@ -246,7 +246,7 @@ def test_weights_of_other_forks(tmp_path):
 
 @pytest.mark.parametrize("fields, tops, count", [
     (None, 1, 4), (None, 2, 2), ("icnet: true", 1, 4), ("icnet: false", 1, 2), ("eps: 1e-3", 1, 4), ("bn_mode: LEARN", 1, 2),
-    ("shift_filler { value: 1 }", 3, 2), ("engine: CAFFE", 1, 4), ("frozen: false icnet: false", 1, 4)])
+    ("shift_filler { value: 1 }", 3, 2), ("engine: CAFFE", 1, 4), ("frozen: false icnet: false", 1, 4), ("momentum: 1", 1, 4)])
 def test_which_fork(fields, tops, count):
     net = layer_net(layer(fields, "yab"[:tops]), [np.zeros((1, 2))])
     assert len(net.layers[-1].blobs) == count

@@ -99,14 +99,6 @@ def test_interp(shape, fields, size, dtype):
     np.testing.assert_allclose(net.blob_by_name("y").data, wanted, rtol=0, atol=1e-6 if dtype == Dtype.FLOAT else 1e-13)
 
 
-def test_interp_corners_and_ranges():
-    x = RANDOM.standard_normal((1, 1, 33, 33))
-    net = forward_net(interp("height: 65 width: 129"), [x])
-    y = net.blob_by_name("y").data
-    np.testing.assert_array_equal(y[..., ::64, ::128], x[..., ::32, ::32])   # corners lie on each other
-    assert x.min() <= y.min() and y.max() <= x.max()
-
-
 def test_interp_of_another_size():
     x, size = RANDOM.standard_normal((2, 3, 5, 7)), np.zeros((1, 9, 8, 4))
     net = check_gradient(interp("use_blob_size: true", ("x", "size")), [x, size], check=[0])
@@ -148,12 +140,6 @@ def test_a_new_shape(text, factor):
     wanted = np.kron(x, np.ones((factor, factor))) if factor else \
         interp_loops(x, 0, 0, 9, 3) if "Interp" in text else resize_loops(x, 4, 4)
     np.testing.assert_allclose(net.blob_by_name("y").data, wanted, atol=1e-13)
-
-
-def test_interp_sizes_that_are_ignored(caplog):
-    net = layer_net(interp("zoom_factor: 2 height: 60 width: 60"), [np.zeros((1, 1, 3, 3))])
-    assert net.blob_by_name("y").shape == (1, 1, 5, 5)
-    assert "height, width of interp_param is ignored, as zoom_factor is given" in caplog.text
 
 
 @pytest.mark.parametrize("text, bottoms, size, message", [
@@ -224,11 +210,6 @@ def test_resize_gradient():
     check_gradient(resize("height: 5 width: 2"), [RANDOM.standard_normal((2, 2, 3, 4))])
 
 
-def test_resize_darkens_the_end():
-    net = forward_net(resize("height: 4 width: 2"), [np.ones((1, 1, 2, 2))])
-    assert net.blob_by_name("y").data[0, 0].tolist() == [[1, 1], [1, 1], [1, 1], [.5, .5]]
-
-
 @pytest.mark.parametrize("shape", [(2, 3, 4, 5), (4, 5), (1, 1, 1)])
 @pytest.mark.parametrize("text", [upsample("scale: 2")])
 def test_nearest(shape, text):
@@ -238,12 +219,6 @@ def test_nearest(shape, text):
     assert y.shape == (*shape[:-2], 2 * shape[-2], 2 * shape[-1])
     for index in np.ndindex(y.shape):
         assert y[index] == x[(*index[:-2], index[-2] // 2, index[-1] // 2)]
-
-
-def test_nearest_without_a_scale_copies():
-    x = RANDOM.standard_normal((1, 2, 3, 3))
-    net = forward_net(upsample(), [x])
-    np.testing.assert_array_equal(net.blob_by_name("y").data, x)
 
 
 @pytest.mark.parametrize("fields, size", [
@@ -308,9 +283,3 @@ def test_wrong_mask(value):
 def test_wrong_layer_with_a_mask(fields, shape, error, message):
     with pytest.raises(error, match=message):
         layer_net(upsample(fields, True), [np.zeros((1, 2, 3, 4)), np.zeros(shape)])
-
-
-def test_scale_beside_a_size(caplog):
-    net = layer_net(upsample("scale: 2 upsample_h: 5 upsample_w: 7", True), [np.zeros((1, 1, 2, 2))] * 2)
-    assert net.blob_by_name("y").shape == (1, 1, 5, 7)
-    assert "scale of upsample_param is ignored, as upsample_h is given" in caplog.text

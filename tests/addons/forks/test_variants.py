@@ -78,12 +78,6 @@ def test_the_loss_of_regions(sigma, weighted):
     check_gradient(loss("abcd"[:len(arrays)], f"smooth_l1_loss_param {{ sigma: {sigma} }}"), arrays, check=[0, 1])
 
 
-def test_sigma_1_as_in_ssd():
-    a, b, w = (RANDOM.standard_normal((5, 4)) * 2 for _ in range(3))
-    ones = np.ones_like(w)
-    assert run_forward(layer_net(loss("abcd"), [a, b, w, ones])) == pytest.approx(run_forward(layer_net(loss("abc"), [a, b, w])), rel=1e-12)
-
-
 @pytest.mark.parametrize("text, shapes, wrong", [
     (normalize('normalize_param { normalize_type: "L3" }'), [(2, 3)], "normalize_param.normalize_type: must be L1 or L2, got L3"),
     (normalize("normalize_param { }"), [(2,)], r"bottom\[0\]: must have an axis of channels, got \[2\]"),

@@ -402,11 +402,6 @@ def test_untrusted(some, tmp_path, monkeypatch):
         source_net(text(some[0]), trusted=False)
 
 
-def test_missing_picture_size(some):
-    with pytest.raises(ShapeError, match="transform_param.crop_size"):
-        source_net(text(some[0], "crop_size: 65"))
-
-
 def test_distortions_go_both_ways():
     """Brightness and hue are drawn from -delta to delta, contrast and saturation from lower to upper, for each record."""
     Param = caffe_pb2.TransformationParameter

@@ -228,12 +228,6 @@ def test_nothing_is_written_without_a_folder(lists, monkeypatch):
     assert sorted(lists.iterdir()) == before
 
 
-def test_nothing_is_written_without_names(lists, caplog):
-    param = f'save_output_param {{ output_directory: "{lists}/out" output_format: "VOC" }}'
-    layer_net(layer(f"num_classes: {CLASSES} {param}"), inputs())
-    assert "nothing is written" in caplog.text and not (lists / "out").exists()
-
-
 def test_an_untrusted_net_writes_nothing(lists, monkeypatch):
     monkeypatch.chdir(lists)
     shapes = " ".join(f"shape {{ {dims} }}" for dims in ("dim: 1 dim: 4", "dim: 1 dim: 4", "dim: 1 dim: 2 dim: 4"))
@@ -309,11 +303,6 @@ def test_nothing_is_drawn(caplog):
 def test_wrong_prototxt(param, message):
     with pytest.raises(ConfigError, match=rf"test.prototxt.*layer 'l' \(DetectionOutput\): detection_output_param.{message}"):
         layer_net(layer(param), inputs())
-
-
-def test_wrong_code_type():
-    with pytest.raises(ConfigError, match="code_type.*CENTER_SIZE"):
-        layer_net(layer("num_classes: 4 code_type: CENTRE"), inputs())
 
 
 def test_wrong_bottoms():
