@@ -87,9 +87,11 @@ def test_wrong(video, fields, size, error, message):
         source_net(text(fields, size))
 
 
-def test_wrong_transform(video):
-    with pytest.raises(Error, match=r"layer 'v' \(VideoData\): .*film.avi: record 0: transform_param.crop_size: must be at most height"):
-        source_net(text(FILE, 1, "crop_size: 40"))
+@pytest.mark.parametrize("transform, message", [("crop_size: 40", "crop_size: must be at most height"),
+                                                ("mean_value: 1 mean_value: 2", "mean_value: give one value, or one for each of the 3")])
+def test_wrong_transform(video, transform, message):
+    with pytest.raises(Error, match=rf"layer 'v' \(VideoData\): .*film.avi: .*record 0: transform_param.{message}"):
+        batch(source_net(text(FILE, 2, transform)))
 
 
 def test_a_file_that_goes_away(video, tmp_path):
@@ -108,11 +110,6 @@ def test_untrusted(video, tmp_path):
             source_net(text(f'video_type: VIDEO video_file: "{name}"'), trusted=False)
     with pytest.raises(ConfigError, match="video_data_param.device_id: the net is not trusted, and asks for a camera"):
         source_net(text(""), trusted=False)
-
-
-def test_frames_that_do_not_fit(video):
-    with pytest.raises(Error, match=r"film.avi: .*record 0: transform_param.mean_value: give one value, or one for each of the 3"):
-        batch(source_net(text(FILE, 2, "mean_value: 1 mean_value: 2")))
 
 
 class Capture:
