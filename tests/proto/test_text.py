@@ -27,7 +27,7 @@ ACCEPTED = [
     "layer { name: 'a' } layer < name: 'b' > layer: { name: 'c' }",
     "layer: [{ name: 'a' }, < name: 'b' >]",
     "input_dim: [1, 2,3] input_dim: 4 input_dim: [] input_dim: 0x1F, input_dim: 017; input_dim: -2",
-    "layer { loss_weight: 1 loss_weight: .5 loss_weight: 1. loss_weight: 2.5e-3f loss_weight: -1E+2 }",
+    "layer { loss_weight: 0 loss_weight: 1 loss_weight: .5 loss_weight: 1. loss_weight: 2.5e-3f loss_weight: -1E+2 }",
     "layer { loss_weight: inf loss_weight: -Infinity loss_weight: INF }",
     "layer { propagate_down: [true, True, t, 1, false, False, f, 0] }",
     "layer { phase: TEST include { phase: 0 } include {} }",

@@ -9,7 +9,7 @@ import pytest
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text, write_text
-from minicaffe.proto.upgrade import read_net_file, read_solver_file, upgrade_net, upgrade_solver
+from minicaffe.proto.upgrade import load_net, read_net_file, read_solver_file, upgrade_net, upgrade_solver
 
 V0 = """
 name: "old"
@@ -548,3 +548,11 @@ def test_each_change_has_a_note(text, notes):
             old = getattr(layer, field)
             assert not any(map(old.HasField, ("scale", "mean_file", "crop_size", "mirror")))
     assert upgrade_net(net) == (net, [])
+
+
+def test_levels_at_their_limits():
+    for level in -2**31, 2**31 - 1:
+        assert load_net(caffe_pb2.NetParameter(), caffe_pb2.TEST, level).param.state.level == level
+    for level in -2**31 - 1, 2**31:
+        with pytest.raises(ConfigError, match=rf"^level: must be from -2\^31 to 2\^31 - 1, got {level}$"):
+            load_net(caffe_pb2.NetParameter(), caffe_pb2.TEST, level)

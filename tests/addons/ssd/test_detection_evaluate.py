@@ -192,7 +192,7 @@ def test_padding_is_undone(tmp_path):
     # Half of the padded picture's height is the picture; in its pixels the boxes are 21 x 21, and overlap by 21 x 11.
     found = np.array([0, 1, 0.5, 0.1, 0.3, 0.2, 0.4]).reshape(1, 1, 1, 7)
     known = np.array([0, 1, 0, 0.1, 0.35, 0.2, 0.45, 0]).reshape(1, 1, 1, 8)
-    for threshold, right in ((231 / 651 - 0.001, 1), (231 / 651 + 0.001, 0)):
+    for threshold, right in ((231 / 651 - 0.001, 1), (231 / 651 + 0.001, 0), (1, 0)):
         net = forward_net(layer(f"{param} overlap_threshold: {threshold}"), [found, known])
         assert net.blob_by_name("y").data[0, 0, -1, 3] == right
 

@@ -28,16 +28,15 @@ def slow(rows, columns, height, width, min_size, max_size=(), ratios=(), flip=Tr
             if flip:
                 all_ratios.append(1 / ratio)
     boxes = []
-    for h in range(rows):
-        for w in range(columns):
-            for i, s in enumerate(map(int, min_size)):
-                sides = [(s, s)]
-                if max_size:
-                    sides.append((math.sqrt(s * int(max_size[i])),) * 2)
-                sides += [(s * math.sqrt(r), s / math.sqrt(r)) for r in all_ratios[1:]]
-                for bw, bh in sides:
-                    x, y = (w + offset) * step_w, (h + offset) * step_h
-                    boxes += [(x - bw / 2) / width, (y - bh / 2) / height, (x + bw / 2) / width, (y + bh / 2) / height]
+    for h, w in np.ndindex(rows, columns):
+        for i, s in enumerate(map(int, min_size)):
+            sides = [(s, s)]
+            if max_size:
+                sides.append((math.sqrt(s * int(max_size[i])),) * 2)
+            sides += [(s * math.sqrt(r), s / math.sqrt(r)) for r in all_ratios[1:]]
+            for bw, bh in sides:
+                x, y = (w + offset) * step_w, (h + offset) * step_h
+                boxes += [(x - bw / 2) / width, (y - bh / 2) / height, (x + bw / 2) / width, (y + bh / 2) / height]
     boxes = np.clip(boxes, 0, 1) if clip else np.array(boxes)
     return np.stack([boxes, np.resize(variance, len(boxes)) if len(variance) == 4 else np.full(len(boxes), variance[0])])[None]
 
@@ -106,22 +105,22 @@ def test_gradient_of_0():
 
 @pytest.mark.parametrize("param, message", [
     ("", "min_size: give at least one"),
-    ("min_size: 0", r"min_size\[0\]: must be above 0, got 0"),
-    ("min_size: 5 min_size: -1", r"min_size\[1\]: must be above 0, got -1"),
-    ("min_size: inf", r"min_size\[0\]: must be above 0, got inf"), ("min_size: 5 variance: inf", r"variance\[0\]: must be above 0, got inf"),
-    ("min_size: 5 aspect_ratio: 2 aspect_ratio: inf", r"aspect_ratio\[1\]: must be above 0, got inf"),
-    ("min_size: 5 max_size: inf", r"max_size\[0\]: must be above min_size, 5, got inf"),
-    ("min_size: 5 step: inf", "step: must be above 0, got inf"), ("min_size: 5 step_h: 2 step_w: nan", "step_w: must be above 0, got nan"),
+    ("min_size: 0", r"min_size\[0\]: must be finite and above 0, got 0"),
+    ("min_size: 5 min_size: -1", r"min_size\[1\]: must be finite and above 0, got -1"),
+    ("min_size: inf", r"min_size\[0\]: must be finite and above 0, got inf"), ("min_size: 5 variance: inf", r"variance\[0\]: must be finite and above 0, got inf"),
+    ("min_size: 5 aspect_ratio: 2 aspect_ratio: inf", r"aspect_ratio\[1\]: must be finite and above 0, got inf"),
+    ("min_size: 5 max_size: inf", r"max_size\[0\]: must be finite and above min_size, 5, got inf"),
+    ("min_size: 5 step: inf", "step: must be finite and above 0, got inf"), ("min_size: 5 step_h: 2 step_w: nan", "step_w: must be finite and above 0, got nan"),
     ("min_size: 0.5", r"min_size\[0\]: must be at least 1, as it is truncated to whole pixels, got 0.5"),
-    ("min_size: 5 max_size: 5", r"max_size\[0\]: must be above min_size, 5, got 5"),
+    ("min_size: 5 max_size: 5", r"max_size\[0\]: must be finite and above min_size, 5, got 5"),
     ("min_size: 5 min_size: 6 max_size: 9", "max_size: give none, or one for each of the 2 min_size, got 1"),
-    ("min_size: 5 aspect_ratio: 0", r"aspect_ratio\[0\]: must be above 0, got 0"),
+    ("min_size: 5 aspect_ratio: 0", r"aspect_ratio\[0\]: must be finite and above 0, got 0"),
     ("min_size: 5 variance: 1 variance: 1", "variance: give none, one for all, or four, got 2"),
-    ("min_size: 5 variance: 0", r"variance\[0\]: must be above 0, got 0"),
-    ("min_size: 5 img_size: 0", "img_size: must be above 0, got 0"),
+    ("min_size: 5 variance: 0", r"variance\[0\]: must be finite and above 0, got 0"),
+    ("min_size: 5 img_size: 0", "img_size: must be finite and above 0, got 0"),
     ("min_size: 5 img_size: 5 img_h: 5 img_w: 5", "img_h: give img_size, or img_h and img_w, not both"),
     ("min_size: 5 img_h: 5", "img_w: must be given too, as img_h is given"),
-    ("min_size: 5 step: -2", "step: must be above 0, got -2"),
+    ("min_size: 5 step: -2", "step: must be finite and above 0, got -2"),
     ("min_size: 5 step_w: 2", "step_h: must be given too, as step_w is given"),
     ("min_size: 5 step: 2 step_w: 2 step_h: 2", "step_h: give step, or step_h and step_w, not both"),
     ("min_size: 5 offset: nan", "offset: must be a number, got nan"),
@@ -159,8 +158,8 @@ def test_clustered_values():
 @pytest.mark.parametrize("param, message", [
     ("min_size: 30", r"prior_box_param.width: give at least one, and as many as width, got 0"),
     ("width: 3 width: 4 height: 2", r"prior_box_param.height: give at least one, and as many as width, got 1"),
-    ("width: 3 height: -2", r"prior_box_param.height\[0\]: must be above 0, got -2"),
-    ("width: 'a' height: 2", r"prior_box_param.width\[0\]: must be above 0, got 'a'"),
+    ("width: 3 height: -2", r"prior_box_param.height\[0\]: must be finite and above 0, got -2"),
+    ("width: 'a' height: 2", r"prior_box_param.width\[0\]: must be finite and above 0, got 'a'"),
     ("width: 3 height: 2 yx_order: true", r"prior_box_param.yx_order: unknown field in PriorBoxParameter; the fork synopsys has it"),
 ])
 def test_clustered_wrong(param, message):

@@ -116,5 +116,8 @@ def test_parts_at_their_limits(name):
 def test_ratio_without_a_limit():
     param = caffe_pb2.BatchSampler()
     param.sampler.max_aspect_ratio = np.inf
-    with pytest.raises(ConfigError, match=r"^x\[0\].sampler.max_aspect_ratio: must be at least min_aspect_ratio, 1, got inf$"):
+    with pytest.raises(ConfigError, match=r"^x\[0\].sampler.max_aspect_ratio: must be at least min_aspect_ratio, 1, and finite, got inf$"):
+        Samplers([param], "x")
+    param.sampler.min_aspect_ratio = np.inf
+    with pytest.raises(ConfigError, match=r"^x\[0\].sampler.min_aspect_ratio: must be above 0 and finite, got inf$"):
         Samplers([param], "x")
