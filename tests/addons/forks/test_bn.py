@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gradient import check_gradient, forward_net, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_again, forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST, TRAIN
@@ -184,9 +184,7 @@ def test_no_gradient_unasked():
 def test_a_new_shape():
     net = forward_net(layer(f"{SEGNET}", ("x", "mean")), [np.zeros((2, 3, 4, 4))])
     x = RANDOM.standard_normal((3, 3, 2, 5))
-    net.blob_by_name("x").reshape(*x.shape)
-    net.blob_by_name("x").data[...] = x
-    run_forward(net)
+    forward_again(net, x=x)
     np.testing.assert_allclose(net.blob_by_name("x").data, bn_loops(x, *blobs_of(net), 1e-9)[0], rtol=1e-6)
     net.blob_by_name("x").reshape(3, 2, 2, 5)
     with pytest.raises(ShapeError, match=r"bottom\[0\]: needs 3 channels, the bottom has shape \[3, 2, 2, 5\]"):

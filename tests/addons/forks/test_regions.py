@@ -53,13 +53,12 @@ def roi_pooling(x, rois, rows, columns, scale, pad=0.0):
         dx, dy = pad * (x2 - x1 + 1), pad * (y2 - y1 + 1)
         x1, y1, x2, y2 = away((x1 - dx) * scale), away((y1 - dy) * scale), away((x2 + dx) * scale), away((y2 + dy) * scale)
         width, height = max(x2 - x1 + 1, 1) / columns, max(y2 - y1 + 1, 1) / rows
-        for i in range(rows):
-            for j in range(columns):
-                cells = [x[int(n), :, a, b] for a in range(math.floor(i * height) + y1, math.ceil((i + 1) * height) + y1)
-                         for b in range(math.floor(j * width) + x1, math.ceil((j + 1) * width) + x1)
-                         if 0 <= a < x.shape[2] and 0 <= b < x.shape[3]]
-                if cells:
-                    y[r, :, i, j] = np.max(cells, 0)
+        for i, j in np.ndindex(rows, columns):
+            cells = [x[int(n), :, a, b] for a in range(math.floor(i * height) + y1, math.ceil((i + 1) * height) + y1)
+                     for b in range(math.floor(j * width) + x1, math.ceil((j + 1) * width) + x1)
+                     if 0 <= a < x.shape[2] and 0 <= b < x.shape[3]]
+            if cells:
+                y[r, :, i, j] = np.max(cells, 0)
     return y
 
 
@@ -68,14 +67,12 @@ def psroi_pooling(x, rois, dim, group, scale):
     for r, (n, x1, y1, x2, y2) in enumerate(rois):
         x1, y1, x2, y2 = away(x1) * scale, away(y1) * scale, (away(x2) + 1) * scale, (away(y2) + 1) * scale
         width, height = max(x2 - x1, 0.1) / group, max(y2 - y1, 0.1) / group
-        for d in range(dim):
-            for i in range(group):
-                for j in range(group):
-                    plane = x[int(n), (d * group + i) * group + j]
-                    cells = [plane[a, b] for a in range(math.floor(i * height + y1), math.ceil((i + 1) * height + y1))
-                             for b in range(math.floor(j * width + x1), math.ceil((j + 1) * width + x1))
-                             if 0 <= a < x.shape[2] and 0 <= b < x.shape[3]]
-                    y[r, d, i, j] = sum(cells) / max(len(cells), 1)
+        for d, i, j in np.ndindex(dim, group, group):
+            plane = x[int(n), (d * group + i) * group + j]
+            cells = [plane[a, b] for a in range(math.floor(i * height + y1), math.ceil((i + 1) * height + y1))
+                     for b in range(math.floor(j * width + x1), math.ceil((j + 1) * width + x1))
+                     if 0 <= a < x.shape[2] and 0 <= b < x.shape[3]]
+            y[r, d, i, j] = sum(cells) / max(len(cells), 1)
     return y
 
 
@@ -86,15 +83,14 @@ def roi_align(x, rois, rows, columns, scale, pad=0.0):
         dx, dy = pad * (x2 - x1 + 1), pad * (y2 - y1 + 1)
         left, right = (x1 - dx) * scale - 0.5, (x2 + dx) * scale - 0.5
         high, low = (y1 - dy) * scale - 0.5, (y2 + dy) * scale - 0.5
-        for i in range(rows + 1):
-            for j in range(columns + 1):
-                a, b = high + i * (low - high) / rows, left + j * (right - left) / columns
-                if left >= right or high >= low or not (-0.5 <= a <= height - 0.5 and -0.5 <= b <= width - 0.5):
-                    continue
-                a, b = min(max(a, 0), height - 1), min(max(b, 0), width - 1)
-                for p, u in ((int(a), 1 - a % 1), (min(int(a) + 1, height - 1), a % 1)):
-                    for q, v in ((int(b), 1 - b % 1), (min(int(b) + 1, width - 1), b % 1)):
-                        y[r, :, i, j] += u * v * x[int(n), :, p, q]
+        for i, j in np.ndindex(rows + 1, columns + 1):
+            a, b = high + i * (low - high) / rows, left + j * (right - left) / columns
+            if left >= right or high >= low or not (-0.5 <= a <= height - 0.5 and -0.5 <= b <= width - 0.5):
+                continue
+            a, b = min(max(a, 0), height - 1), min(max(b, 0), width - 1)
+            for p, u in ((int(a), 1 - a % 1), (min(int(a) + 1, height - 1), a % 1)):
+                for q, v in ((int(b), 1 - b % 1), (min(int(b) + 1, width - 1), b % 1)):
+                    y[r, :, i, j] += u * v * x[int(n), :, p, q]
     return y
 
 
@@ -250,20 +246,18 @@ def proposals(scores, codes, info, stride=16, base=16, least=16, ratios=(0.5, 1,
     count, rois, kept = len(ratios) * len(scales), [], []
     for n in range(len(scores)):
         boxes, own = [], []
-        for row in range(scores.shape[2]):
-            for column in range(scores.shape[3]):
-                for a in range(count):
-                    ratio, scale = ratios[a // len(scales)], scales[a % len(scales)]
-                    w = int(math.sqrt(base * base / ratio) + 0.5)
-                    h = int(w * ratio + 0.5)
-                    dx, dy, dw, dh = codes[n, 4 * a:4 * a + 4, row, column]
-                    # an anchor of w s pixels around the middle of the pixel (base - 1) / 2 has the middle base / 2
-                    x, y = base / 2 + column * stride + dx * w * scale, base / 2 + row * stride + dy * h * scale
-                    w, h = math.exp(dw) * w * scale, math.exp(dh) * h * scale
-                    box = [min(max(v, 0), info[1 - k % 2] - 1) for k, v in enumerate((x - w / 2, y - h / 2, x + w / 2, y + h / 2))]
-                    small = box[2] - box[0] + 1 < least * info[-1] or box[3] - box[1] + 1 < least * info[2]
-                    boxes.append(box)
-                    own.append(0 if small else scores[n, count + a, row, column])
+        for row, column, a in np.ndindex(scores.shape[2], scores.shape[3], count):
+            ratio, scale = ratios[a // len(scales)], scales[a % len(scales)]
+            w = int(math.sqrt(base * base / ratio) + 0.5)
+            h = int(w * ratio + 0.5)
+            dx, dy, dw, dh = codes[n, 4 * a:4 * a + 4, row, column]
+            # an anchor of w s pixels around the middle of the pixel (base - 1) / 2 has the middle base / 2
+            x, y = base / 2 + column * stride + dx * w * scale, base / 2 + row * stride + dy * h * scale
+            w, h = math.exp(dw) * w * scale, math.exp(dh) * h * scale
+            box = [min(max(v, 0), info[1 - k % 2] - 1) for k, v in enumerate((x - w / 2, y - h / 2, x + w / 2, y + h / 2))]
+            small = box[2] - box[0] + 1 < least * info[-1] or box[3] - box[1] + 1 < least * info[2]
+            boxes.append(box)
+            own.append(0 if small else scores[n, count + a, row, column])
         for i in best(boxes, own, before, limit, after, 1):
             rois.append([n, *boxes[i]])
             kept.append(own[i])
@@ -434,19 +428,18 @@ def box_output(maps, heights, widths, rates, least, side=15, whr=2, xyr=2, mean=
     for n in range(len(maps[0])):
         boxes, scores = [], []
         for data, field_h, field_w, rate in zip(maps, heights, widths, rates):
-            for row in range(data.shape[2]):
-                for column in range(data.shape[3]):
-                    *classes, dx, dy, dw, dh = data[n, :, row, column] * ([1] * (data.shape[1] - 4) + [1] * 4)
-                    dx, dy, dw, dh = np.array([dx, dy, dw, dh]) * std + mean
-                    score = max(classes[1:]) - classes[0]
-                    corner, size = [], []
-                    for d, e, field, cell, limit in ((dx, dw, field_w, column, data.shape[3]), (dy, dh, field_h, row, data.shape[2])):
-                        length = field * math.exp(min(max(e, -math.log(whr)), math.log(whr)))
-                        corner.append(max(min(max(d, -1 / xyr), 1 / xyr) * field + (cell + 0.5) * rate - length / 2, 0))
-                        size.append(min(length, limit * rate - corner[-1]))
-                    if score >= least and min(size) >= side:
-                        boxes.append([*corner, corner[0] + size[0], corner[1] + size[1]])
-                        scores.append(score)
+            for row, column in np.ndindex(data.shape[2], data.shape[3]):
+                *classes, dx, dy, dw, dh = data[n, :, row, column] * ([1] * (data.shape[1] - 4) + [1] * 4)
+                dx, dy, dw, dh = np.array([dx, dy, dw, dh]) * std + mean
+                score = max(classes[1:]) - classes[0]
+                corner, size = [], []
+                for d, e, field, cell, limit in ((dx, dw, field_w, column, data.shape[3]), (dy, dh, field_h, row, data.shape[2])):
+                    length = field * math.exp(min(max(e, -math.log(whr)), math.log(whr)))
+                    corner.append(max(min(max(d, -1 / xyr), 1 / xyr) * field + (cell + 0.5) * rate - length / 2, 0))
+                    size.append(min(length, limit * rate - corner[-1]))
+                if score >= least and min(size) >= side:
+                    boxes.append([*corner, corner[0] + size[0], corner[1] + size[1]])
+                    scores.append(score)
         rows += [[n, *boxes[i], scores[i]] for i in best(boxes, scores, options.get("before") or 10**9, options.get("limit", 0.5),
                                                          options.get("after") or 10**9, 0, options.get("kind", "IOU"))]
     return np.array(rows)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from gradient import check_gradient, forward_net, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_again, forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, DataError, ShapeError
@@ -53,12 +53,11 @@ def interp_loops(x, beg, end, height, width):
 def resize_loops(x, height, width):
     num, channels, rows, columns = x.shape
     y = np.zeros((num, channels, height, width))
-    for h in range(height):
-        for w in range(width):
-            for row, row_weight in weights(h * rows / height):
-                for column, column_weight in weights(w * columns / width):
-                    if row < rows and column < columns:
-                        y[:, :, h, w] += row_weight * column_weight * x[:, :, row, column]
+    for h, w in np.ndindex(height, width):
+        for row, row_weight in weights(h * rows / height):
+            for column, column_weight in weights(w * columns / width):
+                if row < rows and column < columns:
+                    y[:, :, h, w] += row_weight * column_weight * x[:, :, row, column]
     return y
 
 
@@ -134,9 +133,7 @@ def test_interp_gradient_is_the_transpose():
 def test_a_new_shape(text, factor):
     net = forward_net(text, [np.zeros((1, 2, 3, 4))])
     x = RANDOM.standard_normal((3, 1, 5, 2))
-    net.blob_by_name("x").reshape(*x.shape)
-    net.blob_by_name("x").data[...] = x
-    run_forward(net)
+    forward_again(net, x=x)
     wanted = np.kron(x, np.ones((factor, factor))) if factor else \
         interp_loops(x, 0, 0, 9, 3) if "Interp" in text else resize_loops(x, 4, 4)
     np.testing.assert_allclose(net.blob_by_name("y").data, wanted, atol=1e-13)

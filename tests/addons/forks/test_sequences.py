@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from gradient import check_gradient, forward_net, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_again, forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, DataError, ShapeError
@@ -138,10 +138,7 @@ def test_lstm_of_a_new_shape_restarts():
     h = c = np.zeros((3, 2))
     for steps in 5, 2:   # 3 sequences: from zero, then from the state of the first
         x, flags = RANDOM.standard_normal((steps, 3, 4)), np.ones((steps, 3))
-        for name, array in (("x", x), ("cont", flags)):
-            net.blob_by_name(name).reshape(*array.shape)
-            net.blob_by_name(name).data[...] = array
-        run_forward(net)
+        forward_again(net, x=x, cont=flags)
         wanted, h, c = lstm_loops(x, flags, *weights, h, c)
         np.testing.assert_allclose(net.blob_by_name("y").data, wanted, atol=1e-13)
 

@@ -36,13 +36,12 @@ def test_norms_of_positions(kind, shape, dtype, digits):
     net = forward_net(normalize(f'normalize_param {{ normalize_type: "{kind}" }}', ("y", "n")), [x], dtype)
     y, n = (net.blob_by_name(name).data.reshape(shape[0], -1, np.prod(shape[2:], dtype=int)) for name in "yn")
     flat = x.reshape(shape[0], shape[1], -1)
-    for i in range(shape[0]):
-        for p in range(flat.shape[2]):
-            values = [float(v) for v in flat[i, :, p]]
-            norm = sum(v * v for v in values) + 1e-6 if kind == "L2" else sum(map(abs, values)) + 1e-6
-            norm = norm ** 0.5 if kind == "L2" else norm
-            np.testing.assert_allclose(y[i, :, p], [v / norm for v in values], rtol=digits)
-            assert n[i, 0, p] == pytest.approx(norm, rel=digits)
+    for i, p in np.ndindex(shape[0], flat.shape[2]):
+        values = [float(v) for v in flat[i, :, p]]
+        norm = sum(v * v for v in values) + 1e-6 if kind == "L2" else sum(map(abs, values)) + 1e-6
+        norm = norm ** 0.5 if kind == "L2" else norm
+        np.testing.assert_allclose(y[i, :, p], [v / norm for v in values], rtol=digits)
+        assert n[i, 0, p] == pytest.approx(norm, rel=digits)
 
 
 @pytest.mark.parametrize("kind", ["L2", "L1"])
@@ -68,12 +67,11 @@ def test_the_loss_of_regions(sigma, weighted):
     arrays = [RANDOM.standard_normal((4, 3)) * 2 for _ in range(4 if weighted else 2)]
     net = layer_net(loss("abcd"[:len(arrays)], f"loss_weight: 2 smooth_l1_loss_param {{ sigma: {sigma} }}"), arrays)
     total = 0.0
-    for i in range(4):
-        for k in range(3):
-            d = arrays[0][i, k] - arrays[1][i, k]
-            d *= arrays[2][i, k] if weighted else 1
-            term = 0.5 * (sigma * d) ** 2 if abs(d) < 1 / sigma ** 2 else abs(d) - 0.5 / sigma ** 2
-            total += term * (arrays[3][i, k] if weighted else 1)
+    for i, k in np.ndindex(4, 3):
+        d = arrays[0][i, k] - arrays[1][i, k]
+        d *= arrays[2][i, k] if weighted else 1
+        term = 0.5 * (sigma * d) ** 2 if abs(d) < 1 / sigma ** 2 else abs(d) - 0.5 / sigma ** 2
+        total += term * (arrays[3][i, k] if weighted else 1)
     assert run_forward(net) == pytest.approx(2 * total / 4, rel=1e-12)
     check_gradient(loss("abcd"[:len(arrays)], f"smooth_l1_loss_param {{ sigma: {sigma} }}"), arrays, check=[0, 1])
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from gradient import forward_net, layer_net, run_backward, run_forward
+from gradient import forward_again, forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST
@@ -60,16 +60,13 @@ def second(maps, classes=4, boxes=2, biases=(1, 1.5, 2, 1), confidence=0.01, thr
     rows = []
     for x in maps:
         images, _, height, width = x.shape
-        for n in range(images):
-            for i in range(height):
-                for j in range(width):
-                    for k in range(boxes):
-                        v = x[n, k * (5 + classes):(k + 1) * (5 + classes), i, j]
-                        p = np.exp(v[5:]) / np.exp(v[5:]).sum()
-                        score, label = sigmoid(v[4]) * p.max(), int(p.argmax()) + 1
-                        if score >= confidence:
-                            anchor = biases[2 * k] / width, biases[2 * k + 1] / height
-                            rows.append([n, label, score, *box_of(*v[:4], j, i, width, height, anchor)])
+        for n, i, j, k in np.ndindex(images, height, width, boxes):
+            v = x[n, k * (5 + classes):(k + 1) * (5 + classes), i, j]
+            p = np.exp(v[5:]) / np.exp(v[5:]).sum()
+            score, label = sigmoid(v[4]) * p.max(), int(p.argmax()) + 1
+            if score >= confidence:
+                anchor = biases[2 * k] / width, biases[2 * k + 1] / height
+                rows.append([n, label, score, *box_of(*v[:4], j, i, width, height, anchor)])
     return suppressed(rows, len(maps[0]), threshold)
 
 
@@ -78,21 +75,18 @@ def third(maps, classes=3, boxes=2, biases=(10, 12, 20, 18, 30, 40, 60, 50), sca
     rows, first = [], 9 if gaussian else 5
     for t, x in enumerate(maps):
         images, _, height, width = x.shape
-        for n in range(images):
-            for i in range(height):
-                for j in range(width):
-                    for k in range(boxes):
-                        v = x[n, k * (first + classes):(k + 1) * (first + classes), i, j]
-                        there = sigmoid(v[first - 1])
-                        if gaussian:
-                            there *= (4 - sum(sigmoid(s) for s in v[1:8:2])) / 4
-                        m = mask[t * len(mask) // len(maps) + k]
-                        anchor = biases[2 * m] / (width * scales[t]), biases[2 * m + 1] / (height * scales[t])
-                        for c in range(classes):
-                            score = there * sigmoid(v[first + c])
-                            if score > confidence:
-                                box = box_of(*(v[:8:2] if gaussian else v[:4]), j, i, width, height, anchor)
-                                rows.append([n, c + 1, score, *box])
+        for n, i, j, k in np.ndindex(images, height, width, boxes):
+            v = x[n, k * (first + classes):(k + 1) * (first + classes), i, j]
+            there = sigmoid(v[first - 1])
+            if gaussian:
+                there *= (4 - sum(sigmoid(s) for s in v[1:8:2])) / 4
+            m = mask[t * len(mask) // len(maps) + k]
+            anchor = biases[2 * m] / (width * scales[t]), biases[2 * m + 1] / (height * scales[t])
+            for c in range(classes):
+                score = there * sigmoid(v[first + c])
+                if score > confidence:
+                    box = box_of(*(v[:8:2] if gaussian else v[:4]), j, i, width, height, anchor)
+                    rows.append([n, c + 1, score, *box])
     return suppressed(rows, len(maps[0]), threshold)
 
 
@@ -188,9 +182,7 @@ def test_an_empty_batch():
 def test_a_new_shape():
     net = layer_net(layer(V2), [np.zeros((1, 18, 2, 2))])
     x = RANDOM.standard_normal((2, 18, 3, 2))
-    net.blob_by_name("b0").reshape(*x.shape)
-    net.blob_by_name("b0").data[...] = x
-    run_forward(net)
+    forward_again(net, b0=x)
     np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], second([x]))
 
 

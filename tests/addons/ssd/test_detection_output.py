@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from gradient import forward_net, layer_net, run_backward, run_forward
+from gradient import forward_again, forward_net, layer_net, run_backward, run_forward
 from ssd_boxes import CODES, decode, some_priors, suppress
 
 from minicaffe.addons.ssd.detection_files import DetectionFiles, draw_boxes
@@ -120,10 +120,7 @@ def test_nothing_found(what):
 def test_a_new_batch():
     loc, conf, priors = inputs()
     net = layer_net(layer(f"num_classes: {CLASSES}"), [loc, conf, priors])
-    for name, array in (("b0", loc[:1]), ("b1", conf[:1])):
-        net.blob_by_name(name).reshape(*array.shape)
-        net.blob_by_name(name).data[...] = array
-    run_forward(net)
+    forward_again(net, b0=loc[:1], b1=conf[:1])
     np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], slow(loc[:1], conf[:1], priors), rtol=1e-9)
 
 

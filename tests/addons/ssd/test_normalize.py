@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gradient import check_gradient, forward_net, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_again, forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.device.threads import set_num_threads
@@ -23,10 +23,9 @@ def slow(x, scale, across, eps):
     y = np.empty_like(x)
     flat = x.reshape(*x.shape[:2], -1)
     out = y.reshape(flat.shape)
-    for n in range(flat.shape[0]):
-        for i in range(flat.shape[2]):
-            norm = np.sqrt(eps + ((flat[n] if across else flat[n, :, i]) ** 2).sum())
-            out[n, :, i] = flat[n, :, i] / norm * scale
+    for n, i in np.ndindex(flat.shape[0], flat.shape[2]):
+        norm = np.sqrt(eps + ((flat[n] if across else flat[n, :, i]) ** 2).sum())
+        out[n, :, i] = flat[n, :, i] / norm * scale
     return y
 
 
@@ -104,9 +103,7 @@ def test_zeros_and_nan():
 
 def test_a_larger_batch():
     net = layer_net(layer(), [X[:1]])
-    net.blob_by_name("x").reshape(*X.shape)
-    net.blob_by_name("x").data[...] = X
-    run_forward(net)
+    forward_again(net, x=X)
     np.testing.assert_allclose(net.blob_by_name("y").data, slow(X, 1, True, 1e-10), rtol=1e-9)
 
 

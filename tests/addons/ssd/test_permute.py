@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gradient import check_gradient, forward_net, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_again, forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.device.threads import set_num_threads
@@ -53,9 +53,7 @@ def test_order_without_a_copy(order):
 def test_a_new_shape():
     net = layer_net(layer((0, 2, 1)), [np.zeros((2, 3, 4))])
     x = RANDOM.standard_normal((5, 2, 3, 2))
-    net.blob_by_name("x").reshape(*x.shape)
-    net.blob_by_name("x").data[...] = x
-    run_forward(net)
+    forward_again(net, x=x)
     np.testing.assert_array_equal(net.blob_by_name("y").data, x.transpose(0, 2, 1, 3))
 
 

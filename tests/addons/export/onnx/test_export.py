@@ -5,24 +5,23 @@ import re
 import numpy as np
 import pytest
 from export_cases import (
-    BIG,
+    AT_THRESHOLD,
     BOXES,
     CASES,
-    DEPLOY,
     IN_PLACE,
-    MODELS,
     OF_DATA,
+    THRESHOLD_OF_1,
     X,
     detection,
     detection_at_limits,
-    filled,
     layer,
     net_of,
+    net_of_model,
+    of_models,
 )
 
 from minicaffe import errors
 from minicaffe.layer import layer_types
-from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 
 onnx = pytest.importorskip("onnx", reason="no package onnx: pip install -r tests/requirements.txt")
@@ -61,21 +60,13 @@ def test_every_type_is_in_a_case():
     assert known - OF_DATA == tested - {"Python"} <= set(EXPORTERS) - {"HDF5Output"}
 
 
-@pytest.mark.parametrize("file", [pytest.param(file, marks=[pytest.mark.slow(4)] * file.startswith(("resnet50", "ssd"))) for file in DEPLOY
-                                  if not file.startswith(BIG)])
-@pytest.mark.parametrize("batch", [1, 3])
+@of_models
 def test_models(file, batch):
-    """The nets of models/, whose softmaxes are not even: parameters are random."""
-    if batch > 1 and file.startswith(("ssd", "lstm")):
-        pytest.skip("pictures of a fixed number, steps of one sequence")
-    param, positions = read_net(str(MODELS / file), caffe_pb2.TEST)
-    net = filled(Net(param, file=file, positions=positions))
-    for blob in net.input_blobs:
-        blob.reshape(batch, *blob.shape[1:])
-    net.reshape_all()
-    found = compare(net, to_model(net), random_inputs(net))
+    net = net_of_model(file, batch)
+    model = to_model(net)
+    found = compare(net, model, random_inputs(net))
     assert found and all((one.relative < 1e-4 or file.startswith("ssd")) and one.shape == net.blobs[one.blob].shape for one in found)
-    layers = {node.name for node in to_model(net).graph.node}
+    layers = {node.name for node in model.graph.node}
     assert {node.name for node in net.nodes if node.type in ("Convolution", "InnerProduct", "Pooling", "Softmax")} <= layers
 
 
@@ -109,7 +100,7 @@ def test_names_and_shared_parameters():
 
 def sharing(*layers):
     """The text of layers (type, fields, bottom) of one parameter; layer i is "li" and has the top "yi"."""
-    return "".join(layer(kind, f'{fields} param {{ name: "w" share_mode: PERMISSIVE }}', bottom, f"y{i}").replace('"l"', f'"l{i}"')
+    return "".join(layer(kind, f'{fields} param {{ name: "w" share_mode: PERMISSIVE }}', bottom, f"y{i}", name=f"l{i}")
                    for i, (kind, fields, bottom) in enumerate(layers))
 
 
@@ -137,14 +128,14 @@ def test_shapes_of_shared_parameters(layers, shapes, views, back):
 
 
 def test_an_output_that_another_layer_computed():
-    net = net_of(layer("ReLU", "", "x0", "h") + layer("Dropout", "", "h", "y").replace('"l"', '"d"'), (2, 3))
+    net = net_of(layer("ReLU", "", "x0", "h") + layer("Dropout", "", "h", "y", name="d"), (2, 3))
     model = to_model(net)
     assert [output.name for output in model.graph.output] == ["y"] and compare(net, model, random_inputs(net))[0].relative == 0
 
 
 def test_any_batch():
     text = layer("Convolution", "convolution_param { num_output: 3 kernel_size: 3 }", tops="c") + layer("Reshape", "reshape_param { shape { dim: 0 dim: -1 } }", "c")
-    text += layer("InnerProduct", "inner_product_param { num_output: 2 axis: 1 }", "y", "z").replace('"l"', '"i"')
+    text += layer("InnerProduct", "inner_product_param { num_output: 2 axis: 1 }", "y", "z", name="i")
     net = net_of(text.replace('name: "l" type: "R', 'name: "r" type: "R'), X)
     model = to_model(net, dynamic_batch=True)
     assert [axis.dim_param or axis.dim_value for axis in model.graph.input[0].type.tensor_type.shape.dim] == ["batch", 4, 7, 6]
@@ -170,7 +161,7 @@ def test_what_is_compared_and_noted(tmp_path):
 
 def test_values_and_blobs_of_one_name():
     """A blob has its name also where the operations of another layer would have it."""
-    net = net_of(layer("Swish", "swish_param { beta: 2 }") + layer("ReLU", "", "x0", "l/Sigmoid").replace('"l"', '"r"') + layer("AbsVal", "", "x0", "l/Mul").replace('"l"', '"a"'), X)
+    net = net_of(layer("Swish", "swish_param { beta: 2 }") + layer("ReLU", "", "x0", "l/Sigmoid", name="r") + layer("AbsVal", "", "x0", "l/Mul", name="a"), X)
     found = compare(net, to_model(net), random_inputs(net))
     assert {one.blob for one in found} == {"y", "l/Sigmoid", "l/Mul"} and all(one.relative < 1e-5 for one in found)
 
@@ -196,7 +187,7 @@ def test_a_reshape_of_any_batch(shape):
         assert one.relative == 0 and one.shape == net.blobs["y"].shape
 
 
-SELECTED = layer("Filter", "", "x0 x1", "f").replace('"l"', '"filter"')
+SELECTED = layer("Filter", "", "x0 x1", "f", name="filter")
 
 
 @pytest.mark.parametrize("kind, fields", [
@@ -289,7 +280,7 @@ def test_wrong_preprocessing_and_inputs(how, wrong):
 def test_a_wrong_exporter_is_found(tmp_path, monkeypatch):
     """The comparison names the first layer that differs, and nothing is written."""
     monkeypatch.setitem(EXPORTERS, "TanH", lambda graph, node: [graph.op("Sigmoid", graph.bottom())])
-    text = layer("ReLU", tops="a") + layer("TanH", "", "a", "b").replace('"l"', '"wrong"') + layer("AbsVal", "", "b").replace('"l"', '"after"')
+    text = layer("ReLU", tops="a") + layer("TanH", "", "a", "b", name="wrong") + layer("AbsVal", "", "b", name="after")
     with pytest.raises(errors.DataError, match=r"layer 'wrong' \(TanH\) differs first, in 'b' by [^ ]+ \([^ ]+ of the greatest\)$"):
         export(net_of(text, X), tmp_path / "a.onnx")
     monkeypatch.setitem(EXPORTERS, "TanH", lambda graph, node: [graph.op("Flatten", graph.bottom(), axis=1)])
@@ -300,33 +291,30 @@ def test_a_wrong_exporter_is_found(tmp_path, monkeypatch):
 
 def test_rounding_before_a_layer_that_selects(monkeypatch, caplog):
     """A number at the threshold is above it by a rounding error: the layers are compared on equal bottoms, and a wrong one is found."""
-    net = net_of(layer("ReLU", tops="a") + layer("Threshold", "threshold_param { threshold: 1 }", "a", "b").replace('"l"', '"t"')
-                 + layer("AbsVal", "", "b").replace('"l"', '"last"'), (3,))
-    x = {"x0": np.array([0.5, 1, 2], np.float32)}
+    net = net_of(THRESHOLD_OF_1 + layer("AbsVal", "", "b", name="last"), (3,))
     monkeypatch.setitem(EXPORTERS, "ReLU", lambda graph, node: [graph.op("Mul", graph.op("Relu", graph.bottom()), 1.000001)])
-    found = compare(net, to_model(net), x)
+    found = compare(net, to_model(net), AT_THRESHOLD)
     assert found[0].absolute == 1 and "rounding errors add up, or change what a layer selects" in caplog.text
     monkeypatch.setitem(EXPORTERS, "AbsVal", lambda graph, node: [graph.op("Neg", graph.bottom())])
     with pytest.raises(errors.DataError, match=r"layer 'last' \(AbsVal\) differs first, in 'y'"):
-        compare(net, to_model(net), x)
+        compare(net, to_model(net), AT_THRESHOLD)
 
 
-@pytest.mark.parametrize("text", [layer("Dropout", "", "b", "c").replace('"l"', '"d"') + layer("AbsVal", "", "c"),
-                                  layer("AbsVal", "", "b", "c").replace('"l"', '"d"') + layer("AbsVal", "", "b"),
-                                  layer("ELU", "", "b", "b").replace('"l"', '"d"') + layer("Dropout", "", "b", "b").replace('"l"', '"p"')
+@pytest.mark.parametrize("text", [layer("Dropout", "", "b", "c", name="d") + layer("AbsVal", "", "c"),
+                                  layer("AbsVal", "", "b", "c", name="d") + layer("AbsVal", "", "b"),
+                                  layer("ELU", "", "b", "b", name="d") + layer("Dropout", "", "b", "b", name="p")
                                   + layer("AbsVal", "", "b")])
 def test_selecting_layer_before_no_operation(text, monkeypatch, caplog):
     """A Split or a Dropout has no value of its own in the model; layers in place have values of other names than the blob."""
-    net = net_of(layer("ReLU", tops="a").replace('"l"', '"r"') + layer("Threshold", "threshold_param { threshold: 1 }", "a", "b").replace('"l"', '"t"')
-                 + text, (3,))
+    net = net_of(THRESHOLD_OF_1 + text, (3,))
     monkeypatch.setitem(EXPORTERS, "ReLU", lambda graph, node: [graph.op("Mul", graph.op("Relu", graph.bottom()), 1.000001)])
-    found = compare(net, to_model(net), {"x0": np.array([0.5, 1, 2], np.float32)})
+    found = compare(net, to_model(net), AT_THRESHOLD)
     assert {one.absolute for one in found} == {1} and "rounding errors add up, or change what a layer selects" in caplog.text
 
 
 def test_wrong_exporter_in_place(monkeypatch):
     """The layer that is wrong is named, not a right one that writes the same blob before or after it."""
-    net = net_of(layer("ReLU", tops="a") + layer("TanH", "", "a", "a").replace('"l"', '"wrong"') + layer("ELU", "", "a", "a").replace('"l"', '"after"'),
+    net = net_of(layer("ReLU", tops="a") + layer("TanH", "", "a", "a", name="wrong") + layer("ELU", "", "a", "a", name="after"),
                  (2, 3, 4, 4))
     how = Preprocessing(1, 0.5, (2, 1, 0))
     assert compare(net, to_model(net, preprocessing=how), random_inputs(net), how)[0].relative < 1e-5
@@ -337,7 +325,7 @@ def test_wrong_exporter_in_place(monkeypatch):
 
 def test_rounding_errors_that_add_up(monkeypatch, caplog):
     monkeypatch.setitem(EXPORTERS, "Power", lambda graph, node: [graph.op("Mul", graph.bottom(), 1.00006)])
-    net = net_of(layer("Power", tops="a") + layer("Power", "", "a").replace('"l"', '"m"'), X)
+    net = net_of(layer("Power", tops="a") + layer("Power", "", "a", name="m"), X)
     assert 1e-4 < compare(net, to_model(net), random_inputs(net))[0].relative < 2e-4
     assert "output 'y' of the model differs by" in caplog.text and "rounding errors add up" in caplog.text
 
@@ -378,14 +366,14 @@ def test_equal_names_beside_a_unique_one(monkeypatch):
     net = net_of(EQUAL + layer("Exp", "", "l", "z"), (2, 4))
     with pytest.raises(errors.DataError, match=r"layer 'l' \(Dropout\) differs first, in 'l'"):
         compare(net, to_model(net), random_inputs(net))
-    text = "".join(layer("AbsVal", "", *blobs).replace('"l"', f'"{name}"') for name, *blobs in (("c", "x0", "a"), ("c", "a", "b"), ("c_2", "b", "d")))
+    text = "".join(layer("AbsVal", "", *blobs, name=name) for name, *blobs in (("c", "x0", "a"), ("c", "a", "b"), ("c_2", "b", "d")))
     assert [node.name for node in to_model(net_of(text, (2, 4))).graph.node] == ["c", "c_3", "c_2"]
 
 
 @pytest.mark.parametrize("text", [
-    layer("AbsVal", "", "x0", "y").replace('"l"', '"a/Sub"') + layer("BNLL", "", "y", "z").replace('"l"', '"a"'),
-    layer("AbsVal", "", "x0", "y").replace('"l"', '"preprocessing/Sub"'),
-    layer("ReLU", "", "x0", "y").replace('"l"', '"y_2"') + layer("TanH", "", "y", "y").replace('"l"', '"y"') + layer("Split", "", "y", "z w").replace('"l"', '"z"')])
+    layer("AbsVal", "", "x0", "y", name="a/Sub") + layer("BNLL", "", "y", "z", name="a"),
+    layer("AbsVal", "", "x0", "y", name="preprocessing/Sub"),
+    layer("ReLU", "", "x0", "y", name="y_2") + layer("TanH", "", "y", "y", name="y") + layer("Split", "", "y", "z w", name="z")])
 def test_names_of_operations(text):
     net = net_of(text, (2, 4))
     model = to_model(net, preprocessing=Preprocessing(mean=0.5))

@@ -14,8 +14,8 @@ from minicaffe.proto.text import parse_text
 onnx = pytest.importorskip("onnx", reason="no package onnx: pip install -r tests/requirements.txt")
 pytest.importorskip("onnxruntime", reason="no package onnxruntime: pip install -r tests/requirements.txt")
 
+from export_cases import DEPLOY, filled  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
-from test_export import DEPLOY, filled  # noqa: E402
 
 from minicaffe.addons.export.onnx import export, load  # noqa: E402
 from minicaffe.addons.export.onnx.conversion import IMPORTERS  # noqa: E402

@@ -12,6 +12,7 @@ import zipfile
 import numpy as np
 import pytest
 from export_cases import (
+    AT_THRESHOLD,
     BIG,
     BOXES,
     CASES,
@@ -19,12 +20,15 @@ from export_cases import (
     IN_PLACE,
     MODELS,
     OF_DATA,
+    THRESHOLD_OF_1,
     X,
     detection,
     detection_at_limits,
     filled,
     layer,
     net_of,
+    net_of_model,
+    of_models,
 )
 from lines_of_modules import LINES, OTHERS
 
@@ -151,7 +155,7 @@ def test_imports_of_the_text(name, wanted):
 def test_each_top_is_probed():
     """The comparison puts the tops of each layer through `_probe`."""
     text, *shapes = CASES["slice"]
-    module = to_module(net_of(text + layer("AbsVal", "", "a", "d").replace('"l"', '"abs"'), *shapes))
+    module = to_module(net_of(text + layer("AbsVal", "", "a", "d", name="abs"), *shapes))
     plain, probed = (module.text(probed).partition("def forward(self, x0):\n")[2].splitlines() for probed in (False, True))
     assert [line.strip() for line in probed if line not in plain] == [
         f"{top} = self._probe({index}, {top!r}, {top})" for index, top in ((1, "a"), (1, "b"), (1, "c"), (2, "d"))]
@@ -329,22 +333,22 @@ def test_layers_in_place_and_shared_parameters():
 def test_blobs_that_share_their_memory():
     """Caffe's Split, Flatten and Reshape share it, so a layer in place behind them also writes the others: it is refused if they are read later."""
     def net(top):
-        return net_of(layer("AbsVal", tops="a") + layer("Split", "", "a", "b c").replace('"l"', '"split"') + layer("Flatten", "", "c", "f").replace('"l"', '"f"')
-                      + layer("Reshape", "reshape_param { shape { dim: 2 dim: 3 dim: 4 } }", "f", "g").replace('"l"', '"g"') + layer("Power", "power_param { shift: -5 }", "b", top).replace('"l"', '"p"') + layer("Eltwise", "", f"{top} g", "y").replace('"l"', '"e"'), (2, 3, 4))
+        return net_of(layer("AbsVal", tops="a") + layer("Split", "", "a", "b c", name="split") + layer("Flatten", "", "c", "f", name="f")
+                      + layer("Reshape", "reshape_param { shape { dim: 2 dim: 3 dim: 4 } }", "f", "g", name="g") + layer("Power", "power_param { shift: -5 }", "b", top, name="p") + layer("Eltwise", "", f"{top} g", "y", name="e"), (2, 3, 4))
 
     with pytest.raises(errors.ConfigError, match=r"layer 'p' \(Power\): top\[0\]: writes in place into blob 'b', whose memory Caffe shares with 'g'"):
         to_module(net("b"))
     lines = to_module(net("d")).text().splitlines()[-6:]
     assert [line.split("  #")[0].strip() for line in lines] == ["a = x0.abs()", "f = a.flatten(1)", "g = f.reshape(2, 3, 4)", "d = a - 5.0", "y = d + g", "return y"]
-    both = layer("AbsVal", tops="a") + layer("Split", "", "a", "b c").replace('"l"', '"split"') + layer("Bias", "bias_param { axis: 0 }", "b c", "b").replace('"l"', '"e"')
+    both = layer("AbsVal", tops="a") + layer("Split", "", "a", "b c", name="split") + layer("Bias", "bias_param { axis: 0 }", "b c", "b", name="e")
     assert "b = a + a\n" in to_module(net_of(both, (2, 3, 4))).text()       # the layer in place is the last that reads 'c'
-    output = layer("AbsVal", tops="a") + layer("Split", "", "a", "b c").replace('"l"', '"split"') + layer("Power", "power_param { shift: -5 }", "b", "b").replace('"l"', '"p"')
+    output = layer("AbsVal", tops="a") + layer("Split", "", "a", "b c", name="split") + layer("Power", "power_param { shift: -5 }", "b", "b", name="p")
     with pytest.raises(errors.ConfigError, match=r"layer 'p' .*writes in place into blob 'b', whose memory Caffe shares with 'c', which is read later"):
         to_module(net_of(output, (2, 3, 4)))      # at the end, as an output
 
 
 def test_several_inputs_and_outputs():
-    module = to_module(net_of(layer("ReLU", "", "x0", "a") + layer("Eltwise", "", "x1 x2", "b").replace('"l"', '"e"'), (2, 3), (1,), (1,)))
+    module = to_module(net_of(layer("ReLU", "", "x0", "a") + layer("Eltwise", "", "x1 x2", "b", name="e"), (2, 3), (1,), (1,)))
     assert "    def forward(self, x0, x1, x2):\n" in module.text() and module.text().endswith("        return (a, b)\n") and module.outputs == ["a", "b"]
     assert "forward(x0: 2 x 3, x1: 1, x2: 1) returns a, b." in module.description
 
@@ -373,14 +377,14 @@ def test_parts_of_the_text(kind, fields, shape, wanted):
 
 
 def test_a_parameter_layer_that_is_shared():
-    text = "".join(layer("Parameter", 'parameter_param { shape { dim: 2 dim: 3 } } param { name: "w" }', "", top).replace('"l"', f'"{top}"') for top in ("v", "w"))
+    text = "".join(layer("Parameter", 'parameter_param { shape { dim: 2 dim: 3 } } param { name: "w" }', "", top, name=top) for top in ("v", "w"))
     module = to_module(net_of(text, (1,)))
     assert "        self.v = nn.Parameter(torch.zeros((2, 3)))\n        self.w = self.v  # shared parameter\n" in module.text()
     assert read_state(state_file(module))[1] == {"v": "0", "w": "0"}
 
 
 def test_names_of_layers_without_an_attribute():
-    text = layer("AbsVal", tops="a").replace('"l"', '"x/1"') + layer("ReLU", "", "a").replace('"l"', '"x.1"') + layer("TanH", "", "a", "z").replace('"l"', '"x-1"')
+    text = layer("AbsVal", tops="a", name="x/1") + layer("ReLU", "", "a", name="x.1") + layer("TanH", "", "a", "z", name="x-1")
     assert re.findall(r"self\.(\w+) = ", to_module(net_of(text, X)).text()) == ["x_1_2", "x_1_3"]
 
 
@@ -411,7 +415,7 @@ def test_zeros_around_a_small_picture(fields, sizes, wanted):
 
 def test_sizes_that_depend_on_values():
     """They are unknown from the first such layer on."""
-    text = layer("AbsVal", tops="a") + layer("Filter", "", "x1 x0", "y").replace('"l"', '"f"') + layer("AbsVal", "", "y", "z").replace('"l"', '"after"')
+    text = layer("AbsVal", tops="a") + layer("Filter", "", "x1 x0", "y", name="f") + layer("AbsVal", "", "y", "z", name="after")
     module = to_module(net_of(text, (4,), (4, 3)))
     lines = [line.strip() for line in module.text().splitlines() if " = " in line and "abs" in line]
     assert lines == ["a = x0.abs()  # 4", "z = y.abs()"]
@@ -429,7 +433,7 @@ def test_options_of_detections(fields, wanted):
 
 def test_layers_that_write_files(tmp_path, caplog):
     text = layer("HDF5Output", f'hdf5_output_param {{ file_name: "{tmp_path}/out.h5" }}', "a x1", "").replace('"l"', '"the \\"writer"')
-    module = to_module(net_of(layer("ReLU", tops="a") + layer("AbsVal", "", "a", "y").replace('"l"', '"abs"') + text, X, (2,)))
+    module = to_module(net_of(layer("ReLU", tops="a") + layer("AbsVal", "", "a", "y", name="abs") + text, X, (2,)))
     assert "layer 'the \"writer' (HDF5Output) is left out: no file is written" in caplog.text
     assert "writer" not in module.text().partition("def __init__")[2]
 
@@ -460,9 +464,9 @@ def test_infogain_matrix_of_a_file(tmp_path):
 
 
 def test_all_refused_layers_are_named(tmp_path):
-    text = (layer("DummyData", 'dummy_data_param { shape { dim: 2 } data_filler { type: "uniform" } }', "", "r") + layer("ReLU", "", "r", "q").replace('"l"', '"after"')
-            + layer("Im2col", "convolution_param { kernel_size: 1 axis: 2 }", "x0", "i").replace('"l"', '"im"')
-            + layer("Convolution", "convolution_param { num_output: 2 kernel_size: 1 }", "x1", "c").replace('"l"', '"four"'))
+    text = (layer("DummyData", 'dummy_data_param { shape { dim: 2 } data_filler { type: "uniform" } }', "", "r") + layer("ReLU", "", "r", "q", name="after")
+            + layer("Im2col", "convolution_param { kernel_size: 1 axis: 2 }", "x0", "i", name="im")
+            + layer("Convolution", "convolution_param { num_output: 2 kernel_size: 1 }", "x1", "c", name="four"))
     with pytest.raises(errors.ConfigError) as caught:
         export(net_of(text, (2, 2, 3, 3, 3), (1, 2, 1, 1, 1, 1)), tmp_path / "a")
     lines = str(caught.value).splitlines()
@@ -471,9 +475,9 @@ def test_all_refused_layers_are_named(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-TWO_LOSSES = "".join(layer("MultiBoxLoss", "multibox_loss_param { num_classes: 2 }", "x0 x1 x2 x3", name).replace('"l"', f'"{name}"') for name in "yz")
+TWO_LOSSES = "".join(layer("MultiBoxLoss", "multibox_loss_param { num_classes: 2 }", "x0 x1 x2 x3", name, name=name) for name in "yz")
 TWO_SHAPES = (layer("InnerProduct", 'inner_product_param { num_output: 6 bias_term: false } param { name: "w" }', tops="h")
-              + layer("InnerProduct", 'inner_product_param { num_output: 4 bias_term: false } param { name: "w" share_mode: PERMISSIVE }', "h").replace('"l"', '"two"'))
+              + layer("InnerProduct", 'inner_product_param { num_output: 4 bias_term: false } param { name: "w" share_mode: PERMISSIVE }', "h", name="two"))
 
 
 @pytest.mark.parametrize("text, shapes, wrong", [
@@ -572,25 +576,16 @@ def test_pooling_of_any_windows(fields):
 
 
 @with_torch
-@pytest.mark.parametrize("file", [pytest.param(file, marks=[pytest.mark.slow(4)] * file.startswith(("resnet50", "ssd"))) for file in DEPLOY
-                                  if not file.startswith(BIG)])
-@pytest.mark.parametrize("batch", [1, 3])
+@of_models
 def test_modules_of_models(file, batch):
-    if batch > 1 and file.startswith(("lstm", "ssd")):
-        pytest.skip("steps of one sequence, or seconds for boxes of almost equal scores")
-    param, positions = read_net(str(MODELS / file), caffe_pb2.TEST)
-    net = filled(Net(param, file=file, positions=positions))
-    for blob in net.input_blobs:
-        blob.reshape(batch, *blob.shape[1:])
-    net.reshape_all()
-    assert all(one.relative < 1e-5 or file.startswith("ssd") for one in checked(net))
+    assert all(one.relative < 1e-5 or file.startswith("ssd") for one in checked(net_of_model(file, batch)))
 
 
 @with_torch
 def test_any_batch_and_any_size():
     """The module is not bound to the sizes of the prototxt."""
-    text = (layer("Convolution", "convolution_param { num_output: 3 kernel_size: 3 pad: 5 }", tops="c") + layer("Crop", "crop_param { offset: 2 }", "c x0", "d").replace('"l"', '"crop"')
-            + layer("Reshape", "reshape_param { shape { dim: 0 dim: -1 } }", "d", "y").replace('"l"', '"r"'))
+    text = (layer("Convolution", "convolution_param { num_output: 3 kernel_size: 3 pad: 5 }", tops="c") + layer("Crop", "crop_param { offset: 2 }", "c x0", "d", name="crop")
+            + layer("Reshape", "reshape_param { shape { dim: 0 dim: -1 } }", "d", "y", name="r"))
     net = net_of(text, X)
     model = model_of(net).eval()
     for shape in ((1, 4, 7, 6), (3, 4, 9, 8)):
@@ -614,9 +609,9 @@ def test_shared_parameters_stay_shared():
 @with_torch
 def test_gradients():
     """Those of a convolution, a pooling, a scale and an inner product are those of the net."""
-    text = (layer("Convolution", "convolution_param { num_output: 3 kernel_size: 3 }", tops="c") + layer("Scale", "scale_param { bias_term: true }", "c", "s").replace('"l"', '"s"')
-            + layer("Pooling", "pooling_param { pool: AVE kernel_size: 3 stride: 2 pad: 1 }", "s", "p").replace('"l"', '"p"')
-            + layer("InnerProduct", "inner_product_param { num_output: 4 }", "p", "i").replace('"l"', '"i"') + layer("SoftmaxWithLoss", "", "i x1", "loss").replace('"l"', '"loss"'))
+    text = (layer("Convolution", "convolution_param { num_output: 3 kernel_size: 3 }", tops="c") + layer("Scale", "scale_param { bias_term: true }", "c", "s", name="s")
+            + layer("Pooling", "pooling_param { pool: AVE kernel_size: 3 stride: 2 pad: 1 }", "s", "p", name="p")
+            + layer("InnerProduct", "inner_product_param { num_output: 4 }", "p", "i", name="i") + layer("SoftmaxWithLoss", "", "i x1", "loss", name="loss"))
     net = net_of(text, X, (2,))
     inputs = random_inputs(net)
     model = model_of(net)
@@ -634,7 +629,7 @@ def test_gradients():
 
 @with_torch
 def test_training_mode():
-    text = layer("BatchNorm", "{}", tops="b") + layer("Dropout", "", "b", "y").replace('"l"', '"d"')
+    text = layer("BatchNorm", "{}", tops="b") + layer("Dropout", "", "b", "y", name="d")
     x = torch.from_numpy(np.random.default_rng(0).normal(3, 1, X).astype(np.float32))
     for field, moves in (("", True), ("use_global_stats: true", False)):
         model = model_of(net_of(text.replace("{}", f"batch_norm_param {{ {field} }}"), X)).train()
@@ -668,7 +663,7 @@ def test_preprocessing_in_a_module(mean):
 def test_a_wrong_writer_is_found(tmp_path, monkeypatch):
     """The comparison names the first layer that differs, and nothing is written."""
     monkeypatch.setitem(WRITERS, "TanH", lambda source, node: [f"{source.bottom()}.sigmoid()"])
-    text = layer("ReLU", tops="a") + layer("TanH", "", "a", "a").replace('"l"', '"wrong"') + layer("AbsVal", "", "a").replace('"l"', '"after"')
+    text = layer("ReLU", tops="a") + layer("TanH", "", "a", "a", name="wrong") + layer("AbsVal", "", "a", name="after")
     with pytest.raises(errors.DataError, match=r"layer 'wrong' \(TanH\) differs first, in 'a' by"):
         export(net_of(text, X), tmp_path / "a")
     assert not list(tmp_path.iterdir())
@@ -676,15 +671,13 @@ def test_a_wrong_writer_is_found(tmp_path, monkeypatch):
 
 @with_torch
 def test_rounding_before_a_selecting_layer(monkeypatch, caplog):
-    net = net_of(layer("ReLU", tops="a") + layer("Threshold", "threshold_param { threshold: 1 }", "a", "b").replace('"l"', '"t"')
-                 + layer("AbsVal", "", "b").replace('"l"', '"last"'), (3,))
-    x = {"x0": np.array([0.5, 1, 2], np.float32)}
+    net = net_of(THRESHOLD_OF_1 + layer("AbsVal", "", "b", name="last"), (3,))
     monkeypatch.setitem(WRITERS, "ReLU", lambda source, node: [f"1.000001 * {source.bottom()}.relu()"])
     module = to_module(net)
-    assert compare(net, module, state_file(module), x)[0].absolute == 1
+    assert compare(net, module, state_file(module), AT_THRESHOLD)[0].absolute == 1
     assert "rounding errors add up, or change what a layer selects" in caplog.text
     with pytest.raises(errors.ConfigError, match=r"inputs: must have an array for each input of the net, \['x0'\], got \['z'\]"):
-        compare(net, module, state_file(module), {"z": x["x0"]})
+        compare(net, module, state_file(module), {"z": AT_THRESHOLD["x0"]})
 
 
 @with_torch
