@@ -14,7 +14,7 @@ from minicaffe.proto import binary, binary_writer, caffe_pb2, wire
 from minicaffe.proto.binary import read_blob, read_net, read_solver_state
 from minicaffe.proto.binary_writer import length_delimited, varint, write_net, write_solver_state
 from minicaffe.proto.files import is_hdf5
-from minicaffe.proto.stored import LayerBlobs, StoredBlob, parse_blob
+from minicaffe.proto.stored import LayerBlobs, StoredBlob, parse_blob, read_dims
 from minicaffe.proto.upgrade import read_weights
 
 RNG = np.random.default_rng(7)
@@ -113,6 +113,22 @@ def test_numbers_in_pieces():
             blob = parse_blob(message)
             np.testing.assert_array_equal(blob.data, range(6))
             np.testing.assert_array_equal(blob.data, caffe_pb2.BlobProto.FromString(message).data)
+
+
+def test_differences_in_pieces():
+    for number, kind in (6, "f"), (9, "d"):
+        pieces = (b"".join(length_delimited(number, [struct.pack(f"{len(part)}{kind}", *part)])) for part in ((0, 1), (2, 3, 4, 5)))
+        blob = parse_blob(blob_proto((6,), data=range(6)).SerializeToString() + b"".join(pieces))
+        np.testing.assert_array_equal(blob.diff, range(6))
+
+
+def test_shapes_at_their_limits():
+    longest = b"\x08\x81" + b"\x80" * 8 + b"\0"     # a size of 1 in 11 bytes
+    assert read_dims(longest * 32) == (1,) * 32
+    for dims in (2**31 - 1,), (2**31 - 1, 1), (0, 2**31 - 1):
+        assert parse_blob(caffe_pb2.BlobProto(shape={"dim": dims}).SerializeToString(), need_data=False).shape == dims
+        with pytest.raises(DataError, match="at most 2147483647"):
+            parse_blob(caffe_pb2.BlobProto(shape={"dim": [dim + (dim > 1) for dim in dims]}).SerializeToString(), need_data=False)
 
 
 def test_double_wins_and_scalars():
