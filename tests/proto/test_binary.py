@@ -131,6 +131,16 @@ def test_shapes_at_their_limits():
             parse_blob(caffe_pb2.BlobProto(shape={"dim": [dim + (dim > 1) for dim in dims]}).SerializeToString(), need_data=False)
 
 
+def test_longest_definition(tmp_path, monkeypatch):
+    net = caffe_pb2.NetParameter(layer=[{"name": "n" * 8}])
+    path = stored(tmp_path / "w.caffemodel", net)
+    monkeypatch.setattr(binary, "MAX_DEFINITION", net.ByteSize())
+    assert read_net(path)[0] == net
+    monkeypatch.setattr(binary, "MAX_DEFINITION", net.ByteSize() - 1)
+    with pytest.raises(DataError, match="the net would have more than 12 bytes without its numbers"):
+        read_net(path)
+
+
 def test_double_wins_and_scalars():
     blob = parse_blob(blob_proto((2,), data=[1, 2], double_data=[3, 4]).SerializeToString())
     np.testing.assert_array_equal(blob.data, [3, 4])

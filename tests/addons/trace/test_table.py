@@ -4,6 +4,7 @@ import io
 import json
 import re
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -138,6 +139,16 @@ def test_titles_say_what_a_memory_is(made, where):
 def test_a_wide_terminal_shows_more(made, width, wide, capsys):
     table.show(made, Console(width=width, highlight=False))
     assert ("states that changed" in capsys.readouterr().out.splitlines()[0]) == wide
+
+
+@pytest.mark.parametrize(("width", "middle", "end"), [(7, "conv1_2", "conv1_2"), (6, "co…1_2", "conv1…"), (3, "c…2", "co…")])
+def test_names_that_are_cut(width, middle, end):
+    assert table.cut_middle("conv1_2", width) == middle and table.truncate("conv1_2", width) == end
+
+
+def test_first_of_equal_peaks():
+    live = [(0, "a", {"input": 3, "gradient": 1}), (1, "b", {}), (2, "a", {"input": 1, "gradient": 3}), (3, "a", {"input": 2})]
+    assert table.peaks(SimpleNamespace(live_bytes=lambda: live)) == {"a": (4, live[0][2]), "b": (0, {})}
 
 
 def test_lines_of_a_launch():
