@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from minicaffe.net.net import Net
+from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.proto.upgrade import upgrade_net
@@ -37,11 +38,30 @@ def filled(net, seed=3):
     return net
 
 
-def layer(kind, fields="", bottoms="x0", tops="y"):
-    return (f'layer {{ name: "l" type: "{kind}" {" ".join(f"""bottom: "{name}" """ for name in bottoms.split())}'
+# ssd has pictures of a fixed number, lstm steps of one sequence.
+of_models = pytest.mark.parametrize("file, batch", [
+    pytest.param(file, batch, marks=[pytest.mark.slow(4)] * file.startswith(("resnet50", "ssd")))
+    for file in DEPLOY if not file.startswith(BIG) for batch in (1, 3) if batch == 1 or not file.startswith(("ssd", "lstm"))])
+
+
+def net_of_model(file, batch):
+    """A net of models/ with random parameters, so that its softmaxes are not even."""
+    param, positions = read_net(str(MODELS / file), caffe_pb2.TEST)
+    net = filled(Net(param, file=file, positions=positions))
+    for blob in net.input_blobs:
+        blob.reshape(batch, *blob.shape[1:])
+    net.reshape_all()
+    return net
+
+
+def layer(kind, fields="", bottoms="x0", tops="y", name="l"):
+    return (f'layer {{ name: "{name}" type: "{kind}" {" ".join(f"""bottom: "{name}" """ for name in bottoms.split())}'
             f'{" ".join(f"""top: "{name}" """ for name in tops.split())} {fields} }}\n')
 
 
+# A layer whose rounding errors another layer makes to other numbers: x0 of 1 is at the threshold.
+THRESHOLD_OF_1 = layer("ReLU", tops="a", name="r") + layer("Threshold", "threshold_param { threshold: 1 }", "a", "b", name="t")
+AT_THRESHOLD = {"x0": np.array([0.5, 1, 2], np.float32)}
 X = (2, 4, 7, 6)
 CASES = {
     "conv": (layer("Convolution", "convolution_param { num_output: 6 kernel_h: 3 kernel_w: 2 pad_h: 1 pad_w: 0 stride_h: 2 stride_w: 1 group: 2 }"), X),
@@ -67,7 +87,7 @@ CASES = {
     "average padded": (layer("Pooling", "pooling_param { pool: AVE kernel_size: 3 stride: 2 pad: 1 }"), (2, 3, 8, 7)),
     "average beyond the padding": (layer("Pooling", "pooling_param { pool: AVE kernel_size: 4 stride: 3 pad: 1 }"), (1, 2, 8, 9)),
     "average of all": (layer("Pooling", "pooling_param { pool: AVE global_pooling: true }"), X),
-    "stochastic": (layer("AbsVal", tops="a") + layer("Pooling", "pooling_param { pool: STOCHASTIC kernel_size: 3 stride: 2 }", "a").replace('"l"', '"p"'), X),
+    "stochastic": (layer("AbsVal", tops="a") + layer("Pooling", "pooling_param { pool: STOCHASTIC kernel_size: 3 stride: 2 }", "a", name="p"), X),
     "pyramid": (layer("SPP", "spp_param { pyramid_height: 3 pool: AVE }"), (2, 3, 11, 14)),
     "pyramid of one": (layer("SPP", "spp_param { pyramid_height: 1 pool: MAX }"), X),
     "inner product": (layer("InnerProduct", "inner_product_param { num_output: 5 }"), X),
@@ -113,12 +133,12 @@ CASES = {
     "crop": (layer("Crop", "crop_param { axis: 2 offset: 1 offset: 2 }", "x0 x1"), X, (1, 1, 4, 3)),
     "reindex": (layer("BatchReindex", "", "x0 x1"), X, (5,)), "filter": (layer("Filter", "", "x0 x1 x2", "y z"), (4, 3), (4, 2), (4,)),
     "argmax": (layer("ArgMax", "argmax_param { top_k: 3 out_max_val: true }"), (2, 5)),
-    "argmax of ties": (layer("Threshold", tops="t") + layer("ArgMax", "argmax_param { top_k: 4 axis: 1 }", "t").replace('"l"', '"a"'), (3, 6, 2)),
+    "argmax of ties": (layer("Threshold", tops="t") + layer("ArgMax", "argmax_param { top_k: 4 axis: 1 }", "t", name="a"), (3, 6, 2)),
     "largest": (layer("ArgMax", "argmax_param { axis: -1 top_k: 2 out_max_val: true }"), X),
-    "parameter": (layer("Parameter", "parameter_param { shape { dim: 2 dim: 3 } }", "", "w") + layer("Eltwise", "", "x0 w").replace('"l"', '"e"'), (2, 3)),
+    "parameter": (layer("Parameter", "parameter_param { shape { dim: 2 dim: 3 } }", "", "w") + layer("Eltwise", "", "x0 w", name="e"), (2, 3)),
     "dummy": (layer("DummyData", "dummy_data_param { shape { dim: 2 dim: 3 } data_filler { value: 3 } }", "", "d")
-              + layer("Eltwise", "", "x0 d").replace('"l"', '"e"'), (2, 3)),
-    "silence": (layer("Slice", tops="a b") + layer("Silence", "", "a", "").replace('"l"', '"s"'), X),
+              + layer("Eltwise", "", "x0 d", name="e"), (2, 3)),
+    "silence": (layer("Slice", tops="a b") + layer("Silence", "", "a", "", name="s"), X),
     "lstm": (layer("LSTM", "recurrent_param { num_output: 3 }", "x0 x1"), (5, 2, 4), (5, 2)),
     "lstm of more axes": (layer("LSTM", "recurrent_param { num_output: 3 }", "x0 x1 x2"), (4, 2, 2, 2), (4, 2), (2, 3)),
     "lstm with its state": (layer("LSTM", "recurrent_param { num_output: 3 expose_hidden: true }", "x0 x1 x2 x3", "y h c"), (4, 2, 2), (4, 2), (1, 2, 3), (1, 2, 3)),
@@ -132,7 +152,7 @@ CASES = {
     **{f"softmax loss {mode}": (layer("SoftmaxWithLoss", f"loss_param {{ normalization: {mode} ignore_label: 2 }}", "x0 x1"), X, (2, 7, 6))
        for mode in ("FULL", "VALID", "BATCH_SIZE", "NONE")},
     "infogain": (layer("InfogainLoss", "", "x0 x1 x2"), (3, 4, 2), (3, 2), (4, 4)),
-    "logistic loss": (layer("Softmax", tops="p") + layer("MultinomialLogisticLoss", "", "p x1").replace('"l"', '"m"'), (3, 4), (3,)),
+    "logistic loss": (layer("Softmax", tops="p") + layer("MultinomialLogisticLoss", "", "p x1", name="m"), (3, 4), (3,)),
     "hinge": (layer("HingeLoss", "", "x0 x1"), (3, 4), (3,)), "hinge L2": (layer("HingeLoss", "hinge_loss_param { norm: L2 }", "x0 x1"), (3, 4), (3,)),
     "euclidean": (layer("EuclideanLoss", "", "x0 x1"), (3, 4), (3, 2, 2)), "smooth L1": (layer("SmoothL1Loss", "", "x0 x1 x2"), X, X, X),
     "smooth L1 of all": (layer("SmoothL1Loss", "", "x0 x1"), X, X),
@@ -152,17 +172,28 @@ PRIOR = layer("PriorBox", "prior_box_param { min_size: 3 max_size: 6 aspect_rati
 def detection(fields, images=2, classes=3, shared=True):
     boxes = 3 * 3 * 4
     text = PRIOR + layer("DetectionOutput", f"detection_output_param {{ num_classes: {classes} share_location: {str(shared).lower()} {fields} }}",
-                         "x0 x1 p").replace('"l"', '"d"')
+                         "x0 x1 p", name="d")
     return net_of(text, (images, boxes * (1 if shared else classes) * 4), (images, boxes * classes), (images, 4, 3, 3), (images, 3, 12, 12))
 
 
 BOXES = [
     "code_type: CENTER_SIZE nms_param { nms_threshold: 0.4 top_k: 9 } keep_top_k: 7 confidence_threshold: 0.2", "nms_param { top_k: 999 } keep_top_k: 5", "nms_param { top_k: 4 }",
     "code_type: CORNER_SIZE background_label_id: 1 confidence_threshold: 0.5", "variance_encoded_in_target: true background_label_id: -1",
-    "confidence_threshold: 90 keep_top_k: 3"]
+    "confidence_threshold: 90 keep_top_k: 3", "nms_param { top_k: 0 }", "keep_top_k: 0"]
+
+
+def detection_at_limits(fields):
+    """Return a net and inputs: box 1 overlaps box 0 by exactly 1/2, and the score of box 2 is 1/2; and the rows without these two."""
+    net = net_of(layer("DetectionOutput", f"detection_output_param {{ num_classes: 2 confidence_threshold: 0.5 {fields} }}", "x0 x1 x2"),
+                 (1, 12), (1, 6), (1, 2, 12))
+    boxes = np.array([[0, 0, 1, 1], [0, 0, 0.5, 1], [2, 2, 3, 3]], np.float32)
+    scores = np.array([[0.25, 0.75], [0.375, 0.625], [0.5, 0.5]], np.float32)
+    inputs = {"x0": np.zeros((1, 12)), "x1": scores.reshape(1, 6), "x2": np.stack([boxes.ravel(), np.ones(12)])[None]}
+    return net, inputs, [[0, 1, 0.75, *boxes[0]], [0, 1, 0.625, *boxes[1]]]
+
 
 # ---- layers in place, which share parameters
 
-IN_PLACE = (layer("InnerProduct", 'inner_product_param { num_output: 4 } param { name: "w" } param { name: "b" }', tops="h") + layer("ReLU", "", "h", "h").replace('"l"', '"r"')
-            + layer("InnerProduct", 'inner_product_param { num_output: 4 } param { name: "w" } param { name: "b" }', "h", "z").replace('"l"', '"again"')
-            + layer("Dropout", "", "z", "z").replace('"l"', '"drop"') + layer("Softmax", "", "z", "out").replace('"l"', '"s"'))
+IN_PLACE = (layer("InnerProduct", 'inner_product_param { num_output: 4 } param { name: "w" } param { name: "b" }', tops="h") + layer("ReLU", "", "h", "h", name="r")
+            + layer("InnerProduct", 'inner_product_param { num_output: 4 } param { name: "w" } param { name: "b" }', "h", "z", name="again")
+            + layer("Dropout", "", "z", "z", name="drop") + layer("Softmax", "", "z", "out", name="s"))

@@ -1,4 +1,4 @@
-"""What the messages lack: fields, values of enums and layer types of other Caffes. Add-ons know some (group minicaffe.fields).
+"""Fields, values of enums and layer types of other Caffes, which the messages lack. Add-ons know some (group minicaffe.fields).
 
 An object of that group, such as a module, may have these functions:
 
@@ -41,7 +41,7 @@ def never(training=True, asked=True):
 
 
 class Found(NamedTuple):
-    """What an add-on knows of a field or value: the end of the error about it, and ``may_skip(training, asked)``.
+    """The knowledge of an add-on about a field or value: the end of the error about it, and ``may_skip(training, asked)``.
 
     `may_skip` returns whether a net computes the same without it; with `training`, whether training does, too; `asked`: by
     skip_unknown_fields.

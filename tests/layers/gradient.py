@@ -50,6 +50,21 @@ def run_forward(net, seed=1701):
     return net.forward_from_to(0, len(net.layers) - 1)
 
 
+def forward_net(layer_text, bottom_arrays, dtype=Dtype.DOUBLE, phase=TRAIN):
+    """Return the `layer_net` after a forward."""
+    net = layer_net(layer_text, bottom_arrays, dtype, phase)
+    run_forward(net)
+    return net
+
+
+def forward_again(net, **arrays):
+    """Return the loss of a forward of a `layer_net` with other inputs, by name, of any shape."""
+    for name, array in arrays.items():
+        net.blob_by_name(name).reshape(*np.shape(array))
+        net.blob_by_name(name).data[...] = array
+    return run_forward(net)
+
+
 def hide(layer, outputs, inputs, part):
     """Fill outputs that are no inputs with NaN if the layer says that it overwrites them, as a plan of memory may leave them."""
     memories = [getattr(blob, f"{part}_memory") for blob in inputs]

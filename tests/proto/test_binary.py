@@ -14,7 +14,7 @@ from minicaffe.proto import binary, binary_writer, caffe_pb2, wire
 from minicaffe.proto.binary import read_blob, read_net, read_solver_state
 from minicaffe.proto.binary_writer import length_delimited, varint, write_net, write_solver_state
 from minicaffe.proto.files import is_hdf5
-from minicaffe.proto.stored import LayerBlobs, StoredBlob, parse_blob
+from minicaffe.proto.stored import LayerBlobs, StoredBlob, parse_blob, read_dims
 from minicaffe.proto.upgrade import read_weights
 
 RNG = np.random.default_rng(7)
@@ -70,7 +70,7 @@ def test_read_net_of_every_age(tmp_path):
     assert [layer.type for layer in read_weights(path)] == ["Convolution", "InnerProduct", "InnerProduct"]
 
 
-def test_packed_numbers_are_views_of_the_file(tmp_path):
+def test_views_of_packed_numbers(tmp_path):
     path = stored(tmp_path / "mean.binaryproto", blob_proto((1, 3, 300, 300)))
     blob, peak = peak_of(lambda: read_blob(path))
     assert peak < 400_000  # the numbers are 1,080,000 bytes; from Python 3.14 on a file's buffer is 128 KiB
@@ -113,6 +113,32 @@ def test_numbers_in_pieces():
             blob = parse_blob(message)
             np.testing.assert_array_equal(blob.data, range(6))
             np.testing.assert_array_equal(blob.data, caffe_pb2.BlobProto.FromString(message).data)
+
+
+def test_differences_in_pieces():
+    for number, kind in (6, "f"), (9, "d"):
+        pieces = (b"".join(length_delimited(number, [struct.pack(f"{len(part)}{kind}", *part)])) for part in ((0, 1), (2, 3, 4, 5)))
+        blob = parse_blob(blob_proto((6,), data=range(6)).SerializeToString() + b"".join(pieces))
+        np.testing.assert_array_equal(blob.diff, range(6))
+
+
+def test_shapes_at_their_limits():
+    longest = b"\x08\x81" + b"\x80" * 8 + b"\0"     # a size of 1 in 11 bytes
+    assert read_dims(longest * 32) == (1,) * 32
+    for dims in (2**31 - 1,), (2**31 - 1, 1), (0, 2**31 - 1):
+        assert parse_blob(caffe_pb2.BlobProto(shape={"dim": dims}).SerializeToString(), need_data=False).shape == dims
+        with pytest.raises(DataError, match="at most 2147483647"):
+            parse_blob(caffe_pb2.BlobProto(shape={"dim": [dim + (dim > 1) for dim in dims]}).SerializeToString(), need_data=False)
+
+
+def test_longest_definition(tmp_path, monkeypatch):
+    net = caffe_pb2.NetParameter(layer=[{"name": "n" * 8}])
+    path = stored(tmp_path / "w.caffemodel", net)
+    monkeypatch.setattr(binary, "MAX_DEFINITION", net.ByteSize())
+    assert read_net(path)[0] == net
+    monkeypatch.setattr(binary, "MAX_DEFINITION", net.ByteSize() - 1)
+    with pytest.raises(DataError, match="the net would have more than 12 bytes without its numbers"):
+        read_net(path)
 
 
 def test_double_wins_and_scalars():
@@ -246,7 +272,7 @@ def test_truncated_and_other_files(tmp_path):
         read_net(tmp_path / "x.caffemodel")
 
 
-def test_strings_that_are_not_utf8_are_shown(tmp_path):
+def test_strings_in_other_encodings(tmp_path):
     path = tmp_path / "w.caffemodel"
     path.write_bytes(b"\xa2\x06\x08\x0a\x06name\xb2\xe2")
     assert [layer.name for layer in read_net(path)[1]] == ["name\\xb2\\xe2"]
@@ -288,7 +314,7 @@ def test_written_net_is_what_protobuf_reads(tmp_path):
             np.testing.assert_array_equal(one.data.ravel(), other.data)
 
 
-def test_refuses_to_write_what_cannot_be_read(monkeypatch):
+def test_unreadable_nets_are_not_written(monkeypatch):
     net = caffe_pb2.NetParameter(layer=[{"name": "a", "type": "Scale"}])
 
     def refused(blob, words):
@@ -364,7 +390,7 @@ def test_damaged_states_raise_our_errors_only(tmp_path_factory, content):
             assert str(path) in str(error)
 
 
-def test_each_string_that_is_not_utf8_is_rewritten(caplog):
+def test_rewritten_strings(caplog):
     """One string, and one of several, at any depth."""
     from minicaffe.proto.wire import parse_message
     layer = b"\x0a\x03a\xffb" + b"\x1a\x02\xfec" + b"\x1a\x02ok" + b"\x22\x01\xfd"       # name, bottom, bottom, top
@@ -375,7 +401,7 @@ def test_each_string_that_is_not_utf8_is_rewritten(caplog):
         "minicaffe.LayerParameter.name", "minicaffe.LayerParameter.bottom", "minicaffe.LayerParameter.top"]
 
 
-def test_parts_of_all_messages_are_counted_together(monkeypatch):
+def test_parts_of_all_messages(monkeypatch):
     content = caffe_pb2.NetParameter(layer=[{"name": "a", "type": "b"}] * 3).SerializeToString()    # 9 fields
     binary.split_net(content)
     monkeypatch.setattr(wire, "MAX_PARTS", 8)
@@ -398,7 +424,7 @@ def test_files_of_one_age(tmp_path, form):
 
 
 @pytest.mark.parametrize("field", ["layer", "layers"])
-def test_layers_of_a_file_are_counted_before_it_is_parsed(tmp_path, monkeypatch, field):
+def test_count_of_layers(tmp_path, monkeypatch, field):
     monkeypatch.setattr(binary, "MAX_LAYERS", 3)
     net = caffe_pb2.NetParameter(**{field: [{"name": "a"}] * 3})
     binary.split_net(net.SerializeToString())
@@ -412,7 +438,7 @@ def test_layers_of_a_file_are_counted_before_it_is_parsed(tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2, 3, 99])
-def test_the_type_of_raw_numbers_counts_only_where_there_are_some(kind):
+def test_type_of_raw_numbers(kind):
     types = varint(10 << 3) + varint(kind) + varint(11 << 3) + varint(kind)
     for fields in ({"data": [1, 2], "diff": [3, 4]}, {"double_data": [1, 2], "double_diff": [3, 4]}):
         blob = parse_blob(blob_proto((2,), **fields).SerializeToString() + types)

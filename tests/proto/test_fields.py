@@ -34,7 +34,7 @@ def test_values():
     assert parse_fields("get: 3 lambda: 0.1 all: 4").get("all") == 4
 
 
-def test_a_field_that_is_missing_is_named():
+def test_missing_field():
     with pytest.raises(MissingFieldError, match=r"^inner.heigth: is not given; did you mean 'height'\?; add it, or use get\('heigth', default\)"):
         parse_fields("inner { height: 3 }").inner.heigth  # noqa: B018
     with pytest.raises(AttributeError):
@@ -113,7 +113,7 @@ layer {
 """
 
 
-def test_all_fields_of_a_layer_in_one_view():
+def test_all_fields_of_a_layer():
     layer = keep(LAYER).layer[0]
     f = layer_fields(layer)
     assert (f.name, f.type, f.bottom, f.loss_weight, f.my_param.size, f.alone) == ("l", "Mine", ["a"], [0.1], 3, 4)
@@ -125,7 +125,7 @@ def test_all_fields_of_a_layer_in_one_view():
         f.pooling_param.kernel_sizes  # noqa: B018
 
 
-def test_written_where_they_were_read_and_read_back():
+def test_fields_read_back():
     net = keep(LAYER)
     text = write_text(net)
     assert "fork_fields" not in text and text.count("pooling_param {") == 1 and text.count("param {") == 5
@@ -147,7 +147,7 @@ def test_nets_in_solvers_and_lone_layers():
 
 
 @pytest.mark.parametrize("field", ["net_param", "train_net_param", "test_net_param"])
-def test_a_solver_writes_those_of_each_of_its_nets(field):
+def test_fields_of_solver_nets(field):
     """Also where no other net of it has such fields, and in the second of several test nets."""
     before = "test_net_param { }" if field == "test_net_param" else ""
     solver = keep(f"{before} {field} {{ {LAYER} }}", caffe_pb2.SolverParameter)
@@ -158,7 +158,7 @@ def test_a_solver_writes_those_of_each_of_its_nets(field):
     assert layer_fields(second.layer[0]) == layer_fields(first.layer[0]) and layer_fields(second.layer[0]).my_param.size == 3
 
 
-def test_they_survive_copies_binary_files_and_upgrades():
+def test_fields_in_copies_and_files():
     net = keep('input: "a" input_dim: [1, 1, 1, 1] ' + LAYER.replace('name: "n"', ""))
     assert caffe_pb2.NetParameter.FromString(net.SerializeToString()) == net
     new, _ = upgrade_net(net)
@@ -172,7 +172,7 @@ def test_positions_know_the_lines():
     assert positions.place_of("layer[0].param[1].color") == (10, 24) and positions.place_of("layer[0].none") == (None, None)
 
 
-def test_each_unknown_field_has_its_message_path_and_value():
+def test_paths_of_unknown_fields():
     """Also a number where a message should be, which a program may write into fork_fields."""
     text = "pooling_param: 5 pooling_param { own: 1 own: 2 pool: BEST } name: 'x' param { } param { color: RED } mine { deep { a: 1 } }"
     found = [(of.name, path, name, str(value)) for of, path, name, value in unknown_of(caffe_pb2.LayerParameter.DESCRIPTOR, parse_fields(text))]

@@ -42,7 +42,7 @@ def test_link_to_nowhere(tmp_path):
         file["a"]
 
 
-def test_our_errors_pass_and_get_the_file(tmp_path):
+def test_errors_get_the_file(tmp_path):
     path = make(tmp_path / "x.h5", lambda file: None)
     with pytest.raises(ConfigError, match=r"x.h5: wrong$"), reading(path):
         raise ConfigError("wrong")

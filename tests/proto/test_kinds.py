@@ -82,11 +82,11 @@ FILES = {  # a space behind the name is for a further one of that kind
 
 
 @pytest.mark.parametrize("what", FILES)
-def test_each_kind_is_known_by_its_first_bytes(what):
+def test_kinds_by_first_bytes(what):
     assert kinds.kind_of(FILES[what]).what == what.rstrip()
 
 
-def test_good_files_of_our_own_are_known():
+def test_own_files():
     blob = caffe_pb2.BlobProto(num=1, channels=3, height=1, width=1, data=[1, 2, 3])
     assert kinds.kind_of(blob.SerializeToString()).name == "mean"
     layer = {"name": "a", "type": "InnerProduct", "blobs": [{"shape": {"dim": [3]}, "data": [1, 2, 3]}]}
@@ -105,7 +105,7 @@ def test_a_hostile_head_takes_no_time(head):
 
 
 @pytest.mark.parametrize("lists", ["x" * 11 + "food/mustard/0001.jpg 3\n" * 40, "fil/ftyp/a.jpg 0\n", "aeroTFL3/1.jpg 0\n"])
-def test_lists_whose_paths_hold_the_mark_of_an_archive(tmp_path, lists):
+def test_lists_with_marks_of_archives(tmp_path, lists):
     (tmp_path / "list.txt").write_text(lists)
     assert read_lines(tmp_path / "list.txt") == lists.splitlines()
 
@@ -149,7 +149,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_every_reader_names_what_a_file_is_and_what_was_expected(tmp_path, reader):
+def test_readers_name_both_kinds(tmp_path, reader):
     read, wanted, own = READERS[reader]
     path = tmp_path / "file"
     for what, content in FILES.items():
@@ -162,7 +162,7 @@ def test_every_reader_names_what_a_file_is_and_what_was_expected(tmp_path, reade
         assert str(path) in str(caught.value)
 
 
-def test_what_a_reader_takes_is_never_refused(tmp_path):
+def test_right_kinds_are_accepted(tmp_path):
     """A byte order mark, and lists whose names look like other kinds of files."""
     path = tmp_path / "list"
     for content, entries in ((b"\xef\xbb\xbfa.png 1\n", [("a.png", 1)]), (b"import this.png 1\n", [("import this.png", 1)]),
@@ -175,7 +175,7 @@ def test_what_a_reader_takes_is_never_refused(tmp_path):
     assert WindowList(str(path), "", 0.5, 0.5).images == ["a.png"]
 
 
-def test_a_cut_file_of_the_right_kind_says_where_it_is_cut(tmp_path):
+def test_cut_files(tmp_path):
     whole = caffe_pb2.NetParameter(layer=[{"name": "a", "blobs": [{"shape": {"dim": [9]}, "data": range(9)}]}]).SerializeToString()
     (tmp_path / "w").write_bytes(whole[:-9])
     with pytest.raises(DataError, match="cut off"):
@@ -186,6 +186,6 @@ def test_a_cut_file_of_the_right_kind_says_where_it_is_cut(tmp_path):
         open_db(tmp_path / "lock", "LMDB")
 
 
-def test_an_error_far_inside_a_prototxt_keeps_its_place():
+def test_place_of_late_errors():
     with pytest.raises(Error, match=r"net:2:14: layer\[0\].name: must be a quoted string"):
         parse_text('name: "a"\nlayer {name: 3}', caffe_pb2.NetParameter, "net")

@@ -88,7 +88,7 @@ def test_module_has_what_generated_modules_have():
     assert caffe_pb2.LayerParameter.BLOBS_FIELD_NUMBER == 7
 
 
-def test_lives_beside_another_caffe_in_one_process():
+def test_beside_another_caffe():
     other = descriptor_pb2.FileDescriptorProto(name="caffe.proto", package="caffe", syntax="proto2")
     other.message_type.add(name="NetParameter")
     descriptor_pool.Default().AddSerializedFile(other.SerializeToString())

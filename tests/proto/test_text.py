@@ -27,7 +27,7 @@ ACCEPTED = [
     "layer { name: 'a' } layer < name: 'b' > layer: { name: 'c' }",
     "layer: [{ name: 'a' }, < name: 'b' >]",
     "input_dim: [1, 2,3] input_dim: 4 input_dim: [] input_dim: 0x1F, input_dim: 017; input_dim: -2",
-    "layer { loss_weight: 1 loss_weight: .5 loss_weight: 1. loss_weight: 2.5e-3f loss_weight: -1E+2 }",
+    "layer { loss_weight: 0 loss_weight: 1 loss_weight: .5 loss_weight: 1. loss_weight: 2.5e-3f loss_weight: -1E+2 }",
     "layer { loss_weight: inf loss_weight: -Infinity loss_weight: INF }",
     "layer { propagate_down: [true, True, t, 1, false, False, f, 0] }",
     "layer { phase: TEST include { phase: 0 } include {} }",
@@ -224,7 +224,7 @@ def test_faster_than_protobuf():
     ('name: "a"\n// a comment', "net:2:1: "), ('layer { name: "x" // a comment\n }', r"net:1:19: layer 'x': "),
     ('/* a comment */ name: "a"', "net:1:1: "), ('layer { name: // what\n "x" }', r"net:1:15: layer\[0\].name: "),
 ])
-def test_comments_of_other_languages_get_their_remedy(text, place):
+def test_comments_of_other_languages(text, place):
     with pytest.raises(ConfigError, match=place + "a comment in a prototxt begins with # and ends with its line; write # in place"):
         parse_text(text, caffe_pb2.NetParameter, "net")
 
@@ -248,7 +248,7 @@ def test_whole_messages(text, message):
     assert str(caught.value) == f"f:{message}"
 
 
-def test_fields_of_a_layer_with_and_without_those_that_messages_lack():
+def test_fields_that_messages_lack():
     from minicaffe.proto.text import layer_fields, lines_of
     layer = caffe_pb2.LayerParameter(name="a", convolution_param={"num_output": 3, "kernel_size": [1, 2]}, include=[{"phase": 0}, {"stage": ["s"]}])
     plain = ['name: "a"', "include {", "  phase: TRAIN", "}", "include {", '  stage: "s"', "}", "convolution_param {", "  num_output: 3",
@@ -260,13 +260,13 @@ def test_fields_of_a_layer_with_and_without_those_that_messages_lack():
 
 @pytest.mark.parametrize(("value", "shown"), [("7", "7"), ("-5", "-5"), ("0x7", "0x7"), ("1.5", "1.5"), ("'TEST'", "the string 'TEST'"), ("[TEST]", "["),
                                               ("TESTS", "TESTS; did you mean 'TEST'?"), ("}", "}")])
-def test_the_value_that_an_enum_lacks_is_shown(value, shown):
+def test_values_that_enums_lack(value, shown):
     with pytest.raises(ConfigError) as caught:
         parse_text(f"state {{ phase: {value} }}", caffe_pb2.NetParameter, "f")
     assert str(caught.value) == f"f:1:16: state.phase: must be one of TRAIN, TEST, got {shown}"
 
 
-def test_one_message_or_a_list_may_have_a_colon_before_it():
+def test_colons_before_messages():
     text = "state: { phase: 1 level: -1 } layer: { include: { phase: TEST } include: [{}] pooling_param: < pool: AVE > }"
     read = parse_text(text, caffe_pb2.NetParameter)[0]
     assert read == text_format.Parse(text, caffe_pb2.NetParameter()) and (read.state.phase, read.state.level) == (1, -1)
@@ -281,7 +281,7 @@ def test_no_string_may_lack_its_quotes():
 
 
 @pytest.mark.parametrize("field", ["layer", "layers"])
-def test_a_net_has_a_number_of_layers_at_most(monkeypatch, field):
+def test_most_layers(monkeypatch, field):
     """Of other messages that are given several times the number is not limited."""
     monkeypatch.setattr("minicaffe.proto.text_parser.MAX_LAYERS", 3)
     text = f"{field} {{ name: 'a' include {{}} include {{}} include {{}} include: [{{}}, {{}}] }}\n"
@@ -296,7 +296,7 @@ def test_a_net_has_a_number_of_layers_at_most(monkeypatch, field):
     (r"\udfff", None), (r"\ue000", "\ue000"), (r"\U0000d800", None), (r"\0", "\0"), (r"\177", "\x7f"), (r"\400", None), (r"\777", None), (r"\x7f", "\x7f"),
     (r"\X41", "A"), (r"\u00e9", "é"), (r"\z", None), (r"\8", None), (r"\xg", None),
 ])
-def test_each_escape_is_a_character_or_none(escape, value):
+def test_escapes(escape, value):
     if value is not None:
         assert parse_text(f'name: "<{escape}>"', caffe_pb2.NetParameter)[0].name == f"<{value}>"
         return
@@ -311,7 +311,7 @@ def test_each_escape_is_a_character_or_none(escape, value):
     ("layer { name: 'c' tops: 1 }", "'c'"), ("layer { name: 'c' type: 'Own' tops: 1 }", "'c' (Own)"), ("layer { type: 'Own' tops: 1 }", None),
     ("layers { type: RELU tops: 1 }", None),
 ])
-def test_a_fault_has_as_much_of_its_layer_as_was_read(text, layer):
+def test_layer_of_a_fault(text, layer):
     with pytest.raises(ConfigError) as caught:
         parse_text(text, caffe_pb2.NetParameter, "f")
     head, _, rest = str(caught.value).partition("unknown field in ")
@@ -354,7 +354,7 @@ def test_text_readers_line_ends(tmp_path, end):
 
 
 @pytest.mark.parametrize("name", ["__class__", "DESCRIPTOR", "name"])
-def test_a_word_of_python_is_no_field(name):
+def test_words_of_python(name):
     """The names of the layer's class are as unknown in it as others; nothing is kept outside of the message."""
     text = f"layer {{ name: 'r' type: 'ReLU' {name} {{ x: 1 }} }}"
     with pytest.raises(ConfigError) as caught:

@@ -9,7 +9,7 @@ import pytest
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text, write_text
-from minicaffe.proto.upgrade import read_net_file, read_solver_file, upgrade_net, upgrade_solver
+from minicaffe.proto.upgrade import load_net, read_net_file, read_solver_file, upgrade_net, upgrade_solver
 
 V0 = """
 name: "old"
@@ -136,7 +136,7 @@ def test_batch_norm_of_three_params():
 
 @pytest.mark.parametrize("learned", ["lr_mult: 1 decay_mult: 0", "lr_mult: 0 decay_mult: 1", "lr_mult: 0", "decay_mult: 0"])
 @pytest.mark.parametrize("place", range(3))
-def test_batch_norm_of_which_one_param_would_be_learned(place, learned):
+def test_batch_norm_with_a_learned_param(place, learned):
     """lr_mult and decay_mult are 1 where they are not given."""
     fixed = "param { lr_mult: 0 decay_mult: 0 }"
     params = [fixed] * 3
@@ -244,7 +244,7 @@ def read(tmp_path, text):
     ("BN", "BN"), ("LOCAL", "Local"), ("CONVOLUTION3D", "Convolution3D"), ("ROIPOOLING", "ROIPooling"), ("RELU6", "ReLU6"),
     ("CONTINUATION_INDICATOR", "ContinuationIndicator"), ("NotAType", "NotAType"), ("NOT_A_TYPE", "NotAType"),
 ])
-def test_v1_types_of_forks_get_todays_names(tmp_path, word, today):
+def test_v1_types_of_forks(tmp_path, word, today):
     """Who builds the net asks the registry for them; their fields go with them."""
     text = f"""layers {{ name: "a" type: RELU bottom: "x" top: "a" }}
         layers {{ name: "b" type: {word} bottom: "a" top: "b" blobs_lr: 2 own_param {{ size: 3 }} convolution_param {{ num_output: 2 kernel_depth: 3 }} }}"""
@@ -255,7 +255,7 @@ def test_v1_types_of_forks_get_todays_names(tmp_path, word, today):
     assert positions.place_of("layer[1].own_param") == (2, text.splitlines()[1].index("own_param") + 1)
 
 
-def test_unknown_fields_of_v0_are_errors_at_once(tmp_path):
+def test_unknown_fields_of_v0(tmp_path):
     for field in ("colour: 1", "weight_filler { colour: 1 }"):
         with pytest.raises(ConfigError, match=r"fork.prototxt:1:\d+: .*colour: unknown field in"):
             read(tmp_path, f'layers {{ layer {{ name: "c" type: "conv" num_output: 1 kernelsize: 1 {field} }} bottom: "x" top: "c" }}')
@@ -302,7 +302,7 @@ out CROP < big data""")
     (FCN_32, {"out": [19, 19]}), (FCN_8, {"c4": [5, 5], "c3": [9, 9], "out": [31, 31]}),
     (FCN_32.replace("kernel_size: 3 pad: 100", "kernel_h: 3 kernel_w: 5 pad_h: 100 pad_w: 102"), {"out": [19, 20]}),
 ])
-def test_crop_of_v1_gets_its_offset_from_the_net(tmp_path, text, offsets, caplog):
+def test_crop_offset_of_v1(tmp_path, text, offsets, caplog):
     with caplog.at_level(logging.INFO, logger="minicaffe"):
         net, _ = read(tmp_path, text)
     crops = {layer.name: layer for layer in net.layer if layer.type == "Crop"}
@@ -332,7 +332,7 @@ POOL = 'layer { name: "p" type: "Pooling" bottom: "a" top: "p" pooling_param { p
     ("ceil_mode: false round_mode: FLOOR", "round_mode: FLOOR"), ("ceil_mode: true round_mode: FLOOR", "round_mode: FLOOR"),
     ("ceil_mode: false shade: 1", "round_mode: FLOOR shade: 1"),
 ])
-def test_ceil_mode_of_forks_is_round_mode(tmp_path, given, read_as, caplog):
+def test_ceil_mode(tmp_path, given, read_as, caplog):
     expected = parse_text(POOL % read_as, caffe_pb2.NetParameter, keep_layer_fields=True)[0]
     net, _ = read(tmp_path, POOL % given)
     assert net == expected and not needs_upgrade(net)
@@ -342,7 +342,7 @@ def test_ceil_mode_of_forks_is_round_mode(tmp_path, given, read_as, caplog):
 
 
 @pytest.mark.parametrize("given", ["ceil_mode: maybe", "ceil_mode: 2", "ceil_mode { }", "ceil_mode: '1'"])
-def test_a_ceil_mode_that_is_none_stays_an_unknown_field(tmp_path, given):
+def test_wrong_ceil_mode(tmp_path, given):
     net, _ = read(tmp_path, POOL % given)
     assert "ceil_mode" in net.layer[0].fork_fields and not needs_upgrade(net)
 
@@ -353,7 +353,7 @@ def test_other_types_keep_their_ceil_mode(tmp_path):
 
 
 @pytest.mark.parametrize("kind, today", [("RELU", "ReLU"), ("INNER_PRODUCT", "InnerProduct"), ("CONVOLUTION", "Convolution")])
-def test_a_mix_of_layer_and_layers_says_how_to_write_one_as_the_other(tmp_path, kind, today):
+def test_mix_of_layer_and_layers(tmp_path, kind, today):
     path = tmp_path / "net.prototxt"
     path.write_text(f'layer {{ name: "x" type: "Silence" }}\nlayers {{ name: "y" type: {kind} bottom: "x" top: "x" }}\n')
     with pytest.raises(ConfigError, match=rf"net.prototxt:2: layers: layers \(the form of 2014, here 'y'\) and layer \(today's, here 'x'\)"
@@ -361,7 +361,7 @@ def test_a_mix_of_layer_and_layers_says_how_to_write_one_as_the_other(tmp_path, 
         read_net_file(path)
 
 
-def test_changes_of_a_file_are_one_line_with_its_name(tmp_path, caplog):
+def test_log_of_changes(tmp_path, caplog):
     (tmp_path / "old.prototxt").write_text("input: 'x' input_dim: [1, 1, 1, 1] layers { name: 'a' type: RELU bottom: 'x' top: 'y' }")
     with caplog.at_level(logging.INFO, logger="minicaffe"):
         read_net_file(tmp_path / "old.prototxt")
@@ -382,7 +382,7 @@ def test_inputs_without_a_shape(text, message):
 
 
 @pytest.mark.parametrize(("text", "kind"), [("", None), ("type: 'Adam'", "Adam"), ("solver_type: ADAM", "Adam"), ("solver_type: SGD", "SGD")])
-def test_a_solver_has_the_type_that_it_names(text, kind):
+def test_types_of_solvers(text, kind):
     solver, _ = parse_text(text, caffe_pb2.SolverParameter)
     made = upgrade_solver(solver)
     assert (made.type if made.HasField("type") else None) == kind and not made.HasField("solver_type")
@@ -394,14 +394,14 @@ def test_a_solver_has_the_type_that_it_names(text, kind):
     ("layer {} layer { type: 'Pooling' pooling_param { ceil_mode: true } }", True), ("layer { type: 'Pooling' pooling_param { own: true } }", False),
     ("layer { type: 'Input' input_param { shape {} } } name: 'a' state {} force_backward: true debug_info: true", False), ("", False),
 ])
-def test_each_old_part_alone_needs_an_upgrade(text, old):
+def test_old_parts(text, old):
     net = parse_text(text, caffe_pb2.NetParameter, keep_layer_fields=True)[0]
     assert needs_upgrade(net) is old
     made, notes = upgrade_net(net)
     assert not needs_upgrade(made) and (made is net) == (not old) and (old or not notes)
 
 
-def test_a_net_of_v0_with_parts_that_it_did_not_have(caplog):
+def test_v0_with_newer_parts(caplog):
     """They are left out, and each is named; entries of V1 among those of V0 are taken as they are."""
     net, notes = upgrade_net(parse_text(
         "name: 'n' force_backward: true debug_info: true state { phase: TEST } input: 'x' input_dim: [1, 2, 3, 4]\n"
@@ -419,7 +419,7 @@ def test_a_net_of_v0_with_parts_that_it_did_not_have(caplog):
     assert sorted(record.getMessage() for record in caplog.records if record.levelname == "ERROR") == sorted(losses) and set(losses) < set(notes)
 
 
-def test_each_parameter_of_v0_goes_to_the_types_that_have_it():
+def test_parameters_of_v0():
     """One net for each V0 type that has every V0 parameter: those of its own arrive in V1, and the notes name all others."""
     from minicaffe.proto.v0 import COPIED_FIELDS, FIELDS, IGNORED, TYPES, upgrade_v0
     given = {"pool": 1, "det_crop_mode": "square", "source": "s", "meanfile": "m", "type": None, "name": None}
@@ -461,14 +461,14 @@ def test_each_parameter_of_v0_goes_to_the_types_that_have_it():
     ("bottom: 'x' top: 'p' top: 'q'", "layer { name: 'c' type: 'pool' } bottom: 'p'", "1: a padding layer must have one bottom and one top"),
     ("bottom: 'x' bottom: 'x' top: 'p'", "layer { name: 'c' type: 'pool' } bottom: 'p'", "1: a padding layer must have one bottom and one top"),
 ])
-def test_padding_of_v0_that_cannot_be_folded(padding, consumer, message):
+def test_unfoldable_padding_of_v0(padding, consumer, message):
     with pytest.raises(ConfigError) as caught:
         upgraded(f"input: 'x' input_dim: [1, 1, 1, 1] layers {{ layer {{ name: 'pad' type: 'padding' pad: 1 }} {padding} }}\nlayers {{ {consumer} }}")
     assert re.sub(r"(prototxt:[0-9]+):[0-9]+", r"\1", str(caught.value)) == f"net.prototxt:{message}"
 
 
 @pytest.mark.parametrize(("kind", "today"), [("ROIPOOLING", "ROIPooling"), ("RELU6", "ReLU6"), ("NOT_A_TYPE", "NotAType"), ("SOFTMAX_LOSS", "SoftmaxWithLoss")])
-def test_a_mix_names_todays_type_as_the_upgrade_does(tmp_path, kind, today):
+def test_types_in_a_mix(tmp_path, kind, today):
     layers = f"layers {{ name: 'y' type: {kind} }}"
     assert read(tmp_path, layers)[0].layer[0].type == today
     with pytest.raises(ConfigError, match=rf"{kind} is \"{today}\"; "):
@@ -481,7 +481,7 @@ def test_a_mix_names_todays_type_as_the_upgrade_does(tmp_path, kind, today):
     ("input: 'b' input_dim: [1, 1, 9, 9] layers { name: 's' type: SOFTMAX bottom: 'b' top: 'a' }", "",
      ", and coordinates do not pass through layer 's' (Softmax)"),
 ])
-def test_a_crop_of_what_has_no_common_ancestor(tmp_path, first, second, why):
+def test_crop_without_a_common_ancestor(tmp_path, first, second, why):
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, f"{first} {second} layers {{ name: 'c' type: CROP bottom: 'a' bottom: 'b' top: 'c' }}")
     assert str(caught.value).partition("its offset")[2] == (f" is not known: 'a' and 'b' have no common ancestor{why}; "
@@ -548,3 +548,11 @@ def test_each_change_has_a_note(text, notes):
             old = getattr(layer, field)
             assert not any(map(old.HasField, ("scale", "mean_file", "crop_size", "mirror")))
     assert upgrade_net(net) == (net, [])
+
+
+def test_levels_at_their_limits():
+    for level in -2**31, 2**31 - 1:
+        assert load_net(caffe_pb2.NetParameter(), caffe_pb2.TEST, level).param.state.level == level
+    for level in -2**31 - 1, 2**31:
+        with pytest.raises(ConfigError, match=rf"^level: must be from -2\^31 to 2\^31 - 1, got {level}$"):
+            load_net(caffe_pb2.NetParameter(), caffe_pb2.TEST, level)

@@ -78,7 +78,18 @@ class SqueezeLayer(RearrangedLayer):
         return array
 
 
-class ShuffleChannelLayer(RearrangedLayer):
+class BlocksLayer(RearrangedLayer):
+    """Base: the axes of the bottom are cut into parts, which get another order.
+
+    A type defines ``parts(shape)``, which returns the sizes of the parts, and their order as of `numpy.transpose`.
+    """
+
+    def order(self, array):
+        sizes, order = self.parts(array.shape)
+        return array.reshape(sizes).transpose(order)
+
+
+class ShuffleChannelLayer(BlocksLayer):
     """Mixes the channels of groups: channel j g + i of the top is channel i C / g + j of the bottom, for g groups.
 
     Source: farmingyard shuffle_channel_layer.cpp (Zhang et al. 2018, ShuffleNet).
@@ -92,13 +103,12 @@ class ShuffleChannelLayer(RearrangedLayer):
             raise self.value_error("group", f"must divide the channels of the bottom, whose shape is {list(shape)}")
         return shape
 
-    def order(self, array):
-        num, channels, *planes = array.shape
-        groups = self.values["group"]
-        return array.reshape(num, groups, channels // groups, -1 if array.size else 0).swapaxes(1, 2)
+    def parts(self, shape):
+        (num, channels, *plane), groups = shape, self.values["group"]
+        return [num, groups, channels // groups, *plane], [0, 2, 1, *range(3, 3 + len(plane))]
 
 
-class ReorgLayer(RearrangedLayer):
+class ReorgLayer(BlocksLayer):
     """Moves blocks of `stride` x `stride` pixels to channels, in the order of Darknet; `reverse` moves channels to blocks.
 
     Forward gives (N, C s s, H / s, W / s). Darknet reads the bottom as if it had C / s^2 channels of H s x W s pixels, so this is
@@ -123,16 +133,15 @@ class ReorgLayer(RearrangedLayer):
             return num, channels // stride ** 2, height * stride, width * stride
         return num, channels * stride ** 2, height // stride, width // stride
 
-    def order(self, array):
-        stride = self.values["stride"]
-        num, channels, height, width = array.shape
+    def parts(self, shape):
+        (num, channels, height, width), stride = shape, self.values["stride"]
         inner = channels // stride ** 2
         if self.values["reverse"]:
-            return array.reshape(num, stride, stride, inner, height, width).transpose(0, 3, 4, 1, 5, 2)
-        return array.reshape(num, inner, height, stride, width, stride).transpose(0, 3, 5, 1, 2, 4)
+            return [num, stride, stride, inner, height, width], [0, 3, 4, 1, 5, 2]
+        return [num, inner, height, stride, width, stride], [0, 3, 5, 1, 2, 4]
 
 
-class RearrangeLayer(RearrangedLayer):
+class RearrangeLayer(BlocksLayer):
     """Moves channels to blocks of pixels: with C = `depth` s^2 channels the top is (N, depth, H s, W s), as PixelShuffle.
 
     Pixel (h s + i, w s + j) of channel d of the top is pixel (h, w) of channel (d s + i) s + j of the bottom.
@@ -154,7 +163,6 @@ class RearrangeLayer(RearrangedLayer):
         """Return the side of a block."""
         return math.isqrt(shape[1] // self.values["depth"])
 
-    def order(self, array):
-        num, _, height, width = array.shape
-        side = self.side(array.shape)
-        return array.reshape(num, self.values["depth"], side, side, height, width).transpose(0, 1, 4, 2, 5, 3)
+    def parts(self, shape):
+        (num, _, height, width), side = shape, self.side(shape)
+        return [num, self.values["depth"], side, side, height, width], [0, 1, 4, 2, 5, 3]

@@ -366,20 +366,19 @@ def check_layer(net, index, rule, report):
                if i not in layer.no_gradient and (node.bottom_needs[i] or layer.allow_force_backward(i))]
     for i in sorted({*range(len(node.bottoms))} - {*bottoms}):
         leave_out(f"bottom[{i}] '{node.bottoms[i].name}'", "the layer has no gradient for it")
-    learned = list(layer.param_propagate_down)
-    for i, learns in enumerate(learned):
+    for i, learns in enumerate(layer.param_propagate_down):
         if not learns:
             leave_out(f"blobs[{i}]", "it is not learned: its lr_mult is 0")
     try:
-        gradients = backward(net, index, section, bottoms, learned)
+        gradients = backward(net, index, section, bottoms)
     except Error as error:
         needed = [i for i in bottoms if node.bottom_needs[i]]
-        if needed == bottoms or not (needed or any(learned)):
+        if needed == bottoms or not (needed or any(layer.param_propagate_down)):
             section.run()
             return leave_out(None, error.message)
         for i in sorted({*bottoms} - {*needed}):
             leave_out(f"bottom[{i}] '{node.bottoms[i].name}'", error.message)
-        gradients = backward(net, index, section, needed, learned)
+        gradients = backward(net, index, section, needed)
     for what, blob, gradient, needed in gradients:
         if not needed and (gradient == POISON).all() and gradient.size:
             leave_out(what, "backward leaves it as it is, and the net does not need it")
@@ -388,25 +387,24 @@ def check_layer(net, index, rule, report):
     return section.run()
 
 
-def backward(net, index, section, bottoms, learned):
-    """Run the backward of a layer; return (what, blob, gradient, whether the net needs it) of these bottoms and parameters."""
+def backward(net, index, section, bottoms):
+    """Run the backward of a layer; return (what, blob, gradient, whether the net needs it) of these bottoms and its parameters."""
     node = net.nodes[index]
-    layer = node.layer
-    before = list(node.bottom_needs), list(layer.param_propagate_down)
+    before = list(node.bottom_needs)
     for i in bottoms:
         node.bottoms[i].diff[...] = POISON
     for blob in node.blobs:
         blob.diff[...] = INITIAL_PARAM_DIFF
     for top, weight in section.tops:    # last: in place they are the bottoms' diffs
         top.diff[...] = weight
-    node.bottom_needs, layer.param_propagate_down = [i in bottoms for i in range(len(node.bottoms))], learned
+    node.bottom_needs = [i in bottoms for i in range(len(node.bottoms))]
     try:
         net.backward_layer(index)
     finally:
-        node.bottom_needs, layer.param_propagate_down = before
+        node.bottom_needs = before
     found = {}      # memory of a bottom's data -> what is compared
     for i in bottoms:
-        blob, what, needed = node.bottoms[i], f"bottom[{i}] '{node.bottoms[i].name}'", before[0][i]
+        blob, what, needed = node.bottoms[i], f"bottom[{i}] '{node.bottoms[i].name}'", before[i]
         gradient = blob.cpu_diff.copy()
         memory = i if (gradient == POISON).all() else id(blob.data_memory)
         if memory in found:     # tops of one Split: a difference changes all of them
@@ -414,7 +412,7 @@ def backward(net, index, section, bottoms, learned):
             what, blob, gradient, needed = f"{first[0]} and {what}", first[1], first[2] + gradient, first[3] or needed
         found[memory] = what, blob, gradient, needed
     return [*found.values()] + [(f"blobs[{i}]", blob, blob.cpu_diff - INITIAL_PARAM_DIFF, True)
-                                for i, blob in enumerate(node.blobs) if learned[i]]
+                                for i, blob in enumerate(node.blobs) if node.layer.param_propagate_down[i]]
 
 
 def check_loss(net, rule, report, layers=None):

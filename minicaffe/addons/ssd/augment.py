@@ -168,11 +168,11 @@ def _check_distortion(param):
         check_probability(param, f"{name}_prob", place)
     for name in ("brightness_delta", "hue_delta"):
         if not 0 <= getattr(param, name) < 1e6:
-            raise ConfigError(f"must be at least 0, got {getattr(param, name):g}", field=f"{place}.{name}")
+            raise ConfigError(f"must be at least 0 and below 1e6, got {getattr(param, name):g}", field=f"{place}.{name}")
     for name in ("contrast", "saturation"):
         lower, upper = getattr(param, f"{name}_lower"), getattr(param, f"{name}_upper")
         if not 0 <= lower <= upper < 1e6:
-            raise ConfigError(f"must be at least {name}_lower, which must be at least 0, got {upper:g} and {lower:g}",
+            raise ConfigError(f"must be below 1e6 and at least {name}_lower, which must be at least 0, got {upper:g} and {lower:g}",
                               field=f"{place}.{name}_upper")
 
 

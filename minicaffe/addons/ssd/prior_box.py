@@ -69,8 +69,9 @@ class PriorBoxLayer(Layer):
             raise ConfigError(f"give none, or one for each of the {len(param.min_size)} min_size, got {len(param.max_size)}",
                               field="prior_box_param.max_size")
         for i, (min_size, max_size) in enumerate(zip(param.min_size, param.max_size)):
-            if not max_size > min_size or math.isinf(max_size):
-                raise ConfigError(f"must be above min_size, {min_size:g}, got {max_size:g}", field=f"prior_box_param.max_size[{i}]")
+            if not min_size < max_size < math.inf:
+                raise ConfigError(f"must be finite and above min_size, {min_size:g}, got {max_size:g}",
+                                  field=f"prior_box_param.max_size[{i}]")
         ratios, sides = [1.0], []
         for ratio in param.aspect_ratio:
             if all(abs(ratio - other) >= 1e-6 for other in ratios):
@@ -138,8 +139,8 @@ class PriorBoxClusteredLayer(PriorBoxLayer):
 def _check_above_zero(name, values):
     """Raise ConfigError unless all values of a field are finite and above 0."""
     for i, value in enumerate(values):
-        if isinstance(value, (bool, str, Fields)) or not value > 0 or math.isinf(value):
-            raise ConfigError(f"must be above 0, got {shown(value)}", field=f"prior_box_param.{name}[{i}]")
+        if isinstance(value, (bool, str, Fields)) or not 0 < value < math.inf:
+            raise ConfigError(f"must be finite and above 0, got {shown(value)}", field=f"prior_box_param.{name}[{i}]")
 
 
 def _check_size(param, field, height_and_width):
@@ -151,5 +152,5 @@ def _check_size(param, field, height_and_width):
         other, = set(height_and_width) - set(given)
         raise ConfigError(f"must be given too, as {given[0]} is given", field=f"prior_box_param.{other}")
     for name in (field, *height_and_width):
-        if param.HasField(name) and (not getattr(param, name) > 0 or math.isinf(getattr(param, name))):
-            raise ConfigError(f"must be above 0, got {getattr(param, name):g}", field=f"prior_box_param.{name}")
+        if param.HasField(name) and not 0 < getattr(param, name) < math.inf:
+            raise ConfigError(f"must be finite and above 0, got {getattr(param, name):g}", field=f"prior_box_param.{name}")

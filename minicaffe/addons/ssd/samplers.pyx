@@ -8,6 +8,7 @@ from libc.stdint cimport uint64_t
 from libcpp.vector cimport vector
 
 import math
+import sys
 
 from minicaffe.errors import ConfigError
 
@@ -22,6 +23,7 @@ cdef extern from "minicaffe/addons/ssd/samplers.hpp" nogil:
     long long sample_part "mc::sample_part"(const SamplerRule* rules, long long count, const vector[Box]& objects, uint64_t seed,
                                             Box* chosen)
 
+LARGEST = sys.float_info.max
 LIMITS = ("jaccard_overlap", "sample_coverage", "object_coverage")  # as SamplerRule numbers them
 
 
@@ -37,8 +39,8 @@ cdef class Samplers:
         cdef SamplerRule rule
         for i, param in enumerate(params):
             place, sampler, limits = f"{field}[{i}]", param.sampler, param.sample_constraint
-            _check(place, sampler, "scale", 1.0)
-            _check(place, sampler, "aspect_ratio", math.inf)
+            _check(place, sampler, "scale", 1.0, "at most 1")
+            _check(place, sampler, "aspect_ratio", LARGEST, "finite")
             for k, name in enumerate(LIMITS):
                 rule.least[k], rule.greatest[k] = _limit(limits, "min_" + name), _limit(limits, "max_" + name)
                 if rule.least[k] > rule.greatest[k]:
@@ -78,11 +80,10 @@ def _limit(limits, name):
     return getattr(limits, name) if limits.HasField(name) else math.nan
 
 
-def _check(place, sampler, name, largest):
-    """Check a range that is above 0."""
+def _check(place, sampler, name, largest, end):
+    """Check a range that is above 0 and ends at `largest`, `end` in words."""
     least, most = getattr(sampler, "min_" + name), getattr(sampler, "max_" + name)
-    end = f" and at most {largest:g}" if largest < math.inf else ""
     if not 0 < least <= largest:
-        raise ConfigError(f"must be above 0{end}, got {least:g}", field=f"{place}.sampler.min_{name}")
-    if not least <= most <= largest or math.isinf(most):
-        raise ConfigError(f"must be at least min_{name}, {least:g}{end}, got {most:g}", field=f"{place}.sampler.max_{name}")
+        raise ConfigError(f"must be above 0 and {end}, got {least:g}", field=f"{place}.sampler.min_{name}")
+    if not least <= most <= largest:
+        raise ConfigError(f"must be at least min_{name}, {least:g}, and {end}, got {most:g}", field=f"{place}.sampler.max_{name}")

@@ -12,6 +12,7 @@ from minicaffe.errors import check_type
 STEPS, KERNELS, COPIES, ALLOCATOR, GRADIENTS = range(1, 6)
 TRACKS = {STEPS: "layers", KERNELS: "kernels", COPIES: "copies and reorders", ALLOCATOR: "allocators",
           GRADIENTS: "gradient transfers"}
+SLICES = {"launch": KERNELS, "call": KERNELS, "copy": COPIES, "reorder": COPIES}     # kinds of events with a duration
 PROCESS = 1
 
 
@@ -55,15 +56,13 @@ def _rows(event, title):
     `title` says what memory it is.
     """
     row = {"pid": PROCESS, "cat": event.kind, "ts": (event.time - event.took) / 1000}
-    if event.kind == "launch":
-        launch = launch_of(event)
-        args = {"grid": list(launch.grid), "block": launch.threads, "arrays": dict(launch.arrays)}
-        yield {**row, "ph": "X", "tid": KERNELS, "name": event.name, "dur": event.took / 1000, "args": args}
-    elif event.kind == "call":
-        yield {**row, "ph": "X", "tid": KERNELS, "name": event.name, "dur": event.took / 1000, "args": {}}
-    elif event.kind in ("copy", "reorder"):
-        args = {"bytes": event.nbytes, "place": event.place, "way": event.detail}
-        yield {**row, "ph": "X", "tid": COPIES, "name": f"{title}, {event.detail}", "dur": event.took / 1000, "args": args}
+    if track := SLICES.get(event.kind):
+        name, args = (event.name, {}) if track == KERNELS else (
+            f"{title}, {event.detail}", {"bytes": event.nbytes, "place": event.place, "way": event.detail})
+        if event.kind == "launch":
+            launch = launch_of(event)
+            args = {"grid": list(launch.grid), "block": launch.threads, "arrays": dict(launch.arrays)}
+        yield {**row, "ph": "X", "tid": track, "name": name, "dur": event.took / 1000, "args": args}
     elif event.kind in ("cache hit", "split", "merge") or event.kind.endswith((" taken", " given back")):
         args = {"bytes": event.nbytes, "place": event.place, "address": hex(event.address), "detail": event.detail}
         yield {**row, "ph": "i", "tid": ALLOCATOR, "name": event.kind, "s": "t", "args": args}

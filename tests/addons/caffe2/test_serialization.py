@@ -61,7 +61,7 @@ def test_arrays(dtype, shape):
     assert same(result, value) and result.flags.writeable and result.flags.owndata and result.flags.aligned
 
 
-def test_arrays_keep_every_bit_and_any_layout():
+def test_layouts_of_arrays():
     value = np.array([np.nan, -np.nan, np.inf, -0.0, 1e-45, NAN_WITH_PAYLOAD], np.float32)
     assert same(again(value), value)
     value = np.arange(24).reshape(2, 3, 4)
@@ -104,13 +104,14 @@ class Colour(enum.IntEnum):
     (1j, "x: an object of type builtins.complex"),
     ([1, [2, {3}]], r"x\[1\]\[1\]: an object of type builtins.set"),
     (caffe.Workspace(), "x: an object of type minicaffe.addons.caffe2.workspace.Workspace"),
+    (Tensor((2,), [("a", "f4")]), r"x: an array of \[\('a'.* cannot be stored"),
 ])
 def test_what_is_refused_is_named(value, said):
     with pytest.raises((WrongTypeError, ShapeError), match=said):
         serialize(value, "x")
 
 
-def test_lists_have_a_depth_and_a_length():
+def test_depth_and_length_of_lists():
     endless = []
     endless.append(endless)
     with pytest.raises(DataError, match=r"x(\[0\])+: is nested more than 32 deep"):
@@ -146,29 +147,21 @@ def test_blobs(dtype, shape):
     result = again(blob)
     assert (result.shape, result.count, result.dtype, result.name) == (blob.shape, blob.count, dtype, "x")
     assert np.array_equal(result.data, blob.data) and not result.diff.any()
+    if blob.count:
+        if dtype != Dtype.INT:
+            blob.scale_data(2)      # on the device
+        blob.diff[...] = -1
+        result = again(blob)
+        assert np.array_equal(result.data, blob.data) and result.diff.tobytes() == blob.diff.tobytes()
 
 
-def test_a_blob_that_was_never_written_takes_no_bytes_and_no_memory(on_cpu):
+def test_blob_that_was_never_written(on_cpu):
     blob = Blob((1000, 1000))
     data = serialize(blob)
     assert len(data) < 50 and blob.data_memory.head == caffe.memory.SyncedHead.UNINITIALIZED
     result = deserialize(data)[1]
     assert result.shape == (1000, 1000) and result.data_memory.head == caffe.memory.SyncedHead.UNINITIALIZED
     assert not result.data.any()
-
-
-def test_a_diff_comes_along_where_there_is_one():
-    blob = Blob((2,))
-    blob.diff[...] = [-0.0, np.nan]
-    result = again(blob)
-    assert result.diff.tobytes() == blob.diff.tobytes() and not result.data.any()
-
-
-def test_a_blob_whose_values_are_on_the_device():
-    blob = Blob((3,))
-    blob.data[...] = [1, 2, 3]
-    blob.scale_data(2)
-    assert again(blob).data.tolist() == [2, 4, 6]
 
 
 # ---- registered types
@@ -220,7 +213,7 @@ def test_what_minicaffe_stores_is_not_registered(registry, kind, name):
 
 
 @pytest.mark.parametrize("name", [3, "\ud800"])
-def test_a_name_that_cannot_be_stored_is_not_registered(registry, name):
+def test_names_that_cannot_be_registered(registry, name):
     with pytest.raises(WrongTypeError, match="the name of a registered type must be a str that UTF-8 can hold"):
         register_serializer(Point, str, str, name)
 
@@ -256,7 +249,7 @@ def array_proto(dtype="<f4", dim=(2,), data=b"\0" * 8):
     return message
 
 
-def test_the_messages_are_those_of_the_proto():
+def test_messages_of_the_proto():
     message = caffe_pb2.SlotProto.FromString(serialize([1, "a", np.arange(3, dtype=">i2")], "x"))
     assert (message.name, message.type, [item.type for item in message.item]) == ("x", "list", ["int", "str", "ndarray"])
     assert message.item[2].array[0] == array_proto(">i2", (3,), b"\0\0\0\1\0\2")
@@ -277,6 +270,7 @@ def test_the_messages_are_those_of_the_proto():
     (slot_proto(type="str", content=b"\xff"), "x: is not a str"),
     (slot_proto(type="Int", content=b"\1"), "x: holds an object of type 'Int', which is not registered; .*did you mean 'int'"),
     (slot_proto(type="os.system", content=b"\1"), "x: holds an object of type 'os.system', which is not registered"),
+    (slot_proto(type="object", item=[caffe_pb2.SlotProto(type="int")]), "x: holds an object of type 'object', which is not registered"),
     (slot_proto(type="list", item=[caffe_pb2.SlotProto(type="int"), caffe_pb2.SlotProto(type="float")]), r"x\[1\]: is not a float"),
     (slot_proto(type="list", item=[caffe_pb2.SlotProto(name="y", type="int")]), r"x\[0\]: has fields that version 1 does not have"),
     (slot_proto(type="ndarray"), "x: holds 0 arrays in the place of one"),
@@ -350,7 +344,7 @@ def test_everything_comes_back(value):
 
 @given(EVERYTHING, st.data())
 @settings(deadline=None, max_examples=300)
-def test_changed_bytes_give_an_object_or_an_error_of_ours(value, draw):
+def test_changed_bytes(value, draw):
     data = bytearray(serialize(value, "x"))
     for _ in range(draw.draw(st.integers(1, 3))):
         data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
@@ -377,7 +371,7 @@ def test_a_slot_to_bytes_and_back():
     assert two.type is None
 
 
-def test_a_blob_in_a_slot_gets_the_values():
+def test_blobs_in_slots():
     slot, other = Slot("x"), Slot("x")
     blob, source = Blob((2, 3)), Blob((2, 3))
     slot.reset(blob)
@@ -478,7 +472,7 @@ def test_a_load_that_fails_changes_nothing(filled, tmp_path):
     path = tmp_path / "w.slots"
     filled.save(path)
     for change in (lambda data: data[:-1], lambda data: data + b"\x08\2", lambda data: data + data[2:], lambda data: b"", lambda data: b"x",
-                   lambda data: data.replace(b"ndarray", b"narrays")):
+                   lambda data: data.replace(b"ndarray", b"narrays"), lambda data: caffe_pb2.NetParameter(name="net").SerializeToString()):
         (tmp_path / "broken").write_bytes(change(path.read_bytes()))
         other = Workspace()
         with pytest.raises(DataError, match="broken: "):
@@ -494,7 +488,7 @@ def test_a_load_that_fails_changes_nothing(filled, tmp_path):
         other.load(tmp_path / "nowhere")
 
 
-def test_a_save_that_fails_leaves_the_file(filled, tmp_path, monkeypatch):
+def test_save_that_fails(filled, tmp_path, monkeypatch):
     path = tmp_path / "w.slots"
     filled.save(path)
     before = path.read_bytes()
@@ -509,7 +503,7 @@ def test_a_save_that_fails_leaves_the_file(filled, tmp_path, monkeypatch):
     assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["w.slots"]
 
 
-def test_ctrl_c_waits_until_all_slots_are_filled(filled, tmp_path, monkeypatch):
+def test_ctrl_c_while_slots_are_filled(filled, tmp_path, monkeypatch):
     filled.save(tmp_path / "w.slots")
     reset = Slot.reset
 
@@ -523,13 +517,6 @@ def test_ctrl_c_waits_until_all_slots_are_filled(filled, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         other.load(tmp_path / "w.slots")
     assert other.names() == ["n", "empty", "array", "blob"] and other.blob("n") == 0 and other.blob("blob").data[0] == 7
-
-
-def test_a_caffemodel_is_no_workspace(tmp_path):
-    path = tmp_path / "net.caffemodel"
-    path.write_bytes(caffe_pb2.NetParameter(name="net").SerializeToString())
-    with pytest.raises(DataError, match="net.caffemodel: is not a workspace of version 1"):
-        Workspace().load(path)
 
 
 def test_nets_see_what_is_loaded(tmp_path):
@@ -573,11 +560,6 @@ def test_a_tensor_keeps_every_bit():
     assert result.data(np.float64).tobytes() == tensor.data(np.float64).tobytes() and result.capacity_nbytes == 24
 
 
-def test_tensors_of_other_elements_are_refused():
-    with pytest.raises(WrongTypeError, match=r"x: an array of \[\('a'.* cannot be stored"):
-        serialize(Tensor((2,), [("a", "f4")]), "x")
-
-
 @pytest.mark.parametrize("stored", [
     3, [], ["O", [1]], ["f4,f4", None], ["<f4", [-1]], ["<f4", [2**31]], ["<f4", [1], None], ["str", [2]], ["os.system", [1]],
     [["str"], [1]], [3, None], [0, None], [None, ["a"]], [">f4", [1]]], ids=repr)
@@ -589,7 +571,7 @@ def test_what_is_no_tensor(stored, monkeypatch):
         deserialize(data)
 
 
-def test_a_tensor_in_a_slot_becomes_what_was_stored():
+def test_tensors_in_slots():
     slot, source = Slot("x"), Tensor((2,), np.float32)
     source.mutable_data(np.float32)[...] = 3
     tensor = slot.get_mutable(Tensor)
@@ -600,8 +582,3 @@ def test_a_tensor_in_a_slot_becomes_what_was_stored():
     assert slot.get() is not tensor and tensor.is_type(np.float32)
     slot.deserialize(serialize(5))
     assert slot.get() == 5
-
-
-def test_a_type_that_is_called_object():
-    with pytest.raises(DataError, match="x: holds an object of type 'object', which is not registered"):
-        deserialize(slot_proto(type="object", item=[caffe_pb2.SlotProto(type="int")]))

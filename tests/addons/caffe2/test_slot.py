@@ -73,7 +73,7 @@ def test_get_mutable_reports_a_replaced_type():
     assert is_new and type(thing) is object and slot.get() is thing
 
 
-def test_get_mutable_of_a_type_with_arguments_keeps_the_object():
+def test_get_mutable_of_types_with_arguments():
     class Needs:
         def __init__(self, what):
             self.what = what
@@ -85,7 +85,7 @@ def test_get_mutable_of_a_type_with_arguments_keeps_the_object():
     assert slot.get() == 5
 
 
-def test_a_shared_object_is_anothers_until_the_slot_gets_its_own():
+def test_external_objects():
     slot, mine = Slot("x"), np.ones(3)
     assert not slot.is_external
     slot.share_external(mine)
@@ -110,7 +110,7 @@ def test_a_shared_object_outlives_its_owner():
     assert seen() is None
 
 
-def test_swap_exchanges_objects_and_owners_but_no_names():
+def test_swap():
     one, two = Slot("one"), Slot("two")
     thing = Thing()
     one.reset(1)
@@ -134,7 +134,7 @@ def test_no_copies(copied):
         copied(Slot("x"))
 
 
-def test_an_object_goes_when_its_slot_does():
+def test_object_ends_with_its_slot():
     slot = Slot("x")
     slot.reset(Thing())
     seen = weakref.ref(slot.get())
@@ -159,52 +159,19 @@ def test_memory_of():
     assert len(memory_of(deep)) == 10001
 
 
-def test_memory_of_a_blob_is_what_was_allocated(on_cpu):
-    blob = Blob((3, 4))
-    assert sum(memory_of(blob).values()) == 0
-    blob.data[...] = 1
-    assert sum(memory_of(blob).values()) == 48
-    blob.diff[...] = 1
-    assert sum(memory_of(blob).values()) == 96
-    other = Blob((3, 4))
-    other.share_data(blob)
-    assert sum({**memory_of(blob), **memory_of(other)}.values()) == 96
-
-
-def test_memory_of_a_tensor(on_cpu):
-    tensor = Tensor((4,), np.float64)
-    assert sum(memory_of(tensor).values()) == 0
-    tensor.mutable_data(np.float64)
-    assert sum(memory_of(tensor).values()) == 32
-    other = Tensor((4,))
-    other.share_data(tensor)
-    assert sum({**memory_of(tensor), **memory_of(other)}.values()) == 32
-    assert memory_of(Tensor()) == {}
-
-
-@pytest.mark.parametrize("kind", [Blob, Tensor])
-def test_bytes_go_into_a_new_object_where_the_slot_shows_one_of_another_owner(kind):
-    theirs, other = kind((2,)), kind((2,))
-    for each, value in ((theirs, 1), (other, 2)):
-        (each.data if kind is Blob else each.mutable_data(np.float32))[...] = value
-    slot, source = Slot("x"), Slot("x")
-    slot.share_external(theirs), source.reset(other)
-    slot.deserialize(source.serialize())
-    assert slot.get() is not theirs and not slot.is_external
-    assert [(each.data if kind is Blob else each.mutable_data(np.float32)).tolist() for each in (theirs, slot.get())] == [[1, 1], [2, 2]]
-
-
-def test_bytes_without_a_gradient_clear_that_of_the_blob():
-    mine, other = Blob((2,)), Blob((2,))
-    mine.data[...], mine.diff[...], other.data[...] = 1, 3, 2
-    slot, source = Slot("x"), Slot("x")
-    slot.reset(mine), source.reset(other)
-    slot.deserialize(source.serialize())
-    assert slot.get() is mine and (mine.data == 2).all() and (mine.diff == 0).all()
+@pytest.mark.parametrize("kind, accesses", [(Blob, ["mutable_cpu_data", "mutable_cpu_diff"]), (Tensor, ["mutable_data"])])
+def test_memory_of_blobs_and_tensors(on_cpu, kind, accesses):
+    made, other = kind((3, 4)), kind((3, 4))
+    assert sum(memory_of(made).values()) == 0
+    for number, access in enumerate(accesses, 1):
+        getattr(made, access)(np.float32) if kind is Tensor else getattr(made, access)
+        assert sum(memory_of(made).values()) == 48 * number
+    other.share_data(made)
+    assert sum({**memory_of(made), **memory_of(other)}.values()) == 48 * len(accesses) and memory_of(Tensor()) == {}
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (2,)])
-def test_a_blob_that_has_a_shape_stays_and_gets_the_values(shape):
+def test_blob_with_a_shape_stays(shape):
     mine, other = Blob(shape), Blob(shape)
     other.data[...] = 2
     slot, source = Slot("x"), Slot("x")
@@ -218,7 +185,7 @@ def test_a_blob_that_has_a_shape_stays_and_gets_the_values(shape):
 
 
 @pytest.mark.parametrize("held", [None, 3, Blob(), Tensor()], ids=["nothing", "int", "blob", "tensor"])
-def test_a_tensor_goes_into_a_slot_that_may_hold_it(held):
+def test_tensor_replaces_other_objects(held):
     """Only a tensor stays, and gets what was read; a blob that has no shape is replaced."""
     slot, source = Slot("x"), Slot("x")
     slot.reset(held), source.get_mutable(Tensor).resize(2)

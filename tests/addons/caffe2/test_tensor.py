@@ -28,7 +28,7 @@ def values(tensor):
 
 # ---- sizes
 
-def test_without_a_shape_and_without_a_type():
+def test_no_shape_and_no_type():
     tensor = Tensor()
     assert (tensor.size, tensor.shape, tensor.ndim, tensor.dtype, tensor.nbytes, tensor.capacity_nbytes) == (-1, (), 0, None, 0, 0)
     with pytest.raises(ShapeError, match="call resize first"):
@@ -57,7 +57,7 @@ def test_sizes_of_axes():
 
 
 @pytest.mark.parametrize("shape", [(-1,), (2, -3), (2**31,), (2**20, 2**20), (1,) * 33, (1.5,), "ab", (0, 2**31 - 1, 2**31 - 1, 2**31 - 1)])
-def test_impossible_shapes_leave_the_tensor_as_it_was(shape):
+def test_impossible_shapes(shape):
     tensor = full((2, 3), 5)
     for change in (tensor.resize, tensor.reserve, tensor.reshape):
         with pytest.raises(ShapeError):
@@ -65,7 +65,7 @@ def test_impossible_shapes_leave_the_tensor_as_it_was(shape):
     assert values(tensor) == [[5, 5, 5], [5, 5, 5]]
 
 
-def test_the_budget_is_asked_before_memory_is_taken(monkeypatch):
+def test_budget(monkeypatch):
     monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "1000")
     tensor = full((100,), 1)
     for change in (lambda: tensor.mutable_data(np.complex128), lambda: tensor.extend(200), lambda: tensor.reserve(300),
@@ -77,7 +77,7 @@ def test_the_budget_is_asked_before_memory_is_taken(monkeypatch):
 
 # ---- memory and types
 
-def test_memory_stays_while_it_is_large_enough_in_bytes():
+def test_memory_that_is_large_enough():
     tensor = full((4, 6), 7)
     memory = tensor.memory
     tensor.resize(2, 6)
@@ -91,12 +91,16 @@ def test_memory_stays_while_it_is_large_enough_in_bytes():
     assert tensor.mutable_data(f8).shape == (13,)
 
 
-def test_the_bytes_are_those_of_the_old_type():
+def test_bytes_of_the_old_type():
     tensor = full((3,), 1)
     assert tensor.mutable_data(np.uint32).tolist() == [0x3F800000] * 3
     raw = tensor.raw_mutable_data(np.uint8)
     assert raw.nbytes == 12 and tensor.size == 3 and tensor.is_type(np.uint8) and not raw.readonly and tensor.raw_data().readonly
     assert tensor.raw_mutable_data().address == raw.address == tensor.raw_data().address
+    with pytest.raises(DataError, match="has no elements yet"):
+        Tensor((2,)).raw_data()
+    with pytest.raises(WrongTypeError, match=r"raw_mutable_data: .* has no type yet, .* call mutable_data\(dtype\) first"):
+        Tensor((2,)).raw_mutable_data()
 
 
 def test_typed_access():
@@ -109,6 +113,10 @@ def test_typed_access():
     view = tensor.data(f4)
     with pytest.raises(ValueError, match="WRITEABLE"):
         view.flags.writeable = True
+    point = np.dtype([("x", f4), ("y", i4)])
+    tensor = Tensor((2,), point)
+    tensor.mutable_data(point)["y"] = 3
+    assert tensor.data(point).tolist() == [(0, 3), (0, 3)] and tensor.itemsize == 8
     assert Tensor((2,), float).is_type(f8) and Tensor((2,), int).is_type(np.int64) and Tensor((1,), bool).data(bool).dtype == bool
 
 
@@ -122,29 +130,18 @@ def test_types_that_elements_cannot_have(dtype):
     assert values(tensor) == [1, 1]
 
 
-def test_structured_types():
-    point = np.dtype([("x", f4), ("y", i4)])
-    tensor = Tensor((2,), point)
-    tensor.mutable_data(point)["y"] = 3
-    assert tensor.data(point).tolist() == [(0, 3), (0, 3)] and tensor.itemsize == 8
-
-
-def test_a_view_keeps_its_memory_through_all_changes():
+def test_views_keep_their_memory():
     tensor = full((3,), 4)
     view = tensor.mutable_data(f4)
+    tensor.mutable_data(i4)[...] = 5
+    assert view.view(i4).tolist() == [5, 5, 5]      # the same bytes, as a pointer would show them
+    view[...] = 4
     tensor.resize(1000)
     tensor.mutable_data(f8)[...] = 1
     tensor.reset()
     del tensor
     gc.collect()
     assert view.tolist() == [4, 4, 4]
-
-
-def test_a_view_that_is_kept_while_the_type_changes_in_place():
-    tensor = full((4,), 1)
-    view = tensor.mutable_data(f4)
-    tensor.mutable_data(i4)[...] = 0
-    assert view.tolist() == [0, 0, 0, 0]  # the same bytes, as a pointer would show them
 
 
 def test_no_elements():
@@ -162,7 +159,7 @@ def test_no_elements():
     assert tensor.is_type(i4)
 
 
-def test_elements_are_asked_for_after_their_memory_was_freed():
+def test_elements_of_freed_memory():
     """The type counts, as with memory."""
     tensor = Tensor()
     assert not tensor.shares_data
@@ -178,7 +175,7 @@ def test_elements_are_asked_for_after_their_memory_was_freed():
 
 
 @pytest.mark.parametrize("kind", [Tensor, Blob])
-def test_an_array_of_it_is_a_copy_unless_that_is_forbidden(kind):
+def test_array_protocol(kind):
     made = kind((2,), f4) if kind is Tensor else Blob((2,))
     for copied in None, True:
         made.__array__(copy=copied)[...] = 9
@@ -229,7 +226,15 @@ def test_extend_keeps_the_values():
     assert tensor.memory is before and tensor.shape == (7, 3)
 
 
-def test_extend_before_there_is_memory_and_what_it_refuses():
+def test_growth_ends_where_counts_do(monkeypatch):
+    monkeypatch.setattr("minicaffe.addons.caffe2.tensor.MAX_COUNT", 100)
+    owner, tensor = shared()
+    tensor.extend(1, 10**12)
+    assert tensor.shape == (3, 2) and tensor.capacity_nbytes == 4 * 100 and tensor.data(f4)[:2].tolist() == [[1, 1], [1, 1]]
+    assert tensor.memory is not owner.memory
+
+
+def test_extend_without_memory():
     tensor = Tensor((2,))
     tensor.extend(3)
     assert tensor.shape == (5,) and tensor.capacity_nbytes == 0
@@ -242,21 +247,6 @@ def test_extend_before_there_is_memory_and_what_it_refuses():
             axisless.extend(1)
         with pytest.raises(ShapeError, match="axis 0"):
             axisless.shrink(0)
-
-
-def test_growth_ends_where_counts_do(monkeypatch):
-    monkeypatch.setattr("minicaffe.addons.caffe2.tensor.MAX_COUNT", 100)
-    tensor = full((2, 3), 1)
-    tensor.extend(1, 10**12)
-    assert tensor.shape == (3, 3) and tensor.capacity_nbytes == 4 * 99 and tensor.data(f4)[:2].tolist() == [[1] * 3] * 2
-
-
-def test_bytes_of_no_type():
-    tensor = Tensor((2,))
-    with pytest.raises(DataError, match="has no elements yet"):
-        tensor.raw_data()
-    with pytest.raises(WrongTypeError, match=r"raw_mutable_data: .* has no type yet, .* call mutable_data\(dtype\) first"):
-        tensor.raw_mutable_data()
 
 
 def test_shrink_and_reserve():
@@ -312,7 +302,7 @@ def test_shared_data_is_seen_by_both():
     (lambda t, other: t.extend(0), (2, 2)), (lambda t, other: t.shrink(2), (2, 2)), (lambda t, other: t.shrink(1), (1, 2)),
     (lambda t, other: t.resize(2, 1), (2, 1)), (lambda t, other: t.reserve(1), (2, 2)), (lambda t, other: t.copy_from(other), (4,)),
     (lambda t, other: t.mutable_data(t.dtype), (2, 2)), (lambda t, other: t.reshape(4), (4,))])
-def test_what_needs_no_more_memory_leaves_it_shared(change, shape):
+def test_changes_that_keep_sharing(change, shape):
     """A copy from a tensor of the same memory takes its shape alone."""
     owner, other = Tensor((4,), f4), Tensor((2, 2))
     other.share_data(owner)
@@ -326,7 +316,7 @@ def test_what_needs_no_more_memory_leaves_it_shared(change, shape):
 @pytest.mark.parametrize("grow", [lambda t: t.resize(8), lambda t: t.extend(t.dim(0), 100), lambda t: t.reserve(64),
                                   lambda t: t.mutable_data(i4), lambda t: t.copy_from(np.arange(9.0)),
                                   lambda t: t.copy_from(np.full(4, 7, i4)), lambda t: (t.shrink(1), t.resize(4))])
-def test_who_grows_while_sharing_gets_memory_of_its_own(grow, who):
+def test_growth_ends_sharing(grow, who):
     """Also where the shared memory has room for more."""
     owner = Tensor((4,))
     owner.mutable_data(f4)
@@ -341,13 +331,7 @@ def test_who_grows_while_sharing_gets_memory_of_its_own(grow, who):
     assert values(stays) == [1] * 4 and not stays.shares_data
 
 
-def test_extend_while_sharing_keeps_the_values():
-    owner, other = shared()
-    other.extend(1)
-    assert other.data(f4)[:2].tolist() == [[1, 1], [1, 1]] and other.memory is not owner.memory
-
-
-def test_external_memory_is_shown_and_never_freed():
+def test_external_memory():
     lent, tensor = np.arange(6, dtype=i4), Tensor((2, 3))
     tensor.share_external(lent)
     tensor.mutable_data(i4)[0, 0] = 50

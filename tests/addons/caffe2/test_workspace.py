@@ -29,7 +29,7 @@ def test_lookup_goes_own_then_parents():
     assert train.names() == ["data", "conv1 weights"] and train.local_names() == ["data"]
 
 
-def test_missing_name_names_the_near_ones_of_all_generations():
+def test_missing_names():
     root = Workspace()
     root.set("conv1", 0)
     leaf = root.child("a").child("b")
@@ -77,7 +77,7 @@ def test_rename():
     assert root.rename("old", "new").get() == 2
 
 
-def test_a_name_is_not_renamed_to_one_that_is_known():
+def test_rename_to_known_names():
     root = Workspace(name="root")
     leaf = root.child("leaf")
     root.set("above", 1)

@@ -44,7 +44,7 @@ def no_gc():
     gc.enable()
 
 
-def test_create_net_from_text_path_and_message(tmp_path):
+def test_sources_of_nets(tmp_path):
     path = tmp_path / "net.prototxt"
     path.write_text(text())
     workspace = Workspace(name="w")
@@ -56,7 +56,7 @@ def test_create_net_from_text_path_and_message(tmp_path):
     assert workspace.net("net1").file == str(path)
 
 
-def test_the_state_and_the_options_of_the_net(tmp_path):
+def test_state_and_options(tmp_path):
     workspace = Workspace()
     param = message()
     train = workspace.create_net(param, caffe.TRAIN, name="train", level=1, stages=["extra"])
@@ -102,7 +102,7 @@ def test_a_name_is_taken_once():
     assert workspace.nets == {"small": second} and second.params["ip"][0] is first.params["ip"][0]
 
 
-def test_a_net_that_cannot_be_made_leaves_the_old_one_and_no_slots(tmp_path):
+def test_net_that_cannot_be_made(tmp_path):
     workspace = Workspace()
     wrong = text().replace('bottom: "ip" top: "staged"', 'bottom: "missing" top: "staged"')
     with pytest.raises(ConfigError, match="unknown bottom blob 'missing'"):
@@ -124,7 +124,7 @@ def test_a_net_that_cannot_be_made_leaves_the_old_one_and_no_slots(tmp_path):
     assert workspace.nets == {} and workspace.names() == []
 
 
-def test_a_slot_with_the_name_of_a_parameter_that_is_no_blob():
+def test_slot_with_a_parameter_name():
     workspace = Workspace()
     workspace.set("ip[0]", 3)
     with pytest.raises(WrongTypeError, match=r"must be a Blob, got 3 \(int\)"):
@@ -168,7 +168,7 @@ def test_nets_go_with_their_workspace(no_gc):
     assert net() is None and blob() is None
 
 
-def test_a_net_with_another_reference_outlives_its_workspace(no_gc):
+def test_net_outlives_its_workspace(no_gc):
     workspace = Workspace()
     net = workspace.create_net(text(), caffe.TEST)
     gone = weakref.ref(workspace)
@@ -192,7 +192,7 @@ def test_memory_is_given_back(no_gc, on_cpu):
     assert before == live() < left < taken
 
 
-def test_nets_of_others_are_listed_while_they_live(no_gc):
+def test_nets_of_others(no_gc):
     workspace = Workspace()
     first = Net(message(), workspace=workspace)
     second = caffe.Net(message(), caffe.TEST, workspace=workspace)
@@ -209,7 +209,7 @@ def test_nets_of_others_are_listed_while_they_live(no_gc):
     second.forward()
 
 
-def test_a_net_alone_is_listed_in_the_workspace_of_its_own(no_gc):
+def test_net_without_a_workspace(no_gc):
     nets = [Net(message(name=name)) for name in ("", "", "a", "a")]
     assert [net.parameters.nets for net in nets] == [{net.name: net} for net in nets]
     seen = weakref.ref(nets[0])
@@ -217,7 +217,7 @@ def test_a_net_alone_is_listed_in_the_workspace_of_its_own(no_gc):
     assert seen() is None
 
 
-def test_what_a_net_refers_to_shows_the_slots_and_owns_no_nets():
+def test_parameters_of_a_net():
     workspace = Workspace(name="w")
     net = workspace.create_net(text(), caffe.TEST)
     net.parameters.set("x", 1)
@@ -269,7 +269,7 @@ def test_listing_while_nets_come_and_go():
     assert errors == [] and workspace.nets == {}
 
 
-def test_a_net_that_is_deleted_in_another_thread_runs_to_its_end():
+def test_deletion_in_another_thread():
     workspace = Workspace()
     net = workspace.create_net(text(), caffe.TEST)
     started, deleted = threading.Event(), threading.Event()
@@ -287,7 +287,7 @@ def test_a_net_that_is_deleted_in_another_thread_runs_to_its_end():
     assert seen() is None
 
 
-def test_nets_of_one_name_are_pointed_to_a_workspace_each():
+def test_nets_of_one_name():
     workspace = Workspace()
     workspace.create_net(text(4), caffe.TEST)
     with pytest.raises(ConfigError, match=r"there is a net 'small' already; .* or make the net in a Workspace\(\) of its own"):

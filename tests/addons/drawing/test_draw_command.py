@@ -58,7 +58,7 @@ def test_a_net_without_layers(there, capsys):
     assert "empty.prototxt: has no layer to" in capsys.readouterr().err
 
 
-def test_old_nets_and_names_that_are_not_utf8(there):
+def test_old_nets_and_strange_names(there):
     name = os.fsdecode(b"net\xff.prototxt")
     Path(name).write_text(NET.replace(NET[NET.index("layer"):], """layers { name: "ip" type: INNER_PRODUCT bottom: "x" top: "y"
         inner_product_param { num_output: 3 } }"""))

@@ -19,7 +19,7 @@ layer { name: "other" type: "Python" bottom: "y" top: "z" python_param { module:
 """
 
 
-def test_what_it_prints_and_writes_without_pytorch(minicaffe, tmp_path, monkeypatch):
+def test_files_without_pytorch(minicaffe, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert "PyTorch is needed to compare" in minicaffe("export", LENET, "--to", "torch", "-o", "lenet", status=1) and not Path("lenet.py").exists()
     lines = minicaffe("export", LENET, "--to", "torch", "-o", "lenet", "--no-check").splitlines()

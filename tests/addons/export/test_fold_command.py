@@ -43,7 +43,7 @@ def test_what_it_prints_and_writes(minicaffe, net):
     assert "o.prototxt: exists already; --force" in minicaffe("fold", "net.prototxt", "w.caffemodel", "-o", "o", status=1)
 
 
-def test_nothing_is_written_if_the_nets_differ(minicaffe, net, tmp_path, monkeypatch):
+def test_nets_that_differ(minicaffe, net, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "TOLERANCE", -1)
     assert "output 'y' of the folded net differs by" in minicaffe("fold", "net.prototxt", "w.caffemodel", "-o", "o", status=1)
     assert not list(tmp_path.glob("o.*"))

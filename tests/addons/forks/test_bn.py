@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gradient import check_gradient, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_again, forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST, TRAIN
@@ -66,8 +66,7 @@ def test_segnet_learn(shape, tops, phase, dtype):
 @pytest.mark.parametrize("top", ["y", "x"])
 def test_segnet_inference(top):
     x, dy = RANDOM.standard_normal((2, 3, 4, 5)), RANDOM.standard_normal((2, 3, 4, 5))
-    net = layer_net(layer(f"{SEGNET} bn_mode: INFERENCE", (top,)), [x])
-    run_forward(net)
+    net = forward_net(layer(f"{SEGNET} bn_mode: INFERENCE", (top,)), [x])
     scale, shift = blobs_of(net)
     y, _, _ = bn_loops(x, scale, shift, 0, np.zeros(3), np.ones(3))
     np.testing.assert_allclose(net.blob_by_name(top).data, y, rtol=1e-12)
@@ -108,7 +107,7 @@ def test_pspnet(shape, top, phase, fields, dtype):
 
 
 @pytest.mark.parametrize("phase, fields", [(TEST, PSPNET), (TRAIN, f"{PSPNET} frozen: true")])
-def test_what_computes_with_stored_statistics_does_not_round_them_again(phase, fields):
+def test_stored_statistics_are_not_rounded(phase, fields):
     net = layer_net(layer(fields), [RANDOM.standard_normal((2, 40, 3))], Dtype.FLOAT, phase)
     fill(net)
     before = blobs_of(net)
@@ -172,8 +171,7 @@ def test_rates_of_the_statistics_are_0():
 
 
 def test_no_gradient_unasked():
-    net = layer_net(layer(PSPNET, more="param { lr_mult: 0 }"), [RANDOM.standard_normal((2, 3))])
-    run_forward(net)
+    net = forward_net(layer(PSPNET, more="param { lr_mult: 0 }"), [RANDOM.standard_normal((2, 3))])
     net.blob_by_name("x").diff[...] = 7
     index = len(net.layers) - 1
     net.nodes[index].needs_backward = True
@@ -184,12 +182,9 @@ def test_no_gradient_unasked():
 
 
 def test_a_new_shape():
-    net = layer_net(layer(f"{SEGNET}", ("x", "mean")), [np.zeros((2, 3, 4, 4))])
-    run_forward(net)
+    net = forward_net(layer(f"{SEGNET}", ("x", "mean")), [np.zeros((2, 3, 4, 4))])
     x = RANDOM.standard_normal((3, 3, 2, 5))
-    net.blob_by_name("x").reshape(*x.shape)
-    net.blob_by_name("x").data[...] = x
-    run_forward(net)
+    forward_again(net, x=x)
     np.testing.assert_allclose(net.blob_by_name("x").data, bn_loops(x, *blobs_of(net), 1e-9)[0], rtol=1e-6)
     net.blob_by_name("x").reshape(3, 2, 2, 5)
     with pytest.raises(ShapeError, match=r"bottom\[0\]: needs 3 channels, the bottom has shape \[3, 2, 2, 5\]"):
@@ -234,7 +229,7 @@ def test_weights_of_three_shapes(shape, kind, tmp_path):
     assert [blob.shape for blob in net.layers[-1].blobs] == [(1, 3, 1, 1)] * 4
 
 
-def test_weights_of_other_channels_or_of_the_other_fork(tmp_path):
+def test_weights_of_other_forks(tmp_path):
     for shape, count, message in ((1, 4), 4, r"blobs\[0\]: is 1x4, the net needs 1x3x1x1"), \
                                  ((1, 3, 1, 1), 2, "the file has 2 parameter blobs, the net needs 4"):
         stored = caffe_pb2.NetParameter()
@@ -249,14 +244,14 @@ def test_weights_of_other_channels_or_of_the_other_fork(tmp_path):
 
 @pytest.mark.parametrize("fields, tops, count", [
     (None, 1, 4), (None, 2, 2), ("icnet: true", 1, 4), ("icnet: false", 1, 2), ("eps: 1e-3", 1, 4), ("bn_mode: LEARN", 1, 2),
-    ("shift_filler { value: 1 }", 3, 2), ("engine: CAFFE", 1, 4), ("frozen: false icnet: false", 1, 4)])
+    ("shift_filler { value: 1 }", 3, 2), ("engine: CAFFE", 1, 4), ("frozen: false icnet: false", 1, 4), ("momentum: 1", 1, 4)])
 def test_which_fork(fields, tops, count):
     net = layer_net(layer(fields, "yab"[:tops]), [np.zeros((1, 2))])
     assert len(net.layers[-1].blobs) == count
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_embedded_blobs_say_which_fork_it_is(count):
+def test_fork_of_embedded_blobs(count):
     param, _ = parse_text(layer(), caffe_pb2.NetParameter, keep_layer_fields=True)
     for i in range(count):
         blob = param.layer[0].blobs.add(data=[i + 1.0] * 3)

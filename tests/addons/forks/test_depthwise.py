@@ -21,10 +21,9 @@ def slow(x, w, b, stride, pad):
     kernel = w.shape[2:]
     height, width = ((x.shape[2 + i] - kernel[i]) // stride + 1 for i in range(2))
     y = np.empty((*x.shape[:2], height, width))
-    for i in range(height):
-        for j in range(width):
-            window = x[:, :, i * stride:i * stride + kernel[0], j * stride:j * stride + kernel[1]]
-            y[:, :, i, j] = (window * w[:, 0]).sum((2, 3)) + b
+    for i, j in np.ndindex(height, width):
+        window = x[:, :, i * stride:i * stride + kernel[0], j * stride:j * stride + kernel[1]]
+        y[:, :, i, j] = (window * w[:, 0]).sum((2, 3)) + b
     return y
 
 

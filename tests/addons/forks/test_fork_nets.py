@@ -81,7 +81,7 @@ def test_the_page_does_what_it_says(types, net_file):
     assert shown.getvalue() == output
 
 
-def test_a_type_of_ones_own_in_files_and_texts(types, net_file):
+def test_own_type_in_files(types, net_file):
     caffe.register_layer("Times", Times)
     net = caffe.Net(net_file("force_backward: true " + INPUT + TIMES % 3), caffe.TEST)
     net.blobs["a"].data[...] = 2
@@ -94,7 +94,7 @@ def test_a_type_of_ones_own_in_files_and_texts(types, net_file):
     assert (other.blob_by_name("b").data == 8).all()
 
 
-def test_a_missing_parameter_names_file_line_and_layer(types, net_file):
+def test_missing_parameter(types, net_file):
     caffe.register_layer("Times", Times)
     with pytest.raises(MissingFieldError, match=r"net.prototxt:2: layer 't' \(Times\): times_param.k: is not given"):
         caffe.Net(net_file(INPUT + (TIMES % 3).replace("k:", "kk:")), caffe.TEST)
@@ -102,7 +102,7 @@ def test_a_missing_parameter_names_file_line_and_layer(types, net_file):
         caffe.Net(net_file(INPUT + TIMES.replace("times_param { k: %s }", "")), caffe.TEST)
 
 
-def test_fields_of_known_messages_and_split_tops(types, net_file):
+def test_fields_of_known_messages(types, net_file):
     seen = []
 
     class Sees(Times):
@@ -117,7 +117,7 @@ def test_fields_of_known_messages_and_split_tops(types, net_file):
     assert (seen[0].pooling_param.pool, seen[0].pooling_param.kernel_size, seen[0].pooling_param.shade) == ("DEEPEST", 3, True)
 
 
-def test_a_user_class_may_use_the_name_fields(types, net_file):
+def test_user_class_with_fields(types, net_file):
     class Own(Times):
         def setup(self, bottom, top):
             self.fields = {"k": 5}
@@ -129,7 +129,7 @@ def test_a_user_class_may_use_the_name_fields(types, net_file):
     assert (net.forward()["b"] == 5).all()
 
 
-def test_a_subclass_of_a_layer_of_ours_says_that_it_reads_fields(types, net_file):
+def test_subclass_that_reads_fields(types, net_file):
     class Padded(ConvolutionLayer):
         def layer_setup(self, bottom, top):
             self.param.convolution_param.pad.append(layer_fields(self.param).get("margin", 0))
@@ -143,7 +143,7 @@ def test_a_subclass_of_a_layer_of_ours_says_that_it_reads_fields(types, net_file
     assert caffe.Net(net_file(text), caffe.TEST).blobs["b"].shape == (1, 2, 4, 4)
 
 
-def test_a_layer_of_the_type_python_takes_no_unknown_fields(net_file):
+def test_python_layer_with_unknown_fields(net_file):
     with pytest.raises(ConfigError, match=r"python_parm: unknown field in LayerParameter; did you mean 'python_param'"):
         caffe.Net(net_file('layer { name: "p" type: "Python" python_parm { module: "os" } }'), caffe.TEST)
 
@@ -186,13 +186,13 @@ def test_inside_a_solver(types, net_file, device):
     ("engine: MKL2", "must be one of DEFAULT, CAFFE, CUDNN, got MKL2"),
     ("weight_filler { scale: 2 }", "unknown field in FillerParameter; the fork intel has it"),
 ])
-def test_unmarked_fields_are_errors_with_their_line(net_file, field, place):
+def test_unmarked_fields(net_file, field, place):
     for options in ({}, {"skip_unknown_fields": True}):
         with pytest.raises(ConfigError, match=rf"net.prototxt:4:\d+: layer 'c' \(Convolution\): convolution_param[.\w]*: .*{re.escape(place)}"):
             caffe.Net(net_file(INPUT + CONVOLUTION % field), caffe.TEST, **options)
 
 
-def test_marked_fields_are_left_out_with_a_warning(net_file, caplog):
+def test_marked_fields(net_file, caplog):
     text = net_file("default_forward_type: FLOAT16\n" + INPUT + CONVOLUTION % "engine: MKLDNN conv_algos_override: '1' negative_slope: 0")
     with pytest.raises(ConfigError, match="default_forward_type"):
         caffe.Net(text, caffe.TEST)
@@ -205,7 +205,7 @@ def test_marked_fields_are_left_out_with_a_warning(net_file, caplog):
     assert warned[1].startswith("net.prototxt:5:5: layer 'c' (Convolution): convolution_param.engine")
 
 
-def test_what_changes_training_is_left_out_of_test_nets_only(net_file):
+def test_fields_that_change_training(net_file):
     text = net_file(INPUT + 'layer { name: "d" type: "Dropout" bottom: "a" top: "b" dropout_param { sqrt_scale: true } }')
     caffe.Net(text, caffe.TEST, skip_unknown_fields=True)
     with pytest.raises(ConfigError, match="changes training only"):
@@ -213,7 +213,7 @@ def test_what_changes_training_is_left_out_of_test_nets_only(net_file):
 
 
 @pytest.mark.parametrize("name", ["fork_fields", "name"])
-def test_fields_that_hold_unknown_fields_are_not_for_files(net_file, name):
+def test_fields_not_for_files(net_file, name):
     """Neither in a text, nor known fields in a message that was made up."""
     param, _ = parse_text(INPUT + 'layer { name: "s" type: "Silence" bottom: "a" }', caffe_pb2.NetParameter)
     param.layer[1].fork_fields = f'{name}: "x"'
@@ -225,13 +225,13 @@ def test_fields_that_hold_unknown_fields_are_not_for_files(net_file, name):
 
 
 @pytest.mark.parametrize("value", ["true", '"SUM"', "-1.5", "{ a: 1 }"])
-def test_what_is_no_name_of_an_enums_value(net_file, value):
+def test_wrong_enum_values(net_file, value):
     text = 'layer { name: "e" type: "Eltwise" bottom: "a" bottom: "a" top: "e" eltwise_param { operation%s } }'
     with pytest.raises(ConfigError, match=r"net.prototxt:2.*layer 'e' \(Eltwise\).*eltwise_param.operation"):
         caffe.Net(net_file(INPUT + text % (f" {value}" if value[0] == "{" else f": {value}")), caffe.TEST)
 
 
-def test_layers_that_the_rules_leave_out_are_not_looked_at(net_file):
+def test_layers_left_out_by_rules(net_file):
     text = net_file(INPUT + 'layer { name: "t" type: "ImageGtData" top: "x" include { phase: TRAIN } image_gt_data_param { a: 1 } }')
     assert [layer.name for layer in caffe.Net(text, caffe.TEST).layers] == ["in"]
     with pytest.raises(ConfigError, match="unknown layer type 'ImageGtData'"):
@@ -254,7 +254,7 @@ layers { name: "s" type: %s bottom: "a" top: "b" times_param { k: 3 } }
 """
 
 
-def test_a_type_of_ones_own_in_a_v1_net(types, net_file):
+def test_own_type_in_v1(types, net_file):
     class Scaled(Times):
         pass
 
@@ -324,7 +324,7 @@ def test_a_caffemodel_with_unknown_fields_loads(net_file, tmp_path):
     assert (blob.data.ravel() == np.arange(blob.count)).all()
 
 
-def test_a_message_in_the_place_of_an_enums_value():
+def test_message_in_place_of_enum():
     """No text can hold it, but the fields that another writer stored can; a message cannot be hashed."""
     param, _ = parse_text(INPUT + 'layer { name: "e" type: "Eltwise" bottom: "a" bottom: "a" top: "e" }', caffe_pb2.NetParameter)
     param.layer[1].fork_fields = "eltwise_param { operation { a: 1 } }"

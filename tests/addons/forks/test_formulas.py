@@ -301,7 +301,7 @@ def test_losses(tmp_path, name, shape):
             assert weight * (moved[0] - moved[1]) == pytest.approx(2 * (net.blobs[blob].diff * step).sum(), rel=1e-2, abs=1e-6)
 
 
-def test_losses_of_empty_batches_and_equal_values(tmp_path):
+def test_losses_of_special_batches(tmp_path):
     for kind, count in (("L1Loss", 2), ("TripletLoss", 3)):
         net = loss_net(tmp_path, kind, [np.zeros((0, 3))] * count)
         assert net.forward()["y"] == 0
@@ -347,7 +347,7 @@ def test_spatial_dropout(tmp_path, more, ratio, tops):
 @pytest.mark.parametrize("shape", [(2, 3, 4), (2, 3)])
 @pytest.mark.parametrize("tops", ["y", "x"])
 @pytest.mark.parametrize("fields", ["", "spatial_dropout_param { dropout_ratio: 1 }"])
-def test_spatial_dropout_is_the_identity_in_test(tmp_path, fields, tops, shape):
+def test_spatial_dropout_in_test(tmp_path, fields, tops, shape):
     net = net_of(tmp_path, text_of("SpatialDropout", fields, tops=tops), shape=shape)
     out, = net.outputs
     x = RANDOM.standard_normal(shape).astype(np.float32)

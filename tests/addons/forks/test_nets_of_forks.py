@@ -74,7 +74,7 @@ def filled(net):
 
 
 @pytest.mark.parametrize("name", [*NETS, *DETECTORS])
-def test_a_net_computes_and_keeps_its_weights(written, name):
+def test_nets_of_forks(written, name):
     """Also with a plan of memory, which recycles the blobs between."""
     file = written({**NETS, **DETECTORS}[name])
     net = filled(caffe.Net(file, caffe.TEST))

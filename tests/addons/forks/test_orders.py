@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gradient import check_gradient, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_again, forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, Error
@@ -21,9 +21,8 @@ def layer(kind, fields="", message=None):
 def shuffled(x, groups):
     y = np.empty_like(x)
     inner = x.shape[1] // groups
-    for i in range(groups):
-        for j in range(inner):
-            y[:, j * groups + i] = x[:, i * inner + j]
+    for i, j in np.ndindex(groups, inner):
+        y[:, j * groups + i] = x[:, i * inner + j]
     return y
 
 
@@ -34,10 +33,8 @@ def darknet(x, s):
     y = np.empty((n, c * h * w))
     for k in range(n):
         flat = x[k].reshape(-1)
-        for a in range(c):
-            for i in range(h):
-                for j in range(w):
-                    y[k, (a * h + i) * w + j] = flat[((a % t) * h * s + i * s + (a // t) // s) * w * s + j * s + (a // t) % s]
+        for a, i, j in np.ndindex(c, h, w):
+            y[k, (a * h + i) * w + j] = flat[((a % t) * h * s + i * s + (a // t) // s) * w * s + j * s + (a // t) % s]
     return y.reshape(n, c * s * s, h // s, w // s)
 
 
@@ -45,10 +42,8 @@ def depth_to_space(x, s):
     n, c, h, w = x.shape
     t = c // (s * s)
     y = np.empty((n, t, h * s, w * s))
-    for a in range(c):
-        for i in range(h):
-            for j in range(w):
-                y[:, a % t, i * s + (a // t) // s, j * s + (a // t) % s] = x[:, a, i, j]
+    for a, i, j in np.ndindex(c, h, w):
+        y[:, a % t, i * s + (a // t) // s, j * s + (a // t) % s] = x[:, a, i, j]
     return y
 
 
@@ -84,8 +79,7 @@ def test_values_and_gradients(name, dtype):
     """Every value has its place; the gradient goes back to it: as all values differ, the order decides all."""
     fields, shape, wanted = CASES[name]
     x = RANDOM.permutation(np.prod(shape)).reshape(shape).astype(np.float64)
-    net = layer_net(layer(name.partition(",")[0], fields), [x], dtype)
-    run_forward(net)
+    net = forward_net(layer(name.partition(",")[0], fields), [x], dtype)
     y = net.blob_by_name("y")
     assert y.shape == wanted(x).shape
     np.testing.assert_array_equal(y.data, wanted(x))
@@ -106,15 +100,12 @@ def test_another_shape_and_no_pictures():
     net = layer_net(layer("Reorg", "stride: 2"), [np.zeros((1, 4, 2, 2))])
     for shape in ((3, 4, 6, 2), (0, 4, 2, 2)):
         x = RANDOM.standard_normal(shape)
-        net.blob_by_name("x").reshape(*shape)
-        net.reshape_all()
-        net.blob_by_name("x").data[...] = x
-        run_forward(net)
+        forward_again(net, x=x)
         np.testing.assert_array_equal(net.blob_by_name("y").data, darknet(x, 2))
 
 
 @pytest.mark.parametrize("kind", ["Squeeze"])
-def test_a_bottom_that_never_got_a_shape(kind):
+def test_bottom_without_a_shape(kind):
     text = 'layer { name: "in" type: "Input" top: "x" input_param { } }' + layer(kind)
     net = Net(parse_text(text, caffe_pb2.NetParameter, keep_layer_fields=True)[0])
     run_forward(net)

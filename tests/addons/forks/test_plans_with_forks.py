@@ -11,7 +11,7 @@ from minicaffe.proto import caffe_pb2
 
 
 @pytest.mark.parametrize("name", [name for name in FORK_NETS if name != "senet"])    # read as layers of BVLC Caffe
-def test_layers_of_forks_write_all_of_what_they_write(name, poison, on_cpu):  # noqa: F811
+def test_layers_write_their_outputs(name, poison, on_cpu):  # noqa: F811
     """So that a plan ends the lives of their tops, and of the diffs of their bottoms."""
     text = FORK_NETS[name].replace('"data" input_param', '"data" top: "target" input_param')
     scores = net_of(text).blobs["scores"].shape
@@ -33,6 +33,6 @@ class Doubled(ReverseLayer):
         return super().order(array)
 
 
-def test_a_users_class_with_its_own_forward_does_not_inherit_that_it_writes_all():
+def test_overwrites_outputs_of_user_classes():
     param = caffe_pb2.LayerParameter(name="l", type="Reverse", phase=caffe_pb2.TEST)
     assert overwrites_outputs(ReverseLayer(param)) and overwrites_outputs(Doubled(param)) and not overwrites_outputs(Half(param))

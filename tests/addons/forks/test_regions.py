@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from gradient import check_gradient, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST, TRAIN
@@ -18,8 +18,8 @@ RANDOM = np.random.default_rng(SEED)
 POOL = "roi_pooling_param { pooled_h: 3 pooled_w: 2 spatial_scale: 0.5 }"
 POSITION = "psroi_pooling_param { spatial_scale: 0.5 output_dim: 2 group_size: 2 }"
 ROI_KINDS = {"ROIPooling": POOL, "ROIAlign": POOL, "PSROIPooling": POSITION}
-# Whole map, one pixel, inverted, across the border, outside before and after, halves.
-SPECIAL = np.array([[0, 0, 0, 17, 13], [1, 4, 4, 4, 4], [0, 9, 8, 3, 2], [1, -6, -5, 40, 30], [0, -30, -30, -20, -20], [1, 60, 50, 70, 90],
+# Whole map, its edges, one pixel, inverted, across the border, outside before and after, halves.
+SPECIAL = np.array([[0, 0, 0, 17, 13], [0, 0, 0, 18, 14], [1, 4, 4, 4, 4], [0, 9, 8, 3, 2], [1, -6, -5, 40, 30], [0, -30, -30, -20, -20], [1, 60, 50, 70, 90],
                     [0, 1, 3, 5, 11], [1, -1, -3, 6.5, 7]], float)
 
 
@@ -53,13 +53,12 @@ def roi_pooling(x, rois, rows, columns, scale, pad=0.0):
         dx, dy = pad * (x2 - x1 + 1), pad * (y2 - y1 + 1)
         x1, y1, x2, y2 = away((x1 - dx) * scale), away((y1 - dy) * scale), away((x2 + dx) * scale), away((y2 + dy) * scale)
         width, height = max(x2 - x1 + 1, 1) / columns, max(y2 - y1 + 1, 1) / rows
-        for i in range(rows):
-            for j in range(columns):
-                cells = [x[int(n), :, a, b] for a in range(math.floor(i * height) + y1, math.ceil((i + 1) * height) + y1)
-                         for b in range(math.floor(j * width) + x1, math.ceil((j + 1) * width) + x1)
-                         if 0 <= a < x.shape[2] and 0 <= b < x.shape[3]]
-                if cells:
-                    y[r, :, i, j] = np.max(cells, 0)
+        for i, j in np.ndindex(rows, columns):
+            cells = [x[int(n), :, a, b] for a in range(math.floor(i * height) + y1, math.ceil((i + 1) * height) + y1)
+                     for b in range(math.floor(j * width) + x1, math.ceil((j + 1) * width) + x1)
+                     if 0 <= a < x.shape[2] and 0 <= b < x.shape[3]]
+            if cells:
+                y[r, :, i, j] = np.max(cells, 0)
     return y
 
 
@@ -68,14 +67,12 @@ def psroi_pooling(x, rois, dim, group, scale):
     for r, (n, x1, y1, x2, y2) in enumerate(rois):
         x1, y1, x2, y2 = away(x1) * scale, away(y1) * scale, (away(x2) + 1) * scale, (away(y2) + 1) * scale
         width, height = max(x2 - x1, 0.1) / group, max(y2 - y1, 0.1) / group
-        for d in range(dim):
-            for i in range(group):
-                for j in range(group):
-                    plane = x[int(n), (d * group + i) * group + j]
-                    cells = [plane[a, b] for a in range(math.floor(i * height + y1), math.ceil((i + 1) * height + y1))
-                             for b in range(math.floor(j * width + x1), math.ceil((j + 1) * width + x1))
-                             if 0 <= a < x.shape[2] and 0 <= b < x.shape[3]]
-                    y[r, d, i, j] = sum(cells) / max(len(cells), 1)
+        for d, i, j in np.ndindex(dim, group, group):
+            plane = x[int(n), (d * group + i) * group + j]
+            cells = [plane[a, b] for a in range(math.floor(i * height + y1), math.ceil((i + 1) * height + y1))
+                     for b in range(math.floor(j * width + x1), math.ceil((j + 1) * width + x1))
+                     if 0 <= a < x.shape[2] and 0 <= b < x.shape[3]]
+            y[r, d, i, j] = sum(cells) / max(len(cells), 1)
     return y
 
 
@@ -86,15 +83,14 @@ def roi_align(x, rois, rows, columns, scale, pad=0.0):
         dx, dy = pad * (x2 - x1 + 1), pad * (y2 - y1 + 1)
         left, right = (x1 - dx) * scale - 0.5, (x2 + dx) * scale - 0.5
         high, low = (y1 - dy) * scale - 0.5, (y2 + dy) * scale - 0.5
-        for i in range(rows + 1):
-            for j in range(columns + 1):
-                a, b = high + i * (low - high) / rows, left + j * (right - left) / columns
-                if left >= right or high >= low or not (-0.5 <= a <= height - 0.5 and -0.5 <= b <= width - 0.5):
-                    continue
-                a, b = min(max(a, 0), height - 1), min(max(b, 0), width - 1)
-                for p, u in ((int(a), 1 - a % 1), (min(int(a) + 1, height - 1), a % 1)):
-                    for q, v in ((int(b), 1 - b % 1), (min(int(b) + 1, width - 1), b % 1)):
-                        y[r, :, i, j] += u * v * x[int(n), :, p, q]
+        for i, j in np.ndindex(rows + 1, columns + 1):
+            a, b = high + i * (low - high) / rows, left + j * (right - left) / columns
+            if left >= right or high >= low or not (-0.5 <= a <= height - 0.5 and -0.5 <= b <= width - 0.5):
+                continue
+            a, b = min(max(a, 0), height - 1), min(max(b, 0), width - 1)
+            for p, u in ((int(a), 1 - a % 1), (min(int(a) + 1, height - 1), a % 1)):
+                for q, v in ((int(b), 1 - b % 1), (min(int(b) + 1, width - 1), b % 1)):
+                    y[r, :, i, j] += u * v * x[int(n), :, p, q]
     return y
 
 
@@ -121,14 +117,13 @@ def test_pooling_against_the_definition(kind, fields, slow, dtype):
     for height, width in ((7, 9), (1, 3)):
         x = np.float32(RANDOM.standard_normal((2, 18, height, width)))
         rois = np.round(np.concatenate([SPECIAL, some_rois(12)]) * 4) / 4    # exact in both types
-        net = layer_net(layer(kind, fields), [x, rois], dtype)
-        run_forward(net)
+        net = forward_net(layer(kind, fields), [x, rois], dtype)
         assert top(net).dtype == (np.float32 if dtype == Dtype.FLOAT else np.float64)
         np.testing.assert_allclose(top(net), slow(x.astype(float), rois), rtol=1e-5, atol=1e-5)  # bilinear weights, sums in float32
 
 
 @pytest.mark.parametrize("kind, fields, slow", CASES[::2])
-def test_pooling_follows_a_new_shape_and_no_rois(kind, fields, slow):
+def test_pooling_of_new_shapes(kind, fields, slow):
     net = layer_net(layer(kind, fields), [np.zeros((1, 18, 4, 4)), np.zeros((1, 5))])
     for rois in (SPECIAL[:, :, None, None], np.empty((0, 5)), SPECIAL[:3]):
         x = RANDOM.standard_normal((2, 18, 6, 5))
@@ -149,7 +144,7 @@ def test_pooling_gradient(kind, fields):
     check_gradient(layer(kind, fields), [RANDOM.standard_normal(shape), np.concatenate([SPECIAL, some_rois(3, size=8)])], [0])
 
 
-def test_the_first_of_equal_maxima_gets_the_gradient():
+def test_gradient_of_equal_maxima():
     net = layer_net(layer("ROIPooling", "roi_pooling_param { pooled_h: 1 pooled_w: 1 }"), [np.zeros((1, 1, 3, 3)), [[0, 1, 1, 2, 2]] * 2])
     x = net.bottoms[-1][0]
     for values, place in ((((0, 0), (0, 0)), (1, 1)), (((0, 5), (5, 0)), (1, 2)), (((1, 2), (2, 2)), (1, 2))):
@@ -159,20 +154,18 @@ def test_the_first_of_equal_maxima_gets_the_gradient():
         assert x.diff[0, 0][place] == 7 and x.diff.sum() == 7
 
 
-def test_a_nan_in_a_bin_stays_there():
+def test_nan_in_a_bin():
     x = np.zeros((1, 1, 4, 4))
     x[0, 0, 0, 0] = np.nan
     for kind, channels in (("ROIPooling", 1), ("ROIAlign", 1), ("PSROIPooling", 8)):
-        net = layer_net(layer(kind, ROI_KINDS[kind]), [np.repeat(x, channels, 1), [[0, 0, 0, 7, 7]]])
-        run_forward(net)
+        net = forward_net(layer(kind, ROI_KINDS[kind]), [np.repeat(x, channels, 1), [[0, 0, 0, 7, 7]]])
         nan = np.isnan(top(net)[0, 0])
         assert nan[0, 0] and not nan[-1].any() and not nan[:, -1].any(), kind
 
 
 @pytest.mark.parametrize("kind", ROI_KINDS)
 def test_rois_have_the_gradient_zero(kind):
-    net = layer_net(layer(kind, ROI_KINDS[kind]), [np.ones((2, 8, 3, 4)), SPECIAL])
-    run_forward(net)
+    net = forward_net(layer(kind, ROI_KINDS[kind]), [np.ones((2, 8, 3, 4)), SPECIAL])
     for blob in net.bottoms[-1]:
         blob.diff[...] = 7
     run_backward(net, [1], [1])
@@ -191,14 +184,12 @@ def test_wrong_rois(kind, roi, message):
         run_forward(net)
 
 
-def test_rois_far_away_and_an_empty_batch():
+def test_far_rois_and_empty_batches():
     for kind, fields in ROI_KINDS.items():
-        net = layer_net(layer(kind, fields), [np.ones((1, 8, 3, 4)), [[0, -1e30, -1e30, -1e29, -1e29], [0, 1e30, 2e30, 3e30, 3e30]]],
-                        Dtype.FLOAT)
-        run_forward(net)
+        net = forward_net(layer(kind, fields), [np.ones((1, 8, 3, 4)), [[0, -1e30, -1e30, -1e29, -1e29], [0, 1e30, 2e30, 3e30, 3e30]]],
+                          Dtype.FLOAT)
         assert (top(net) == 0).all()
-        net = layer_net(layer(kind, fields), [np.ones((0, 8, 3, 4)), np.empty((0, 5))])
-        run_forward(net)
+        net = forward_net(layer(kind, fields), [np.ones((0, 8, 3, 4)), np.empty((0, 5))])
         assert top(net).size == 0
         net = layer_net(layer(kind, fields), [np.ones((0, 8, 3, 4)), np.zeros((1, 5))])
         with pytest.raises(DataError, match="ROI 0: .* of an image; the batch is empty, got 0"):
@@ -213,6 +204,8 @@ def test_rois_far_away_and_an_empty_batch():
     ("ROIPooling", "roi_pooling_param { pooled_size: 0 }", 0, r"pooled_size: must be at least 1, got 0"),
     ("ROIPooling", "roi_pooling_param { pooled_h: 2 pooled_w: 2 spatial_scale: 0 }", 0, r"spatial_scale: must be above 0 and less than 1e\+09, got 0"),
     ("ROIAlign", "roi_pooling_param { pooled_h: 2 pooled_w: 2 pad_ratio: inf }", 0, r"pad_ratio: must be less than 1e\+09, got inf"),
+    ("ROIAlign", "roi_pooling_param { pooled_h: 2 pooled_w: 2 pad_ratio: 1e9 }", 0, r"pad_ratio: must be less than 1e\+09, got 1e\+?0?9|got 1000000000"),
+    ("ROIAlign", "roi_pooling_param { pooled_h: 2 pooled_w: 2 spatial_scale: 1e9 }", 0, r"spatial_scale: must be above 0 and less than 1e\+09, got"),
     ("ROIPooling", "roi_pooling_param { pooled_h: 2 pooled_w: 2 pad_ratio: -1 }", 0, r"pad_ratio: must be at least 0, got -1"),
     ("ROIPooling", "roi_pooling_param { pooled_l: 2 }", 0, r"roi_pooling_param.pooled_l: unknown field"),
     ("ROIPooling", POOL, ((2, 8, 3), (2, 5)), r"bottom\[0\]: must have 4 axes"),
@@ -253,20 +246,18 @@ def proposals(scores, codes, info, stride=16, base=16, least=16, ratios=(0.5, 1,
     count, rois, kept = len(ratios) * len(scales), [], []
     for n in range(len(scores)):
         boxes, own = [], []
-        for row in range(scores.shape[2]):
-            for column in range(scores.shape[3]):
-                for a in range(count):
-                    ratio, scale = ratios[a // len(scales)], scales[a % len(scales)]
-                    w = int(math.sqrt(base * base / ratio) + 0.5)
-                    h = int(w * ratio + 0.5)
-                    dx, dy, dw, dh = codes[n, 4 * a:4 * a + 4, row, column]
-                    # an anchor of w s pixels around the middle of the pixel (base - 1) / 2 has the middle base / 2
-                    x, y = base / 2 + column * stride + dx * w * scale, base / 2 + row * stride + dy * h * scale
-                    w, h = math.exp(dw) * w * scale, math.exp(dh) * h * scale
-                    box = [min(max(v, 0), info[1 - k % 2] - 1) for k, v in enumerate((x - w / 2, y - h / 2, x + w / 2, y + h / 2))]
-                    small = box[2] - box[0] + 1 < least * info[-1] or box[3] - box[1] + 1 < least * info[2]
-                    boxes.append(box)
-                    own.append(0 if small else scores[n, count + a, row, column])
+        for row, column, a in np.ndindex(scores.shape[2], scores.shape[3], count):
+            ratio, scale = ratios[a // len(scales)], scales[a % len(scales)]
+            w = int(math.sqrt(base * base / ratio) + 0.5)
+            h = int(w * ratio + 0.5)
+            dx, dy, dw, dh = codes[n, 4 * a:4 * a + 4, row, column]
+            # an anchor of w s pixels around the middle of the pixel (base - 1) / 2 has the middle base / 2
+            x, y = base / 2 + column * stride + dx * w * scale, base / 2 + row * stride + dy * h * scale
+            w, h = math.exp(dw) * w * scale, math.exp(dh) * h * scale
+            box = [min(max(v, 0), info[1 - k % 2] - 1) for k, v in enumerate((x - w / 2, y - h / 2, x + w / 2, y + h / 2))]
+            small = box[2] - box[0] + 1 < least * info[-1] or box[3] - box[1] + 1 < least * info[2]
+            boxes.append(box)
+            own.append(0 if small else scores[n, count + a, row, column])
         for i in best(boxes, own, before, limit, after, 1):
             rois.append([n, *boxes[i]])
             kept.append(own[i])
@@ -289,32 +280,28 @@ def test_proposal_against_the_definition(fields, options, info, images, dtype):
     wanted, wanted_scores = proposals(scores, codes, info, **options)
     fields = f"proposal_param {{ ratio: [0.5, 1, 2] scale: [1, 3] {fields} }}"
     for shape in ((1, -1), (-1,), (1, -1, 1, 1)):
-        net = layer_net(layer("Proposal", fields, 3, 2), [scores, codes, np.reshape(info, shape)], dtype, TEST)
-        run_forward(net)
+        net = forward_net(layer("Proposal", fields, 3, 2), [scores, codes, np.reshape(info, shape)], dtype, TEST)
         assert top(net).shape == wanted.shape and len(wanted) > 1
         np.testing.assert_allclose(top(net), wanted, atol=1e-4)     # coordinates of about 100 in float32
         np.testing.assert_allclose(top(net, 1), wanted_scores, rtol=1e-6)
 
 
-def test_proposal_of_images_of_several_sizes_and_ties():
+def test_proposal_sizes_and_ties():
     scores, codes = rpn(2)
     scores[...] = 0.5
     fields = layer("Proposal", "proposal_param { ratio: [0.5, 1, 2] scale: [1, 3] min_size: 4 nms_thresh: 0.5 }", 3)
-    net = layer_net(fields, [scores, codes, [[64, 80, 1], [40, 30, 1]]])
-    run_forward(net)
+    net = forward_net(fields, [scores, codes, [[64, 80, 1], [40, 30, 1]]])
     both = top(net).copy()
     for image, info in enumerate(([64, 80, 1], [40, 30, 1])):
-        net = layer_net(fields, [scores[[image]], codes[[image]], [info]])
-        run_forward(net)
+        net = forward_net(fields, [scores[[image]], codes[[image]], [info]])
         np.testing.assert_array_equal(top(net)[:, 1:], both[both[:, 0] == image][:, 1:])
         np.testing.assert_allclose(top(net), proposals(scores[[image]], codes[[image]], info, least=4, limit=0.5)[0])
 
 
-def test_proposal_has_the_gradient_zero_and_takes_infinite_codes():
+def test_proposal_gradient_and_infinite_codes():
     scores, codes = rpn()
     codes[0, 2] = codes[0, 4] = 1e5
-    net = layer_net(layer("Proposal", "proposal_param { ratio: [0.5, 1, 2] scale: [1, 3] }", 3), [scores, codes, [[64, 80, 1]]], Dtype.FLOAT)
-    run_forward(net)
+    net = forward_net(layer("Proposal", "proposal_param { ratio: [0.5, 1, 2] scale: [1, 3] }", 3), [scores, codes, [[64, 80, 1]]], Dtype.FLOAT)
     assert np.isfinite(top(net)).all()
     net.bottoms[-1][0].diff[...] = 7
     run_backward(net, [0, 1, 2])
@@ -324,6 +311,7 @@ def test_proposal_has_the_gradient_zero_and_takes_infinite_codes():
 @pytest.mark.parametrize("fields, change, message", [
     ("scale: 1", {}, r"proposal_param.ratio: give at least one, finite and above 0, got \[\]"),
     ("ratio: 1 scale: 0", {}, r"proposal_param.scale: give at least one, finite and above 0, got \[0"),
+    ("ratio: inf scale: 1", {}, r"proposal_param.ratio: give at least one, finite and above 0, got \[inf"),
     ("ratio: 1 scale: 1e30", {}, r"proposal_param.scale: with base_size and ratio gives an anchor of 1.6e\+31 pixels"),
     ("ratio: 1e-320 scale: 1", {}, r"proposal_param.scale: with base_size and ratio gives an anchor of inf pixels"),
     ("ratio: 1 scale: 1 base_size: 9999999999", {}, r"proposal_param.base_size: must be from -2\^31 to 2\^31 - 1, got 9999999999"),
@@ -365,8 +353,7 @@ def test_decode_bbox(dtype):
                                            np.array([0, 0.5, 0, 1]), np.array([0.1, 0.1, 0.2, 0.2]))):
         for count in (9, 0):
             rois, codes = some_rois(count), RANDOM.standard_normal((count, 8))
-            net = layer_net(layer("DecodeBBox", fields), [codes, rois], dtype, TEST)
-            run_forward(net)
+            net = forward_net(layer("DecodeBBox", fields), [codes, rois], dtype, TEST)
             assert top(net).shape == (count, 5, 1, 1)
             np.testing.assert_allclose(top(net)[:, :, 0, 0], decoded(rois, codes, mean, std), rtol=1e-5, atol=1e-4)
 
@@ -374,8 +361,7 @@ def test_decode_bbox(dtype):
 @pytest.mark.parametrize("name", ["bbox_mean", "bbox_std"])
 def test_decode_bbox_lone_field(name, caplog):
     rois, codes = some_rois(3), RANDOM.standard_normal((3, 8))
-    net = layer_net(layer("DecodeBBox", f"bbox_reg_param {{ {name}: [0.5, 0.5, 2, 2] }}"), [codes, rois], phase=TEST)
-    run_forward(net)
+    net = forward_net(layer("DecodeBBox", f"bbox_reg_param {{ {name}: [0.5, 0.5, 2, 2] }}"), [codes, rois], phase=TEST)
     np.testing.assert_allclose(top(net)[:, :, 0, 0], decoded(rois, codes, 0, 1), rtol=1e-9)
     assert f"layer 'l': bbox_reg_param.{name} is ignored" in caplog.text
 
@@ -384,20 +370,18 @@ def test_decode_bbox_lone_field(name, caplog):
 def test_box_output_lone_field(name, caplog):
     maps = [RANDOM.standard_normal((1, 7, 6, 8))]
     fields = "box_output_param { fg_thr: 0.5 field_h: 30 field_w: 20 downsample_rate: 8 } "
-    net = layer_net(layer("BoxOutput", fields + f"bbox_reg_param {{ {name}: [0.5, 0.5, 2, 2] }}", 1, 2), maps, phase=TEST)
-    run_forward(net)
+    net = forward_net(layer("BoxOutput", fields + f"bbox_reg_param {{ {name}: [0.5, 0.5, 2, 2] }}", 1, 2), maps, phase=TEST)
     np.testing.assert_allclose(top(net, 1), box_output(maps, [30], [20], [8], 0.5), rtol=1e-9)
     assert f"layer 'l': bbox_reg_param.{name} is ignored" in caplog.text
 
 
-def test_decode_bbox_in_training_leaves_out_what_fits_and_what_is_inverted():
+def test_decode_bbox_in_training():
     rois, codes = some_rois(5), np.zeros((5, 8))
     rois[2, 3] = rois[2, 1] - 5
     rois[4, 3:] = rois[4, 1:3]      # one pixel, which is a box
     objects = np.zeros((5, 5))
     objects[:, 4] = 0.5, 0.9, 0, 0.95, 0.2
-    net = layer_net(layer("DecodeBBox", "decode_bbox_param { gt_iou_thr: 0.9 }", 3), [codes, rois, objects], phase=TRAIN)
-    run_forward(net)
+    net = forward_net(layer("DecodeBBox", "decode_bbox_param { gt_iou_thr: 0.9 }", 3), [codes, rois, objects], phase=TRAIN)
     np.testing.assert_allclose(top(net)[:, :, 0, 0], rois[[0, 4]])
     run_backward(net, [0, 1, 2])
     assert not any(blob.diff.any() for blob in net.bottoms[-1])
@@ -426,12 +410,12 @@ def test_wrong_decode_bbox(fields, shapes, phase, message):
     ([(1, 8), (1, 5), ()], r"bottom\[2\]: must have a row for each of 1 ROIs, got \[\]"),
     ([(3, 8), (3, 5), (2, 4)], r"bottom\[2\]: must have a row for each of 3 ROIs, got \[2, 4\]"),
     ([(3, 8), (3, 5), (3, 0)], r"bottom\[2\]: must have a row for each of 3 ROIs, got \[3, 0\]")])
-def test_wrong_shapes_of_decode_bbox_in_training(shapes, message):
+def test_wrong_decode_bbox_in_training(shapes, message):
     with pytest.raises(ShapeError, match=rf"layer 'l' \(DecodeBBox\): {message}"):
         layer_net(layer("DecodeBBox", "", 3), [np.zeros(shape) for shape in shapes], phase=TRAIN)
 
 
-def test_decode_bbox_names_a_box_that_is_not_finite():
+def test_decode_bbox_not_finite():
     codes = np.zeros((2, 8))
     codes[1, 6] = 1000
     net = layer_net(layer("DecodeBBox", ""), [codes, some_rois(2)], phase=TEST)
@@ -444,19 +428,18 @@ def box_output(maps, heights, widths, rates, least, side=15, whr=2, xyr=2, mean=
     for n in range(len(maps[0])):
         boxes, scores = [], []
         for data, field_h, field_w, rate in zip(maps, heights, widths, rates):
-            for row in range(data.shape[2]):
-                for column in range(data.shape[3]):
-                    *classes, dx, dy, dw, dh = data[n, :, row, column] * ([1] * (data.shape[1] - 4) + [1] * 4)
-                    dx, dy, dw, dh = np.array([dx, dy, dw, dh]) * std + mean
-                    score = max(classes[1:]) - classes[0]
-                    corner, size = [], []
-                    for d, e, field, cell, limit in ((dx, dw, field_w, column, data.shape[3]), (dy, dh, field_h, row, data.shape[2])):
-                        length = field * math.exp(min(max(e, -math.log(whr)), math.log(whr)))
-                        corner.append(max(min(max(d, -1 / xyr), 1 / xyr) * field + (cell + 0.5) * rate - length / 2, 0))
-                        size.append(min(length, limit * rate - corner[-1]))
-                    if score >= least and min(size) >= side:
-                        boxes.append([*corner, corner[0] + size[0], corner[1] + size[1]])
-                        scores.append(score)
+            for row, column in np.ndindex(data.shape[2], data.shape[3]):
+                *classes, dx, dy, dw, dh = data[n, :, row, column] * ([1] * (data.shape[1] - 4) + [1] * 4)
+                dx, dy, dw, dh = np.array([dx, dy, dw, dh]) * std + mean
+                score = max(classes[1:]) - classes[0]
+                corner, size = [], []
+                for d, e, field, cell, limit in ((dx, dw, field_w, column, data.shape[3]), (dy, dh, field_h, row, data.shape[2])):
+                    length = field * math.exp(min(max(e, -math.log(whr)), math.log(whr)))
+                    corner.append(max(min(max(d, -1 / xyr), 1 / xyr) * field + (cell + 0.5) * rate - length / 2, 0))
+                    size.append(min(length, limit * rate - corner[-1]))
+                if score >= least and min(size) >= side:
+                    boxes.append([*corner, corner[0] + size[0], corner[1] + size[1]])
+                    scores.append(score)
         rows += [[n, *boxes[i], scores[i]] for i in best(boxes, scores, options.get("before") or 10**9, options.get("limit", 0.5),
                                                          options.get("after") or 10**9, 0, options.get("kind", "IOU"))]
     return np.array(rows)
@@ -474,17 +457,36 @@ def test_box_output_against_the_definition(fields, options, dtype):
     wanted = box_output([m.astype(float) for m in maps], (30, 60), (20, 40), (8, 16), 0.5, mean=mean, std=std, **options)
     fields = (f"box_output_param {{ fg_thr: 0.5 field_h: [30, 60] field_w: [20, 40] downsample_rate: [8, 16] {fields} }} "
               "bbox_reg_param { bbox_mean: [0.1, 0, 0, 0.5] bbox_std: [0.5, 0.5, 1, 1] }")
-    net = layer_net(layer("BoxOutput", fields, 2, 2), maps, dtype, TEST)
-    run_forward(net)
+    net = forward_net(layer("BoxOutput", fields, 2, 2), maps, dtype, TEST)
     assert top(net, 1).shape == wanted.shape and len(wanted) > 5
     np.testing.assert_allclose(top(net, 1), wanted, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(top(net), top(net, 1)[:, :5])
 
 
+@pytest.mark.parametrize("limits, count", [
+    ("fg_thr: 0.5 min_size: 16 iou_thr: 0.5", 2), ("fg_thr: 0.5625 min_size: 16 iou_thr: 0.5", 1), ("fg_thr: 0.5 min_size: 17 iou_thr: 0.5", 0),
+    ("fg_thr: 0.5 min_size: 16 iou_thr: 0.375", 1)])
+def test_box_output_at_its_limits(limits, count):
+    """Scores of 5/8 and 1/2, sides of 16, and an overlap of 1/2 of each box."""
+    data = np.zeros((1, 6, 1, 2))
+    data[0, 1, 0] = 0.625, 0.5
+    data[0, 2, 0] = 0, -0.5
+    fields = f'box_output_param {{ field_h: 16 field_w: 16 downsample_rate: 16 field_whr: 1 nms_type: "IOMU" {limits} }}'
+    net = forward_net(layer("BoxOutput", fields, 1, 2), [data])
+    assert top(net, 1).tolist() == [[0, 0, 0, 16, 16, 0.625], [0, 8, 0, 24, 16, 0.5]][:count] or (count, top(net, 1).any()) == (0, False)
+
+
+@pytest.mark.parametrize("least, score", [(17, 0.75), (18, 0)])
+def test_proposal_at_its_least_side(least, score):
+    scores = np.array([0.25, 0.75]).reshape(1, 2, 1, 1)
+    fields = f"proposal_param {{ ratio: 1 scale: 1 min_size: {least} }}"
+    net = forward_net(layer("Proposal", fields, 3, 2), [scores, np.zeros((1, 4, 1, 1)), [[64, 64, 1]]])
+    assert top(net).tolist() == [[0, 0, 0, 16, 16]] and top(net, 1).tolist() == [score]
+
+
 def test_box_output_without_boxes():
-    net = layer_net(layer("BoxOutput", "box_output_param { fg_thr: 9 field_h: 30 field_w: 20 downsample_rate: 8 }", 1, 2),
-                    [np.zeros((2, 6, 3, 4))])
-    run_forward(net)
+    net = forward_net(layer("BoxOutput", "box_output_param { fg_thr: 9 field_h: 30 field_w: 20 downsample_rate: 8 }", 1, 2),
+                      [np.zeros((2, 6, 3, 4))])
     assert top(net).tolist() == [[0, 1, 1, 10, 10]] and top(net, 1).tolist() == [[0] * 6]
 
 
@@ -504,7 +506,9 @@ def test_wrong_maps_of_box_output(shapes, message):
     ("field_h: 3 downsample_rate: 8", (1, 6, 2, 2), r"field_w: give one for each of the 1 bottoms, got \[\]"),
     ('field_h: 3 field_w: 3 downsample_rate: 8 nms_type: "IOX"', (1, 6, 2, 2), r"nms_type: must be IOU, IOMU or IOFU, got IOX"),
     ("field_h: 3 field_w: 3 downsample_rate: 8 field_whr: 0.5", (1, 6, 2, 2), r"field_whr: must be finite and at least 1, got 0.5"),
+    ("field_h: 3 field_w: 3 downsample_rate: 8 field_whr: inf", (1, 6, 2, 2), r"field_whr: must be finite and at least 1, got inf"),
     ("field_h: 3 field_w: 3 downsample_rate: 8 field_xyr: 0", (1, 6, 2, 2), r"field_xyr: must be finite and above 0, got 0"),
+    ("field_h: 3 field_w: 3 downsample_rate: 8 field_xyr: inf", (1, 6, 2, 2), r"field_xyr: must be finite and above 0, got inf"),
     ("field_h: 3 field_w: 3 downsample_rate: 0", (1, 6, 2, 2), r"downsample_rate: must be at least 1, got 0"),
     ("field_h: 3 field_w: 3 downsample_rate: 8", (1, 5, 2, 2), r"bottom\[0\]: must have the scores of at least 2 classes and 4 codes, got"),
 ])
@@ -513,7 +517,7 @@ def test_wrong_box_output(fields, shape, message):
         layer_net(layer("BoxOutput", f"box_output_param {{ {fields} }}", 1), [np.zeros(shape)])
 
 
-def test_box_output_names_what_is_not_a_number():
+def test_box_output_nan():
     data = np.zeros((1, 6, 2, 2))
     data[0, 5, 1, 0] = np.nan
     net = layer_net(layer("BoxOutput", "box_output_param { field_h: 3 field_w: 3 downsample_rate: 8 }", 1), [data])

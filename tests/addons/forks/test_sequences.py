@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from gradient import check_gradient, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_again, forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, DataError, ShapeError
@@ -100,9 +100,8 @@ def test_lstm_is_lstm_of_bvlc(dtype):
             np.testing.assert_allclose(ours.layers[-1].blobs[i].diff, blob.diff, **tolerance)
 
 
-def test_gradients_add_up_and_none_is_given_unasked():
-    net = layer_net(lstm(2), [RANDOM.standard_normal((3, 2, 2)), flags_of(3, 2)])
-    run_forward(net)
+def test_gradients_add_up():
+    net = forward_net(lstm(2), [RANDOM.standard_normal((3, 2, 2)), flags_of(3, 2)])
     net.blob_by_name("x").diff[...] = 7
     run_backward(net, [1], [np.ones((3, 2, 2))])
     once = [blob.diff.copy() for blob in net.layers[-1].blobs]
@@ -134,16 +133,12 @@ def test_the_state_in_snapshots():
 
 
 def test_lstm_of_a_new_shape_restarts():
-    net = layer_net(lstm(2), [RANDOM.standard_normal((3, 2, 4)), np.ones((3, 2))])
-    run_forward(net)
+    net = forward_net(lstm(2), [RANDOM.standard_normal((3, 2, 4)), np.ones((3, 2))])
     weights = [blob.data for blob in net.layers[-1].blobs]
     h = c = np.zeros((3, 2))
     for steps in 5, 2:   # 3 sequences: from zero, then from the state of the first
         x, flags = RANDOM.standard_normal((steps, 3, 4)), np.ones((steps, 3))
-        for name, array in (("x", x), ("cont", flags)):
-            net.blob_by_name(name).reshape(*array.shape)
-            net.blob_by_name(name).data[...] = array
-        run_forward(net)
+        forward_again(net, x=x, cont=flags)
         wanted, h, c = lstm_loops(x, flags, *weights, h, c)
         np.testing.assert_allclose(net.blob_by_name("y").data, wanted, atol=1e-13)
 
@@ -235,8 +230,7 @@ PATHS = [[0, 1, 1, 0, 1, 2], [3, 3, 3, 2, 2, 0], [0, 0, 0, 0, 0, 0]]
 def test_decoder(fields, lengths, wanted, dtype):
     values = values_of(PATHS)
     on = np.array([[float(t < length) for length in lengths] for t in range(6)])
-    net = layer_net(decoder(fields, ("y", "scores")), [values, on], dtype)
-    run_forward(net)
+    net = forward_net(decoder(fields, ("y", "scores")), [values, on], dtype)
     assert net.blob_by_name("y").data.shape == (3, 6, 1, 1)
     assert net.blob_by_name("y").data.reshape(3, 6).tolist() == [row + [-1] * (6 - len(row)) for row in wanted]
     scores = [-sum(values[t, n].max() for t in range(max(length, 1))) for n, length in enumerate(lengths)]
@@ -247,8 +241,7 @@ def test_decoder(fields, lengths, wanted, dtype):
 def test_decoder_with_targets(tops):
     """The decoded sequences are 1 1 2, 3 2 and none; the distances 1 of 3, 2 of 3, and 0."""
     targets = np.array([[1, 2, 2, -1, 5, 5], [2, 2, 3, -1, 0, 0], [-1] * 6]).T
-    net = layer_net(decoder(tops=tops, targets=True), [values_of(PATHS), np.ones((6, 3)), targets])
-    run_forward(net)
+    net = forward_net(decoder(tops=tops, targets=True), [values_of(PATHS), np.ones((6, 3)), targets])
     accuracy = net.blob_by_name("accuracy").data
     assert accuracy.shape == () and accuracy == pytest.approx(1 - (1 / 3 + 2 / 3 + 0) / 3)
     if "scores" in tops:
@@ -260,11 +253,10 @@ def test_decoder_with_targets(tops):
     assert net.blob_by_name("accuracy").data == pytest.approx(1 - (3 + 4 + 6) / 18)
 
 
-def test_class_0_of_a_target_ends_nothing():
+def test_class_0_of_a_target():
     targets = np.array([[0, 1, -1, 0, 0, 0], [2, 0, -1, 0, 0, 0], [0] + [-1] * 5]).T
-    net = layer_net(decoder("blank_index: -1 ctc_merge_repeated: true", ("y", "accuracy"), targets=True),
-                    [values_of([[0, 0, 3, 1, 3, 3], [2, 2, 3, 0, 0, 3], [3, 3, 3, 0, 3, 3]]), np.ones((6, 3)), targets])
-    run_forward(net)
+    net = forward_net(decoder("blank_index: -1 ctc_merge_repeated: true", ("y", "accuracy"), targets=True),
+                      [values_of([[0, 0, 3, 1, 3, 3], [2, 2, 3, 0, 0, 3], [3, 3, 3, 0, 3, 3]]), np.ones((6, 3)), targets])
     assert net.blob_by_name("accuracy").data == 1
 
 
@@ -276,7 +268,7 @@ def plain_distance(a, b):
 
 
 @pytest.mark.parametrize("merges", [True, False])
-def test_accuracies_of_results_that_are_longer_or_shorter_than_their_targets(merges):
+def test_accuracies_of_other_lengths(merges):
     random = np.random.default_rng(8)
     orders = set()
     for _ in range(20):
@@ -293,14 +285,13 @@ def test_accuracies_of_results_that_are_longer_or_shorter_than_their_targets(mer
             shares.append(plain_distance(result, target) / max(len(result), len(target), 1))
             orders.add((np.sign(len(result) - len(target)), not target))
         on = np.arange(steps)[:, None] < lengths
-        net = layer_net(decoder(f"blank_index: 0 ctc_merge_repeated: {str(merges).lower()}", ("y", "accuracy"), targets=True),
-                        [values_of(paths), on.astype(float), targets])
-        run_forward(net)
+        net = forward_net(decoder(f"blank_index: 0 ctc_merge_repeated: {str(merges).lower()}", ("y", "accuracy"), targets=True),
+                          [values_of(paths), on.astype(float), targets])
         assert net.blob_by_name("accuracy").data == pytest.approx(1 - sum(shares) / sequences)
     assert orders == {(-1, False), (0, False), (0, True), (1, False), (1, True)}
 
 
-def test_decoder_says_which_blank_it_uses_and_has_no_gradient(caplog):
+def test_decoder_blank_and_gradient(caplog):
     net = layer_net(decoder("ctc_merge_repeated: true"), [values_of(PATHS), np.ones((6, 3))])
     assert "layer 'l': ctc_decoder_param.blank_index is not given; the blank is the last class" in caplog.text
     run_forward(net)

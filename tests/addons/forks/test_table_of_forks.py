@@ -55,7 +55,7 @@ def test_the_check_notices_a_change(tmp_path):
     assert "use must be one of" in check(tmp_path).stderr
 
 
-def test_nothing_in_the_table_is_known_already():
+def test_table_against_the_proto():
     for kind, of, name in (key for key in forks._table() if len(key) == 3):
         if kind == "field":
             assert name not in caffe_pb2.DESCRIPTOR.message_types_by_name[of].fields_by_name
@@ -99,7 +99,7 @@ def test_errors_name_place_forks_and_remedy(text, kind, message):
         parse(text, kind)
 
 
-def test_a_rule_is_read_whole_or_not_at_all():
+def test_incomplete_rules():
     for options in ({}, {"keep_layer_fields": True, "skip_unknown_fields": True}):
         with pytest.raises(ConfigError, match="unknown field in NetStateRule; did you mean 'phase'"):
             parse("layer { exclude { phse: TEST } }", **options)
@@ -113,7 +113,7 @@ layer { name: "c" engine: "MKLDNN" forward_type: FLOAT16, quantization_param < b
   relu_param { maximum: 0 } dropout_param { scale_train: true } }"""
 
 
-def test_marked_fields_are_skipped_on_request_with_a_warning(caplog):
+def test_marked_fields_skipped_on_request(caplog):
     with caplog.at_level(logging.WARNING):
         net = parse(SKIPPED, skip_unknown_fields=True)
     assert net == parse('name: "n" layer { name: "c" convolution_param { num_output: 3 } relu_param { } dropout_param { } }')
@@ -136,7 +136,7 @@ def test_marked_fields_are_skipped_on_request_with_a_warning(caplog):
     "mem_param { a: 1",
     "mem_param" + " { a " * 101 + "}" * 101,
 ])
-def test_what_is_not_marked_or_not_well_written_stays_an_error(text):
+def test_fields_that_stay_errors(text):
     with pytest.raises(ConfigError):
         parse(text, skip_unknown_fields=True)
 
@@ -175,7 +175,7 @@ def test_layer_types(name, message):
     assert re.search(message, unknown.about_layer(name, ["Convolution", "ReLU"]))
 
 
-def test_advice_that_the_reader_gives_is_advice_that_it_takes():
+def test_advice_of_errors():
     """Whatever the value: an error that names skip_unknown_fields is gone with it, any other stays."""
     for field in ("relu_param { maximum: 0 }", "relu_param { maximum: 4 }", "batch_norm_param { scale_bias: true }",
                   "batch_norm_param { scale_bias: false }", "pooling_param { torch_pooling: true }", "pooling_param { pool: DEF_ALL2 }",
@@ -220,14 +220,14 @@ def test_nets_of_caffeonspark(caplog):
     assert "the fork CaffeOnSpark has it" in unknown.about_layer("CoSData", [])
 
 
-def test_forks_are_named_up_to_a_number(monkeypatch):
+def test_number_of_named_forks(monkeypatch):
     monkeypatch.setattr(forks, "MAX_FORKS_SHOWN", 3)
     wanted = ["the fork a has it", "the forks a and b have it", "the forks a, b and c have it", "the forks a, b, c and 1 more have it",
               "the forks a, b, c and 2 more have it"]
     assert [forks._forks_have(tuple("abcde"[:count]), "it") for count in range(1, 6)] == wanted
 
 
-def test_the_message_of_a_file_is_that_of_its_outer_fields():
+def test_message_of_outer_fields():
     """Not of words that are values, nor of fields inside; equal numbers give the first of the kinds."""
     kinds = caffe_pb2.NetParameter, caffe_pb2.SolverParameter
     for text, kind in (("type: layer lr_policy: input", kinds[1]), ("net_param { layer {} layer {} layer {} }", kinds[1]),

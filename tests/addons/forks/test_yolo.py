@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from gradient import layer_net, run_backward, run_forward
+from gradient import forward_again, forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST
@@ -60,16 +60,13 @@ def second(maps, classes=4, boxes=2, biases=(1, 1.5, 2, 1), confidence=0.01, thr
     rows = []
     for x in maps:
         images, _, height, width = x.shape
-        for n in range(images):
-            for i in range(height):
-                for j in range(width):
-                    for k in range(boxes):
-                        v = x[n, k * (5 + classes):(k + 1) * (5 + classes), i, j]
-                        p = np.exp(v[5:]) / np.exp(v[5:]).sum()
-                        score, label = sigmoid(v[4]) * p.max(), int(p.argmax()) + 1
-                        if score >= confidence:
-                            anchor = biases[2 * k] / width, biases[2 * k + 1] / height
-                            rows.append([n, label, score, *box_of(*v[:4], j, i, width, height, anchor)])
+        for n, i, j, k in np.ndindex(images, height, width, boxes):
+            v = x[n, k * (5 + classes):(k + 1) * (5 + classes), i, j]
+            p = np.exp(v[5:]) / np.exp(v[5:]).sum()
+            score, label = sigmoid(v[4]) * p.max(), int(p.argmax()) + 1
+            if score >= confidence:
+                anchor = biases[2 * k] / width, biases[2 * k + 1] / height
+                rows.append([n, label, score, *box_of(*v[:4], j, i, width, height, anchor)])
     return suppressed(rows, len(maps[0]), threshold)
 
 
@@ -78,21 +75,18 @@ def third(maps, classes=3, boxes=2, biases=(10, 12, 20, 18, 30, 40, 60, 50), sca
     rows, first = [], 9 if gaussian else 5
     for t, x in enumerate(maps):
         images, _, height, width = x.shape
-        for n in range(images):
-            for i in range(height):
-                for j in range(width):
-                    for k in range(boxes):
-                        v = x[n, k * (first + classes):(k + 1) * (first + classes), i, j]
-                        there = sigmoid(v[first - 1])
-                        if gaussian:
-                            there *= (4 - sum(sigmoid(s) for s in v[1:8:2])) / 4
-                        m = mask[t * len(mask) // len(maps) + k]
-                        anchor = biases[2 * m] / (width * scales[t]), biases[2 * m + 1] / (height * scales[t])
-                        for c in range(classes):
-                            score = there * sigmoid(v[first + c])
-                            if score > confidence:
-                                box = box_of(*(v[:8:2] if gaussian else v[:4]), j, i, width, height, anchor)
-                                rows.append([n, c + 1, score, *box])
+        for n, i, j, k in np.ndindex(images, height, width, boxes):
+            v = x[n, k * (first + classes):(k + 1) * (first + classes), i, j]
+            there = sigmoid(v[first - 1])
+            if gaussian:
+                there *= (4 - sum(sigmoid(s) for s in v[1:8:2])) / 4
+            m = mask[t * len(mask) // len(maps) + k]
+            anchor = biases[2 * m] / (width * scales[t]), biases[2 * m + 1] / (height * scales[t])
+            for c in range(classes):
+                score = there * sigmoid(v[first + c])
+                if score > confidence:
+                    box = box_of(*(v[:8:2] if gaussian else v[:4]), j, i, width, height, anchor)
+                    rows.append([n, c + 1, score, *box])
     return suppressed(rows, len(maps[0]), threshold)
 
 
@@ -128,7 +122,7 @@ def test_version_3_against_the_definition(fields, options, dtype):
     check(f"{V3} {fields}", maps, third([x.astype(float) for x in maps], **options), dtype)
 
 
-def test_version_3_with_more_masks_than_boxes_and_another_number_of_maps():
+def test_version_3_masks_and_maps():
     x = RANDOM.standard_normal((1, 16, 3, 3))
     check("num_classes: 3 num_box: 2 biases: [10, 12, 20, 18, 30, 40] anchors_scale: 8 mask_group_num: 1 mask: [1, 0, 2]", [x],
           third([x], biases=(10, 12, 20, 18, 30, 40), scales=(8,), mask=(1, 0, 2)), Dtype.DOUBLE)
@@ -144,8 +138,7 @@ def one_box(images, *boxes, size=1):
 
 
 def rows_of(x, more=""):
-    net = layer_net(layer(f"num_classes: 1 num_box: 1 biases: [1, 1] {more}"), [x], phase=TEST)
-    run_forward(net)
+    net = forward_net(layer(f"num_classes: 1 num_box: 1 biases: [1, 1] {more}"), [x], phase=TEST)
     return net.blob_by_name("y").data[0, 0]
 
 
@@ -155,7 +148,7 @@ def test_images_do_not_suppress_each_other():
                                [[n, 1, sigmoid(3), 0, 0, 1, 1] for n in (0, 1)])
 
 
-def test_classes_suppress_each_other_and_an_overlap_of_the_threshold_counts():
+def test_overlap_at_the_threshold():
     # Two boxes of side 2 cells whose centres are one cell apart: they share a third of the union.
     wide = math.log(2)
     x = one_box(1, (0, 0, 0, (0, 0, wide, wide, 2, 0)), (0, 0, 1, (0, 0, wide, wide, 3, 0)), size=2)
@@ -164,13 +157,12 @@ def test_classes_suppress_each_other_and_an_overlap_of_the_threshold_counts():
     assert [len(rows_of(x, f"nms_threshold: {least}")) for least in (1e-9, 0)] == [2, 1]
 
 
-def test_equal_confidences_come_by_rows_and_columns_and_a_confidence_of_the_threshold_counts():
+def test_equal_confidences_and_thresholds():
     x = np.zeros((1, 6, 2, 2))
     rows = rows_of(x, "confidence_threshold: 0.5")
     assert rows[:, 3:5].tolist() == [[0, 0], [0.5, 0], [0, 0.5], [0.5, 0.5]]
     text = "num_classes: 1 num_box: 1 biases: [1, 1] anchors_scale: 1 mask: 0 mask_group_num: 1 confidence_threshold: 0.25"
-    net = layer_net(layer(text), [x])
-    run_forward(net)
+    net = forward_net(layer(text), [x])
     assert net.blob_by_name("y").data.tolist() == [[[[0, -1, -1, -1, -1, -1, -1]]]]     # must be above it
 
 
@@ -178,27 +170,23 @@ def test_equal_confidences_come_by_rows_and_columns_and_a_confidence_of_the_thre
 def test_nothing_found(what):
     x = np.full((3, 18, 2, 2), np.nan if what == "nan" else 0.0)
     for text, maps in ((V2, [x]), (V3, [x[:, :16]] * 2)):
-        net = layer_net(layer(f"{text} confidence_threshold: 0.9", len(maps)), maps)
-        run_forward(net)
+        net = forward_net(layer(f"{text} confidence_threshold: 0.9", len(maps)), maps)
         assert net.blob_by_name("y").data.tolist() == [[[[i, -1, -1, -1, -1, -1, -1] for i in range(3)]]]
 
 
 def test_an_empty_batch():
-    net = layer_net(layer(V2), [np.zeros((0, 18, 2, 2))])
-    run_forward(net)
+    net = forward_net(layer(V2), [np.zeros((0, 18, 2, 2))])
     assert net.blob_by_name("y").shape == (1, 1, 0, 7)
 
 
 def test_a_new_shape():
     net = layer_net(layer(V2), [np.zeros((1, 18, 2, 2))])
     x = RANDOM.standard_normal((2, 18, 3, 2))
-    net.blob_by_name("b0").reshape(*x.shape)
-    net.blob_by_name("b0").data[...] = x
-    run_forward(net)
+    forward_again(net, b0=x)
     np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], second([x]))
 
 
-def test_a_box_that_is_not_finite_is_named():
+def test_box_that_is_not_finite():
     x = np.zeros((2, 18, 2, 2))
     x[1, 2, 1, 0] = 2000
     net = layer_net(layer(V2), [x])
@@ -212,8 +200,7 @@ def test_a_box_that_is_not_finite_is_named():
 
 
 def test_there_is_no_gradient():
-    net = layer_net(layer(V2), [np.zeros((1, 18, 2, 2))])
-    run_forward(net)
+    net = forward_net(layer(V2), [np.zeros((1, 18, 2, 2))])
     with pytest.raises(ConfigError, match="YoloDetectionOutput has no gradient; it is for phase TEST"):
         run_backward(net, [0])
 

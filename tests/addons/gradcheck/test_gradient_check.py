@@ -70,7 +70,7 @@ def test_every_array_is_compared_or_named():
     assert all(reason for *_, reason in report.not_checked)
 
 
-def test_a_layer_that_reads_a_blob_twice():
+def test_blob_that_is_read_twice():
     """The tops of a Split share their memory: a difference of one is one of all, so their gradients are compared as a sum."""
     text = """force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
     layer { name: "ip" type: "InnerProduct" bottom: "x" top: "a" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
@@ -84,11 +84,15 @@ def test_a_layer_that_reads_a_blob_twice():
 def test_the_net_stays_as_it_was():
     net = double_net(message(NET))
     caffe.seed(7)
+    caffe.generator.reserve_counters(12)
     before = [blob.data.copy() for blob in net.param_table.params]
+    needs = [list(node.bottom_needs) for node in net.nodes]
     assert minicaffe.gradcheck(net).ok
+    double_net(message(NET))
+    assert [list(node.bottom_needs) for node in net.nodes] == needs
     for blob, data in zip(net.param_table.params, before):
         np.testing.assert_array_equal(blob.data, data)
-    assert (caffe.generator.seed, caffe.generator.offset) == (7, 0)
+    assert (caffe.generator.seed, caffe.generator.offset) == (7, 12)
 
 
 def test_the_whole_net():
@@ -98,7 +102,7 @@ def test_the_whole_net():
         minicaffe.gradcheck(message(INPUT + 'layer { name: "p" type: "Power" bottom: "x" top: "y" }'), whole=True)
 
 
-def test_a_wrong_element_is_found_and_named(wrong):
+def test_wrong_element(wrong):
     report = minicaffe.gradcheck(message(wrong), elements=None)
     [comparison] = report.failed
     assert comparison.index == (0, 0, 0, 4) and comparison.shape == (3, 2, 6, 6) and comparison.checked == 216
@@ -161,7 +165,7 @@ def test_a_wrong_gradient_is_no_kink(wrong):
     assert [c.layer for c in report.failed] == ["square"] and report.failed[0].kinks == 0
 
 
-def test_a_layer_that_never_repeats_is_named(monkeypatch):
+def test_layer_that_never_repeats(monkeypatch):
     class Fickle(minicaffe.Layer):
         def setup(self, bottom, top):
             self.runs = 0
@@ -240,7 +244,8 @@ def test_what_the_command_compares(minicaffe, folder):
 
 
 @pytest.mark.parametrize(("given", "error", "message_of_error"), [
-    ({"threshold": 0}, ConfigError, "threshold: must be a finite number above 0"), ({"step": None}, WrongTypeError, "step must be a number"),
+    ({"threshold": 0}, ConfigError, "threshold: must be a finite number above 0"),
+    ({"step": float("inf")}, ConfigError, "step: must be a finite number above 0, got inf"), ({"step": None}, WrongTypeError, "step must be a number"),
     ({"elements": 1.5}, WrongTypeError, "elements must be an int"), ({"elements": -1}, ConfigError, "elements: must be at least 0, which means all, got -1")])
 def test_numbers_of_gradcheck(given, error, message_of_error):
     with pytest.raises(error, match=message_of_error):

@@ -100,6 +100,7 @@ def test_the_command(folder, capsys):
 @pytest.mark.parametrize("name, content, message", [
     ("one.xml", "<annotation", "one.xml: is not XML"), ("one.xml", XML.format(width=-3, height=5), "one.xml: the picture's size must be at least 0, got -3"),
     ("one.xml", XML.format(width=3.5, height=5), "one.xml: the picture's size '3.5' is not an integer"),
+    *(("one.txt", f"1 {box}", r"one.txt:1: the box of '1' is turned inside out: \[") for box in ("5 1 4 9", "1 9 5 8")),
     ("one.txt", "2.5 1 2 3 4", "one.txt:1: label '2.5' is not an integer"), ("one.txt", "--2 1 2 3 4", "label '--2' is not"),
     ("one.xml", XML.format(width=40, height=20).replace(">dog<", ">cow<"), "names 'cow', which the label map lacks"),
     ("one.xml", XML.format(width=40, height=20).replace("<xmax>20", "<xmax>2"), r"the box of 'cat' is turned inside out: \[4.0, 2.0, 2.0"),
@@ -130,12 +131,18 @@ def test_wrong_arguments(folder):
     (folder / "list_xml").write_text("none.png one.xml\n")
     with pytest.raises(Error, match="none of its 1 pictures can be read"):
         convert(folder)
+    (folder / "list_xml").write_text("\n\n")
+    with pytest.raises(DataError, match=f"^{folder}/list_xml: the list is empty$"):
+        convert(folder)
     (folder / "list_xml").write_text("c.jpg two.xml\n")
     with pytest.raises(FileError, match="two.xml.*no such file"):
         convert(folder)
 
 
-def test_what_is_seldom_meant_is_counted_and_said_at_the_end(folder, caplog):
+def test_counts_of_odd_annotations(folder, caplog):
+    (folder / "list_xml").write_text("a b.png one.xml\n")
+    convert(folder)
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
     (folder / "one.xml").write_text(XML.format(width=80, height=20))
     wide = XML.format(width=40, height=20).replace("<xmax>40", "<xmax>41").replace("<xmin>4</xmin>", "<xmin>-1</xmin>")
     (folder / "two.xml").write_text(wide.replace("<xmin>0</xmin><ymin>0</ymin><xmax>4</xmax>", "<xmin>4</xmin><ymin>0</ymin><xmax>4</xmax>"))
@@ -154,12 +161,6 @@ def test_what_is_seldom_meant_is_counted_and_said_at_the_end(folder, caplog):
         f"{folder}/db: 1 boxes are empty and are stored so; the first: {folder}/two.xml: [4.0, 0.0, 4.0, 4.0] of label 2"]
 
 
-def test_good_annotations_are_converted_without_a_warning(folder, caplog):
-    (folder / "list_xml").write_text("a b.png one.xml\n")
-    convert(folder)
-    assert not [record for record in caplog.records if record.levelname == "WARNING"]
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_each_oddity_is_counted(seed):
     """Each edge alone beyond the picture, each side alone of no length, and several of them in one box."""
@@ -176,18 +177,7 @@ def test_each_oddity_is_counted(seed):
     assert {word: sum(count for what, count in counts.items() if word in what) for word in wanted} == wanted
 
 
-@pytest.mark.parametrize("place", range(4))
-def test_an_edge_beyond_the_picture(place):
-    inside, beyond = [0, 0, 8, 6], [-0.5, -0.5, 8.5, 6.5]
-    counted = {}
-    _count_oddities(counted, "file", [(1, inside, False)], (8, 6), (8, 6))
-    assert counted == {}
-    box = [*inside[:place], beyond[place], *inside[place + 1:]]
-    _count_oddities(counted, "file", [(1, box, False)], (8, 6), (8, 6))
-    assert counted == {"boxes reach beyond their picture and are stored so": (1, f"file: {box} of label 1, in 8x6")}
-
-
-def test_shuffled_entries_are_written_in_their_new_order(folder, monkeypatch):
+def test_shuffled_entries(folder, monkeypatch):
     monkeypatch.setattr("random.shuffle", lambda entries: entries.reverse())
     _, records = convert(folder, shuffle=True)
     assert list(records) == ["00000000_c.jpg", "00000002_a b.png"]
@@ -210,28 +200,14 @@ def test_wrong_label_maps(tmp_path, text, message):
     assert read_label_map(tmp_path / "map") == {1: ("a", "A"), 0: ("b", "b")}
 
 
-def test_an_empty_list_of_annotations(folder):
-    (folder / "list_xml").write_text("\n\n")
-    with pytest.raises(DataError, match=f"^{folder}/list_xml: the list is empty$"):
-        convert(folder)
-    assert not (folder / "db").exists()
-
-
-@pytest.mark.parametrize("box", [(5, 1, 4, 9), (1, 9, 5, 8)])
-def test_a_box_inside_out_on_either_axis(folder, box):
-    (folder / "one.txt").write_text(f"1 {' '.join(map(str, box))}\n")
-    with pytest.raises(DataError, match=r"one.txt:1: the box of '1' is turned inside out: \["):
-        convert(folder, "txt")
-
-
 @pytest.mark.parametrize("box", [(4, 2, 4, 10), (4, 10, 20, 10)])
-def test_a_box_without_a_width_or_a_height_is_stored(folder, box):
+def test_boxes_without_a_side(folder, box):
     (folder / "one.txt").write_text(f"1 {' '.join(map(str, box))}\n")
     wanted = tuple(edge / side for edge, side in zip(box, (40, 20, 40, 20)))
     assert objects(convert(folder, "txt")[1]["00000002_c.jpg"]) == [(1, 0, wanted, False)]
 
 
-def test_texts_of_xml_may_have_spaces_around_them(folder):
+def test_spaces_in_xml(folder):
     text = XML.format(width=40, height=20).replace("<name>dog</name>", "<name>\n dog </name><difficult> 0\n</difficult>")
     (folder / "one.xml").write_text(text.replace("<difficult>1</difficult>", "<difficult> 1 </difficult>"))
     assert objects(convert(folder)[1]["00000000_a b.png"]) == WANTED
@@ -265,7 +241,7 @@ def test_sizes_with_limits():
 
 @pytest.mark.parametrize("options, kept", [({}, True), ({"resize_width": 9, "resize_height": 7}, False), ({"gray": True}, False),
                                            ({"max_dim": 10}, False), ({"max_dim": 400}, True)])
-def test_encoded_pictures_keep_their_bytes_where_nothing_changes_them(folder, options, kept):
+def test_bytes_of_encoded_pictures(folder, options, kept):
     for name, record in convert(folder, encoded=True, **options)[1].items():
         assert record.datum.encoded and (record.datum.data == (folder / name.split("_", 1)[1]).read_bytes()) == kept
         if "resize_width" in options:
@@ -274,12 +250,12 @@ def test_encoded_pictures_keep_their_bytes_where_nothing_changes_them(folder, op
 
 @pytest.mark.parametrize(("least", "most", "size"), [(1 << 31, 0, "4294967296 x 2147483648"), (1 << 30, 0, "2147483648 x 1073741824"),
                                                      (1 << 20, 0, "2097152 x 1048576")])
-def test_a_shorter_side_that_no_picture_can_have(least, most, size):
+def test_wrong_shorter_side(least, most, size):
     with pytest.raises(ShapeError, match=f"^min_dim {least}: a (picture of|side must be below 2.31, got) {size}"):
         _resize(cv2, np.zeros((20, 40, 3), np.uint8), least, most, None)
 
 
-def test_progress_counts_the_entries_of_the_list(folder):
+def test_progress(folder):
     seen = []
     convert(folder, progress=lambda *report: seen.append(report))
     assert seen == [("pictures", 1, 3), ("pictures", 3, 3)]

@@ -195,10 +195,7 @@ def test_colours(some):
     for transform in ("distort_param { saturation_prob: 1 saturation_lower: 0.5 saturation_upper: 1.5 hue_prob: 1 hue_delta: 18 }",
                       "distort_param { random_order_prob: 1 }", "distort_param { }"):
         np.testing.assert_array_equal(first(transform), image)  # gray has neither saturation nor hue, and three equal channels
-    np.testing.assert_array_equal(first("noise_param { inverse: true }"), 255 - image)
     np.testing.assert_array_equal(first("noise_param { prob: 0 inverse: true }"), image)
-    np.testing.assert_array_equal(first("noise_param { prob: 1 posterize: true }"), image // 64 * 64 + 32)
-    np.testing.assert_array_equal(first("noise_param { decolorize: true }"), image)
     assert set(np.unique(first("noise_param { hist_eq: true }"))) <= {0, 255}
     peppered = first("noise_param { saltpepper: true saltpepper_param { fraction: 0.1 value: 99 } }")
     assert 0.05 < (peppered == 99).mean() < 0.1 and ((peppered == 99) | (peppered == image)).all()
@@ -206,7 +203,6 @@ def test_colours(some):
     assert (eroded > 128).sum() < (image > 128).sum() and (eroded <= image).all()
     assert 0 < np.abs(first("noise_param { jpeg: 20 }") - image).max() < 120
     assert (first("noise_param { gauss_blur: true }") != image).any() and (first("noise_param { clahe: true }") != image).any()
-    np.testing.assert_array_equal(first("noise_param { convert_to_hsv: true }"), image[..., :1] * [0, 0, 1])
     lab = first("noise_param { convert_to_lab: true }")
     assert lab.max() > 90 and np.abs(lab[..., 1:]).max() < 0.1  # lightness up to 100, no colour
 
@@ -263,15 +259,6 @@ def test_gray_pictures(tmp_path):
             first(transform)
 
 
-def test_half_the_pictures(some):
-    for transform, changed in (("noise_param { prob: 0.5 inverse: true }", lambda data, image: (data == 255 - image).all()),
-                               ("resize_param { prob: 0.5 height: 24 width: 24 }", lambda data, image: data.shape == (24, 24, 3)),
-                               ("expand_param { prob: 0.5 max_expand_ratio: 3 }", lambda data, image: data.shape != image.shape)):
-        net = source_net(text(some[0], transform))
-        hits = [changed(batch(net)[0][0].transpose(1, 2, 0), some[1][k % 5][0]) for k in range(60)]
-        assert 15 < sum(hits) < 45
-
-
 def test_surroundings(some):
     """They have the mean of each channel, which the transformation makes 0; a ratio of 1 adds none."""
     image = some[1][0][0]
@@ -289,7 +276,7 @@ def test_surroundings_that_would_be_huge(some, monkeypatch):
     source_net(text(some[0], "expand_param { max_expand_ratio: 1 }"))       # exactly as many as are allowed
 
 
-def test_a_part_has_a_pixel_at_least(tmp_path):
+def test_parts_of_one_pixel(tmp_path):
     image = np.zeros((3, 4, 3), np.uint8)
     source = write_annotated(tmp_path / "db", [annotated(image, [])])
     net = source_net(text(source, "", "batch_sampler { sampler { min_scale: 0.1 max_scale: 0.1 } max_sample: 1 max_trials: 1 }"))
@@ -326,29 +313,22 @@ def test_the_batch_size_changes_no_draw(some):
 
 @pytest.mark.parametrize("transform, fields, message", [
     ("", "batch_sampler { sampler { min_scale: 0 } }", r"annotated_data_param.batch_sampler\[0\].sampler.min_scale: must be above 0 and at most 1, got 0"),
-    ("", "batch_sampler { sampler { max_scale: 2 } }", r"batch_sampler\[0\].sampler.max_scale: must be at least min_scale, 1 and at most 1, got 2"),
-    ("", "batch_sampler { sampler { min_aspect_ratio: 2 } }", r"sampler.max_aspect_ratio: must be at least min_aspect_ratio, 2, got 1"),
+    ("", "batch_sampler { sampler { max_scale: 2 } }", r"batch_sampler\[0\].sampler.max_scale: must be at least min_scale, 1, and at most 1, got 2"),
+    ("", "batch_sampler { sampler { min_aspect_ratio: 2 } }", r"sampler.max_aspect_ratio: must be at least min_aspect_ratio, 2, and finite, got 1"),
     ("", "batch_sampler { sample_constraint { min_jaccard_overlap: 0.5 max_jaccard_overlap: 0.25 } }",
      r"sample_constraint.max_jaccard_overlap: must be at least min_jaccard_overlap, 0.5, got 0.25"),
     ("crop_h: 3", "", "transform_param.crop_h: give crop_h and crop_w, or neither, got 3 and 0"),
     ("crop_h: 3 crop_w: 3 crop_size: 3", "", "transform_param.crop_size: give crop_size, or crop_h and crop_w, not both"),
     ("crop_h: 30 crop_w: 65", "", "transform_param.crop_h: must be at most height and width of the picture, got 30 x 65"),
-    ("resize_param { height: 5 }", "", "transform_param.resize_param.width: must be given and at least 1, got 0"),
-    ("resize_param { height: 5 width: 5 prob: 2 }", "", "transform_param.resize_param.prob: must be from 0 to 1, got 2"),
-    ("resize_param { height: 5 width: 5 height_scale: 2 }", "", "resize_param.height_scale: give height_scale and width_scale"),
     ("resize_param { height: 99 width: 5 resize_mode: FIT_LARGE_SIZE_AND_PAD pad_value: 1 pad_value: 2 }", "",
      "resize_param.pad_value: give one, or one for each of the 3 channels, got 2"),
-    ("expand_param { max_expand_ratio: 0.5 }", "", "expand_param.max_expand_ratio: must be at least 1"),
     ("expand_param { prob: 2 }", "", "expand_param.prob: must be from 0 to 1, got 2"),
-    ("resize_param { height: 100000 width: 100000 }", "", "resize_param.height: 100000 x 100000 pixels are too many for one picture"),
-    ("noise_param { prob: 2 }", "", "noise_param.prob: must be from 0 to 1, got 2"),
-    ("noise_param { saltpepper_param { fraction: 2 } }", "", "noise_param.saltpepper_param.fraction: must be from 0 to 1, got 2"),
     ("distort_param { hue_prob: -1 }", "", "distort_param.hue_prob: must be from 0 to 1, got -1"),
-    ("distort_param { brightness_delta: -1 }", "", "distort_param.brightness_delta: must be at least 0, got -1"),
-    ("distort_param { contrast_lower: 2 contrast_upper: 1 }", "", "distort_param.contrast_upper: must be at least contrast_lower"),
-    ("noise_param { jpeg: 101 }", "", "noise_param.jpeg: must be a quality up to 100, got 101"),
-    ("noise_param { saltpepper: true saltpepper_param { fraction: 0.5 } }", "", "saltpepper_param.value: give the value"),
+    ("distort_param { brightness_delta: -1 }", "", "distort_param.brightness_delta: must be at least 0 and below 1e6, got -1"),
+    ("distort_param { hue_delta: 1e6 }", "", r"distort_param.hue_delta: must be at least 0 and below 1e6, got 1e\+06"),
+    ("distort_param { contrast_upper: 1e6 }", "", r"distort_param.contrast_upper: must be below 1e6 and at least .*, got 1e\+06 and 0"),
     ("emit_constraint { emit_type: MIN_OVERLAP emit_overlap: 2 }", "", "emit_constraint.emit_overlap: must be from 0 to 1, got 2"),
+    ("crop_size: 65", "", "transform_param.crop_size"),
     ("", 'label_map_file: "/nowhere/labels.prototxt"', "annotated_data_param.label_map_file: .*no such file"),
 ])
 def test_wrong_prototxt(some, transform, fields, message):
@@ -411,11 +391,6 @@ def test_untrusted(some, tmp_path, monkeypatch):
         source_net(text(some[0]), trusted=False)
 
 
-def test_missing_picture_size(some):
-    with pytest.raises(ShapeError, match="transform_param.crop_size"):
-        source_net(text(some[0], "crop_size: 65"))
-
-
 def test_distortions_go_both_ways():
     """Brightness and hue are drawn from -delta to delta, contrast and saturation from lower to upper, for each record."""
     Param = caffe_pb2.TransformationParameter
@@ -441,10 +416,9 @@ def test_distortions_go_both_ways():
 @pytest.mark.parametrize("fields, message", [
     ({"expand_param": {"max_expand_ratio": 1000}}, "expand_param.max_expand_ratio: must be at least 1 and below 1000, got 1000"),
     ({"expand_param": {"max_expand_ratio": 0.5}}, "expand_param.max_expand_ratio: must be at least 1 and below 1000, got 0.5"),
-    ({"noise_param": {"convert_to_hsv": True, "convert_to_lab": True}}, "noise_param.convert_to_lab: give convert_to_hsv or convert_to_lab, not both"),
     ({"distort_param": {"contrast_lower": 2, "contrast_upper": 1}},
-     "distort_param.contrast_upper: must be at least contrast_lower, which must be at least 0, got 1 and 2"),
-    ({"distort_param": {"hue_delta": -1}}, "distort_param.hue_delta: must be at least 0, got -1"),
+     "distort_param.contrast_upper: must be below 1e6 and at least contrast_lower, which must be at least 0, got 1 and 2"),
+    ({"distort_param": {"hue_delta": -1}}, "distort_param.hue_delta: must be at least 0 and below 1e6, got -1"),
     ({"resize_param": {"height": 3}}, "resize_param.width: must be given and at least 1, got 0"),
     ({"resize_param": {"height": 3, "width": 3, "width_scale": 2}}, "resize_param.height_scale: give height_scale and width_scale, or neither"),
     ({"resize_param": {"height": 1 << 15, "width": 1 << 16}}, "resize_param.height: 32768 x 65536 pixels are too many for one picture"),
@@ -459,7 +433,7 @@ def test_messages_of_wrong_transformations(fields, message):
         Augmenter(caffe_pb2.TransformationParameter(resize_param={"height": 3, "width": 3, "prob": prob}))
 
 
-def test_pepper_of_another_number_of_channels_names_its_field():
+def test_pepper_of_other_channels():
     Param = caffe_pb2.TransformationParameter
     augmenter = Augmenter(Param(noise_param={"saltpepper": True, "saltpepper_param": {"fraction": 0.9, "value": [1, 2]}}))
     with pytest.raises(ConfigError, match=r"^transform_param.noise_param.saltpepper_param.value: give one, or one for each of the 3 channels, got 2$"):
@@ -468,7 +442,7 @@ def test_pepper_of_another_number_of_channels_names_its_field():
     assert {tuple(pixel) for pixel in made.reshape(-1, 2)} <= {(0, 0), (1, 2)} and made.any()
 
 
-def test_boxes_without_an_area_are_left_out(recwarn):
+def test_boxes_without_an_area(recwarn):
     augmenter = Augmenter(caffe_pb2.TransformationParameter(emit_constraint={"emit_type": "MIN_OVERLAP", "emit_overlap": 0}))
     objects = np.array([[1, 0, 0.5, 0.5, 0.5, 0.7, 0], [2, 0, 0.25, 0.25, 0.75, 0.75, 0], [3, 0, 0.5, 0.5, 0.6, 0.4, 0]])
     assert augmenter.project(objects, np.array([0, 0, 1, 1])).tolist() == objects[1:2].tolist() and not recwarn.list

@@ -32,7 +32,7 @@ def pixels():
     return np.random.default_rng(1).integers(0, 256, (10, 3, 7, 5), np.uint8)
 
 
-def test_a_mean_file_and_pictures_of_changing_size(pixels, tmp_path):
+def test_mean_file_and_changing_sizes(pixels, tmp_path):
     """A mean file cannot fit pictures that expand_param or resize_param gives another size: the remedy is mean_value."""
     write_mean(tmp_path / "mean", np.zeros((3, 4, 4), np.float32))
     mean = str(tmp_path / "mean")
@@ -62,7 +62,7 @@ EVERY_STEP = {
 
 
 @pytest.mark.parametrize(("step", "fields"), [(step, fields) for step, several in EVERY_STEP.items() for fields in several])
-def test_no_step_changes_the_picture_that_it_is_given(pixels, step, fields):
+def test_steps_keep_their_picture(pixels, step, fields):
     """A picture may lie in a cache or in a database's pages."""
     picture = np.ascontiguousarray(pixels[0].transpose(1, 2, 0))
     before = picture.copy()
@@ -77,7 +77,7 @@ def test_no_step_changes_the_picture_that_it_is_given(pixels, step, fields):
 
 @pytest.mark.parametrize("fields", [{"resize_param": {"height": 7, "width": 5, "resize_mode": caffe_pb2.ResizeParameter.FIT_LARGE_SIZE_AND_PAD}},
                                     {"expand_param": {"prob": 1, "max_expand_ratio": 2}}])
-def test_no_step_changes_the_objects_that_it_is_given(pixels, fields):
+def test_steps_keep_their_objects(pixels, fields):
     objects = np.array([[1, 0, 0.25, 0.25, 0.75, 0.5, 0]])
     before = objects.copy()
     _, made = Augmenter(param(**fields))(np.ascontiguousarray(pixels[0].transpose(1, 2, 0)[:, :3]), objects, 0)
@@ -96,7 +96,7 @@ def test_steps_have_their_probability(pixels, prob):
 
 @pytest.mark.parametrize(("channels", "means", "border"), [
     (3, [1, 2, 6], [1, 2, 6]), (3, [5], [5, 5, 5]), (3, [], [0, 0, 0]), (1, [1, 2, 6], [3]), (1, [4], [4]), (2, [1, 2, 6], [3, 3]), (5, [1, 2, 6], [3] * 5)])
-def test_the_border_of_an_expanded_picture_is_the_mean(tmp_path, channels, means, border):
+def test_border_of_expanded_pictures(tmp_path, channels, means, border):
     """Of each channel, of all where their number is another; with a mean file as with values."""
     picture = np.full((4, 6, channels), 200, np.uint8)
     fields = {"expand_param": {"prob": 1, "max_expand_ratio": 3}, "resize_param": {"height": 90, "width": 90, "interp_mode": [caffe_pb2.ResizeParameter.NEAREST]}}
@@ -201,7 +201,7 @@ def test_labels_that_are_real_numbers(tmp_path):
 
 
 @pytest.mark.parametrize("label_size", [None, 3])
-def test_draws_of_a_record_depend_on_its_number_alone(source, tmp_path, monkeypatch, label_size):
+def test_draws_of_a_record(source, tmp_path, monkeypatch, label_size):
     path = real_valued(tmp_path)[0] if label_size else source[0]
     transform = "expand_param { max_expand_ratio: 2 } resize_param { height: 8 width: 7 } mirror: true crop_size: 5"
     check_draws(path, transform, label_size, monkeypatch)

@@ -41,7 +41,7 @@ def training_net(path, label_map=""):
     (path / "train.prototxt").write_text(text.replace("annotated_data_param {", f'annotated_data_param {{ label_map_file: "{label_map}"'))
 
 
-def test_boxes_are_printed_with_names_and_scores(minicaffe, ssd, tmp_path):
+def test_printed_boxes(minicaffe, ssd, tmp_path):
     training_net(tmp_path, "map.prototxt")
     (tmp_path / "map.prototxt").write_text("".join(f'item {{ name: "{n}" label: {i} display_name: "{n} one" }}\n'
                                                    for i, n in enumerate(("none", "red", "blue"))))
@@ -68,7 +68,7 @@ def test_boxes_are_printed_with_names_and_scores(minicaffe, ssd, tmp_path):
     assert re.search(r"^      0\.\d{4}  (red|blue) one  [\d.]+ [\d.]+ [\d.]+ [\d.]+$", out, re.M)
 
 
-def test_a_score_that_is_the_threshold_is_shown(minicaffe, ssd, tmp_path):
+def test_score_at_the_threshold(minicaffe, ssd, tmp_path):
     """Where all scores are the same third, the threshold is either all boxes' or no box's."""
     net = caffe.Net("deploy.prototxt", caffe.TEST, weights="w.caffemodel")
     for name, blobs in net.params.items():
@@ -127,7 +127,7 @@ def test_another_way_to_resize_is_said(minicaffe, ssd, tmp_path):
     assert "train.prototxt resizes pictures by FIT_LARGE_SIZE_AND_PAD; here they are resized" in minicaffe.messages
 
 
-def test_classify_and_the_training_net_are_refused(minicaffe, ssd, tmp_path):
+def test_refused_nets(minicaffe, ssd, tmp_path):
     model = COMMON[:4]
     assert "layer 'detection_out' (DetectionOutput): gives boxes" in minicaffe("classify", "0.png", *model, status=2)
     training_net(tmp_path)

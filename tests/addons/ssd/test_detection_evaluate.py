@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gradient import layer_net, run_backward, run_forward
+from gradient import forward_net, layer_net, run_backward, run_forward
 from ssd_boxes import overlap
 
 from minicaffe.addons.ssd.mean_precision import DetectionOutputs, MeanPrecision, average_precision
@@ -62,8 +62,7 @@ def slow(found, known, background=0, threshold=0.5, difficult=True, sizes=None, 
 def test_against_the_definition(param, options, dtype):
     for seed in range(4):
         found, known = (np.float32(a) for a in some(seed))
-        net = layer_net(layer(f"num_classes: {CLASSES} {param}"), [found, known], dtype)
-        run_forward(net)
+        net = forward_net(layer(f"num_classes: {CLASSES} {param}"), [found, known], dtype)
         wanted = slow(found, known, **options)
         assert wanted[3:, 3].sum() > 1 and wanted[3:, 4].sum() > 1
         np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], wanted, rtol=1e-6)
@@ -81,15 +80,13 @@ def test_ties(seed):
     found = np.column_stack([random.integers(0, 2, 40), random.integers(1, 3, 40), random.choice([0.25, 0.5, 0.75, np.nan, -np.inf], 40),
                              boxes(40)])
     for param, options in (("", {}), ("evaluate_difficult_gt: false overlap_threshold: 0.25", {"difficult": False, "threshold": 0.25})):
-        net = layer_net(layer(f"num_classes: {CLASSES} {param}"), [found[None, None], known[None, None]])
-        run_forward(net)
+        net = forward_net(layer(f"num_classes: {CLASSES} {param}"), [found[None, None], known[None, None]])
         np.testing.assert_array_equal(net.blob_by_name("y").data[0, 0], slow(found, known, **options))
 
 
-def test_an_overlap_equal_to_the_threshold_is_enough():
+def test_overlap_equal_to_the_threshold():
     found, known = (np.array(row).reshape(1, 1, 1, -1) for row in ([0, 1, 0.9, 0, 0, 0.5, 1], [0, 1, 0, 0, 0, 1, 1, 0]))
-    net = layer_net(layer(f"num_classes: {CLASSES}"), [found, known])
-    run_forward(net)
+    net = forward_net(layer(f"num_classes: {CLASSES}"), [found, known])
     assert net.blob_by_name("y").data[0, 0, -1, 3:].tolist() == [1, 0]
 
 
@@ -106,8 +103,7 @@ def test_nothing_found_and_nothing_there():
 
 
 def test_only_background():
-    net = layer_net(layer("num_classes: 1"), [np.full((1, 1, 1, 7), -1.0), np.full((1, 1, 1, 8), -1.0)])
-    run_forward(net)
+    net = forward_net(layer("num_classes: 1"), [np.full((1, 1, 1, 7), -1.0), np.full((1, 1, 1, 8), -1.0)])
     assert net.blob_by_name("y").shape == (1, 1, 0, 5)
 
 
@@ -135,7 +131,7 @@ def test_pixels(tmp_path):
             net.layers[-1].set_state(wrong)
 
 
-def test_sizes_of_batches_with_images_that_have_no_rows(tmp_path):
+def test_batches_without_rows(tmp_path):
     """The images of a batch are those up to the last that has a detection or an object; a row without a class names one, too."""
     random = np.random.default_rng(3)
     size = [(20, 30), (3, 2), (200, 100), (7, 50), (60, 9)]
@@ -169,25 +165,23 @@ def test_sizes_of_batches_with_images_that_have_no_rows(tmp_path):
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_width_is_of_x_and_height_of_y(tmp_path, axis):
+def test_width_and_height(tmp_path, axis):
     """Boxes with one pixel more than their corners say overlap by another share if the sides of the picture are exchanged."""
     (tmp_path / "sizes").write_text(["a 10 100\n", "a 100 10\n"][axis])     # name, height, width: the long side is the one of `axis`
     boxes = np.array([[0.1, 0, 0.5, 1], [0.15, 0, 0.55, 1]])[:, [[0, 1, 2, 3], [1, 0, 3, 2]][axis]]
     arrays = [np.array([0, 1, 0.9, *boxes[0]]).reshape(1, 1, 1, 7), np.array([0, 1, 0, *boxes[1], 0]).reshape(1, 1, 1, 8)]
     for threshold, right in ((36 / 46 - 0.005, 1), (36 / 46 + 0.005, 0)):   # of 41 pixels 36; by the short side 4.5 of 5.5
-        net = layer_net(layer(f'num_classes: 4 overlap_threshold: {threshold} name_size_file: "{tmp_path}/sizes"'), arrays)
-        run_forward(net)
+        net = forward_net(layer(f'num_classes: 4 overlap_threshold: {threshold} name_size_file: "{tmp_path}/sizes"'), arrays)
         assert net.blob_by_name("y").data[0, 0, -1, 3] == right
 
 
 @pytest.mark.parametrize("gap, right", [(0, 1), (0.5, 0)])
-def test_boxes_in_pixels_share_an_edge_or_nothing(tmp_path, gap, right):
+def test_boxes_that_share_an_edge(tmp_path, gap, right):
     (tmp_path / "sizes").write_text("a 100 100\n")
     box, shift = np.array([0.5, 0.5, 0.6, 0.6]), (10 + gap) / 100
     for way in ((shift, 0), (-shift, 0), (0, shift), (0, -shift)):
         arrays = [np.array([0, 1, 0.9, *box]).reshape(1, 1, 1, 7), np.array([0, 1, 0, *(box + np.tile(way, 2)), 0]).reshape(1, 1, 1, 8)]
-        net = layer_net(layer(f'num_classes: 4 overlap_threshold: 0.01 name_size_file: "{tmp_path}/sizes"'), arrays)
-        run_forward(net)
+        net = forward_net(layer(f'num_classes: 4 overlap_threshold: 0.01 name_size_file: "{tmp_path}/sizes"'), arrays)
         assert net.blob_by_name("y").data[0, 0, -1, 3] == right, way
 
 
@@ -198,9 +192,8 @@ def test_padding_is_undone(tmp_path):
     # Half of the padded picture's height is the picture; in its pixels the boxes are 21 x 21, and overlap by 21 x 11.
     found = np.array([0, 1, 0.5, 0.1, 0.3, 0.2, 0.4]).reshape(1, 1, 1, 7)
     known = np.array([0, 1, 0, 0.1, 0.35, 0.2, 0.45, 0]).reshape(1, 1, 1, 8)
-    for threshold, right in ((231 / 651 - 0.001, 1), (231 / 651 + 0.001, 0)):
-        net = layer_net(layer(f"{param} overlap_threshold: {threshold}"), [found, known])
-        run_forward(net)
+    for threshold, right in ((231 / 651 - 0.001, 1), (231 / 651 + 0.001, 0), (1, 0)):
+        net = forward_net(layer(f"{param} overlap_threshold: {threshold}"), [found, known])
         assert net.blob_by_name("y").data[0, 0, -1, 3] == right
 
 
@@ -231,8 +224,7 @@ def test_wrong_bottoms():
         net = layer_net(layer("num_classes: 4"), arrays)
         with pytest.raises(DataError, match=rf"layer 'l' \(DetectionEvaluate\): {message}"):
             run_forward(net)
-    net = layer_net(layer("num_classes: 4"), [found, known])
-    run_forward(net)
+    net = forward_net(layer("num_classes: 4"), [found, known])
     with pytest.raises(ConfigError, match="DetectionEvaluate has no gradient"):
         run_backward(net, [0])
 
@@ -262,7 +254,7 @@ def test_average_precision_by_hand():
         average_precision([], [], [], 0, "12point")
 
 
-def test_outputs_of_a_solver_are_numbered_through():
+def test_numbers_of_solver_outputs():
     rows = 'layer { name: "d" type: "DummyData" top: "a" top: "b" dummy_data_param { shape { dim: 1 dim: 5 } data_filler { value: 1 } } }'
     outputs = DetectionOutputs(layer_net(rows, []), caffe_pb2.SolverParameter(show_per_class_result=True))
     for _, blob, _ in outputs.outputs:

@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from gradient import check_gradient, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_again, forward_net, layer_net, run_backward, run_forward
 from ssd_boxes import CODES, decode, encode, overlap, some_priors, suppress
 
 from minicaffe import memory
@@ -256,7 +256,7 @@ def test_random_rules_on_a_grid(seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_code_that_is_nan_is_the_hardest_example(seed):
+def test_nan_is_the_hardest_example(seed):
     """It is chosen first, so it shows in the loss."""
     dice = random.Random(seed)
     loc, conf, priors, rows = on_a_grid(dice, True)
@@ -314,7 +314,7 @@ def test_nothing_at_all(images, priors):
 
 
 @pytest.mark.parametrize("use_prior", ["true", "false"])
-def test_an_edge_of_the_picture_is_inside(use_prior):
+def test_edges_are_inside(use_prior):
     loc, conf, priors, rows = inputs()
     np.clip(priors[:, 0], 0, 1, out=priors[:, 0])  # as PriorBox does with clip: true
     loc[...] *= np.tile(priors[0, 0] % 1 != 0, (IMAGES, 1))  # codes of 0, so that predictions end there too
@@ -373,10 +373,7 @@ def test_batches_that_change():
     net = layer_net(layer("num_classes: 4"), inputs())
     for seed, objects in ((1, 5), (2, 1), (3, 9), (4, 5)):
         arrays = inputs(seed=seed, objects=objects)
-        for i, array in enumerate(arrays):
-            net.blob_by_name(f"b{i}").reshape(*array.shape)
-            net.blob_by_name(f"b{i}").data[...] = array
-        assert run_forward(net) == pytest.approx(slow(*arrays), rel=1e-10)
+        assert forward_again(net, **{f"b{i}": array for i, array in enumerate(arrays)}) == pytest.approx(slow(*arrays), rel=1e-10)
         run_backward(net, [0, 1])
         assert np.isfinite(net.blob_by_name("b0").diff).all()
 
@@ -448,8 +445,7 @@ def test_wrong_shapes():
 
 
 def test_no_gradient_to_boxes_and_objects():
-    net = layer_net(layer("num_classes: 4"), inputs())
-    run_forward(net)
+    net = forward_net(layer("num_classes: 4"), inputs())
     with pytest.raises(ConfigError, match=r"bottom\[2\]: MultiBoxLoss has no gradient to it; .* propagate_down: true true false false"):
         run_backward(net, [0, 2])
 

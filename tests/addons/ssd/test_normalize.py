@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gradient import check_gradient, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_again, forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.device.threads import set_num_threads
@@ -23,10 +23,9 @@ def slow(x, scale, across, eps):
     y = np.empty_like(x)
     flat = x.reshape(*x.shape[:2], -1)
     out = y.reshape(flat.shape)
-    for n in range(flat.shape[0]):
-        for i in range(flat.shape[2]):
-            norm = np.sqrt(eps + ((flat[n] if across else flat[n, :, i]) ** 2).sum())
-            out[n, :, i] = flat[n, :, i] / norm * scale
+    for n, i in np.ndindex(flat.shape[0], flat.shape[2]):
+        norm = np.sqrt(eps + ((flat[n] if across else flat[n, :, i]) ** 2).sum())
+        out[n, :, i] = flat[n, :, i] / norm * scale
     return y
 
 
@@ -35,8 +34,7 @@ def slow(x, scale, across, eps):
 def test_forward_and_gradient(shape, across, shared):
     x = RANDOM.standard_normal(shape)
     text = layer(f"across_spatial: {across} channel_shared: {shared} eps: 0.25 {FILLER}")
-    net = layer_net(text, [x])
-    run_forward(net)
+    net = forward_net(text, [x])
     scale = net.layers[-1].blobs[0].data
     assert scale.shape == (() if shared == "true" else shape[1:2]) and scale.min() >= 0.5
     np.testing.assert_allclose(net.blob_by_name("y").data, slow(x, scale, across == "true", 0.25), rtol=1e-12)
@@ -45,19 +43,17 @@ def test_forward_and_gradient(shape, across, shared):
 
 
 def test_defaults():
-    net = layer_net(layer(), [X])
-    run_forward(net)
+    net = forward_net(layer(), [X])
     assert net.layers[-1].blobs[0].data == 1
     np.testing.assert_allclose(net.blob_by_name("y").data, X / np.sqrt((X ** 2).sum((1, 2, 3), keepdims=True)), rtol=1e-9)
 
 
 def test_eps_may_be_0():
-    net = layer_net(layer("eps: 0"), [X])
-    run_forward(net)
+    net = forward_net(layer("eps: 0"), [X])
     np.testing.assert_allclose(net.blob_by_name("y").data, X / np.sqrt((X ** 2).sum((1, 2, 3), keepdims=True)), rtol=1e-12)
 
 
-def test_a_scale_of_0_has_a_gradient():
+def test_gradient_of_scale_0():
     text = layer("across_spatial: false channel_shared: false scale_filler { value: 0 }")
     net = check_gradient(text, [X])
     run_backward(net, [0], [np.ones(X.shape)])
@@ -68,8 +64,7 @@ def test_a_scale_of_0_has_a_gradient():
 def test_in_place_gives_the_same(across, shared):
     dy, results = RANDOM.standard_normal(X.shape), []
     for top in ("y", "x"):
-        net = layer_net(layer(f"across_spatial: {across} channel_shared: {shared} {FILLER}", top), [X])
-        run_forward(net)
+        net = forward_net(layer(f"across_spatial: {across} channel_shared: {shared} {FILLER}", top), [X])
         y = net.blob_by_name(top).data.copy()
         run_backward(net, [0], [dy])
         results.append([y, net.blob_by_name("x").diff.copy(), net.layers[-1].blobs[0].diff.copy()])
@@ -83,8 +78,7 @@ def test_sizes_and_threads(shape, across, shared):
     x, dy, results = RANDOM.standard_normal(shape), RANDOM.standard_normal(shape), []
     for threads in (1, 2):
         set_num_threads(threads)
-        net = layer_net(layer(f"across_spatial: {across} channel_shared: {shared} {FILLER}"), [x], Dtype.FLOAT)
-        run_forward(net)
+        net = forward_net(layer(f"across_spatial: {across} channel_shared: {shared} {FILLER}"), [x], Dtype.FLOAT)
         run_backward(net, [0], [dy])
         results.append([net.blob_by_name("y").data.copy(), net.blob_by_name("x").diff.copy(), net.layers[-1].blobs[0].diff.copy()])
     for one, two in zip(*results):
@@ -98,21 +92,18 @@ def test_sizes_and_threads(shape, across, shared):
         np.testing.assert_allclose(results[0][2], wanted, rtol=1e-3, atol=1e-3)
 
 
-def test_zeros_and_nan_stay_in_their_position():
+def test_zeros_and_nan():
     x = X.copy()
     x[0, :, 1, 1] = 0
     x[1, 0, 2, 2] = np.nan
-    net = layer_net(layer("across_spatial: false"), [x])
-    run_forward(net)
+    net = forward_net(layer("across_spatial: false"), [x])
     y = net.blob_by_name("y").data
     assert (y[0, :, 1, 1] == 0).all() and np.isnan(y[1, :, 2, 2]).all() and np.isnan(y).sum() == 3
 
 
 def test_a_larger_batch():
     net = layer_net(layer(), [X[:1]])
-    net.blob_by_name("x").reshape(*X.shape)
-    net.blob_by_name("x").data[...] = X
-    run_forward(net)
+    forward_again(net, x=X)
     np.testing.assert_allclose(net.blob_by_name("y").data, slow(X, 1, True, 1e-10), rtol=1e-9)
 
 

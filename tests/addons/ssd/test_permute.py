@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gradient import check_gradient, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_again, forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.device.threads import set_num_threads
@@ -26,8 +26,7 @@ def test_both_ways(shape, order, dtype):
     full = [*order, *(axis for axis in range(len(shape)) if axis not in order)]
     for threads in (1, 2):
         set_num_threads(threads)
-        net = layer_net(layer(order), [x], dtype)
-        run_forward(net)
+        net = forward_net(layer(order), [x], dtype)
         wanted = x.astype(net.blob_by_name("x").data.dtype).transpose(full)
         np.testing.assert_array_equal(net.blob_by_name("y").data, wanted)
         dy = RANDOM.standard_normal(wanted.shape)
@@ -42,7 +41,7 @@ def test_gradient():
 
 
 @pytest.mark.parametrize("order", [(), (0, 1), (0, 1, 2, 3)])
-def test_an_order_that_changes_nothing_copies_nothing(order):
+def test_order_without_a_copy(order):
     net = layer_net(layer(order), [RANDOM.standard_normal((2, 3, 4, 5))])
     x, y = net.blob_by_name("x"), net.blob_by_name("y")
     run_forward(net)
@@ -54,15 +53,12 @@ def test_an_order_that_changes_nothing_copies_nothing(order):
 def test_a_new_shape():
     net = layer_net(layer((0, 2, 1)), [np.zeros((2, 3, 4))])
     x = RANDOM.standard_normal((5, 2, 3, 2))
-    net.blob_by_name("x").reshape(*x.shape)
-    net.blob_by_name("x").data[...] = x
-    run_forward(net)
+    forward_again(net, x=x)
     np.testing.assert_array_equal(net.blob_by_name("y").data, x.transpose(0, 2, 1, 3))
 
 
 def test_no_gradient_unasked():
-    net = layer_net(layer((1, 0)), [np.zeros((2, 3))])
-    run_forward(net)
+    net = forward_net(layer((1, 0)), [np.zeros((2, 3))])
     net.blob_by_name("x").diff[...] = 7
     run_backward(net, [], [np.ones((3, 2))])
     assert (net.blob_by_name("x").diff == 7).all()

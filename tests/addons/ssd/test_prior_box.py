@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from gradient import layer_net, run_backward, run_forward
+from gradient import forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, ShapeError
@@ -28,16 +28,15 @@ def slow(rows, columns, height, width, min_size, max_size=(), ratios=(), flip=Tr
             if flip:
                 all_ratios.append(1 / ratio)
     boxes = []
-    for h in range(rows):
-        for w in range(columns):
-            for i, s in enumerate(map(int, min_size)):
-                sides = [(s, s)]
-                if max_size:
-                    sides.append((math.sqrt(s * int(max_size[i])),) * 2)
-                sides += [(s * math.sqrt(r), s / math.sqrt(r)) for r in all_ratios[1:]]
-                for bw, bh in sides:
-                    x, y = (w + offset) * step_w, (h + offset) * step_h
-                    boxes += [(x - bw / 2) / width, (y - bh / 2) / height, (x + bw / 2) / width, (y + bh / 2) / height]
+    for h, w in np.ndindex(rows, columns):
+        for i, s in enumerate(map(int, min_size)):
+            sides = [(s, s)]
+            if max_size:
+                sides.append((math.sqrt(s * int(max_size[i])),) * 2)
+            sides += [(s * math.sqrt(r), s / math.sqrt(r)) for r in all_ratios[1:]]
+            for bw, bh in sides:
+                x, y = (w + offset) * step_w, (h + offset) * step_h
+                boxes += [(x - bw / 2) / width, (y - bh / 2) / height, (x + bw / 2) / width, (y + bh / 2) / height]
     boxes = np.clip(boxes, 0, 1) if clip else np.array(boxes)
     return np.stack([boxes, np.resize(variance, len(boxes)) if len(variance) == 4 else np.full(len(boxes), variance[0])])[None]
 
@@ -70,9 +69,8 @@ def test_against_the_definition(param, wanted, dtype):
 
 
 def test_the_first_map_of_ssd300():
-    net = layer_net(layer("min_size: 30 max_size: 60 aspect_ratio: 2 flip: true clip: false variance: 0.1 variance: 0.1 "
-                          "variance: 0.2 variance: 0.2 step: 8 offset: 0.5"), [np.zeros((1, 1, 38, 38)), np.zeros((1, 3, 300, 300))])
-    run_forward(net)
+    net = forward_net(layer("min_size: 30 max_size: 60 aspect_ratio: 2 flip: true clip: false variance: 0.1 variance: 0.1 "
+                            "variance: 0.2 variance: 0.2 step: 8 offset: 0.5"), [np.zeros((1, 1, 38, 38)), np.zeros((1, 3, 300, 300))])
     y = net.blob_by_name("y").data
     assert y.shape == (1, 2, 38 * 38 * 4 * 4)
     # Centre 4 of 300 pixels, half sides 15, sqrt(1800) / 2, 15 sqrt(2), 15 / sqrt(2)
@@ -82,9 +80,8 @@ def test_the_first_map_of_ssd300():
     np.testing.assert_allclose(y[0, 1, :8], [0.1, 0.1, 0.2, 0.2] * 2, rtol=1e-6)
 
 
-def test_one_bottom_does_where_the_size_is_given():
-    net = layer_net(layer("min_size: 4 img_size: 20", 1), [MAP])
-    run_forward(net)
+def test_one_bottom_and_a_size():
+    net = forward_net(layer("min_size: 4 img_size: 20", 1), [MAP])
     np.testing.assert_allclose(net.blob_by_name("y").data, slow(3, 4, 20, 20, [4]), rtol=1e-6)
 
 
@@ -99,9 +96,8 @@ def test_new_sizes():
     assert net.blob_by_name("y").shape == (1, 2, 0)
 
 
-def test_no_gradient_is_a_gradient_of_0():
-    net = layer_net(layer("min_size: 4"), [MAP, PICTURE])
-    run_forward(net)
+def test_gradient_of_0():
+    net = forward_net(layer("min_size: 4"), [MAP, PICTURE])
     net.blob_by_name("b0").diff[...] = 3
     run_backward(net, [0])
     assert (net.blob_by_name("b0").diff == 0).all()
@@ -109,22 +105,22 @@ def test_no_gradient_is_a_gradient_of_0():
 
 @pytest.mark.parametrize("param, message", [
     ("", "min_size: give at least one"),
-    ("min_size: 0", r"min_size\[0\]: must be above 0, got 0"),
-    ("min_size: 5 min_size: -1", r"min_size\[1\]: must be above 0, got -1"),
-    ("min_size: inf", r"min_size\[0\]: must be above 0, got inf"), ("min_size: 5 variance: inf", r"variance\[0\]: must be above 0, got inf"),
-    ("min_size: 5 aspect_ratio: 2 aspect_ratio: inf", r"aspect_ratio\[1\]: must be above 0, got inf"),
-    ("min_size: 5 max_size: inf", r"max_size\[0\]: must be above min_size, 5, got inf"),
-    ("min_size: 5 step: inf", "step: must be above 0, got inf"), ("min_size: 5 step_h: 2 step_w: nan", "step_w: must be above 0, got nan"),
+    ("min_size: 0", r"min_size\[0\]: must be finite and above 0, got 0"),
+    ("min_size: 5 min_size: -1", r"min_size\[1\]: must be finite and above 0, got -1"),
+    ("min_size: inf", r"min_size\[0\]: must be finite and above 0, got inf"), ("min_size: 5 variance: inf", r"variance\[0\]: must be finite and above 0, got inf"),
+    ("min_size: 5 aspect_ratio: 2 aspect_ratio: inf", r"aspect_ratio\[1\]: must be finite and above 0, got inf"),
+    ("min_size: 5 max_size: inf", r"max_size\[0\]: must be finite and above min_size, 5, got inf"),
+    ("min_size: 5 step: inf", "step: must be finite and above 0, got inf"), ("min_size: 5 step_h: 2 step_w: nan", "step_w: must be finite and above 0, got nan"),
     ("min_size: 0.5", r"min_size\[0\]: must be at least 1, as it is truncated to whole pixels, got 0.5"),
-    ("min_size: 5 max_size: 5", r"max_size\[0\]: must be above min_size, 5, got 5"),
+    ("min_size: 5 max_size: 5", r"max_size\[0\]: must be finite and above min_size, 5, got 5"),
     ("min_size: 5 min_size: 6 max_size: 9", "max_size: give none, or one for each of the 2 min_size, got 1"),
-    ("min_size: 5 aspect_ratio: 0", r"aspect_ratio\[0\]: must be above 0, got 0"),
+    ("min_size: 5 aspect_ratio: 0", r"aspect_ratio\[0\]: must be finite and above 0, got 0"),
     ("min_size: 5 variance: 1 variance: 1", "variance: give none, one for all, or four, got 2"),
-    ("min_size: 5 variance: 0", r"variance\[0\]: must be above 0, got 0"),
-    ("min_size: 5 img_size: 0", "img_size: must be above 0, got 0"),
+    ("min_size: 5 variance: 0", r"variance\[0\]: must be finite and above 0, got 0"),
+    ("min_size: 5 img_size: 0", "img_size: must be finite and above 0, got 0"),
     ("min_size: 5 img_size: 5 img_h: 5 img_w: 5", "img_h: give img_size, or img_h and img_w, not both"),
     ("min_size: 5 img_h: 5", "img_w: must be given too, as img_h is given"),
-    ("min_size: 5 step: -2", "step: must be above 0, got -2"),
+    ("min_size: 5 step: -2", "step: must be finite and above 0, got -2"),
     ("min_size: 5 step_w: 2", "step_h: must be given too, as step_w is given"),
     ("min_size: 5 step: 2 step_w: 2 step_h: 2", "step_h: give step, or step_h and step_w, not both"),
     ("min_size: 5 offset: nan", "offset: must be a number, got nan"),
@@ -150,9 +146,8 @@ def clustered(param):
 
 
 def test_clustered_values():
-    net = layer_net(clustered("width: 9.5 width: 20 height: 12 height: 5.25 clip: true variance: [0.1, 0.1, 0.2, 0.2] step: 16"),
-                    [MAP, PICTURE])
-    run_forward(net)
+    net = forward_net(clustered("width: 9.5 width: 20 height: 12 height: 5.25 clip: true variance: [0.1, 0.1, 0.2, 0.2] step: 16"),
+                      [MAP, PICTURE])
     boxes, variances = net.blob_by_name("y").data[0]
     wanted = [[(16 * (w + 0.5) + x * bw / 2) / 100 if axis == 0 else (16 * (h + 0.5) + x * bh / 2) / 60 for x in (-1, 1)
                for axis in (0, 1)] for h in range(3) for w in range(4) for bw, bh in ((9.5, 12), (20, 5.25))]
@@ -163,8 +158,8 @@ def test_clustered_values():
 @pytest.mark.parametrize("param, message", [
     ("min_size: 30", r"prior_box_param.width: give at least one, and as many as width, got 0"),
     ("width: 3 width: 4 height: 2", r"prior_box_param.height: give at least one, and as many as width, got 1"),
-    ("width: 3 height: -2", r"prior_box_param.height\[0\]: must be above 0, got -2"),
-    ("width: 'a' height: 2", r"prior_box_param.width\[0\]: must be above 0, got 'a'"),
+    ("width: 3 height: -2", r"prior_box_param.height\[0\]: must be finite and above 0, got -2"),
+    ("width: 'a' height: 2", r"prior_box_param.width\[0\]: must be finite and above 0, got 'a'"),
     ("width: 3 height: 2 yx_order: true", r"prior_box_param.yx_order: unknown field in PriorBoxParameter; the fork synopsys has it"),
 ])
 def test_clustered_wrong(param, message):

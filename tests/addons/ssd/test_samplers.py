@@ -103,7 +103,7 @@ def test_random_samplers_like_a_plain_model(seed):
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_a_part_that_equals_a_limit_is_accepted(name):
+def test_parts_at_their_limits(name):
     """The whole picture and an object that is the whole picture: each measure is 1."""
     for end, limit in (("min", 1), ("max", 1), ("max", 0.99)):
         param = caffe_pb2.BatchSampler(max_trials=1)
@@ -113,8 +113,11 @@ def test_a_part_that_equals_a_limit_is_accepted(name):
         assert got == ((0, 0, 1, 1) if limit == 1 else None)
 
 
-def test_a_ratio_without_a_limit_is_refused():
+def test_ratio_without_a_limit():
     param = caffe_pb2.BatchSampler()
     param.sampler.max_aspect_ratio = np.inf
-    with pytest.raises(ConfigError, match=r"^x\[0\].sampler.max_aspect_ratio: must be at least min_aspect_ratio, 1, got inf$"):
+    with pytest.raises(ConfigError, match=r"^x\[0\].sampler.max_aspect_ratio: must be at least min_aspect_ratio, 1, and finite, got inf$"):
+        Samplers([param], "x")
+    param.sampler.min_aspect_ratio = np.inf
+    with pytest.raises(ConfigError, match=r"^x\[0\].sampler.min_aspect_ratio: must be above 0 and finite, got inf$"):
         Samplers([param], "x")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gradient import check_gradient, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.device.threads import set_num_threads
@@ -39,8 +39,7 @@ def test_forward_and_gradient(arrays):
 
 
 def test_backward_may_run_again():
-    net = layer_net(layer(3), [A, B, W])
-    run_forward(net)
+    net = forward_net(layer(3), [A, B, W])
     run_backward(net, [0, 1])
     first = [net.blob_by_name(name).diff.copy() for name in ("b0", "b1")]
     run_backward(net, [0, 1])
@@ -83,7 +82,6 @@ def test_wrong():
         layer_net(layer(3), [A, B, W[..., :1]])
     with pytest.raises(ConfigError, match="takes at least 2, got 1"):
         layer_net(layer(1), [A])
-    net = layer_net(layer(3), [A, B, W])
-    run_forward(net)
+    net = forward_net(layer(3), [A, B, W])
     with pytest.raises(ConfigError, match=r"bottom\[2\]: SmoothL1Loss has no gradient for it"):
         run_backward(net, [2])

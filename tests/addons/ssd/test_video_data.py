@@ -87,9 +87,11 @@ def test_wrong(video, fields, size, error, message):
         source_net(text(fields, size))
 
 
-def test_wrong_transform(video):
-    with pytest.raises(Error, match=r"layer 'v' \(VideoData\): .*film.avi: record 0: transform_param.crop_size: must be at most height"):
-        source_net(text(FILE, 1, "crop_size: 40"))
+@pytest.mark.parametrize("transform, message", [("crop_size: 40", "crop_size: must be at most height"),
+                                                ("mean_value: 1 mean_value: 2", "mean_value: give one value, or one for each of the 3")])
+def test_wrong_transform(video, transform, message):
+    with pytest.raises(Error, match=rf"layer 'v' \(VideoData\): .*film.avi: .*record 0: transform_param.{message}"):
+        batch(source_net(text(FILE, 2, transform)))
 
 
 def test_a_file_that_goes_away(video, tmp_path):
@@ -108,11 +110,6 @@ def test_untrusted(video, tmp_path):
             source_net(text(f'video_type: VIDEO video_file: "{name}"'), trusted=False)
     with pytest.raises(ConfigError, match="video_data_param.device_id: the net is not trusted, and asks for a camera"):
         source_net(text(""), trusted=False)
-
-
-def test_a_frame_that_does_not_fit_a_field_is_named_with_it(video):
-    with pytest.raises(Error, match=r"film.avi: .*record 0: transform_param.mean_value: give one value, or one for each of the 3"):
-        batch(source_net(text(FILE, 2, "mean_value: 1 mean_value: 2")))
 
 
 class Capture:
@@ -148,7 +145,7 @@ def reader_of(video, monkeypatch, skip):
 
 @pytest.mark.parametrize("skip", [0, 2])
 @pytest.mark.parametrize("start", [0, 5])
-def test_a_camera_gives_its_next_frames_whatever_their_number(monkeypatch, skip, start):
+def test_frames_of_a_camera(monkeypatch, skip, start):
     reader, capture = reader_of(0, monkeypatch, skip)
     batch = reader._load(range(start, start + 6, 3))        # of every third record: a camera has no others to pass over
     assert capture.decoded == [0, skip + 1] and batch.shape == (2, 3, 2, 3)
@@ -159,7 +156,7 @@ def test_a_camera_gives_its_next_frames_whatever_their_number(monkeypatch, skip,
     assert capture.released == 1
 
 
-def test_a_camera_is_free_after_its_shape_is_known(monkeypatch):
+def test_camera_is_released(monkeypatch):
     """Another program may use it until the thread opens it again."""
     reader, capture = reader_of(1, monkeypatch, 0)
     reader.close()      # that was never opened
@@ -170,7 +167,7 @@ def test_a_camera_is_free_after_its_shape_is_known(monkeypatch):
     assert capture.released == 2
 
 
-def test_a_file_that_starts_over_is_closed_before(monkeypatch):
+def test_file_that_starts_over(monkeypatch):
     class Short(Capture):
         def grab(self):
             return super().grab() and self.grabbed <= 2
@@ -184,14 +181,14 @@ def test_a_file_that_starts_over_is_closed_before(monkeypatch):
 
 
 @pytest.mark.parametrize("skip", [0, 2])
-def test_frames_of_a_file_that_no_batch_has_are_not_decoded(monkeypatch, skip):
+def test_skipped_frames_are_not_decoded(monkeypatch, skip):
     reader, capture = reader_of("film", monkeypatch, skip)
     reader._load(range(4, 12, 3))
     reader._load(range(13, 15))
     assert capture.decoded == [(skip + 1) * i for i in (4, 7, 10, 13, 14)] and capture.grabbed == 14 * (skip + 1) + 1
 
 
-def test_a_frame_of_another_size_is_named_with_its_number(monkeypatch):
+def test_frame_of_another_size(monkeypatch):
     reader, capture = reader_of("film", monkeypatch, 0)
     monkeypatch.setattr(capture, "retrieve", lambda: (True, np.zeros((2 + (capture.grabbed > 9), 3, 3), np.uint8)))
     reader._load(range(4, 6))

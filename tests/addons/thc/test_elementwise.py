@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compile_kernels import compile_for
-from cplusplus import compiler
 from processes import run
 from strided_arrays import Foreign, blob_of, numbered
 
@@ -17,16 +16,11 @@ from minicaffe.blob import Blob
 from minicaffe.device.strided import DeviceArray, device_array
 from minicaffe.errors import DeviceError, ShapeError, WrongTypeError
 
+pytestmark = pytest.mark.usefixtures("needs_compiler")
 FLOAT, DOUBLE, INT = 0, 1, 2
 ALL = np.s_[...]
 copy = cuda.elementwise("T x", "T y", "y = x", "copied")
 axpb = cuda.elementwise("T x, T b", "T y", "y = 2 * x + b", "axpb")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def needs_compiler(device):
-    if device != "gpu":     # the simulated device needs it for kernels of one's own
-        compiler()
 
 
 # ---- walks
@@ -37,13 +31,13 @@ def needs_compiler(device):
     ([np.s_[..., ::2, :1]] * 2, 1, 1), ([np.s_[::-1, ::-1, ::-1, ::-1, ::-1]] * 2, 1, 1), ([np.s_[:, 1:]] * 2, 2, 2),
     ([np.s_[:, 1:, :, 1:]] * 2, 3, 3), ([np.s_[:, 1:, :, :, 1:]] * 2, 3, 3), ([np.s_[:, :, :, 1:]] * 2, 2, 2),
     ([ALL, np.s_[::-1]], 2, 2), ([ALL, np.s_[::-1, :, ::-1]], 4, ANY)])  # fmt: skip
-def test_axes_are_joined_as_far_as_all_arrays_step_evenly(views, axes, kind):
+def test_joined_axes(views, axes, kind):
     arrays = [numbered(2, 3, 2, 4, 3).mutable_gpu_data[v] for v in views]
     walk = Walk(arrays)
     assert (len(walk.axes), walk.kind) == (axes, kind) and walk.count == arrays[0].size and walk.narrow
 
 
-def test_an_array_that_is_transposed_in_all_operands_is_contiguous():
+def test_array_transposed_in_all_operands():
     array = numbered(3, 4, 5).mutable_gpu_data
     assert Walk([array.T, array.T]).kind == CONTIGUOUS
     assert Walk([array.transpose(1, 0, 2), array.transpose(1, 0, 2)]).kind == CONTIGUOUS
@@ -53,7 +47,7 @@ def test_an_array_that_is_transposed_in_all_operands_is_contiguous():
 @pytest.mark.parametrize(("shape", "strides", "narrow"), [
     ((2**31 - 1,), (4,), True), ((2**31,), (4,), False), ((2, 3), (4 * 2**31, 4), False), ((2, 3), (-4 * 2**31, 4), False),
     ((2, 2), (4 * (2**31 - 2), 4), True), ((2, 2), (4 * (2**31 - 1), 4), False), ((1, 2), (4 * 2**40, 4), True)])  # fmt: skip
-def test_indices_of_32_bits_where_all_fit(shape, strides, narrow):
+def test_indices_of_32_bits(shape, strides, narrow):
     array = DeviceArray(1 << 40, shape, np.float32, None, strides)
     assert Walk([array]).narrow is narrow
 
@@ -132,12 +126,12 @@ def test_random_views(seed):
 
 
 @pytest.mark.parametrize("axes", [9, 12])
-def test_more_axes_than_a_kernel_for_any_number_takes(axes):
+def test_many_axes(axes):
     every = at(*[np.s_[:-1]] * axes)
     check(copy, lambda x: x, [(numbered(*[3] * axes), every)], (Blob([3] * axes), every))
 
 
-def test_one_operand_in_place_and_others_beside_it():
+def test_operands_in_place():
     add = cuda.elementwise("T a, T b, T c, T d", "T y", "y = a + b + c + d", "five")
     twice = cuda.elementwise("int32 k", "T y", "y = k * y", "scaled_in_place")
     blob = numbered(6, 5)
@@ -165,7 +159,7 @@ def test_inputs_may_overlap_each_other():
     np.testing.assert_array_equal(y.cpu_data, want + 10 * want.T)
 
 
-def test_numbers_of_type_t_without_an_array_of_it_are_float():
+def test_numbers_of_type_t():
     scale = cuda.elementwise("T k, int32 x", "int32 y", "y = (int)(k * x + 0.25f)", "of_integers")
     x, y = Blob((4,), 2), Blob((4,), 2)
     x.data[...] = [1, 2, 3, 4]
@@ -188,13 +182,6 @@ def test_inputs_are_broadcast_blobs_too():
     np.testing.assert_array_equal(y.cpu_data, 2 * x.cpu_data + 1.5)
 
 
-def test_mixed_types_in_strides():
-    f = cuda.elementwise("float64 x, int32 k", "T y", "y = x * k", "mixed_strided")
-    x, k, y = numbered(3, 4, dtype=DOUBLE), numbered(4, 3, dtype=INT), Blob((3, 4))
-    f(x.mutable_gpu_data[:, ::-1], k.mutable_gpu_data.T, y)
-    np.testing.assert_array_equal(y.cpu_data, x.cpu_data[:, ::-1] * k.cpu_data.T)
-
-
 def test_arrays_of_other_libraries():
     x, y = numbered(6, 8), Blob((3, 4))
     address = x.mutable_gpu_data.address
@@ -209,7 +196,7 @@ def test_arrays_of_other_libraries():
     assert (y.cpu_data == 7).all()
 
 
-def test_the_stream_of_an_array_is_waited_for():
+def test_stream_of_an_array():
     """What its interface names as ``stream`` may still be writing it; race=1 finds reads that do not wait."""
     text = run("""
     from minicaffe.memory import CUDAPlace
@@ -256,7 +243,7 @@ def test_no_elements(shape):
     assert cuda.current().launches == launches
 
 
-def test_a_kernel_serves_all_arrays_of_its_kind():
+def test_one_kernel_per_kind():
     f = cuda.elementwise("T x", "T y", "y = -x", "negative")
     x, y = numbered(4, 6, 3), Blob((4, 6, 3))
     for key in np.s_[:, 1:], np.s_[:, :4], np.s_[::2, 1:5], np.s_[:, :, 1:]:
@@ -303,7 +290,17 @@ def test_what_is_refused(arguments, error, words):
     np.testing.assert_array_equal(x.cpu_data, np.arange(24).reshape(4, 6))
 
 
-def test_outputs_that_overlap_or_differ_in_shape():
+@pytest.mark.parametrize("wrong", [2.5, 2**31, -(2**31) - 1, float("nan"), float("inf"), 10**30, np.int64(2**40), np.uint32(2**31), np.float32(2**31)])
+def test_integers_are_not_rounded(wrong):
+    f, y = cuda.elementwise("int32 k", "T y", "y = k", "whole"), Blob((3,))
+    for right in True, np.int64(4), 5.0:
+        f(right, y)
+        assert (y.cpu_data == right).all()
+    with pytest.raises(WrongTypeError, match="k is of type int32, which cannot hold"):
+        f(wrong, y)
+
+
+def test_outputs_that_overlap_or_differ():
     split = cuda.elementwise("T x", "T a, T b", "a = x; b = -x", "split")
     x = numbered(4, 6)
     even, odd = x.mutable_gpu_data[:, ::2], x.mutable_gpu_data[:, 1::2]
@@ -314,18 +311,6 @@ def test_outputs_that_overlap_or_differ_in_shape():
             split(1.0, a, b)
     with pytest.raises(ShapeError, match=r"split.a: has shape \(4, 3\), output b has \(4, 6\)"):
         split(1.0, even, x.mutable_gpu_data)
-
-
-def test_integers_are_not_rounded():
-    f = cuda.elementwise("int32 k", "T y", "y = k", "whole")
-    y = Blob((3,))
-    f(True, y)
-    f(np.int64(4), y)
-    f(5.0, y)
-    assert (y.cpu_data == 5).all()
-    for wrong in 2.5, 2**31, -(2**31) - 1, float("nan"), float("inf"), 10**30, np.int64(2**40), np.uint32(2**31), np.float32(2**31):
-        with pytest.raises(WrongTypeError, match="k is of type int32, which cannot hold"):
-            f(wrong, y)
 
 
 @pytest.mark.parametrize(("shape", "strides"), [((100,), None), ((2,), (1 << 40,)), ((2,), (-(1 << 40),)), ((3, 3), (40, 64)),
@@ -345,16 +330,11 @@ def test_arrays_that_leave_their_allocation(shape, strides):
     copy(Foreign(address, (36,)), Blob((36,)).mutable_gpu_data)
     with pytest.raises(DeviceError, match=r"beyond its allocation of \d+ bytes|in no memory of a device"):
         copy(1.0, Foreign(address, shape, strides=strides))
-
-
-def test_freed_memory():
-    x = numbered(1 << 20)
-    gone = Foreign(x.mutable_gpu_data.address, (4,))
     del x
     cuda.current().synchronize()
     memory.empty_cache()
     with pytest.raises(DeviceError, match="in no memory of a device"):
-        copy(gone, Blob((4,)).mutable_gpu_data)
+        copy(Foreign(address, (4,)), Blob((4,)).mutable_gpu_data)
 
 
 def test_an_array_of_another_device():
@@ -414,21 +394,18 @@ def test_the_page_runs():
 @pytest.mark.parametrize("kind", [CONTIGUOUS, 1, 2, 3, ANY, 12])
 @pytest.mark.parametrize("index", ["unsigned", "unsigned long long"])
 def test_the_source_compiles_for_every_gpu(nvrtc, architecture, kind, index):
+    from minicaffe.addons.thc.kernel import _sleep
+    size, log = compile_for(nvrtc, _sleep.source, architecture)
+    assert size > 0, log
     f = cuda.elementwise("T x, float64 k, int32 n", "T y, T z", "y = x * k; z = y + n", "checked")
     for real in "float", "double", "int":
         size, log = compile_for(nvrtc, f._source(real, (False, True, False, False, False), kind, index), architecture)
         assert size > 0, log
 
 
-def test_the_sleeping_kernel_compiles_for_every_gpu(nvrtc, architecture):
-    from minicaffe.addons.thc.kernel import _sleep
-    size, log = compile_for(nvrtc, _sleep.source, architecture)
-    assert size > 0, log
-
-
 @pytest.mark.parametrize("narrow", [True, False])
 @pytest.mark.parametrize("axes", [1, 2, 3, 5, 8, 9])
-def test_what_is_packed_is_laid_out_as_the_kernel_expects(axes, narrow, monkeypatch):
+def test_layout_of_packed_walks(axes, narrow, monkeypatch):
     """A size that differs from C++'s would shift every parameter after it; NVRTC and g++ agree on this layout."""
     monkeypatch.setattr(walks, "MOST", 2**31 - 1 if narrow else 1)
     walk = Walk([numbered(*[3] * axes).mutable_gpu_data[(np.s_[:-1],) * axes]] * 3)

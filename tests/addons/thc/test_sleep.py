@@ -4,21 +4,16 @@ import time
 
 import numpy as np
 import pytest
-from cplusplus import compiler
 from processes import run
 
 import minicaffe
 from minicaffe import cuda
 from minicaffe.errors import ConfigError, WrongTypeError
 
-
-@pytest.fixture(scope="module", autouse=True)
-def needs_compiler(device):
-    if device != "gpu":     # the simulated device needs it for kernels of one's own
-        compiler()
+pytestmark = pytest.mark.usefixtures("needs_compiler")
 
 
-def test_the_device_is_busy_for_that_long():
+def test_duration():
     device = cuda.current()
     cuda.sleep(0)
     cuda.sleep(np.int64(1))
@@ -45,9 +40,6 @@ def test_on_a_stream_of_its_own():
 def test_what_is_no_number_of_cycles(cycles):
     with pytest.raises(ConfigError, match=r"cuda.sleep.cycles: must be an integer from 0 to 2\^62, got .*clock_rate"):
         cuda.sleep(cycles)
-
-
-def test_what_is_no_stream():
     with pytest.raises(WrongTypeError, match="kernel mc_sleep: the stream must be a cuda.Stream, got 5"):
         cuda.sleep(1, 5)
 

@@ -59,9 +59,10 @@ def test_streams_that_are_alive():
     assert others() == before
 
 
-def test_streams_of_minicaffe_itself_are_no_others():
+def test_own_streams_and_missing_libraries():
     run("""
     minicaffe.set_mode_gpu()
+    assert cuda.state().devices[0].handles == {"cuBLAS": None, "cuDNN": None} and "cuBLAS not open, cuDNN not open" in str(cuda.state())
     others = lambda: cuda.state().devices[0].streams["others"]
     assert others() == 0 and ", 0 others" in str(cuda.state())
     mine = cuda.Stream(cuda.current())
@@ -69,12 +70,7 @@ def test_streams_of_minicaffe_itself_are_no_others():
     """, "sim")
 
 
-def test_libraries_that_are_not_there(sim):
-    assert cuda.state().devices[0].handles == {"cuBLAS": None, "cuDNN": None}
-    assert "cuBLAS not open, cuDNN not open" in str(cuda.state())
-
-
-def test_random_numbers_are_those_of_the_thread():
+def test_random_numbers_of_threads():
     minicaffe.set_random_seed(5)
     caffe.generator.reserve_counters(12)
     found = []

@@ -5,7 +5,6 @@ The layer of each setting is built from the prototxt that the page itself shows.
 
 import random
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +19,6 @@ from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 
 PAGE = convolution.PAGE
-FLAGS = ("--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update "
-         "--disable-sync --window-size=1400,1000")
 SETTINGS = ["", "height=6&width=6&pad=0&outputs=1", "channels=4&outputs=4&group=2&stride=1", "channels=3&outputs=3&group=3",
             "height=1&width=1&kernel=2&stride=2&pad=0",                         # too small by less than a stride: size 1
             "height=7&width=4&kernel=2&stride=1&pad=2&dilation=3"]
@@ -34,22 +31,6 @@ def some_settings(count=40):
         yield (f"height={draw.randint(1, 10)}&width={draw.randint(1, 10)}&channels={draw.randint(1, 4)}&outputs={draw.randint(1, 4)}"
                f"&group={draw.randint(1, 4)}&kernel={draw.randint(1, 5)}&stride={draw.randint(1, 4)}&pad={draw.randint(0, 3)}"
                f"&dilation={draw.randint(1, 3)}")
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: pip install selenium")
-    chromium, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
-    if not (chromium and driver):
-        pytest.skip("no chromium with chromedriver: apt install chromium chromium-driver")
-    choices = webdriver.ChromeOptions()
-    choices.binary_location = chromium
-    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        choices.add_argument(flag)
-    choices.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=choices, service=webdriver.ChromeService(driver))
-    yield browser
-    browser.quit()
 
 
 @pytest.fixture
@@ -168,17 +149,15 @@ def test_keys_and_settings(opened):
     assert not page.find_element("id", "flow").is_displayed()
 
 
-def test_a_narrow_page(opened, browser):
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": 360, "height": 800, "deviceScaleFactor": 1, "mobile": True})
-    try:
-        page = opened("channels=4&outputs=4&height=10&width=10")
-        assert page.execute_script("return document.documentElement.scrollWidth") == 360
-        assert page.execute_script("return named('columns').readable"), "cells too small for their numbers"
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+def test_a_narrow_page(opened, screen):
+    screen(360)
+    page = opened("channels=4&outputs=4&height=10&width=10")
+    assert page.execute_script("return document.documentElement.scrollWidth") == 360
+    assert page.execute_script("return named('columns').readable"), "cells too small for their numbers"
 
 
 def test_the_page_is_one_file():
+    assert Path(minicaffe.__file__).parent in PAGE.parents and PAGE.exists()
     assert re.findall(r"https?://|<link [^>]*href=\"(?!data:)|<script [^>]*src|@import|url\((?!#)", convolution.one_file().decode()) == []
 
 
@@ -193,7 +172,3 @@ def test_command(tmp_path, monkeypatch, capsys):
     assert str(PAGE) in capsys.readouterr().out
     assert cli.main(["convolution"]) == 1
     assert "--html FILE" in capsys.readouterr().err
-
-
-def test_it_is_installed():
-    assert Path(minicaffe.__file__).parent in PAGE.parents and PAGE.exists()

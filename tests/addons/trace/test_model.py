@@ -17,7 +17,7 @@ from minicaffe.addons.trace import bandwidth, build, html, perfetto, table
 from minicaffe.addons.trace.lives import Lives
 from minicaffe.addons.trace.model import launch_of
 from minicaffe.blob import Blob
-from minicaffe.errors import ConfigError, DataError, Error, OutOfMemoryError, WrongTypeError
+from minicaffe.errors import ConfigError, DataError, OutOfMemoryError, WrongTypeError
 from minicaffe.memory import SyncedMemory, reporter
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
@@ -45,6 +45,9 @@ def test_steps_of_an_iteration(where, make_solver):
     assert made.document["device"]["kind"] == where and made.document["device"]["copy_bandwidth"] > 1e6
     assert [node["type"] for node in made.nodes] == [layer.type for layer in solver.net.layers]
     assert made.nodes[1]["shapes"]["conv"] == [4, 4, 4, 4] and made.nodes[1]["params"] == ["conv[0]", "conv[1]"]
+    shapes = {name: shape for node in made.nodes for name, shape in node["shapes"].items()}
+    for one in made.memories:
+        assert one["role"] == "workspace" or one["bytes"] == 4 * np.prod(shapes[one["blob"].removesuffix(" history")]), one
 
 
 def test_who_is_computed_with_another(on_cpu, make_solver):
@@ -85,7 +88,7 @@ def test_heads_before_and_after(where, make_solver, plan):
     assert step["bytes"] >= 4 * (4 * 5 + 5 * 64)
 
 
-def test_moments_are_from_0_to_the_end(where, make_solver):
+def test_moments_out_of_range(where, make_solver):
     solver = make_solver()
     with trace.record(solver) as made:
         solver.step(1)
@@ -169,30 +172,8 @@ def test_what_is_no_trace(tmp_path):
         (tmp_path / "x.json").write_text(text)
         with pytest.raises(DataError, match=r"x\.json.*(is not a trace|is empty, where a trace)"):
             trace.load(tmp_path / "x.json")
-    (tmp_path / "x.json").write_text(json.dumps({**trace.Trace(None).document, "format": 2}))
-    with pytest.raises(DataError, match="has format 2"):
-        trace.load(tmp_path / "x.json")
     with pytest.raises(WrongTypeError, match="a Solver, a Net or None, got str"):
         trace.Recorder("net.prototxt")
-
-
-def test_a_net_that_fails_keeps_the_trace_so_far(where, make_solver):
-    solver = make_solver()
-    solver.step(1)
-    solver.net.blobs["label"].data[...] = 99
-    with pytest.raises(Error, match="label"), trace.record(solver.net) as made:
-        solver.net.forward_from_to(1, 5)
-    assert kinds(made)[-1] == ("forward", "loss") and made.steps[-1]["with"] is None
-    assert made.steps[-1]["last"] == len(made)
-
-
-def test_a_net_alone_counts_iterations(where, make_solver):
-    net = make_solver().net
-    with trace.record(net) as made:
-        for _ in range(3):
-            net.forward_backward()
-    assert sorted({step["iteration"] for step in made.steps}) == [0, 1, 2]
-    assert kinds(made, 2) == kinds(made)
 
 
 @pytest.mark.no_plan("adds to gradients that an update has used")
@@ -221,7 +202,6 @@ def test_the_last_iterations(where, make_solver):
 @on_device
 def test_kernels(where, make_solver):
     """Each launch has a grid, a time and the arrays that it was given; its source is that of the functor."""
-    from minicaffe.addons.trace.model import launch_of
     solver = make_solver()
     with trace.record(solver) as made:
         solver.step(1)
@@ -267,21 +247,23 @@ def test_a_record_changes_no_number(where, make_solver, plan):
 
 
 @on_device
-def test_nested_records_of_launches(where, make_solver):
-    """An outer recorder of launches continues when a recorder inside of its block stops."""
-    from minicaffe import cuda
+@pytest.mark.parametrize("order", [(1, 0), (0, 1)])
+def test_two_recorders_of_launches(where, make_solver, order):
+    """The one that stops first, inner or outer, ends no record of the other."""
     solver = make_solver()
     solver.step(1)      # the first one also fills the gradients with zeros
-    with trace.record(solver) as outer:
-        with trace.record(solver.net) as inner:
-            solver.step(1)
+    recorders = trace.Recorder(solver), trace.Recorder(solver.net if order[0] else solver)
+    for recorder in recorders:
+        recorder.start()
+    for number in order:
         solver.step(1)
-    launches = [sum(event.kind == "launch" for event in made.events) for made in (outer, inner)]
-    assert launches[0] == 2 * launches[1] > 0 and not cuda.current().recording
+        recorders[number].stop()
+    launches = [sum(event.kind == "launch" for event in recorders[number].trace().events) for number in order]
+    assert launches[1] == 2 * launches[0] > 0 and not minicaffe.cuda.current().recording
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_what_is_added_to_a_trace_is_in_no_other_of_its_recorder(where, make_solver, ends):
+def test_traces_of_a_recorder_are_copies(where, make_solver, ends):
     """While it records, and after stop, when the recorder holds one document."""
     solver = make_solver()
     recorder = trace.Recorder(solver)
@@ -396,7 +378,7 @@ def test_a_memory_where_another_one_was(on_cpu):
     assert [event.name for event in made.events if event.kind == "head"] == [f"m{i} data" for i in range(10)]
 
 
-def test_a_record_that_cannot_begin_is_none(where, make_solver, monkeypatch):
+def test_record_that_cannot_begin(where, make_solver, monkeypatch):
     solver = make_solver()
     recorder = trace.Recorder(solver)
     monkeypatch.setattr(recorder, "_snapshot", lambda: 1 / 0)
@@ -408,6 +390,19 @@ def test_a_record_that_cannot_begin_is_none(where, make_solver, monkeypatch):
     before = len(recorder._events)
     solver.step(1)
     assert len(events) == 1 and len(recorder._events) == before
+
+
+def test_snapshot_events_are_left_out(on_cpu, make_solver, monkeypatch):
+    real = build.memories_of
+    monkeypatch.setattr(build, "memories_of", lambda *arguments: (reporter.event("of the snapshot"), real(*arguments))[1])
+    for keep in (None, 2):
+        recorder = trace.Recorder(make_solver(), keep)
+        recorder.start()
+        recorder.solver.step(4)
+        recorder.stop()
+        made = recorder.trace()
+        assert {one.kind for one in made.events} & {"of the snapshot", "begin"} == {"begin"}
+        assert {step["iteration"] for step in made.steps if step["node"] is not None} == set(range(4) if keep is None else (2, 3))
 
 
 def test_measuring_the_copy_is_not_recorded(where, make_solver):
@@ -441,13 +436,16 @@ def test_a_path_that_is_no_text(where, make_solver, tmp_path):
     net = minicaffe.Net(file, minicaffe.TRAIN)
     with trace.record(net) as made:
         net.forward()
+    made.document["net"]["name"] = "Größe \N{SNOWMAN} <b>"
+    assert '"Größe \N{SNOWMAN} <b>"' in made.to_json() and ": " not in trace.Trace(None).to_json()
     made.save(tmp_path / "t.json")
-    assert trace.load(tmp_path / "t.json").document["net"]["file"] == file
+    assert rb'n\udcff.prototxt"' in (tmp_path / "t.json").read_bytes()      # an escape of JSON
+    assert trace.load(tmp_path / "t.json").document == made.document
     for write in (html.write, perfetto.write):
         write(made, tmp_path / "other")
 
 
-def test_long_nets_take_no_longer_by_layer(on_cpu):
+def test_step_search_of_long_nets(on_cpu):
     """The step of an event is found without a look at all steps."""
     made = trace.Trace(None)
     made.document["steps"], made.document["events"]["time"] = [{"first": 2 * i} for i in range(100_000)], [0] * 200_000
@@ -498,7 +496,7 @@ class Failing(minicaffe.Layer):
 
 
 @pytest.mark.parametrize("kind", ["forward", "backward"])
-def test_what_comes_after_an_error_is_not_the_layers(where, make_solver, monkeypatch, kind):
+def test_steps_after_an_error(where, make_solver, monkeypatch, kind):
     failing = (f'layer {{ name: "failing" type: "Python" bottom: "ip" top: "f" python_param {{ module: "{__name__}" layer: "Failing" }} }}'
                '\nlayer { name: "loss" type: "SoftmaxWithLoss" bottom: "f"')
     solver, other = make_solver(NET.replace('layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip"', failing)), make_solver()
@@ -515,22 +513,7 @@ def test_what_comes_after_an_error_is_not_the_layers(where, make_solver, monkeyp
     assert after[1:3] == ["in (another net)", "conv (another net)"] and after[-1] == "update"
 
 
-@on_device
-def test_recorders_that_end_in_the_order_in_which_they_began(where, make_solver):
-    solver = make_solver()
-    solver.step(1)      # the first one also fills the gradients with zeros
-    first, second = trace.Recorder(solver), trace.Recorder(solver)
-    first.start()
-    second.start()
-    solver.step(1)
-    first.stop()
-    solver.step(1)
-    second.stop()
-    launches = [sum(event.kind == "launch" for event in recorder.trace().events) for recorder in (first, second)]
-    assert launches[1] == 2 * launches[0] > 0 and not minicaffe.cuda.current().recording
-
-
-def test_source_of_each_functor_is_its_whole_definition():
+def test_source_of_each_functor():
     """With the comment and the template above it; a short name of a kernel gives the operation in it."""
     from minicaffe.addons.trace import kernels
     from minicaffe.cuda import compile
@@ -559,7 +542,7 @@ def test_source_of_each_functor_is_its_whole_definition():
     assert kernels.source_of("their_kernel<float>") == {"functor": "their_kernel", "source": None, "header": None}
 
 
-def test_a_trace_after_stop_is_of_the_recording(where, make_solver):
+def test_trace_after_stop(where, make_solver):
     """What the net does later, also to its blobs, changes nothing in it; what is recorded again replaces it."""
     solver = make_solver()
     recorder = trace.Recorder(solver)
@@ -601,7 +584,7 @@ def test_one_iteration_can_be_kept(on_cpu, make_solver):
     assert len(recorder.trace()) == length > 0 and len(recorder.parts) == 1
 
 
-def test_events_change_only_the_arena_of_their_place():
+def test_arenas_of_several_places():
     """Addresses of two devices may be equal."""
     def arena(place):
         return {"place": place, "allocator": "caching", "segments": [
@@ -621,7 +604,9 @@ def test_events_change_only_the_arena_of_their_place():
             ("merge", 1024, 256, before),
             ("alloc", 5000, 64, before), ("merge", 512, 64, before), ("split", 1280, 64, before),    # of no segment
             ("segment taken", 512, 32, [(0, 256, False), (512, 32, False), (1024, 256, False)]),
-            ("segment given back", 0, 256, [(512, 32, False), (1024, 256, False)])):
+            ("segment given back", 0, 256, [(512, 32, False), (1024, 256, False)]),
+            ("pool taken", 8192, 64, [(512, 32, False), (1024, 256, False), (8192, 64, False)]),
+            ("pool given back", 8192, 64, [(512, 32, False), (1024, 256, False)])):
         events.append(reporter.Event(0, kind, "CUDAPlace(1)", address, nbytes, "", "", 0))
         now = Lives(start, events).at(len(events))
         wanted["CUDAPlace(1)"] = after
@@ -634,7 +619,7 @@ def test_events_change_only_the_arena_of_their_place():
     assert [block["address"] for block in now.blocks] == [5000]
 
 
-def test_a_layer_that_runs_again_begins_an_iteration(on_cpu, make_solver):
+def test_repeated_layer_begins_an_iteration(on_cpu, make_solver):
     """Of a net without a solver: also the same layer, or one before it."""
     net = make_solver().net
     net.forward_from_to(0, 5)
@@ -673,29 +658,13 @@ def test_file_and_drawing_of_the_net(on_cpu, tmp_path, make_solver):
             net.forward_from_to(0, 1)
         assert made.document["net"]["drawing"] == drawing.net_svg(net, standalone=False)
         assert file is None or made.document["net"]["file"] == file
-
-
-def test_titles_of_memories_and_of_the_page(on_cpu, make_solver):
-    with trace.record(make_solver()) as made:
-        pass
-    assert made.titles["conv data"] == "conv" and html.page(made).count("<title>small: a trace of minicaffe</title>") == 1
+        assert made.titles["conv data"] == "conv" and html.page(made).count("<title>small: a trace of minicaffe</title>") == 1
     assert "<title>a net: a trace of minicaffe</title>" in html.page(trace.Trace(None))
-
-
-def test_names_of_any_letters_are_written_as_they_are(tmp_path):
-    """What is no UTF-8 becomes an escape of JSON."""
-    made = trace.Trace(None)
-    made.document["net"]["name"] = "Größe \N{SNOWMAN} <b>"
-    assert '"Größe \N{SNOWMAN} <b>"' in made.to_json() and ": " not in made.to_json()
-    made.document["net"]["file"] = "\udcff"
-    made.save(tmp_path / "t.json")
-    assert rb'"file":"\udcff"' in (tmp_path / "t.json").read_bytes()
-    assert trace.load(tmp_path / "t.json").document == made.document
 
 
 @pytest.mark.parametrize("name, copied", [("scratch", "scratch #2"), ("ip data", "ip data")])
 @pytest.mark.parametrize("kind", ["copy", "reorder", "alloc"])
-def test_a_copy_before_a_head_is_of_that_memory_if_it_has_its_name(name, copied, kind):
+def test_copy_before_a_head(name, copied, kind):
     """Two memories have one name; the copy that another thread made in between keeps its own."""
     head = "HEAD_AT_CPU -> SYNCED by gpu_data"
     events = [reporter.Event(0, "head", None, 1, 8, "scratch", head, 0), reporter.Event(1, kind, None, 0, 8, name, "host to device", 0),
@@ -705,7 +674,7 @@ def test_a_copy_before_a_head_is_of_that_memory_if_it_has_its_name(name, copied,
     assert heads == dict.fromkeys(("scratch", "scratch #2"), "HEAD_AT_CPU") and set(called.values()) == {"scratch"}
 
 
-def test_layers_of_another_net_are_called_so(on_cpu, make_solver):
+def test_names_of_another_net(on_cpu, make_solver):
     net, other = make_solver().net, make_solver().net
     for target, mark in ((net, " (another net)"), (None, "")):
         with trace.record(target) as made:

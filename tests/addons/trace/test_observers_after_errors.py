@@ -89,7 +89,7 @@ def test_an_error_ends_the_observation(on_cpu, make_solver, monkeypatch, plan, n
     assert solver.smoothed_loss == twin.smoothed_loss
 
 
-def test_a_step_that_has_no_end_stops_with_its_iteration(on_cpu, make_solver):
+def test_step_without_an_end(on_cpu, make_solver):
     """As the update of a rule that raises, which the program catches: what comes next is of the next iteration."""
     solver = make(make_solver, None)
     solver.add_callback(lambda: reporter.event("mark"), lambda: reporter.event("begin", name="no end", detail="update"))

@@ -386,8 +386,11 @@ def test_chrome_s_rows(counted):
     slices = sorted((r["ts"], r["dur"]) for r in found if r["ph"] == "X" and r["tid"] == 1)
     for (begin, took), (after, _) in zip(slices, slices[1:]):       # the steps are one track: its slices must not overlap
         assert 0 <= begin and begin + took <= after + 1e-6
-    assert {r["tid"]: r["args"]["name"] for r in rows if r["name"] == "thread_name"} == {
-        1: "layers", 2: "kernels", 3: "copies and reorders", 4: "allocators", 5: "gradient transfers"}
+    about = [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": f"minicaffe: {counted.made.document['net']['name'] or 'a net'}"}}]
+    for track, name in enumerate(["layers", "kernels", "copies and reorders", "allocators", "gradient transfers"], 1):
+        about += [{"ph": "M", "pid": 1, "tid": track, "name": "thread_name", "args": {"name": name}},
+                  {"ph": "M", "pid": 1, "tid": track, "name": "thread_sort_index", "args": {"sort_index": track}}]
+    assert rows[:len(about)] == about and len(rows) == len(about) + len(found)
 
 
 def test_the_page_has_each_moment(counted):
@@ -427,7 +430,7 @@ def test_the_page_has_each_moment(counted):
             assert usage == totals
 
 
-def test_what_the_page_says_of_steps_and_kernels(counted):
+def test_page_steps_and_kernels(counted):
     """The same as the terminal."""
     shown = panels.data(counted.made)
     for number, (step, made) in enumerate(zip(counted.steps, shown["steps"], strict=True)):
@@ -542,7 +545,7 @@ def test_a_step_in_full(counted, allocator):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_an_allocator_did_for_each_block(seed):
+def test_allocator_actions_of_blocks(seed):
     """Its actions are the events beside that of the block, of its place alone; a buddy allocator may split several times."""
     dice, places = random.Random(seed), ["CPUPlace()", "CUDAPlace(0)", "CUDAPlace(1)"]
     before = {"cache hit": "from the cache", "split": "the rest split off", "segment taken": "a new segment", "pool taken": "a new pool"}
@@ -575,7 +578,7 @@ def test_what_an_allocator_did_for_each_block(seed):
 
 
 @pytest.mark.parametrize("length", range(1, 9))
-def test_names_are_cut_only_where_they_are_too_long(length):
+def test_names_that_are_too_long(length):
     name = "abcdefgh"[:length]
     for width in range(1, 10):
         end, middle = table.truncate(name, width), table.cut_middle(name, width)

@@ -102,20 +102,26 @@ def mutated(document, path, rng):
     return made
 
 
-def test_a_good_document_is_read_by_all(document):
+def test_good_document(document):
     made = Trace(document)
     assert {event.kind for event in made.events} >= {"launch", "split", "merge", "copy", "head", "begin", "end", "segment taken"}
     read_all(made)
 
 
-def test_a_trace_that_gets_another_document_has_the_steps_of_that(document):
-    made = Trace({**document, "steps": document["steps"][:1]})
-    assert made.step_at(len(made)) == 0
-    made.fill(document)
-    assert made.step_at(len(made)) == len(document["steps"]) - 1
+def test_filled_trace(document):
+    def derived(made):
+        return [made.events, made.owners, made.titles, made.roles, made.block_titles, [made.step_at(i) for i in range(len(made) + 1)], len(made), made.steps]
+
+    other = {**document, "steps": document["steps"][:1], "memories": document["memories"][1:], "events": {
+        key: column[:document["steps"][0]["last"]] for key, column in document["events"].items()}}
+    for first, second in ((document, other), (other, document)):
+        made = Trace(first)
+        assert derived(made) == derived(Trace(first)) != derived(Trace(second))
+        made.fill(second)
+        assert derived(made) == derived(Trace(second))
 
 
-def test_mutated_documents_are_refused_or_read_by_all(document, tmp_path):
+def test_mutated_documents(document, tmp_path):
     rng, refused, taken = random.Random(31), 0, 0
     every = list(places(document))
     path = tmp_path / "trace.json"
@@ -181,7 +187,7 @@ def test_columns_have_one_length(document, key):
         assert str(caught.value).startswith(wrong) and f" entries, events.time has {length if key == 'time' else count};" in str(caught.value)
 
 
-def test_columns_of_others_and_an_order_of_steps(document):
+def test_other_columns_and_step_order(document):
     changed = copy.deepcopy(document)
     changed["events"]["theirs"] = 5
     assert len(Trace(changed)) == len(document["events"]["time"])
@@ -196,6 +202,16 @@ def test_columns_of_others_and_an_order_of_steps(document):
         Trace(changed)
 
 
+def replaced(document, where, wrong):
+    """Return a copy in which the part at the path `where` is `wrong`."""
+    changed = copy.deepcopy(document)
+    place = changed
+    for key in where[:-1]:
+        place = place[key]
+    place[where[-1]] = wrong
+    return changed
+
+
 @pytest.mark.parametrize("where, wrong, message", [
     (["net", "nodes", 0, "tops"], "abc", "net.nodes[0].tops: must be a list, got 'abc'"),
     (["net", "nodes", 0, "tops"], ["a", 1], "net.nodes[0].tops[1]: must be a text, got 1"),
@@ -206,26 +222,16 @@ def test_columns_of_others_and_an_order_of_steps(document):
     (["events", "time", 1], -2**64, "events.time[1]: must be between -2^64 and 2^64, got -18446744073709551616"),
     (["events", "address", 1], 2**64, "events.address[1]: must be between -2^64 and 2^64, got 18446744073709551616")])
 def test_lists_have_items_of_one_type(document, where, wrong, message):
-    changed = copy.deepcopy(document)
-    place = changed
-    for key in where[:-1]:
-        place = place[key]
-    place[where[-1]] = wrong
     with pytest.raises(DataError) as caught:
-        Trace(changed)
+        Trace(replaced(document, where, wrong))
     assert str(caught.value).startswith(message + "; it is not a trace")
 
 
 @pytest.mark.parametrize("where", [["start", "heads"], ["why"], ["kernels"], ["net", "nodes", 0, "shapes"]])
 def test_keys_are_texts(document, where):
     """JSON has no others: they would become texts in a file."""
-    changed = copy.deepcopy(document)
-    place = changed
-    for key in where:
-        place = place[key]
-    place[5] = next(iter(place.values()), "text")
     with pytest.raises(DataError, match="must be an object whose keys are texts, got 5;"):
-        Trace(changed)
+        Trace(replaced(document, [*where, 5], "text"))
 
 
 @pytest.mark.parametrize("text", ['{"format": NaN}', "[" * 100000, '{"format": 1', "[]", "3", "null", '"x"'])

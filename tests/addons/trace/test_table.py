@@ -3,8 +3,8 @@
 import io
 import json
 import re
-from collections import Counter
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -26,7 +26,7 @@ def made(where, make_solver):
 
 
 @pytest.mark.parametrize("columns", [80, 200])
-def test_a_line_for_each_step_and_no_more(made, columns, monkeypatch, capsys):
+def test_one_line_per_step(made, columns, monkeypatch, capsys):
     """Also where a name is long, and where a step changes many states."""
     monkeypatch.setitem(made.steps[0], "layer", "inception_" + 12 * "long_" + "name")
     table.show(made, Console(width=columns, highlight=False))
@@ -43,7 +43,7 @@ def test_a_line_for_each_step_and_no_more(made, columns, monkeypatch, capsys):
     assert ("sim ms" in lines[0]) == (lines[-1] == "times and speeds are those of the simulated device, which is not a GPU") == made.simulated
 
 
-def test_times_of_the_simulated_device_are_grey_and_named(made, where, monkeypatch):
+def test_simulated_times_are_grey(made, where, monkeypatch):
     out = Console(width=100, height=24, force_terminal=True, color_system="standard", file=io.StringIO(), highlight=False)
     table.show(made, out)
     number = next(i for i, step in enumerate(made.steps) if step["layer"] == "ip")
@@ -55,45 +55,13 @@ def test_times_of_the_simulated_device_are_grey_and_named(made, where, monkeypat
     assert (spent in grey) == any(text.startswith(f"simulated: {spent} ms") for text in grey) == (where == "sim")
 
 
-def test_a_pipe_gets_whole_lines_and_names(made, monkeypatch, capsys):
+def test_lines_of_a_pipe(made, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     name = "inception_" + 60 * "long_" + "name"
     monkeypatch.setitem(made.steps[0], "layer", name)
     table.show(made, table_console())
     out = capsys.readouterr().out
     assert name in out and "…" not in out and sum("iteration" in line for line in out.splitlines()[:3]) == 1
-
-
-def test_summary_counts_what_the_record_has(made):
-    lines = table.summary(made)
-    copies = [event for event in made.events if event.kind == "copy"]
-    assert lines[0].startswith(f"{len(made.steps)} steps in 2 iterations")
-    assert lines[1].startswith(f"copies: {len(copies)}, {size_text(sum(event.nbytes for event in copies))}")
-    live = Counter()
-    for block in made.document["start"]["blocks"]:
-        live[block["place"]] += block["bytes"]
-    most = dict(live)
-    for event in made.events:
-        if event.kind in ("alloc", "free"):
-            live[event.place] += event.nbytes if event.kind == "alloc" else -event.nbytes
-            most[event.place] = max(most.get(event.place, 0), live[event.place])
-    assert {place: total for place, (total, _) in table.peaks(made).items()} == most
-    assert all(sum(roles.values()) == total for total, roles in table.peaks(made).values())
-
-
-def test_cells_of_a_line_count_what_the_step_has(made, monkeypatch):
-    """Also calls of libraries, which a simulated device has none of, beside launches."""
-    events = list(made.events)
-    number, step = next((i, step) for i, step in enumerate(made.steps) if (step["kind"], step["layer"]) == ("forward", "ip"))
-    first, last = step["first"], step["last"]
-    kinds = ["launch", "call", "call", "copy", "reorder", "alloc", "free", "free"]
-    inside = [events[first]._replace(kind=kind, nbytes=1024 * (i + 1), took=1000 * (i + 1)) for i, kind in enumerate(kinds)]
-    monkeypatch.setattr(made, "events", [*events[:first], *inside, *events[last:]])
-    monkeypatch.setitem(step, "last", first + len(kinds))
-    cells = table.row(made, number, wide=True)
-    assert cells[:2] == [str(number), "> ip"] and cells[3] == "0.006"       # of 1000 + 2000 + 3000 ns on the device
-    assert cells[6:9] == [f"2: {size_text(9 << 10)}", f"+{size_text(6 << 10)} -{size_text(15 << 10)}", "3"]
-    assert table.row(made, number, wide=False)[3:] == [size_text(9 << 10), f"-{size_text(9 << 10)}", "3"]
 
 
 def test_a_step_in_full(made, where):
@@ -137,7 +105,7 @@ def test_steps_in_full(made, capsys):
     table.show_steps(trace.Trace(None), Console())
 
 
-def test_steps_in_full_are_paged_on_a_terminal(made, monkeypatch):
+def test_pager_on_a_terminal(made, monkeypatch):
     shown = []
     monkeypatch.setattr("rich.pager.SystemPager.show", lambda self, text: shown.append(text))
     table.show_steps(made, Console(width=100, force_terminal=True))
@@ -145,7 +113,7 @@ def test_steps_in_full_are_paged_on_a_terminal(made, monkeypatch):
     assert text.startswith("step 0 of ") and "\x1b" not in text
 
 
-def test_words_are_those_of_the_table_the_steps_and_the_page(made, where):
+def test_words_of_states(made, where):
     number = next(i for i, step in enumerate(made.steps) if (step["kind"], step["layer"]) == ("forward", "ip"))
     touched = next(touched for touched in made.steps[number]["touched"] if touched["before"] != touched["after"])
     title = made.titles[touched["memory"]]
@@ -155,6 +123,7 @@ def test_words_are_those_of_the_table_the_steps_and_the_page(made, where):
     of_page = json.loads(re.search(r"const HEADS = (.*), ROLES = ", html.page(made))[1])
     assert {head: word for head, (word, _, _) in of_page.items()} == {head: word for head, (word, _, _) in model.STATES.items()}
     assert set(model.STATES) == {str(head) for head in SyncedHead}
+    assert [model.state_word(head) for head in ("HEAD_AT_CPU", "HEAD_AT_MOON", None, "")] == ["host", "HEAD_AT_MOON", "?", "?"]
 
 
 def test_titles_say_what_a_memory_is(made, where):
@@ -170,6 +139,16 @@ def test_titles_say_what_a_memory_is(made, where):
 def test_a_wide_terminal_shows_more(made, width, wide, capsys):
     table.show(made, Console(width=width, highlight=False))
     assert ("states that changed" in capsys.readouterr().out.splitlines()[0]) == wide
+
+
+@pytest.mark.parametrize(("width", "middle", "end"), [(7, "conv1_2", "conv1_2"), (6, "co…1_2", "conv1…"), (3, "c…2", "co…")])
+def test_names_that_are_cut(width, middle, end):
+    assert table.cut_middle("conv1_2", width) == middle and table.truncate("conv1_2", width) == end
+
+
+def test_first_of_equal_peaks():
+    live = [(0, "a", {"input": 3, "gradient": 1}), (1, "b", {}), (2, "a", {"input": 1, "gradient": 3}), (3, "a", {"input": 2})]
+    assert table.peaks(SimpleNamespace(live_bytes=lambda: live)) == {"a": (4, live[0][2]), "b": (0, {})}
 
 
 def test_lines_of_a_launch():

@@ -22,7 +22,7 @@ def test_a_net_and_a_solver(minicaffe, folder):
     assert not list(folder.glob("*.caffemodel"))
 
 
-def test_a_page_of_the_cpu_has_the_memory_of_the_host_alone(folder):
+def test_page_of_the_cpu(folder):
     """States of memories name a device, also where none is used; a page must not begin with that empty place."""
     subprocess.run([sys.executable, "-m", "minicaffe", "trace", "net.prototxt", "--html", "t.html"], check=True, capture_output=True,
                    env={**os.environ, "MINICAFFE_DEVICE": "cpu"})
@@ -43,7 +43,7 @@ def test_on_the_simulated_device(minicaffe, folder, on_cpu, device, monkeypatch)
     assert made.document["device"]["kind"] == where and "launch" in {event.kind for event in made.events}
 
 
-def test_a_net_that_fails_shows_what_was_before(minicaffe, folder):
+def test_failing_net(minicaffe, folder):
     broken = NET.replace('type: "EuclideanLoss"', 'type: "SoftmaxWithLoss"').replace("value: 1 }", "value: 99 }")
     broken = broken.replace("shape { dim: 8 dim: 4 } shape { dim: 8 dim: 4 }", "shape { dim: 8 dim: 4 } shape { dim: 8 }")
     (folder / "net.prototxt").write_text(broken)
@@ -82,7 +82,7 @@ def test_the_document_is_plain_json(minicaffe, folder):
     assert document["format"] == 1
 
 
-def test_the_page_and_files_for_other_viewers(minicaffe, folder):
+def test_page_and_perfetto_files(minicaffe, folder):
     out = minicaffe("trace", "net.prototxt", "--html", "t.html", "--perfetto", "t.perfetto")
     assert "wrote t.html" in out and "wrote t.perfetto" in out
     assert '<svg class=\\"net-drawing' in (folder / "t.html").read_text().replace("\\u003c", "<").replace('xmlns=\\"http://www.w3.org/2000/svg\\" ', "")

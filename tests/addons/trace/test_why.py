@@ -112,7 +112,7 @@ class Kept(minicaffe.Layer):
 
 
 @on_device
-def test_who_wrote_what_a_layer_in_place_reads(where, make_solver):
+def test_writer_before_a_layer_in_place(where, make_solver):
     """Not that layer itself."""
     more = f'layer {{ name: "kept" type: "Python" bottom: "ip" top: "ip" python_param {{ module: "{__name__}" layer: "Kept" }} }}\n'
     solver = make_solver(NET.replace('layer { name: "loss"', more + 'layer { name: "loss"'))
@@ -147,7 +147,7 @@ def test_a_head_prints_its_name():
 
 @pytest.mark.parametrize("name", ["x data", ""])
 @pytest.mark.parametrize("next_event", [None, ("head", "y data"), ("copy", "same"), ("head", "same")])
-def test_a_copy_whose_access_is_not_in_the_record(name, next_event):
+def test_copy_without_its_access(name, next_event):
     """As at its end; the event behind a copy is its access only if it is a head event of that memory."""
     document = trace.Trace(None).document
     rows = [("copy", name, "host to device")]

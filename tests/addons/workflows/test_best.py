@@ -46,7 +46,7 @@ def kept(path="s_best.caffemodel"):
     return float(caffe.Net("net.prototxt", caffe.TEST, weights=path).params["scale"][0].data[0])
 
 
-def test_the_file_of_the_best_test_is_announced_and_named_in_errors(make, tmp_path):
+def test_file_of_the_best_test(make, tmp_path):
     solver, heard = make(), []
     solver.best = best = BestTest(solver)
     solver.listeners.append(type("L", (), {"before_snapshot": lambda self, solver, *paths: heard.append(paths)})())
@@ -57,7 +57,7 @@ def test_the_file_of_the_best_test_is_announced_and_named_in_errors(make, tmp_pa
 
 
 @pytest.mark.parametrize("form", ["", ".h5"])
-def test_the_parameters_of_the_best_test_are_kept(make, tmp_path, form):
+def test_parameters_of_the_best_test(make, tmp_path, form):
     solver = make("snapshot_format: HDF5" if form else "snapshot_format: BINARYPROTO")
     solver.best = best = BestTest(solver, patience=3)
     scale = solver.net.params["scale"][0]
@@ -127,7 +127,7 @@ def test_which_test_is_the_best(make, values, lower, higher, caplog):
         assert caplog.messages == lines and best.exhausted == (since > 0)
 
 
-def test_without_a_file_parameters_are_not_looked_at(make):
+def test_best_test_without_a_file(make):
     """That the test is good is enough; a file would have to be one that can be used."""
     solver = make()
     solver.net.params["scale"][0].data[...] = np.inf
@@ -158,7 +158,7 @@ FROM_HERE = "the best one is that of the tests from here on"
     ({**STATE, "path": "gone"}, False, ""),
     ({**STATE, "value": None, "iteration": None, "path": None}, True, ""),
 ])
-def test_what_a_state_has_of_the_best_test(make, tmp_path, caplog, state, keep, message):
+def test_best_test_in_states(make, tmp_path, caplog, state, keep, message):
     best = BestTest(make(), keep=keep)
     (tmp_path / "there.caffemodel").touch()
     before = best.get_state()
@@ -167,7 +167,7 @@ def test_what_a_state_has_of_the_best_test(make, tmp_path, caplog, state, keep, 
     assert best.get_state() == (before if state is None or state["output"] != "loss" else state)
 
 
-def test_an_accuracy_that_a_layer_reads_is_no_measure(make):
+def test_accuracy_that_is_read(make):
     net = ACCURACY % ("a", "a", 1) + 'layer { name: "s" type: "Silence" bottom: "a" include { phase: TEST } }'
     best = BestTest(make(net=net))
     assert (best.output, best.higher_is_better) == ("loss", False)
@@ -184,7 +184,7 @@ def train(*arguments, capsys, status=0):
     return (out, err) if status == 0 else err
 
 
-def test_a_training_keeps_its_best_and_stops(make, tmp_path, capsys):
+def test_training_stops_after_its_best(make, tmp_path, capsys):
     make()
     out, err = train("--keep-best", "--patience=2", "--max-iter=100", "--base-lr=2.1", "--snapshot-interval=5", capsys=capsys)   # diverges
     assert "Iteration 0: best test loss so far = 2, kept in s_best.caffemodel" in err
@@ -307,7 +307,7 @@ BEST = {"output": "loss", "value": 2.5, "iteration": 4, "count": 1, "last": 5, "
     ({"last": None}, False), ({"last": 5.0}, False), ({"last": 2**63}, False),
     ({"output": None}, False), ({"output": 1}, False), ({"path": 1}, False),
 ])
-def test_the_best_test_of_a_state_is_checked(changes, fits):
+def test_wrong_best_test_of_states(changes, fits):
     """A state comes from anywhere: later code calculates with these and opens the path."""
     def is_refused(state):
         try:

@@ -74,7 +74,7 @@ def parameters(path):
     return np.concatenate([blob.data.ravel() for blob in made.params["ip"]])
 
 
-def test_weights_of_one_change_nothing_and_others_the_gradient(minicaffe, net, tmp_path):
+def test_weights_and_gradients(minicaffe, net, tmp_path):
     (tmp_path / "ones.txt").write_text("1\n1.0\n\n1\n")
     minicaffe(*TRAIN, "--json=r.jsonl")
     plain, of_loss = parameters("s_iter_2.caffemodel"), losses()
@@ -159,10 +159,10 @@ def test_nets_that_are_wrong(minicaffe, net, tmp_path):
     assert "--class-weights needs losses of the same number of classes, got 3 and 4" in error(text + OTHER % (4, "label"))
     two = 'layer { name: "more" type: "DummyData" top: "l2" dummy_data_param { shape { dim: 24 } } }'
     assert "layer 'loss' (SoftmaxWithLoss): --class-weights needs losses of one kind of label, and the net has losses of label and l2" in error(two + text + OTHER % (3, "l2"))
-    made = 'layer { name: "more" type: "DummyData" top: "l2" dummy_data_param { shape { dim: 24 } } }'
-    assert "auto counts the labels of Data or ImageData, and DummyData makes 'l2'; give a file" in error(made + text.replace('bottom: "label"', 'bottom: "l2"'))
+    assert "auto counts the labels of Data or ImageData, and DummyData makes 'l2'; give a file" in error(two + text.replace('bottom: "label"', 'bottom: "l2"'))
     assert "9 records have label 2, and the loss has 2 classes, from 0 to 1; correct num_output" in error(text.replace("num_output: 3", "num_output: 2"), status=1)
     assert "--snapshot-prefix: is not set, and --class-weights writes its matrix beside the snapshots" in error(text, "--snapshot-prefix=", "--snapshot-after-train=false")
+    assert "layer 'loss' (SoftmaxWithLoss)" in error(text.replace('bottom: "ip" bottom: "label" top: "loss"', 'bottom: "ip" top: "loss"'))
     shutil.rmtree("db")
     assert "db: no such database" in error(text, status=1)
     assert list(tmp_path.glob("*.binaryproto")) == []
@@ -208,8 +208,3 @@ def test_ranks_have_the_same_weights(minicaffe, net, tmp_path):
     assert ranks.run(2, __file__, "train_together", str(tmp_path)) == [0, 0]
     assert losses("all.jsonl") == pytest.approx(losses("one.jsonl"), rel=1e-5)
     assert (tmp_path / "s_class_weights.binaryproto").read_bytes() == (tmp_path / "one_class_weights.binaryproto").read_bytes()
-
-
-def test_a_loss_without_labels_is_named(minicaffe, net):
-    net.write_text((NET % "").replace('bottom: "ip" bottom: "label" top: "loss"', 'bottom: "ip" top: "loss"'))
-    assert "layer 'loss' (SoftmaxWithLoss)" in minicaffe(*TRAIN, "--class-weights=auto", status=2)

@@ -62,7 +62,7 @@ def stretched(picture):
 
 
 @pytest.mark.parametrize("size", [8, 36, 7, 40])
-def test_counts_are_those_of_each_record_once(minicaffe, data, tmp_path, size):
+def test_each_record_counts_once(minicaffe, data, tmp_path, size):
     _, labels, scores = data
     write(tmp_path, size)
     (tmp_path / "labels.txt").write_text("cat\ndog\nnewt\n")
@@ -82,7 +82,7 @@ def test_counts_are_those_of_each_record_once(minicaffe, data, tmp_path, size):
     assert re.search(rf"^0 cat +{want[0, 0]} +{want[0, 1]} +{want[0, 2]}$", out, re.M) and all(len(line) <= 80 for line in out.splitlines())
 
 
-def test_a_net_that_takes_no_smaller_batch_counts_each_record_once_too(minicaffe, data, tmp_path):
+def test_records_of_fixed_batches(minicaffe, data, tmp_path):
     fixed = 'layer { name: "flat" type: "Reshape" bottom: "data" top: "flat" reshape_param { shape { dim: 8 dim: 60 } } }\n' \
             'layer { name: "none" type: "Silence" bottom: "flat" }'
     write(tmp_path, 8, fixed)
@@ -151,7 +151,7 @@ def test_wrong_pictures(minicaffe, data, tmp_path, transform):
 
 
 @pytest.mark.parametrize("kind, more", [("float", ""), ("in place", 'layer { name: "half" type: "Power" bottom: "data" top: "data" power_param { scale: 0.5 } }')])
-def test_pictures_that_are_no_pixels_are_stretched(minicaffe, data, tmp_path, kind, more):
+def test_pictures_of_other_values(minicaffe, data, tmp_path, kind, more):
     cv2 = pytest.importorskip("cv2")
     pixels = data[0]
     if kind == "float":
@@ -254,7 +254,7 @@ def test_which_scores_are_the_answers(minicaffe, data, tmp_path):
         assert json.loads((tmp_path / "o.json").read_text())["evaluation"]["confusion"] == matrix(labels, net.blobs[blob].data).tolist()
 
 
-def test_labels_of_pixels_and_labels_that_are_ignored(minicaffe, data, tmp_path):
+def test_pixel_and_ignored_labels(minicaffe, data, tmp_path):
     """A net that labels each of four columns; label 1 is ignored."""
     h5py = pytest.importorskip("h5py")
     random = np.random.default_rng(3)
@@ -280,7 +280,7 @@ def test_labels_of_pixels_and_labels_that_are_ignored(minicaffe, data, tmp_path)
 
 @pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "Accuracy"])
 @pytest.mark.parametrize("ignored", [0, 1, 2])
-def test_an_ignored_label_is_no_tie_and_no_wrong_picture(minicaffe, data, tmp_path, kind, ignored):
+def test_ignored_labels(minicaffe, data, tmp_path, kind, ignored):
     _, labels, scores = data
     place, field = {"SoftmaxWithLoss": ("loss", "loss_param"), "Accuracy": ("right", "accuracy_param")}[kind]
     write(tmp_path, 8, before=f'type: "{kind}"', after=f'type: "{kind}" {field} {{ ignore_label: {ignored} }}')
@@ -324,7 +324,7 @@ def test_outputs_alone_as_json(minicaffe, data, tmp_path):
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_a_folder_that_was_made_during_the_test_is_kept(tmp_path, force):
+def test_folder_made_during_the_test(tmp_path, force):
     kept = object.__new__(wrong_pictures.WrongPictures)
     kept.confusion, kept.found, kept.kept = SimpleNamespace(name=str), 0, []
     folder = tmp_path / "wrong"

@@ -60,7 +60,7 @@ def test_the_commands_of_the_page(tmp_path, seed, device):
     assert out.startswith("pictures/fish/000.jpg:\n") and "resized to 56 x 56, minus mean 128" in err and "as in things.prototxt" in err
 
 
-def test_the_weights_name_pictures_of_the_script(on_cpu):
+def test_weights_of_the_script(on_cpu):
     """Test accuracy in training was 0.84."""
     spec = importlib.util.spec_from_file_location("make_pictures", SCRIPT)
     script = importlib.util.module_from_spec(spec)
@@ -74,7 +74,7 @@ def test_the_weights_name_pictures_of_the_script(on_cpu):
     assert (scores.argmax(axis=1) == labels).mean() > 0.75
 
 
-def test_the_script_draws_the_same_pictures_again(tmp_path):
+def test_pictures_of_the_script(tmp_path):
     """The databases of a seed, too, whose pictures the weights were trained on."""
     for out in "ab":
         subprocess.run([sys.executable, SCRIPT, "--out", tmp_path / out, "--count", "24", "--seed", "5"], check=True, capture_output=True)

@@ -64,7 +64,7 @@ def layers(net, phase=caffe_pb2.TRAIN):
 
 
 @pytest.mark.parametrize("net", ["net.prototxt", "deploy.prototxt"])
-def test_a_training_net_or_a_deploy_net(minicaffe, there, net):
+def test_training_and_deploy_nets(minicaffe, there, net):
     printed = minicaffe("finetune", net, "w.caffemodel", "db", "-o", "o", "--seed", 1, "--max-iter", 40, "--base-lr", 0.05)
     assert printed.startswith("wrote o.prototxt and o_deploy.prototxt: layer 'fc_o' with 3 outputs in place of 'fc' with 7; "
                               "lr_mult of 1 other layers times 0.1\n")

@@ -18,34 +18,12 @@ def reverse(graph, node):
     return [graph.op("Slice", graph.bottom(), [-1] * count, [BACKWARD] * count, axes, [-1] * count)]
 
 
-def rearranged(graph, parts, order):
-    """Return the bottom, its axes cut into `parts` of these sizes, in another order, in the shape of the top."""
-    wanted = graph.known_top_shape()
+@exporter("ShuffleChannel", "Reorg", "Rearrange")
+def rearranged(graph, node):
+    """Cut the axes of the bottom into parts, and put these into another order."""
+    wanted, (parts, order) = graph.known_top_shape(), node.layer.parts(graph.shape())
     x = graph.op("Transpose", graph.reshape(graph.bottom(), list(graph.shape()), parts), perm=order)
     return [graph.reshape(x, [parts[axis] for axis in order], wanted)]
-
-
-@exporter("ShuffleChannel")
-def shuffle_channel(graph, node):
-    (num, channels, *rest), groups = graph.known_top_shape(), node.layer.values["group"]
-    return rearranged(graph, [num, groups, channels // groups, *rest], [0, 2, 1, *range(3, 3 + len(rest))])
-
-
-@exporter("Reorg")
-def reorg(graph, node):
-    stride, (num, channels, height, width) = node.layer.values["stride"], graph.shape()
-    graph.known_top_shape()
-    if node.layer.values["reverse"]:
-        return rearranged(graph, [num, stride, stride, channels // stride ** 2, height, width], [0, 3, 4, 1, 5, 2])
-    inner = channels // stride ** 2
-    return rearranged(graph, [num, inner, height, stride, width, stride], [0, 3, 5, 1, 2, 4])
-
-
-@exporter("Rearrange")
-def rearrange(graph, node):
-    num, _, height, width = graph.shape()
-    side, depth = node.layer.side(graph.shape()), graph.known_top_shape()[1]
-    return rearranged(graph, [num, depth, side, side, height, width], [0, 1, 4, 2, 5, 3])
 
 
 # ---- pixels

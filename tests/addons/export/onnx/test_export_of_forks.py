@@ -32,16 +32,16 @@ CASES = {
     "interp": (layer("Interp", "interp_param { height: 11 width: 4 }"), X), "interp larger": (layer("Interp", "interp_param { zoom_factor: 3 }"), X),
     "interp of a part": (layer("Interp", "interp_param { shrink_factor: 2 pad_beg: -1 pad_end: -2 }"), X),
     "nearest": (layer("Upsample", "upsample_param { scale: 3 }"), X),
-    "unpooling": (layer("Pooling", "pooling_param { kernel_size: 2 stride: 2 }", tops="p m").replace('"l"', '"p"')
+    "unpooling": (layer("Pooling", "pooling_param { kernel_size: 2 stride: 2 }", tops="p m", name="p")
                   + layer("Upsample", "upsample_param { upsample_h: 8 upsample_w: 7 }", "p m"), (2, 3, 8, 7)),
     "relu6": (layer("ReLU6"), X), "relu6 leaky": (layer("ReLU6", "relu6_param { negative_slope: 0.1 }"), X),
     "relux": (layer("ReLUX", "relux_param { maximal_value: 0.7 }"), X), "relux of a slope": (layer("ReLUX", "relux_param { negative_slope: -0.5 maximal_value: 1 }"), X),
     "bn": (layer("BN"), X), "bn of 2 axes": (layer("BN", "bn_param { eps: 0.1 }"), (3, 4)), "bn frozen": (layer("BN", "bn_param { frozen: true }"), X),
     "bn of segnet": (layer("BN", "bn_param { bn_mode: INFERENCE }"), X), "bn of the batch": (layer("BN", "bn_param { bn_mode: LEARN }", tops="y m v"), X),
     "lstm": (layer("Lstm", "lstm_param { num_output: 3 }"), (5, 2, 4)), "lstm of rows": (layer("Lstm", "lstm_param { num_output: 3 batch_size: 2 }"), (8, 4, 1)),
-    "indicator": (layer("ContinuationIndicator", "continuation_indicator_param { time_step: 2 batch_size: 3 }", "", "c") + layer("Eltwise", "", "x0 c").replace('"l"', '"e"'), (2, 3)),
+    "indicator": (layer("ContinuationIndicator", "continuation_indicator_param { time_step: 2 batch_size: 3 }", "", "c") + layer("Eltwise", "", "x0 c", name="e"), (2, 3)),
     "clustered": (layer("PriorBoxClustered", "prior_box_param { width: 3 height: 2 img_size: 9 }", tops="p")
-                  + layer("ReLU").replace('"l"', '"r"'), X),
+                  + layer("ReLU", name="r"), X),
     "normalize": (layer("Normalize", "normalize_param { }", tops="y n"), X), "normalize L1": (layer("Normalize", 'normalize_param { normalize_type: "L1" }'), X),
 }
 # Boxes whose number depends on values, and losses; Resize darkens its borders.
@@ -65,7 +65,7 @@ def test_regions(size):
     assert [one.relative for one in found] == [0]
 
 
-def test_every_type_of_forks_has_a_case_or_none():
+def test_every_fork_type_has_a_case():
     forks = {name for name, cls in layer_types().items() if ".forks." in cls.__module__ and name != "ConvolutionDepthwise"}
     tested = {kind for text, *_ in CASES.values() for kind in re.findall(r'type: "(\w+)"', text)} | {"ROIPooling"}
     assert forks - tested - {"ChannelNormalize"} == WITHOUT and not WITHOUT & set(EXPORTERS)

@@ -14,8 +14,8 @@ from minicaffe.proto.text import parse_text
 onnx = pytest.importorskip("onnx", reason="no package onnx: pip install -r tests/requirements.txt")
 pytest.importorskip("onnxruntime", reason="no package onnxruntime: pip install -r tests/requirements.txt")
 
+from export_cases import DEPLOY, filled  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
-from test_export import DEPLOY, filled  # noqa: E402
 
 from minicaffe.addons.export.onnx import export, load  # noqa: E402
 from minicaffe.addons.export.onnx.conversion import IMPORTERS  # noqa: E402
@@ -261,6 +261,14 @@ def test_what_cannot_be_expressed(tmp_path, name):
         load(write(tmp_path / "a.onnx", nodes, *shapes))
 
 
+@pytest.mark.parametrize("opset, inputs, attributes", [(19, ["", "", np.array([9, 4], INT)], {"axes": [2, 3]}), (10, [np.float32([1, 1, 1.7, 0.6])], {})])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_resize_of_opsets(tmp_path, mode, opset, inputs, attributes):
+    """Opset 19 has sizes of some axes. In opset 10 scales are input 1, and coordinates asymmetric."""
+    one, = load(write(tmp_path / "a.onnx", [node("Resize", "x0", *inputs, mode=mode, **attributes)], X, opset=opset)).differences
+    assert one.blob == "y" and one.relative < 1e-5
+
+
 @pytest.mark.parametrize("name, opset, attributes, shape, reason", [
     ("Clip", 10, {"min": -0.2, "max": 0.4}, X, None), ("Clip", 10, {"max": 0.4}, X, None), ("Clip", 10, {"min": 0.1}, X, None),
     ("Pad", 10, {"pads": [0, 0, 1, 2, 0, 0, 0, 3]}, X, None), ("Pad", 10, {"pads": [0, 0, 1, 2, 0, 0, 0, 3], "mode": "reflect"}, X, "it pads with something other than 0"),
@@ -283,19 +291,6 @@ def test_operators_that_had_attributes(tmp_path, name, opset, attributes, shape,
     else:
         one, = load(path).differences
         assert one.blob == "y" and one.relative < 1e-5
-
-
-@pytest.mark.parametrize("mode", ["nearest", "linear"])
-def test_resize_of_some_axes(tmp_path, mode):
-    one, = load(write(tmp_path / "a.onnx", [node("Resize", "x0", "", "", np.array([9, 4], INT), axes=[2, 3], mode=mode)], X, opset=19)).differences
-    assert one.blob == "y" and one.relative < 1e-5
-
-
-@pytest.mark.parametrize("mode", ["nearest", "linear"])
-def test_resize_of_opset_10(tmp_path, mode):
-    """Its scales are input 1, and its coordinates asymmetric."""
-    one, = load(write(tmp_path / "a.onnx", [node("Resize", "x0", np.float32([1, 1, 1.7, 0.6]), mode=mode)], X, opset=10)).differences
-    assert one.blob == "y" and one.relative < 1e-5
 
 
 def test_output_without_a_shape(tmp_path):
@@ -379,7 +374,7 @@ KINDS = [       # nodes, shapes, the layers that they become
 
 
 @pytest.mark.parametrize("nodes, shapes, kinds", KINDS, ids=[f"{nodes[0][0]}-{kinds}" for nodes, _, kinds in KINDS])
-def test_an_operator_becomes_no_more_layers_than_it_needs(tmp_path, nodes, shapes, kinds):
+def test_layers_of_an_operator(tmp_path, nodes, shapes, kinds):
     made = load(write(tmp_path / "a.onnx", nodes, *shapes))
     assert " ".join(layer.type for layer in made.param.layer if layer.type != "Input") == kinds
 
@@ -429,7 +424,7 @@ def test_a_classifier_of_sequences(tmp_path):
     assert [layer.type for layer in made.param.layer].count("LSTM") == 2
 
 
-def test_a_branch_that_reads_the_input_is_no_constant(tmp_path):
+def test_branch_that_reads_the_input(tmp_path):
     """An If whose condition is a constant, as PyTorch exports squeeze: its branches read values of the graph around it."""
     branch = [helper.make_graph([helper.make_node("Relu", ["x0"], [name])], name, [], [helper.make_tensor_value_info(name, TensorProto.FLOAT, X)])
               for name in ("then", "else")]
@@ -438,7 +433,7 @@ def test_a_branch_that_reads_the_input_is_no_constant(tmp_path):
         load(path)
 
 
-def test_many_equal_names_take_no_time_for_each_other():
+def test_many_equal_names():
     taken = {}
     names = {unique("Eltwise", taken) for _ in range(20_000)}
     assert len(names) == 20_000 and "Eltwise_20000" in names
@@ -451,7 +446,7 @@ def test_many_equal_names_take_no_time_for_each_other():
     (node("Tile", "x0", np.array([1, 5000, 1, 1])), "a.onnx: 'y' of shape 1 x 5000 x 14 x 1 would take 280000 bytes"),
     (node("Mul", "x0", weight(1, 1, 14, 2000)), "the model .*a.onnx would take"),
     (node("ConstantOfShape", np.array([300, 400])), "a.onnx: 'y' of shape 300 x 400 would take 480000 bytes")])
-def test_what_would_take_memory_is_met_before(tmp_path, monkeypatch, one, wrong):
+def test_memory_limits(tmp_path, monkeypatch, one, wrong):
     path = write(tmp_path / "a.onnx", [one], (1, 1, 14, 1))
     monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "60KiB")
     with pytest.raises(errors.Error, match=wrong):
@@ -489,7 +484,7 @@ def test_damaged_files(tmp_path, content, wrong):
         load(path)
 
 
-def test_a_truncated_model_and_data_outside_of_the_folder(tmp_path):
+def test_truncated_model_and_outside_data(tmp_path):
     path = write(tmp_path / "a.onnx", [node("Conv", "x0", weight(3, 4, 3, 3))], X)
     whole = path.read_bytes()
     for size in range(0, len(whole), len(whole) // 20):
@@ -508,18 +503,16 @@ def test_a_truncated_model_and_data_outside_of_the_folder(tmp_path):
         load(path)
 
 
-def test_an_input_beyond_the_budget(tmp_path):
+def test_unfit_inputs_and_operators(tmp_path):
     path = write(tmp_path / "a.onnx", [node("Relu", "x0")], X, dims=[1, 1 << 20, 1 << 20, 1 << 10])
     with pytest.raises(errors.ShapeError, match="input 'x0' would take"):
         load(path)
-
-
-def test_operators_of_others(tmp_path):
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], domain="own.domain")], "t",
-                              [helper.make_tensor_value_info("x", TensorProto.FLOAT, X)], [helper.make_tensor_value_info("y", TensorProto.FLOAT, X)])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("own.domain", 1)]), tmp_path / "a.onnx")
+    model = onnx.load(write(path, [node("Relu", "x0")], X))
+    model.graph.node[0].domain = "own.domain"
+    model.opset_import.append(helper.make_opsetid("own.domain", 1))
+    onnx.save(model, path)
     with pytest.raises(errors.ConfigError, match="has operators of other domains than ONNX's own: own.domain"):
-        load(tmp_path / "a.onnx")
+        load(path)
 
 
 def test_a_wrong_importer_is_found(tmp_path, monkeypatch):
@@ -556,7 +549,7 @@ def test_random_graphs_of_sums_and_products(tmp_path, seed):
     assert set(made.net.blobs) >= set(outputs) and made.differences and all(one.relative < 1e-4 for one in made.differences)
 
 
-def test_sizes_of_pooling_are_those_of_the_layer():
+def test_sizes_of_pooling():
     """Both roundings, with and without pads: with a pad on either axis Caffe drops a window that begins behind the picture."""
     from minicaffe.addons.export.onnx.importers.products import POOLING, caffe_size
     random = np.random.default_rng(2)

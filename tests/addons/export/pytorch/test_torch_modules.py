@@ -11,10 +11,29 @@ import zipfile
 
 import numpy as np
 import pytest
-from export_cases import BIG, BOXES, CASES, DEPLOY, IN_PLACE, MODELS, OF_DATA, X, detection, filled, layer, net_of
+from export_cases import (
+    AT_THRESHOLD,
+    BIG,
+    BOXES,
+    CASES,
+    DEPLOY,
+    IN_PLACE,
+    MODELS,
+    OF_DATA,
+    THRESHOLD_OF_1,
+    X,
+    detection,
+    detection_at_limits,
+    filled,
+    layer,
+    net_of,
+    net_of_model,
+    of_models,
+)
 from lines_of_modules import LINES, OTHERS
 
 from minicaffe import errors
+from minicaffe.addons.export.comparison import run_net
 from minicaffe.addons.export.pytorch import Preprocessing, compare, export, random_inputs, to_module, writer
 from minicaffe.addons.export.pytorch.names import FORWARD_NAMES, MODULE_ATTRIBUTES, identifier, identifiers
 from minicaffe.addons.export.pytorch.source import WRITERS, helper_texts, number
@@ -127,7 +146,7 @@ def test_lines_of_other_fields(kind, fields, shapes, wanted):
 
 @pytest.mark.parametrize("name, wanted", [("abs", []), ("maximum", ["import torch"]), ("im2col", ["import torch.nn.functional as F"]),
                                           ("average beyond the padding", ["import torch.nn.functional as F"]), ("batch norm whose statistics are asked for", ["import torch", "import torch.nn.functional as F"])])
-def test_imports_are_those_that_the_text_uses(name, wanted):
+def test_imports_of_the_text(name, wanted):
     text, *shapes = CASES[name]
     lines = to_module(net_of(text, *shapes)).text().splitlines()
     assert [line for line in lines if line.startswith(("import", "from"))] == [*wanted, "from torch import nn"]
@@ -136,7 +155,7 @@ def test_imports_are_those_that_the_text_uses(name, wanted):
 def test_each_top_is_probed():
     """The comparison puts the tops of each layer through `_probe`."""
     text, *shapes = CASES["slice"]
-    module = to_module(net_of(text + layer("AbsVal", "", "a", "d").replace('"l"', '"abs"'), *shapes))
+    module = to_module(net_of(text + layer("AbsVal", "", "a", "d", name="abs"), *shapes))
     plain, probed = (module.text(probed).partition("def forward(self, x0):\n")[2].splitlines() for probed in (False, True))
     assert [line.strip() for line in probed if line not in plain] == [
         f"{top} = self._probe({index}, {top!r}, {top})" for index, top in ((1, "a"), (1, "b"), (1, "c"), (2, "d"))]
@@ -144,22 +163,14 @@ def test_each_top_is_probed():
 
 
 def test_equal_names():
-    """Two layers of one name have their own attributes and parameters."""
-    ip = layer("InnerProduct", "inner_product_param { num_output: 4 }", "%s", "%s")
-    net = net_of(ip % ("x0", "a") + ip % ("a", "l"), (2, 4))
-    module = to_module(net)
-    assert list(module.state) == ["l.weight", "l.bias", "l_2.weight", "l_2.bias"]
-    for name, node in (("l", net.nodes[1]), ("l_2", net.nodes[2])):
-        assert np.array_equal(module.state[f"{name}.weight"], node.layer.blobs[0].data)
-
-
-def test_equal_names_beside_a_later_one():
-    """A repeated name gets no name that a later layer or blob has."""
+    """Layers of one name have their own parameters; a repeated name gets no name that a later layer or blob has."""
     ip = layer("InnerProduct", "inner_product_param { num_output: 4 bias_term: false }", "%s", "%s")
     names = [("l", "x0", "a"), ("l", "a", "b/1"), ("l_2", "b/1", "b.1"), ("m", "b.1", "b_1_2")]
     net = net_of("".join(ip.replace('"l"', f'"{name}"') % (bottom, top) for name, bottom, top in names), (2, 4))
     module = to_module(net)
     assert list(module.state) == ["l.weight", "l_3.weight", "l_2.weight", "m.weight"]
+    for array, node in zip(module.state.values(), net.nodes[1:], strict=True):
+        assert np.array_equal(array, node.layer.blobs[0].data)
     assert re.findall(r"^        (\w+) = self", module.text(), re.M) == ["a", "b_1", "b_1_3", "b_1_2"]
 
 
@@ -322,44 +333,58 @@ def test_layers_in_place_and_shared_parameters():
 def test_blobs_that_share_their_memory():
     """Caffe's Split, Flatten and Reshape share it, so a layer in place behind them also writes the others: it is refused if they are read later."""
     def net(top):
-        return net_of(layer("AbsVal", tops="a") + layer("Split", "", "a", "b c").replace('"l"', '"split"') + layer("Flatten", "", "c", "f").replace('"l"', '"f"')
-                      + layer("Reshape", "reshape_param { shape { dim: 2 dim: 3 dim: 4 } }", "f", "g").replace('"l"', '"g"') + layer("Power", "power_param { shift: -5 }", "b", top).replace('"l"', '"p"') + layer("Eltwise", "", f"{top} g", "y").replace('"l"', '"e"'), (2, 3, 4))
+        return net_of(layer("AbsVal", tops="a") + layer("Split", "", "a", "b c", name="split") + layer("Flatten", "", "c", "f", name="f")
+                      + layer("Reshape", "reshape_param { shape { dim: 2 dim: 3 dim: 4 } }", "f", "g", name="g") + layer("Power", "power_param { shift: -5 }", "b", top, name="p") + layer("Eltwise", "", f"{top} g", "y", name="e"), (2, 3, 4))
 
     with pytest.raises(errors.ConfigError, match=r"layer 'p' \(Power\): top\[0\]: writes in place into blob 'b', whose memory Caffe shares with 'g'"):
         to_module(net("b"))
     lines = to_module(net("d")).text().splitlines()[-6:]
     assert [line.split("  #")[0].strip() for line in lines] == ["a = x0.abs()", "f = a.flatten(1)", "g = f.reshape(2, 3, 4)", "d = a - 5.0", "y = d + g", "return y"]
-    both = layer("AbsVal", tops="a") + layer("Split", "", "a", "b c").replace('"l"', '"split"') + layer("Bias", "bias_param { axis: 0 }", "b c", "b").replace('"l"', '"e"')
+    both = layer("AbsVal", tops="a") + layer("Split", "", "a", "b c", name="split") + layer("Bias", "bias_param { axis: 0 }", "b c", "b", name="e")
     assert "b = a + a\n" in to_module(net_of(both, (2, 3, 4))).text()       # the layer in place is the last that reads 'c'
-    output = layer("AbsVal", tops="a") + layer("Split", "", "a", "b c").replace('"l"', '"split"') + layer("Power", "power_param { shift: -5 }", "b", "b").replace('"l"', '"p"')
+    output = layer("AbsVal", tops="a") + layer("Split", "", "a", "b c", name="split") + layer("Power", "power_param { shift: -5 }", "b", "b", name="p")
     with pytest.raises(errors.ConfigError, match=r"layer 'p' .*writes in place into blob 'b', whose memory Caffe shares with 'c', which is read later"):
         to_module(net_of(output, (2, 3, 4)))      # at the end, as an output
 
 
 def test_several_inputs_and_outputs():
-    module = to_module(net_of(layer("ReLU", "", "x0", "a") + layer("Eltwise", "", "x1 x2", "b").replace('"l"', '"e"'), (2, 3), (1,), (1,)))
+    module = to_module(net_of(layer("ReLU", "", "x0", "a") + layer("Eltwise", "", "x1 x2", "b", name="e"), (2, 3), (1,), (1,)))
     assert "    def forward(self, x0, x1, x2):\n" in module.text() and module.text().endswith("        return (a, b)\n") and module.outputs == ["a", "b"]
     assert "forward(x0: 2 x 3, x1: 1, x2: 1) returns a, b." in module.description
 
 
-def test_preprocessing_in_the_text():
-    net = net_of(layer("ReLU"), (2, 3, 4, 4))
-    text = to_module(net, preprocessing=Preprocessing([1, 2, 3], 0.5, (2, 1, 0)))
-    assert "        x0 = 0.5 * (x0[:, [2, 1, 0]] - self.mean)\n        y = self.l(x0)" in text.text()
-    assert text.state["mean"].shape == (3, 1, 1)
-    with pytest.raises(errors.ConfigError, match="preprocessing.order: must have each of the 3 channels of input 'x0' once"):
-        to_module(net, preprocessing=Preprocessing(order=(0, 1)))
+@pytest.mark.parametrize("how, wanted", [
+    (Preprocessing([1, 2, 3], 0.5, (2, 1, 0)), "x0 = 0.5 * (x0[:, [2, 1, 0]] - self.mean)"), (Preprocessing(scale=0.5), "x0 = 0.5 * x0"),
+    (Preprocessing(mean=3), "x0 = (x0 - 3.0)"), (Preprocessing(mean=3, scale=2), "x0 = 2.0 * (x0 - 3.0)")])
+def test_preprocessing_in_the_text(how, wanted):
+    module = to_module(net_of(layer("ReLU"), (2, 3, 4, 4)), preprocessing=how)
+    lines = [line.strip() for line in module.text().splitlines()]
+    assert [line for line in lines if line.startswith("x0 = ")] == [wanted] and lines[lines.index(wanted) + 1].startswith("y = self.l(x0)")
+    assert {name: array.shape for name, array in module.state.items()} == ({"mean": (3, 1, 1)} if how.order else {})
+
+
+@pytest.mark.parametrize("kind, fields, shape, wanted", [
+    ("Normalize", "norm_param { channel_shared: false }", X, "self.l = Scale((4,), 2)"),
+    ("Normalize", "norm_param { across_spatial: false }", X, "self.l = Scale((), 0)"),
+    ("Normalize", "norm_param { channel_shared: false across_spatial: false }", X, "self.l = Scale((4,), 2)"),
+    # A padding of more than half a window, or another number of windows than PyTorch's: a helper computes them.
+    ("Pooling", "pooling_param { kernel_size: 3 stride: 2 pad: 2 }", (1, 2, 6, 6), ' = caffe_pool(x0, "MAX", ('),
+    ("Pooling", "pooling_param { kernel_size: 1 stride: 3 pad: 0 }", (1, 2, 6, 6), ' = caffe_pool(x0, "MAX", ('),
+    ("Pooling", "pooling_param { pool: STOCHASTIC kernel_size: 2 stride: 2 }", X, "    y = caffe_stochastic_pool(x0, 2, 2)"),
+    ("Reduction", "", (2, 3), "    y = x0.sum((0, 1))  # a number\n")])
+def test_parts_of_the_text(kind, fields, shape, wanted):
+    assert wanted in to_module(net_of(layer(kind, fields), shape)).text()
 
 
 def test_a_parameter_layer_that_is_shared():
-    text = "".join(layer("Parameter", 'parameter_param { shape { dim: 2 dim: 3 } } param { name: "w" }', "", top).replace('"l"', f'"{top}"') for top in ("v", "w"))
+    text = "".join(layer("Parameter", 'parameter_param { shape { dim: 2 dim: 3 } } param { name: "w" }', "", top, name=top) for top in ("v", "w"))
     module = to_module(net_of(text, (1,)))
     assert "        self.v = nn.Parameter(torch.zeros((2, 3)))\n        self.w = self.v  # shared parameter\n" in module.text()
     assert read_state(state_file(module))[1] == {"v": "0", "w": "0"}
 
 
 def test_names_of_layers_without_an_attribute():
-    text = layer("AbsVal", tops="a").replace('"l"', '"x/1"') + layer("ReLU", "", "a").replace('"l"', '"x.1"') + layer("TanH", "", "a", "z").replace('"l"', '"x-1"')
+    text = layer("AbsVal", tops="a", name="x/1") + layer("ReLU", "", "a", name="x.1") + layer("TanH", "", "a", "z", name="x-1")
     assert re.findall(r"self\.(\w+) = ", to_module(net_of(text, X)).text()) == ["x_1_2", "x_1_3"]
 
 
@@ -370,26 +395,14 @@ def test_shapes_of_parameters(name, shapes):
     assert {path: array.shape for path, array in to_module(net_of(text, *inputs)).state.items()} == shapes
 
 
-def test_the_size_of_a_number():
-    module = to_module(net_of(layer("Reduction"), (2, 3)))
-    assert "    y = x0.sum((0, 1))  # a number\n" in module.text()
-
-
 # ---- refusals
-
-def test_steps_of_preprocessing_that_are_not_given_are_left_out():
-    for how, wanted in ((Preprocessing(scale=0.5), "x0 = 0.5 * x0"), (Preprocessing(mean=3), "x0 = (x0 - 3.0)"),
-                        (Preprocessing(mean=3, scale=2), "x0 = 2.0 * (x0 - 3.0)")):
-        lines = [line.strip() for line in to_module(net_of(layer("ReLU"), X), preprocessing=how).text().splitlines()]
-        assert [line for line in lines if line.startswith("x0 = ")] == [wanted]
-
 
 @pytest.mark.parametrize("fields, sizes, wanted", [
     ("kernel_size: 4 stride: 3", (3, 5), "0, 0, 0, 1"), ("kernel_size: 4 stride: 3", (5, 3), "0, 1, 0, 0"), ("kernel_size: 4 stride: 3", (2, 3), "0, 1, 0, 2"),
     ("kernel_h: 2 kernel_w: 5 stride: 4 pad_h: 1 pad_w: 0", (3, 2), "0, 3, 0, 0"), ("kernel_h: 5 kernel_w: 2 stride: 4 pad_h: 0 pad_w: 1", (2, 3), "0, 0, 0, 3"),
     ("kernel_size: 3 dilation: 2 stride_h: 4 stride_w: 5", (4, 2), "0, 3, 0, 1"), ("kernel_size: 4 stride: 3 pad: 1", (1, 9), "0, 0, 0, 1"),
     ("kernel_size: 3 stride: 3", (1, 2, 3), "0, 0, 0, 1, 0, 2"), ("kernel_size: 3 stride: 3", (2,), "0, 1"), ("kernel_size: 4 stride: 3", (4, 5), None)])
-def test_zeros_are_added_at_the_ends_of_a_small_picture(fields, sizes, wanted):
+def test_zeros_around_a_small_picture(fields, sizes, wanted):
     """F.pad has the last axis first; a picture that is large enough gets no zeros."""
     net = net_of(layer("Convolution", f"convolution_param {{ num_output: 3 {fields} }}"), (1, 2, *sizes))
     assert net.blobs["y"].shape[2] == 1
@@ -400,28 +413,12 @@ def test_zeros_are_added_at_the_ends_of_a_small_picture(fields, sizes, wanted):
         assert checked(net)[0].relative < 1e-5
 
 
-def test_windows_of_pooling_that_pytorch_does_not_take():
-    """A padding of more than half a window, or another number of windows than PyTorch's: a helper computes them."""
-    for fields in "kernel_size: 3 stride: 2 pad: 2", "kernel_size: 1 stride: 3 pad: 0":
-        module = to_module(net_of(layer("Pooling", f"pooling_param {{ {fields} }}"), (1, 2, 6, 6)))
-        assert ' = caffe_pool(x0, "MAX", (' in module.text()
-    module = to_module(net_of(layer("Pooling", "pooling_param { pool: STOCHASTIC kernel_size: 2 stride: 2 }"), X))
-    assert "    y = caffe_stochastic_pool(x0, 2, 2)" in module.text()
-
-
 def test_sizes_that_depend_on_values():
     """They are unknown from the first such layer on."""
-    text = layer("AbsVal", tops="a") + layer("Filter", "", "x1 x0", "y").replace('"l"', '"f"') + layer("AbsVal", "", "y", "z").replace('"l"', '"after"')
+    text = layer("AbsVal", tops="a") + layer("Filter", "", "x1 x0", "y", name="f") + layer("AbsVal", "", "y", "z", name="after")
     module = to_module(net_of(text, (4,), (4, 3)))
     lines = [line.strip() for line in module.text().splitlines() if " = " in line and "abs" in line]
     assert lines == ["a = x0.abs()  # 4", "z = y.abs()"]
-
-
-@pytest.mark.parametrize("fields, wanted", [("channel_shared: false", "(4,), 2"), ("across_spatial: false", "(), 0"),
-                                            ("channel_shared: false across_spatial: false", "(4,), 2")])
-def test_the_scale_of_a_normalization_is_broadcast_over_the_picture(fields, wanted):
-    text = to_module(net_of(layer("Normalize", f"norm_param {{ {fields} }}"), X)).text()
-    assert f"self.l = Scale({wanted})" in text
 
 
 @pytest.mark.parametrize("fields, wanted", [
@@ -434,9 +431,9 @@ def test_options_of_detections(fields, wanted):
     assert f'    y = caffe_detection_output(x0, x1, p, classes=3, share_location=True, background=0, code_type="CORNER", variance_in_target={wanted})' in text
 
 
-def test_a_layer_that_writes_a_file_is_left_out(tmp_path, caplog):
+def test_layers_that_write_files(tmp_path, caplog):
     text = layer("HDF5Output", f'hdf5_output_param {{ file_name: "{tmp_path}/out.h5" }}', "a x1", "").replace('"l"', '"the \\"writer"')
-    module = to_module(net_of(layer("ReLU", tops="a") + layer("AbsVal", "", "a", "y").replace('"l"', '"abs"') + text, X, (2,)))
+    module = to_module(net_of(layer("ReLU", tops="a") + layer("AbsVal", "", "a", "y", name="abs") + text, X, (2,)))
     assert "layer 'the \"writer' (HDF5Output) is left out: no file is written" in caplog.text
     assert "writer" not in module.text().partition("def __init__")[2]
 
@@ -456,14 +453,7 @@ def test_what_is_compared(tmp_path, monkeypatch):
     np.testing.assert_array_equal(calls[1][1]["x0"], random_inputs(net)["x0"])
 
 
-@pytest.mark.parametrize("axes", [2, 3, 4, 5, 6])
-def test_normalization_of_any_number_of_axes(axes):
-    """PyTorch's modules take two to five axes: more are joined, and one that is missing is added."""
-    text = to_module(net_of(layer("BatchNorm"), (2, 3, 4, 2, 2, 2)[:axes])).text()
-    assert ("flatten(2)" in text) == (axes == 6) and "[:, None]" not in text
-
-
-def test_the_matrix_of_an_infogain_loss_may_be_a_file(tmp_path):
+def test_infogain_matrix_of_a_file(tmp_path):
     matrix = np.arange(16, dtype=np.float32).reshape(4, 4)
     (tmp_path / "infogain").write_bytes(caffe_pb2.BlobProto(shape={"dim": [1, 1, 4, 4]}, data=matrix.ravel()).SerializeToString())
     net = net_of(layer("InfogainLoss", f'infogain_loss_param {{ source: "{tmp_path}/infogain" }}', "x0 x1"), (3, 4, 2), (3, 2))
@@ -473,18 +463,10 @@ def test_the_matrix_of_an_infogain_loss_may_be_a_file(tmp_path):
     assert re.search(r"caffe_infogain_loss\(\w+, \w+, self\.\w+, 1", module.text())
 
 
-def test_all_types_that_cannot_be_expressed_are_named(tmp_path):
-    text = layer("MultiBoxLoss", "multibox_loss_param { num_classes: 2 }", "x0 x1 x2 x3") + layer("MultiBoxLoss", "multibox_loss_param { num_classes: 2 }", "x0 x1 x2 x3", "z").replace('"l"', '"m"')
-    with pytest.raises(errors.ConfigError, match=r"layer 'l' \(MultiBoxLoss\): there is no exporter for this type; register one with "
-                       r"minicaffe.addons.export.pytorch.writer\('MultiBoxLoss'\); also 'm' \(MultiBoxLoss\)"):
-        export(net_of(text, (1, 4), (1, 2), (1, 2, 4), (1, 1, 1, 8)), tmp_path / "a")
-    assert not list(tmp_path.iterdir())
-
-
-def test_all_layers_that_cannot_be_expressed_are_named(tmp_path):
-    text = (layer("DummyData", 'dummy_data_param { shape { dim: 2 } data_filler { type: "uniform" } }', "", "r") + layer("ReLU", "", "r", "q").replace('"l"', '"after"')
-            + layer("Im2col", "convolution_param { kernel_size: 1 axis: 2 }", "x0", "i").replace('"l"', '"im"')
-            + layer("Convolution", "convolution_param { num_output: 2 kernel_size: 1 }", "x1", "c").replace('"l"', '"four"'))
+def test_all_refused_layers_are_named(tmp_path):
+    text = (layer("DummyData", 'dummy_data_param { shape { dim: 2 } data_filler { type: "uniform" } }', "", "r") + layer("ReLU", "", "r", "q", name="after")
+            + layer("Im2col", "convolution_param { kernel_size: 1 axis: 2 }", "x0", "i", name="im")
+            + layer("Convolution", "convolution_param { num_output: 2 kernel_size: 1 }", "x1", "c", name="four"))
     with pytest.raises(errors.ConfigError) as caught:
         export(net_of(text, (2, 2, 3, 3, 3), (1, 2, 1, 1, 1, 1)), tmp_path / "a")
     lines = str(caught.value).splitlines()
@@ -493,14 +475,15 @@ def test_all_layers_that_cannot_be_expressed_are_named(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_parameters_that_are_shared_in_two_shapes():
-    text = (layer("InnerProduct", 'inner_product_param { num_output: 6 bias_term: false } param { name: "w" }', tops="h")
-            + layer("InnerProduct", 'inner_product_param { num_output: 4 bias_term: false } param { name: "w" share_mode: PERMISSIVE }', "h", "y").replace('"l"', '"two"'))
-    with pytest.raises(errors.ConfigError, match=r"layer 'two' .*blobs\[0\]: shares the parameter l.weight as \[4, 6\], where that is \[6, 4\]"):
-        to_module(net_of(text, (2, 4)))
+TWO_LOSSES = "".join(layer("MultiBoxLoss", "multibox_loss_param { num_classes: 2 }", "x0 x1 x2 x3", name, name=name) for name in "yz")
+TWO_SHAPES = (layer("InnerProduct", 'inner_product_param { num_output: 6 bias_term: false } param { name: "w" }', tops="h")
+              + layer("InnerProduct", 'inner_product_param { num_output: 4 bias_term: false } param { name: "w" share_mode: PERMISSIVE }', "h", name="two"))
 
 
 @pytest.mark.parametrize("text, shapes, wrong", [
+    (TWO_LOSSES, [(1, 4), (1, 2), (1, 2, 4), (1, 1, 1, 8)], r"layer 'y' \(MultiBoxLoss\): there is no exporter for this type; register one with "
+     r"minicaffe.addons.export.pytorch.writer\('MultiBoxLoss'\); also 'z' \(MultiBoxLoss\)"),
+    (TWO_SHAPES, [(2, 4)], r"layer 'two' .*blobs\[0\]: shares the parameter l.weight as \[4, 6\], where that is \[6, 4\]"),
     (layer("ReLU"), [X], "phase TRAIN"), ("", [X], "the net has no output"),
     (layer("BatchNorm", "batch_norm_param { use_global_stats: false }"), [(1, 4)], "one value for each channel"),
     (layer("Pooling", "pooling_param { kernel_size: 4 stride: 3 pad: 3 }", tops="y m"), [X], "has a mask and windows that PyTorch's max_pool2d does not take"),
@@ -570,6 +553,15 @@ def test_boxes_of_modules(fields, shared, images):
     assert [one.relative < 1e-5 for one in found] == [True]
 
 
+@with_torch
+@pytest.mark.parametrize("eta", [1, 0.5])       # a threshold of 1/2 is not lowered
+def test_boxes_at_limits(eta):
+    net, inputs, rows = detection_at_limits(f"nms_param {{ nms_threshold: 0.5 eta: {eta} }}")
+    module = to_module(net)
+    assert compare(net, module, state_file(module), inputs)[0].absolute == 0
+    np.testing.assert_array_equal(net.blobs["y"].data[0, 0], rows)
+
+
 POOLS = [f"pooling_param {{ pool: {method} kernel_size: {kernel} stride: {stride} pad: {pad} {mode} }}" for method in ("MAX", "AVE")
          for kernel, stride, pad in ((3, 2, 2), (4, 3, 3), (1, 3, 0), (2, 3, 1), (3, 1, 2), (5, 5, 1), (2, 2, 1), (1, 2, 0)) for mode in ("", "round_mode: FLOOR")]
 
@@ -579,35 +571,21 @@ POOLS = [f"pooling_param {{ pool: {method} kernel_size: {kernel} stride: {stride
 def test_pooling_of_any_windows(fields):
     for size in range(5, 11):
         net = net_of(layer("Pooling", fields), (2, 2, size, 7))
-        if net.blobs["y"].count and np.isfinite(run(net)["y"]).all():
+        if net.blobs["y"].count and np.isfinite(run_net(net, random_inputs(net))["y"]).all():
             assert checked(net)[0].relative < 1e-5, size
 
 
-def run(net):
-    from minicaffe.addons.export.comparison import run_net
-    return run_net(net, random_inputs(net))
-
-
 @with_torch
-@pytest.mark.parametrize("file", [pytest.param(file, marks=[pytest.mark.slow(4)] * file.startswith(("resnet50", "ssd"))) for file in DEPLOY
-                                  if not file.startswith(BIG)])
-@pytest.mark.parametrize("batch", [1, 3])
+@of_models
 def test_modules_of_models(file, batch):
-    if batch > 1 and file.startswith(("lstm", "ssd")):
-        pytest.skip("steps of one sequence, or seconds for boxes of almost equal scores")
-    param, positions = read_net(str(MODELS / file), caffe_pb2.TEST)
-    net = filled(Net(param, file=file, positions=positions))
-    for blob in net.input_blobs:
-        blob.reshape(batch, *blob.shape[1:])
-    net.reshape_all()
-    assert all(one.relative < 1e-5 or file.startswith("ssd") for one in checked(net))
+    assert all(one.relative < 1e-5 or file.startswith("ssd") for one in checked(net_of_model(file, batch)))
 
 
 @with_torch
 def test_any_batch_and_any_size():
     """The module is not bound to the sizes of the prototxt."""
-    text = (layer("Convolution", "convolution_param { num_output: 3 kernel_size: 3 pad: 5 }", tops="c") + layer("Crop", "crop_param { offset: 2 }", "c x0", "d").replace('"l"', '"crop"')
-            + layer("Reshape", "reshape_param { shape { dim: 0 dim: -1 } }", "d", "y").replace('"l"', '"r"'))
+    text = (layer("Convolution", "convolution_param { num_output: 3 kernel_size: 3 pad: 5 }", tops="c") + layer("Crop", "crop_param { offset: 2 }", "c x0", "d", name="crop")
+            + layer("Reshape", "reshape_param { shape { dim: 0 dim: -1 } }", "d", "y", name="r"))
     net = net_of(text, X)
     model = model_of(net).eval()
     for shape in ((1, 4, 7, 6), (3, 4, 9, 8)):
@@ -631,9 +609,9 @@ def test_shared_parameters_stay_shared():
 @with_torch
 def test_gradients():
     """Those of a convolution, a pooling, a scale and an inner product are those of the net."""
-    text = (layer("Convolution", "convolution_param { num_output: 3 kernel_size: 3 }", tops="c") + layer("Scale", "scale_param { bias_term: true }", "c", "s").replace('"l"', '"s"')
-            + layer("Pooling", "pooling_param { pool: AVE kernel_size: 3 stride: 2 pad: 1 }", "s", "p").replace('"l"', '"p"')
-            + layer("InnerProduct", "inner_product_param { num_output: 4 }", "p", "i").replace('"l"', '"i"') + layer("SoftmaxWithLoss", "", "i x1", "loss").replace('"l"', '"loss"'))
+    text = (layer("Convolution", "convolution_param { num_output: 3 kernel_size: 3 }", tops="c") + layer("Scale", "scale_param { bias_term: true }", "c", "s", name="s")
+            + layer("Pooling", "pooling_param { pool: AVE kernel_size: 3 stride: 2 pad: 1 }", "s", "p", name="p")
+            + layer("InnerProduct", "inner_product_param { num_output: 4 }", "p", "i", name="i") + layer("SoftmaxWithLoss", "", "i x1", "loss", name="loss"))
     net = net_of(text, X, (2,))
     inputs = random_inputs(net)
     model = model_of(net)
@@ -651,7 +629,7 @@ def test_gradients():
 
 @with_torch
 def test_training_mode():
-    text = layer("BatchNorm", "{}", tops="b") + layer("Dropout", "", "b", "y").replace('"l"', '"d"')
+    text = layer("BatchNorm", "{}", tops="b") + layer("Dropout", "", "b", "y", name="d")
     x = torch.from_numpy(np.random.default_rng(0).normal(3, 1, X).astype(np.float32))
     for field, moves in (("", True), ("use_global_stats: true", False)):
         model = model_of(net_of(text.replace("{}", f"batch_norm_param {{ {field} }}"), X)).train()
@@ -685,34 +663,25 @@ def test_preprocessing_in_a_module(mean):
 def test_a_wrong_writer_is_found(tmp_path, monkeypatch):
     """The comparison names the first layer that differs, and nothing is written."""
     monkeypatch.setitem(WRITERS, "TanH", lambda source, node: [f"{source.bottom()}.sigmoid()"])
-    text = layer("ReLU", tops="a") + layer("TanH", "", "a", "a").replace('"l"', '"wrong"') + layer("AbsVal", "", "a").replace('"l"', '"after"')
+    text = layer("ReLU", tops="a") + layer("TanH", "", "a", "a", name="wrong") + layer("AbsVal", "", "a", name="after")
     with pytest.raises(errors.DataError, match=r"layer 'wrong' \(TanH\) differs first, in 'a' by"):
         export(net_of(text, X), tmp_path / "a")
     assert not list(tmp_path.iterdir())
 
 
 @with_torch
-def test_rounding_before_a_layer_that_selects_in_a_module(monkeypatch, caplog):
-    net = net_of(layer("ReLU", tops="a") + layer("Threshold", "threshold_param { threshold: 1 }", "a", "b").replace('"l"', '"t"')
-                 + layer("AbsVal", "", "b").replace('"l"', '"last"'), (3,))
-    x = {"x0": np.array([0.5, 1, 2], np.float32)}
+def test_rounding_before_a_selecting_layer(monkeypatch, caplog):
+    net = net_of(THRESHOLD_OF_1 + layer("AbsVal", "", "b", name="last"), (3,))
     monkeypatch.setitem(WRITERS, "ReLU", lambda source, node: [f"1.000001 * {source.bottom()}.relu()"])
     module = to_module(net)
-    assert compare(net, module, state_file(module), x)[0].absolute == 1
+    assert compare(net, module, state_file(module), AT_THRESHOLD)[0].absolute == 1
     assert "rounding errors add up, or change what a layer selects" in caplog.text
     with pytest.raises(errors.ConfigError, match=r"inputs: must have an array for each input of the net, \['x0'\], got \['z'\]"):
-        compare(net, module, state_file(module), {"z": x["x0"]})
+        compare(net, module, state_file(module), {"z": AT_THRESHOLD["x0"]})
 
 
 @with_torch
-def test_errors_that_add_up(monkeypatch, caplog):
-    monkeypatch.setitem(WRITERS, "Power", lambda source, node: [f"1.00006 * {source.bottom()}"])
-    text = layer("Power", "power_param { scale: 1 }", tops="a") + layer("Power", "power_param { scale: 1 }", "a").replace('"l"', '"m"')
-    assert 1e-4 < checked(net_of(text, X))[0].relative < 2e-4 and "output 'y' of the module differs by" in caplog.text
-
-
-@with_torch
-def test_the_files_in_a_process_without_minicaffe(tmp_path):
+def test_files_without_minicaffe(tmp_path):
     net = net_of(IN_PLACE, (2, 4))
     net.name = "Small"
     export(net, tmp_path / "small")
