@@ -4,7 +4,6 @@ import copy
 import gc
 import pickle
 import random
-import threading
 
 import numpy as np
 import pytest
@@ -265,43 +264,6 @@ def test_places_of_sides_are_checked():
         memory.set_host_place(CUDAPlace(0))
     with pytest.raises(ConfigError, match="must be a CUDAPlace"):
         memory.set_device_place(CPUPlace())
-
-
-def test_buffers_made_and_dropped_by_many_threads(host):
-    buddy = BuddyAllocator(SystemAllocator(), 128, 8192, 1024)
-    before = memory.used(CPUPlace())
-    shared, errors = [], []
-
-    def work(seed):
-        rng = np.random.default_rng(seed)
-        try:
-            for size in rng.integers(0, 3000, 400):
-                view = np.ndarray(int(size), np.uint8, buffer=Buffer(buddy, int(size), f"thread {seed}"))
-                view[...] = seed
-                shared.append(view)
-                if len(shared) > 20:
-                    found = shared.pop(0)  # most likely another thread's
-                    assert found.size == 0 or (found == found[0]).all()
-                if size % 50 == 0:
-                    memory.reporter.live()
-        except BaseException as error:
-            errors.append(error)
-            raise
-
-    with memory.record() as events:
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(1, 5)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        shared.clear()
-        del threads
-        gc.collect()
-    assert not errors
-    assert buddy.stats().count == 0
-    assert memory.used(CPUPlace()) == before
-    kinds = [event.kind for event in events]
-    assert kinds.count("alloc") == kinds.count("free") == 1600
 
 
 def test_memory_of_unreachable_cycles_is_collected_before_a_request_fails():

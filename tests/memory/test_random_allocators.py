@@ -4,6 +4,7 @@ Random sequences of calls, some of which fail below the cache or in a stream, gi
 statistics after each call.
 """
 
+import ctypes
 import random
 from collections import deque
 from types import SimpleNamespace
@@ -18,7 +19,6 @@ from minicaffe.memory import (
     BuddyAllocator,
     CachingAllocator,
     CachingHostAllocator,
-    CPUPlace,
     CUDAPlace,
     PinnedPlace,
 )
@@ -30,15 +30,15 @@ RULES = {
     "thc": (MIB + 1, MIB + 1, 128 << 10, MIB, 0, 0, 1),
     "arena": (0, 512, 512, 0, 1024 * MIB, 1024 * MIB, 2 * MIB),
 }
-SIZES = [0, 1, 512, 513, 4096, 300 << 10, MIB, MIB + 1, 3 * MIB, 8 * MIB + 5, 10 * MIB, 10 * MIB + 1, 11 * MIB, 25 * MIB]
+SIZES = [0, 1, 512, 513, 4096, 300 << 10, MIB, MIB + 1, 3 * MIB, 8 * MIB + 5, 10 * MIB, 10 * MIB + 1, 11 * MIB, 25 * MIB, 2048 * MIB]
 
 
 class Upstream(Allocator):
-    """Addresses that are no memory; the allocation over `room` bytes fails, and so does a stream that is `broken`."""
+    """Addresses from `base` on, by default no memory; the allocation over `room` bytes fails, and so does a stream that is `broken`."""
 
-    def __init__(self, place, room):
+    def __init__(self, place, room, base=1 << 40):
         super().__init__(place)
-        self.room, self.next, self.taken, self.log, self.broken = room, 1 << 40, {}, [], False
+        self.room, self.next, self.taken, self.log, self.broken = room, base, {}, [], False
 
     def alloc(self, nbytes):
         if sum(self.taken.values()) + nbytes > self.room:
@@ -246,6 +246,7 @@ class PlainBuddy:
 
     def __init__(self, upstream, streams):
         self.upstream, self.streams = upstream, streams
+        self.guard = 8 if upstream.place.on_host else 0
         self.pools, self.large, self.queues, self.next_order = [], {}, {}, 3
         self.live = self.peak = self.allocations = 0
 
@@ -274,7 +275,7 @@ class PlainBuddy:
         chosen = stream
         stream = self.streams.stream if stream is None else stream
         self.reclaim(False)
-        if nbytes > 4096:
+        if nbytes + self.guard > 4096:
             try:
                 address = self.take(nbytes, stream)
             except OutOfMemoryError:
@@ -283,7 +284,7 @@ class PlainBuddy:
                 address = self.take(nbytes, stream)
             self.large[address] = nbytes
         else:
-            wanted = max(0, -(-nbytes // 128) - 1).bit_length()
+            wanted = max(0, -(-(nbytes + self.guard) // 128) - 1).bit_length()
             pool = self.best_pool(wanted, stream) or self.grow(wanted, stream)
             at, order = 0, pool.order
             while order > wanted:
@@ -445,7 +446,7 @@ def disturb(kind, stream, streams, upstreams, fails):
 @pytest.mark.parametrize("constants", ["pytorch", "thc", "arena", None])
 def test_any_sequence(constants):
     place, retries = PinnedPlace() if constants is None else CUDAPlace(0), 0
-    for seed in range(12):
+    for seed in range(24):
         pick = random.Random(seed)
         room = pick.choice([24, 40, 64, 10**6]) * MIB
         streams, plain_streams = FakeStreams(), FakeStreams()
@@ -491,34 +492,31 @@ def test_any_sequence(constants):
     assert retries > 10
 
 
-def test_pageable_memory_waits_for_no_stream():
-    streams = FakeStreams()
-    cache = CachingAllocator(Upstream(CPUPlace(), 100 * MIB), streams)
-    address = cache.alloc(5)
-    cache.record_stream(address, 1)
-    cache.free(address)
-    assert cache.stats().waiting == 0 and streams.calls == []
-
-
-def test_any_sequence_of_buddies():
+@pytest.mark.parametrize("place", [CUDAPlace(0), PinnedPlace()], ids=repr)
+def test_any_sequence_of_buddies(place):
+    """A guard follows each block of host memory, where each keeps what was written until it is freed."""
     refused = waited = 0
     for seed in range(25):
         pick = random.Random(seed)
         room = pick.choice([6, 9, 14, 10**6]) << 10
         streams, plain_streams = FakeStreams(), FakeStreams()
-        upstream, plain_upstream = Upstream(CUDAPlace(0), room), Upstream(CUDAPlace(0), room)
+        host = ctypes.create_string_buffer(1 << 20)     # more than all pools together
+        base = -(-ctypes.addressof(host) // 512) * 512 if place.on_host else 1 << 40
+        upstream, plain_upstream = Upstream(place, room, base), Upstream(place, room, base)
         buddy = BuddyAllocator(upstream, min_chunk_size=128, max_chunk_size=4096, first_pool_size=1024, streams=streams)
         plain = PlainBuddy(plain_upstream, plain_streams)
-        known = []
-        for _ in range(120):
+        known, contents = [], {}
+        for step in range(120):
             if pick.random() < 0.4:
                 streams.broken = plain_streams.broken = ""
             kind = pick.choices(["alloc", "malloc", "free", "stream", "use", "reach", "empty", "break", "inside"],
                                 [9, 3, 9, 2, 4, 2, 0.5, 1, 0.3])[0]
             live = [*plain.blocks_at("live"), *plain.large]
             address = pick.choice(live) if live and pick.random() < 0.95 else pick.choice(known or [64])
-            stream, nbytes = pick.randrange(3), pick.choice([0, 1, 128, 129, 256, 400, 512, 1024, 1025, 2048, 4096, 4097])
+            stream, nbytes = pick.randrange(3), pick.choice([0, 1, 120, 128, 129, 256, 400, 512, 1016, 1024, 1025, 2048, 4088, 4096, 4097])
             results = None, None
+            if kind == "free" and address in contents:
+                assert ctypes.string_at(address, len(contents[address])) == contents.pop(address), (seed, step)
             if kind in ("stream", "reach", "break"):
                 disturb(kind, stream, (streams, plain_streams), (upstream, plain_upstream), pick.random() < 0.2)
             else:
@@ -526,6 +524,9 @@ def test_any_sequence_of_buddies():
             assert results[0] == results[1], (seed, kind, nbytes)
             if type(results[0]) is int:
                 known.append(results[0])
+                if place.on_host:
+                    contents[results[0]] = bytes([step]) * nbytes
+                    ctypes.memset(results[0], step, nbytes)
             refused += type(results[0]) is tuple and results[0][0] == "OutOfMemoryError"
             waited += len(plain.blocks_at("waiting"))
             snapshot = [(*segment[:4], [tuple(block) for block in segment.blocks]) for segment in buddy.snapshot()]
