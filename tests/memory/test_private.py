@@ -1,5 +1,6 @@
 """The private side of a SyncedMemory: its part of the table, views that see it, other layouts, failures, random walks."""
 
+import contextlib
 import ctypes
 
 import numpy as np
@@ -27,88 +28,40 @@ FLOAT, BF16 = 0, 3    # kernels/types.hpp
 # A layout of a device is named `gpu_private_data` and so on here, as the rows of the product's table are; the calls are the same.
 DEVICE_LAYOUT = Backwards(N, 0, on_device=True)
 
-# What leads from each state by which call, and how many reorders that takes; plain calls in plain states are in test_synced.
-EXPECTED = {
-    ("UNINITIALIZED", "private_data"): ("HEAD_AT_PRIVATE", 0),
-    ("UNINITIALIZED", "mutable_private_data"): ("HEAD_AT_PRIVATE", 0),
-    ("UNINITIALIZED", "overwrite_private_data"): ("HEAD_AT_PRIVATE", 0),
-    ("UNINITIALIZED", "gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 0),
-    ("UNINITIALIZED", "mutable_gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 0),
-    ("UNINITIALIZED", "overwrite_gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 0),
-    **{(state, call): (head, reorders) for state in ("HEAD_AT_CPU", "HEAD_AT_GPU", "SYNCED") for call, head, reorders in (
-        ("private_data", "SYNCED_PRIVATE", 1),
-        ("mutable_private_data", "HEAD_AT_PRIVATE", 1),
-        ("overwrite_private_data", "HEAD_AT_PRIVATE", 0),
-        ("gpu_private_data", "SYNCED_GPU_PRIVATE", 1),
-        ("mutable_gpu_private_data", "HEAD_AT_GPU_PRIVATE", 1),
-        ("overwrite_gpu_private_data", "HEAD_AT_GPU_PRIVATE", 0))},
-    ("HEAD_AT_PRIVATE", "cpu_data"): ("SYNCED_PRIVATE", 1),
-    ("HEAD_AT_PRIVATE", "mutable_cpu_data"): ("HEAD_AT_CPU", 1),
-    ("HEAD_AT_PRIVATE", "gpu_data"): ("SYNCED", 1),
-    ("HEAD_AT_PRIVATE", "mutable_gpu_data"): ("HEAD_AT_GPU", 1),
-    ("HEAD_AT_PRIVATE", "set_cpu_data"): ("HEAD_AT_CPU", 0),
-    ("HEAD_AT_PRIVATE", "set_gpu_data"): ("HEAD_AT_GPU", 0),
-    ("HEAD_AT_PRIVATE", "set_cpu_copy"): ("refused", 0),
-    ("HEAD_AT_PRIVATE", "async_gpu_push"): ("SYNCED", 1),
-    ("HEAD_AT_PRIVATE", "copy_on_device"): ("HEAD_AT_GPU", 0),
-    ("HEAD_AT_PRIVATE", "private_data"): ("HEAD_AT_PRIVATE", 0),
-    ("HEAD_AT_PRIVATE", "mutable_private_data"): ("HEAD_AT_PRIVATE", 0),
-    ("HEAD_AT_PRIVATE", "overwrite_private_data"): ("HEAD_AT_PRIVATE", 0),
-    ("HEAD_AT_PRIVATE", "gpu_private_data"): ("SYNCED_GPU_PRIVATE", 2),
-    ("HEAD_AT_PRIVATE", "mutable_gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 2),
-    ("HEAD_AT_PRIVATE", "overwrite_gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 0),
-    ("SYNCED_PRIVATE", "cpu_data"): ("SYNCED_PRIVATE", 0),
-    ("SYNCED_PRIVATE", "mutable_cpu_data"): ("HEAD_AT_CPU", 0),
-    ("SYNCED_PRIVATE", "gpu_data"): ("SYNCED", 0),
-    ("SYNCED_PRIVATE", "mutable_gpu_data"): ("HEAD_AT_GPU", 0),
-    ("SYNCED_PRIVATE", "set_cpu_data"): ("HEAD_AT_CPU", 0),
-    ("SYNCED_PRIVATE", "set_gpu_data"): ("HEAD_AT_GPU", 0),
-    ("SYNCED_PRIVATE", "set_cpu_copy"): ("refused", 0),
-    ("SYNCED_PRIVATE", "async_gpu_push"): ("SYNCED", 0),
-    ("SYNCED_PRIVATE", "copy_on_device"): ("HEAD_AT_GPU", 0),
-    ("SYNCED_PRIVATE", "private_data"): ("SYNCED_PRIVATE", 0),
-    ("SYNCED_PRIVATE", "mutable_private_data"): ("HEAD_AT_PRIVATE", 0),
-    ("SYNCED_PRIVATE", "overwrite_private_data"): ("HEAD_AT_PRIVATE", 0),
-    ("SYNCED_PRIVATE", "gpu_private_data"): ("SYNCED_GPU_PRIVATE", 1),
-    ("SYNCED_PRIVATE", "mutable_gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 1),
-    ("SYNCED_PRIVATE", "overwrite_gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 0),
-    ("HEAD_AT_GPU_PRIVATE", "cpu_data"): ("SYNCED", 1),
-    ("HEAD_AT_GPU_PRIVATE", "mutable_cpu_data"): ("HEAD_AT_CPU", 1),
-    ("HEAD_AT_GPU_PRIVATE", "gpu_data"): ("SYNCED_GPU_PRIVATE", 1),
-    ("HEAD_AT_GPU_PRIVATE", "mutable_gpu_data"): ("HEAD_AT_GPU", 1),
-    ("HEAD_AT_GPU_PRIVATE", "set_cpu_data"): ("HEAD_AT_CPU", 0),
-    ("HEAD_AT_GPU_PRIVATE", "set_gpu_data"): ("HEAD_AT_GPU", 0),
-    ("HEAD_AT_GPU_PRIVATE", "set_cpu_copy"): ("SYNCED", 1),
-    ("HEAD_AT_GPU_PRIVATE", "async_gpu_push"): ("refused", 0),
-    ("HEAD_AT_GPU_PRIVATE", "copy_on_device"): ("HEAD_AT_GPU", 0),
-    ("HEAD_AT_GPU_PRIVATE", "private_data"): ("SYNCED_PRIVATE", 2),
-    ("HEAD_AT_GPU_PRIVATE", "mutable_private_data"): ("HEAD_AT_PRIVATE", 2),
-    ("HEAD_AT_GPU_PRIVATE", "overwrite_private_data"): ("HEAD_AT_PRIVATE", 0),
-    ("HEAD_AT_GPU_PRIVATE", "gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 0),
-    ("HEAD_AT_GPU_PRIVATE", "mutable_gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 0),
-    ("HEAD_AT_GPU_PRIVATE", "overwrite_gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 0),
-    ("SYNCED_GPU_PRIVATE", "cpu_data"): ("SYNCED", 0),
-    ("SYNCED_GPU_PRIVATE", "mutable_cpu_data"): ("HEAD_AT_CPU", 0),
-    ("SYNCED_GPU_PRIVATE", "gpu_data"): ("SYNCED_GPU_PRIVATE", 0),
-    ("SYNCED_GPU_PRIVATE", "mutable_gpu_data"): ("HEAD_AT_GPU", 0),
-    ("SYNCED_GPU_PRIVATE", "set_cpu_data"): ("HEAD_AT_CPU", 0),
-    ("SYNCED_GPU_PRIVATE", "set_gpu_data"): ("HEAD_AT_GPU", 0),
-    ("SYNCED_GPU_PRIVATE", "set_cpu_copy"): ("SYNCED", 0),
-    ("SYNCED_GPU_PRIVATE", "async_gpu_push"): ("refused", 0),
-    ("SYNCED_GPU_PRIVATE", "copy_on_device"): ("HEAD_AT_GPU", 0),
-    ("SYNCED_GPU_PRIVATE", "private_data"): ("SYNCED_PRIVATE", 1),
-    ("SYNCED_GPU_PRIVATE", "mutable_private_data"): ("HEAD_AT_PRIVATE", 1),
-    ("SYNCED_GPU_PRIVATE", "overwrite_private_data"): ("HEAD_AT_PRIVATE", 0),
-    ("SYNCED_GPU_PRIVATE", "gpu_private_data"): ("SYNCED_GPU_PRIVATE", 0),
-    ("SYNCED_GPU_PRIVATE", "mutable_gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 0),
-    ("SYNCED_GPU_PRIVATE", "overwrite_gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 0),
-    **{("RECYCLED", call): ("refused", 0) for call in (
-        "cpu_data", "mutable_cpu_data", "gpu_data", "mutable_gpu_data", "private_data", "mutable_private_data", "overwrite_private_data",
-        "gpu_private_data", "mutable_gpu_private_data", "overwrite_gpu_private_data", "set_cpu_copy", "async_gpu_push")},
-    ("RECYCLED", "set_cpu_data"): ("HEAD_AT_CPU", 0),
-    ("RECYCLED", "set_gpu_data"): ("HEAD_AT_GPU", 0),
-    ("RECYCLED", "copy_on_device"): ("HEAD_AT_GPU", 0),
-}
+# Which sides are valid in a state: of the host (C), of the device (G), private ones of the host (P) and of the device (Q).
+SIDES = {"U": "UNINITIALIZED", "C": "HEAD_AT_CPU", "G": "HEAD_AT_GPU", "CG": "SYNCED", "P": "HEAD_AT_PRIVATE", "CP": "SYNCED_PRIVATE",
+         "Q": "HEAD_AT_GPU_PRIVATE", "GQ": "SYNCED_GPU_PRIVATE", "R": "RECYCLED", "no": "refused"}
+# The new state of each call, with + for each reorder. Plain calls in plain states are in test_synced.
+TABLE = """
+call                        U     C     G     CG    P     CP    Q     GQ    R
+cpu_data                    .     .     .     .     CP+   CP    CG+   CG    no
+mutable_cpu_data            .     .     .     .     C+    C     C+    C     no
+gpu_data                    .     .     .     .     CG+   CG    GQ+   GQ    no
+mutable_gpu_data            .     .     .     .     G+    G     G+    G     no
+set_cpu_data                .     .     .     .     C     C     C     C     C
+set_gpu_data                .     .     .     .     G     G     G     G     G
+set_cpu_copy                .     .     .     .     no    no    CG+   CG    no
+async_gpu_push              .     .     .     .     CG+   CG    no    no    no
+copy_on_device              .     .     .     .     G     G     G     G     G
+private_data                P     CP+   CP+   CP+   P     CP    CP++  CP+   no
+mutable_private_data        P     P+    P+    P+    P     P     P++   P+    no
+overwrite_private_data      P     P     P     P     P     P     P     P     no
+gpu_private_data            Q     GQ+   GQ+   GQ+   GQ++  GQ+   Q     GQ    no
+mutable_gpu_private_data    Q     Q+    Q+    Q+    Q++   Q+    Q     Q     no
+overwrite_gpu_private_data  Q     Q     Q     Q     Q     Q     Q     Q     no
+"""
+
+
+def cells():
+    """Yield state, call, new state and number of reorders of each cell of TABLE."""
+    (_, *states), *rows = [line.split() for line in TABLE.strip().splitlines()]
+    for call, *row in rows:
+        for state, cell in zip(states, row, strict=True):
+            if cell != ".":
+                yield SIDES[state], call, SIDES[cell.rstrip("+")], cell.count("+")
+
+
+EXPECTED = {(state, call): (new_state, reorders) for state, call, new_state, reorders in cells()}
 ROUTES = {
     "UNINITIALIZED": [],
     "HEAD_AT_CPU": ["mutable_cpu_data"],
@@ -120,6 +73,7 @@ ROUTES = {
     "SYNCED_GPU_PRIVATE": ["mutable_gpu_data", "gpu_private_data"],
     "RECYCLED": ["mutable_cpu_data", "private_data", "recycle"],
 }
+
 
 def read(buffer):
     return ctypes.string_at(buffer.address, buffer.nbytes)
@@ -382,81 +336,35 @@ def test_of_what_is_overwritten_padding_alone_is_cleared(dtype, padding):
     mem.pool = None
 
 
-def test_a_layout_of_a_part_keeps_the_rest(host):
-    """A blob that shrank keeps its memory; what lies behind the smaller array is there when it grows again."""
-    small = Backwards(N - 4, 8)
-    mem = in_state("HEAD_AT_CPU")
-    write(mem.overwrite_private_data(small), small.arranged(b"\x09" * (N - 4)))
-    mem.publish_private()
-    assert read(mem.cpu_data()) == b"\x09" * (N - 4) + CONTENT[-4:]
-    fresh = SyncedMemory(N)
-    write(fresh.overwrite_private_data(small), small.arranged(b"\x09" * (N - 4)))
-    fresh.publish_private()
-    assert read(fresh.cpu_data()) == b"\x09" * (N - 4) + bytes(4)
-
-
 @pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
 @pytest.mark.parametrize("written", ["overwrite_private_data", "mutable_private_data", "private_data"])
-@pytest.mark.parametrize("then", ["drop_plain", "drop_host", "publish_private"])
-def test_the_rest_outlives_what_is_given_up(host, device, on_device, written, then):
-    """A plan drops plain copies of what an engine keeps; of a part the plain side has more than the private one."""
-    small = Backwards(N - 4, 8, on_device=on_device)
-    mem = in_state("HEAD_AT_GPU" if on_device else "HEAD_AT_CPU")
-    first = read(mem.cpu_data())
-    if on_device:
-        mem.mutable_gpu_data()
-    buffer, changed = getattr(mem, written)(small), b"\x09" * (N - 4)
-    if written == "private_data":
-        changed = first[:N - 4]
-        assert read(buffer) == small.arranged(changed)
+@pytest.mark.parametrize(("before", "then"), [("written", "drop_plain"), ("written", "drop_host"), ("written", "publish_private"),
+                                              ("cleared", "publish_private"), ("new", "publish_private")])
+def test_rest_behind_a_part(host, device, on_device, written, before, then):
+    """A blob that shrank keeps its memory. Behind its part are values, or zeros of what was cleared or is new, in dirty blocks, too."""
+    small, mem, whole = Backwards(N - 4, 8, on_device=on_device), in_state("HEAD_AT_GPU" if on_device else "HEAD_AT_CPU"), bytes(N)
+    if before == "new":
+        for place in CPUPlace(), CUDAPlace(0):
+            memory.use(place, Dirty(place, SystemAllocator(place)))
+        mem = SyncedMemory(N)
+    elif before == "cleared":
+        read(mem.cpu_data())
+        mem.mutable_cpu_data()
+        assert mark_zero(mem, N) and mem.head == SyncedHead.UNINITIALIZED
     else:
-        write(buffer, small.arranged(changed))
+        whole = read(mem.cpu_data())
+        if on_device:
+            mem.mutable_gpu_data()
+    buffer = getattr(mem, written)(small)
+    if written != "overwrite_private_data":
+        assert read(buffer) == small.arranged(whole[:N - 4])
+    if written != "private_data":
+        whole = b"\x09" * (N - 4) + whole[N - 4:]
+        write(buffer, small.arranged(whole[:N - 4]))
     del buffer
     getattr(mem, then)()
-    assert read(mem.cpu_data()) == changed + first[N - 4:]
-    assert read(mem.gpu_data()) == changed + first[N - 4:]
-
-
-@pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
-@pytest.mark.parametrize("written", ["overwrite_private_data", "mutable_private_data", "private_data"])
-def test_the_rest_of_what_was_cleared_is_zeros(host, device, on_device, written):
-    """`clear` writes nothing, so the block still has what was there when an engine takes a part of the array."""
-    small = Backwards(N - 4, 8, on_device=on_device)
-    mem = in_state("HEAD_AT_GPU" if on_device else "HEAD_AT_CPU")
-    read(mem.cpu_data())
-    mem.mutable_cpu_data()
-    assert mark_zero(mem, N) and mem.head == SyncedHead.UNINITIALIZED
-    buffer, first = getattr(mem, written)(small), bytes(N - 4)
-    if written != "private_data":
-        first = b"\x09" * (N - 4)
-        write(buffer, small.arranged(first))
-    del buffer
-    mem.publish_private()
-    assert read(mem.cpu_data()) == first + bytes(4)
-    assert read(mem.gpu_data()) == first + bytes(4)
-
-
-@pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
-@pytest.mark.parametrize("written", ["overwrite_private_data", "mutable_private_data", "private_data"])
-def test_the_rest_of_new_memory_is_zeros(host, device, on_device, written):
-    """Whatever the blocks held before: neither the part nor the plain side shows it."""
-    for place in CPUPlace(), CUDAPlace(0):
-        memory.use(place, Dirty(place, SystemAllocator(place)))
-    small = Backwards(N - 4, 8, on_device=on_device)
-    mem = SyncedMemory(N)
-    buffer, first = getattr(mem, written)(small), bytes(N - 4)
-    if written != "overwrite_private_data":
-        assert read(buffer) == small.arranged(first)
-    if written != "private_data":
-        first = b"\x09" * (N - 4)
-        write(buffer, small.arranged(first))
-    del buffer
-    mem.publish_private()
-    assert read(mem.gpu_data() if on_device else mem.cpu_data()) == first + bytes(4)
-    assert read(mem.cpu_data()) == read(mem.gpu_data()) == first + bytes(4)
-    del mem
-    for place in CPUPlace(), CUDAPlace(0):
-        memory.use(place, None)
+    assert read(mem.gpu_data() if on_device else mem.cpu_data()) == whole
+    assert read(mem.cpu_data()) == read(mem.gpu_data()) == whole
 
 
 @pytest.mark.parametrize("call", ["private_data", "mutable_private_data", "overwrite_private_data"])
@@ -539,7 +447,7 @@ def test_a_reshape_frees_the_private_side_of_either_memory(host, device, part, w
 
 
 class PrivateMachine(RuleBasedStateMachine):
-    """Each reader, however, sees what was written last, by any writer; so do views of the plain side where the private one is."""
+    """Each reader sees what was written last, by any writer; so do views of the plain side where the private one is."""
 
     @initialize(size=st.sampled_from([1, 7, 64]))
     def start(self, size):
@@ -704,6 +612,26 @@ class PrivateMachine(RuleBasedStateMachine):
             self.mem.set_cpu_data(content)
             self.view = None
         self.contents[0] = bytes(content)
+
+    @rule(which=which)
+    def adopt_copy(self, which):
+        mem = self.mems[which]
+        if mem.head in (SyncedHead.HEAD_AT_GPU, SyncedHead.SYNCED, SyncedHead.HEAD_AT_GPU_PRIVATE, SyncedHead.SYNCED_GPU_PRIVATE):
+            mem.set_cpu_copy(bytearray(self.contents[which]))
+            if which == 0:
+                self.view = None
+
+    @rule(which=which, call=st.sampled_from(["cpu_data", "mutable_cpu_data", "gpu_data", "mutable_gpu_data", 0, 3]))
+    def fail(self, which, call):
+        """Without memory a call may raise, and loses no value."""
+        mem, places = self.mems[which], (CPUPlace(), CUDAPlace(0))
+        if mem.head == SyncedHead.RECYCLED:
+            return
+        working = [memory.use(place, FailAllocator(registry.allocator(place), 1)) for place in places]
+        with contextlib.suppress(OutOfMemoryError):
+            getattr(mem, call)() if isinstance(call, str) else mem.private_data(self.layouts[call])
+        for place, allocator in zip(places, working):
+            memory.use(place, allocator)
 
     @invariant()
     def views_show_it(self):
