@@ -18,9 +18,8 @@ pytestmark = pytest.mark.slow(12)    # all together
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 
-SETUP = f"HERE = {str(HERE)!r}" + """
-import json
-sys.path.insert(0, HERE)
+SETUP = """
+import itertools, json
 from training import losses, make_solver
 from minicaffe.blob import Dtype
 from minicaffe.net.net import Net
@@ -219,13 +218,14 @@ def test_gradients(place, request, tmp_path, none):
     """Those of NumPy: of weights and bias at once, and where the library has no algorithm for that; added in a second pass."""
     fake = request.getfixturevalue("fake") if place == "sim" else None
     go(place, BACKWARD + """
-for rows, inputs, outputs in (3, 4, 5), (1, 7, 1), (64, 33, 130), (5, 1, 3):
+for dtype, (rows, inputs, outputs) in itertools.product((Dtype.FLOAT, Dtype.DOUBLE), ((3, 4, 5), (1, 7, 1), (64, 33, 130), (5, 1, 3))):
     for fields in "", "bias_term: false", "transpose: true":
-        net = make(layers(f"num_output: {outputs} {fields}"), (rows, inputs))
+        net = make(layers(f"num_output: {outputs} {fields}"), (rows, inputs), dtype)
         for passes in 1, 2, 1:
             dx, dw, *db = gradients(net, passes)
             x, w = net.blob_by_name("x").data, np.array(net.layers[1].blobs[0].data)
-            dy = net.blob_by_name("y").diff
+            dy, bias = net.blob_by_name("y").diff, net.layers[1].blobs[1].data if db else 0
+            np.testing.assert_allclose(net.blob_by_name("y").data, x @ (w if "transpose" in fields else w.T) + bias, rtol=1e-4, atol=1e-4)
             np.testing.assert_allclose(dx, dy @ (w.T if "transpose" in fields else w), rtol=1e-4, atol=1e-4)
             np.testing.assert_allclose(dw, passes * (x.T @ dy if "transpose" in fields else dy.T @ x), rtol=1e-4, atol=1e-4)
             np.testing.assert_allclose(db, [passes * dy.sum(0)] if db else [], rtol=1e-4, atol=1e-4)

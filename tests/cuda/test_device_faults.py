@@ -5,7 +5,6 @@ What loses the context ends in a process of its own.
 
 import gc
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +16,6 @@ from minicaffe import cuda, memory
 from minicaffe.blob import Blob
 from minicaffe.cuda.device import store_failure_of
 from minicaffe.errors import ConfigError, DeviceError, OutOfMemoryError
-
-HERE = str(Path(__file__).parent)
 
 
 @pytest.fixture
@@ -270,9 +267,8 @@ def test_freeing_that_fails_does_not_raise_in_the_middle_of_something_else(sim, 
 
 def test_kernels_that_cannot_be_loaded():
     """Loading each kernel of the first iteration fails once: a typed error every time, then the training continues."""
-    run(f"""
+    run("""
     import ctypes
-    sys.path.insert(0, {HERE!r})
     from training import make_solver, losses
     from minicaffe import sim
     configure = ctypes.CDLL(sim.library(), ctypes.RTLD_GLOBAL).mcsim_configure
@@ -280,13 +276,13 @@ def test_kernels_that_cannot_be_loaded():
     solver = make_solver()
     solver.use_graphs = False  # a recording that fails is replaced by launches
     for call in "cuModuleLoadData", "cuModuleGetFunction":
-        assert configure(f"fail={{call}}:1".encode()) == 0
+        assert configure(f"fail={call}:1".encode()) == 0
         refused(errors.DeviceError, lambda: solver.step(1), call, "CUDA_ERROR_UNKNOWN")
     for call in "cuModuleLoadData:1:CUDA_ERROR_NO_BINARY_FOR_GPU", "cuModuleLoadData:1:CUDA_ERROR_INVALID_IMAGE":
-        assert configure(f"fail={{call}}".encode()) == 0
+        assert configure(f"fail={call}".encode()) == 0
         refused(errors.DeviceError, lambda: solver.step(1), "cuModuleLoadData", "minicaffe cache clear")
     for n in (2, 3):
-        assert configure(f"fail=cuModuleLoadData:{{n}}".encode()) == 0
+        assert configure(f"fail=cuModuleLoadData:{n}".encode()) == 0
         refused(errors.DeviceError, lambda: solver.step(1), "cuModuleLoadData")
     assert np.isfinite(losses(solver, 4)).all()
     """, "sim")
@@ -294,8 +290,7 @@ def test_kernels_that_cannot_be_loaded():
 
 def test_out_of_memory_in_an_iteration_and_on_from_there():
     """64 MiB hold the small net, but not a blob of 40 MiB twice; what was freed serves again."""
-    text = run(f"""
-    sys.path.insert(0, {HERE!r})
+    text = run("""
     from training import NET, make_solver, losses
     minicaffe.set_mode_gpu()
     solver = make_solver()
@@ -336,16 +331,15 @@ def test_device_memory_goes_with_the_last_reference_to_its_solver(graphs):
         gc.enable()
 
 
-LOST = f"""
+LOST = """
 import ctypes, warnings
-sys.path.insert(0, {HERE!r})
 from training import make_solver, losses
 minicaffe.set_mode_gpu()
 solver = make_solver(snapshot_prefix=os.path.join(os.getcwd(), "small"))
 losses(solver, 4)
 model, state = solver.snapshot()
 saved = open(model, "rb").read(), open(state, "rb").read()
-stray = cuda.kernel('extern "C" __global__ void stray(float* p, long long far) {{ p[far + threadIdx.x] = 1; }}', "stray")
+stray = cuda.kernel('extern "C" __global__ void stray(float* p, long long far) { p[far + threadIdx.x] = 1; }', "stray")
 blob = Blob((16,))
 blob.data[...] = 5
 def use():
@@ -388,8 +382,7 @@ def test_seed_while_a_graph_is_replayed():
 
 def test_work_that_runs_late():
     """Nothing reads what was not written yet, on the one stream of a training without data (test_upload.py has the stream of copies)."""
-    run(f"""
-    sys.path.insert(0, {HERE!r})
+    run("""
     from training import make_solver, losses
     minicaffe.set_mode_gpu()
     memory.use(memory.CUDAPlace(0), "plain")

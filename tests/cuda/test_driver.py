@@ -149,13 +149,12 @@ def test_fork_before_gpu_mode_is_free(place):
 
 
 THREADS = """
-import sys, threading
-sys.path.insert(0, {folder!r})
+import threading
 from training import make_solver, losses
 sys.setswitchinterval(1e-5)
 minicaffe.set_mode_gpu()
 expected = losses(make_solver(), 20)
-found, failed = {{}}, []
+found, failed = {}, []
 
 def train(name):
     try:
@@ -179,8 +178,7 @@ for losses_ in found.values():
 
 
 def test_threads_inherit_the_mode_and_train_side_by_side(place):
-    from pathlib import Path
-    run(THREADS.format(folder=str(Path(__file__).parent)), place)
+    run(THREADS, place)
 
 
 @pytest.mark.parametrize(("ending", "status"), [

@@ -3,7 +3,6 @@
 Between iterations the gradients are filled with NaN, which would stay wherever something is added that should be overwritten.
 """
 
-import os
 
 import numpy as np
 import pytest
@@ -146,8 +145,7 @@ def test_trainings(graphs, fields):
 def test_under_the_checks_of_the_simulated_device(place, checks):
     if place != "sim":
         pytest.skip("checks of the simulated device")
-    run(f"""
-    sys.path.insert(0, {os.path.dirname(__file__)!r})
+    run("""
     from training import gradients, iteration, make_net
     minicaffe.set_mode_gpu()
     net = make_net()

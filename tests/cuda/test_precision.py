@@ -51,9 +51,8 @@ def product(dtype=Dtype.FLOAT):
 
 # ---- what cuBLAS and cuDNN are set to
 
-TRAINING = f"""
+TRAINING = """
 import json
-sys.path.insert(0, {str(HERE)!r})
 from cudnn_cases import take_fake_times
 from training import NET, make_solver
 log = os.environ["FAKE_LOG"]
@@ -140,8 +139,7 @@ def test_every_device(fake, tmp_path):
 
 def test_from_the_environment(fake, tmp_path):
     calls = tmp_path / "calls"
-    run(f"""
-    sys.path.insert(0, {str(HERE)!r})
+    run("""
     from cudnn_cases import make, step
     minicaffe.set_mode_gpu()
     step(*make("conv 1x1"))
@@ -215,7 +213,6 @@ def test_a_gpu_needs_no_onednn_for_bf16(set_precision, monkeypatch):
 def test_an_older_gpu_refuses_tf32(environment):
     field = "MINICAFFE_PRECISION" if environment else "precision"
     run(f"""
-    sys.path.insert(0, {str(HERE.parent / "layers")!r})
     from gradient import layer_net, run_forward
     from minicaffe.blob import Dtype
     minicaffe.set_mode_gpu()

@@ -163,7 +163,6 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "
 def test_a_training_from_a_database(place, settings, allocator):
     """Copies on the stream of their own, kernels, and what the host reads, all in order."""
     run(f"""
-    sys.path.insert(0, {str(ROOT / "tests/cuda")!r})
     from training import make_solver, losses
     minicaffe.set_mode_gpu()
     memory.use(memory.CUDAPlace(0), {allocator!r})
