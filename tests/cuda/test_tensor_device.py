@@ -137,13 +137,17 @@ def several(code, place):
 
 def test_a_tensor_stays_on_its_gpu_and_is_copied_to_another(place):
     several("""
+    lent, blob = tensor.gpu_data(f4), Blob((4,))
+    blob.data[...] = range(4)
+    blob.mutable_gpu_data
     to(1)
     refused(errors.WrongDeviceError, lambda: tensor.gpu_data(f4), "GPU 0")
     refused(errors.WrongDeviceError, lambda: tensor.mutable_gpu_data(f4), "GPU 0")
-    other = Tensor()
-    other.copy_from(tensor)
-    assert other.memory.place == CUDAPlace(1) and tensor.memory.copies == 1     # by no way of the host
-    assert other.data(f4).tolist() == [0, 1, 2, 3]
+    for source in lent, blob, tensor:       # by no way of the host
+        other = Tensor()
+        other.copy_from(source)
+        assert other.memory.place == CUDAPlace(1) and tensor.memory.copies == 1
+        assert other.data(f4).tolist() == [0, 1, 2, 3]
     third = Tensor()
     to(2)
     third.copy_from(other.data(f4))

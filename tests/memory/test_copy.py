@@ -223,13 +223,15 @@ def test_an_array_is_on_the_gpu_of_its_address(host, peers, monkeypatch, found, 
     assert [number for number, side in peers[0].items() if side.calls] == [current if found < 0 else found]
 
 
+@pytest.mark.parametrize("end", ["src", "dst"])
 @pytest.mark.parametrize(("stream", "waits"), [(None, {}), (1, {}), (2, {2: 1}), (77, {77: 1})])
-def test_the_host_waits_for_the_stream_that_an_array_names(host, peers, stream, waits):
-    """1 is the legacy default stream, for which computing streams wait; an array without elements has no work."""
-    values, source = np.zeros(N, np.uint8), block(byte=5)
-    memory.copy(values, Array(source, stream=stream))
-    assert peers[1].put == peers[1].at == waits and (values == 5).all()
-    memory.copy(np.zeros(0, np.uint8), Array(source, stream=stream, shape=(0,)))
+def test_wait_for_the_stream_of_an_array(host, peers, stream, waits, end):
+    """Of either end. 1 is the legacy default stream, for which computing streams wait; an array without elements has no work."""
+    buffer, values, nothing = block(byte=5), np.full(N, 3, np.uint8), np.zeros(0, np.uint8)
+    memory.copy(*((values, Array(buffer, stream=stream)) if end == "src" else (Array(buffer, stream=stream), values)))
+    assert peers[1].put == peers[1].at == waits and (values == (5 if end == "src" else 3)).all() and content(buffer) == values.tobytes()
+    empty = Array(buffer, stream=stream, shape=(0,))
+    memory.copy(*((nothing, empty) if end == "src" else (empty, nothing)))
     assert peers[1].put == waits
 
 

@@ -229,6 +229,13 @@ def test_the_stream_of_an_array_is_waited_for():
     fill((1,), (8,), (array, np.float32(3)), stream=line)
     f(Foreign(line.address), y)
     assert (y.cpu_data == 3).all()
+    for inputs in ((y,), (2,)):     # an output is waited for as well, beside an array or a number
+        cuda.current().synchronize()
+        fill((1,), (8,), (array, np.float32(9)), stream=line)
+        f(*inputs, Foreign(line.address))
+        cuda.current().synchronize()
+        assert (x.cpu_data == (2 if inputs == (2,) else 3)).all(), x.cpu_data
+        x.mutable_gpu_data
     cuda.current().synchronize()
     fill((1,), (8,), (array, np.float32(4)), stream=line)
     refused(errors.DeviceError, lambda: (f(Foreign(None), y), cuda.current().synchronize()), "race")
