@@ -47,6 +47,11 @@ def run(code, device=None, settings="", status=0, cwd=None, before="", **environ
     return start([sys.executable, "-X", "faulthandler", "-c", text], device, settings, status, cwd, **environment)
 
 
+def run_gpu(code, device="sim", *arguments, before="", **rest):
+    """Run Python text in GPU mode, as `run` does."""
+    return run("minicaffe.set_mode_gpu()\n" + textwrap.dedent(code), device, *arguments, before=before, **rest)
+
+
 def command(*arguments, device=None, settings="", status=0, cwd=None, **environment):
     """Run ``minicaffe`` with arguments, as `run` does."""
     return start([sys.executable, "-m", "minicaffe", *map(str, arguments)], device, settings, status, cwd, **environment)

@@ -96,18 +96,6 @@ def test_a_net_trains_on_it(kind):
         memory.use(PinnedPlace(), before[1])
 
 
-def test_base_and_cache_on_the_device():
-    cache = memory.allocator_of(CUDAPlace(0), "caching:thc")
-    block = cache.alloc(3 * MIB)
-    base, nbytes = cache.base_allocation(block)
-    assert base <= block and nbytes >= 3 * MIB
-    assert cache.cache_info() == (0, 0)
-    cache.free(block)
-    assert cache.cache_info() == cache.cache_info(cuda.computing(cuda.get_device(0))) == (nbytes, nbytes)
-    cache.empty_cache()
-    assert cache.cache_info() == (0, 0)
-
-
 def test_a_percentage_is_of_the_devices_memory():
     total = cuda.get_device(0).memory_info()[1]
     assert memory.allocator_of(CUDAPlace(0), "limit:25%").max_bytes == total // 4

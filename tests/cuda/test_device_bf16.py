@@ -9,7 +9,7 @@ import os
 import re
 
 import pytest
-from processes import run
+from processes import run, run_gpu
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -221,10 +221,9 @@ print("RESULT", json.dumps([[[accuracy(layers, precision, seed) for seed in (1, 
 def test_older_gpus_refuse_it(place):
     if place != "sim":
         pytest.skip("the compute capability of the simulated device can be chosen")
-    text = run("""
+    text = run_gpu("""
 from minicaffe.errors import ConfigError
 from minicaffe.engines.engine import check_precision
-minicaffe.set_mode_gpu()
 minicaffe.set_precision("bf16")
 try:
     check_precision()

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from processes import run
+from processes import run, run_gpu
 from training import NET, losses, make_solver
 
 import minicaffe
@@ -30,9 +30,8 @@ def plain():
 
 def test_allocators_in_a_reference_cycle():
     """The collector clears its objects in any order; cached blocks go back to the driver all the same."""
-    run("""
+    run_gpu("""
     from minicaffe.memory.registry import registry
-    minicaffe.set_mode_gpu()
     for place in memory.CUDAPlace(0), memory.PinnedPlace():
         for name in "plain", "caching", "buddy", "caching+limit:1GiB":
             memory.use(place, name)
@@ -164,9 +163,8 @@ def test_a_recording_is_not_broken_by_the_garbage_collector(plain):
 
 def test_the_collector_pauses_while_any_graph_is_recorded():
     """Of graphs of two devices at once; it is on again after the last one, whichever that is."""
-    run("""
+    run_gpu("""
     import threading
-    minicaffe.set_mode_gpu()
     devices = [cuda.get_device(i) for i in range(2)]
     for first_ends_first in (True, False):
         for was_on in (True, False):
@@ -290,9 +288,8 @@ def test_kernels_that_cannot_be_loaded():
 
 def test_out_of_memory_in_an_iteration_and_on_from_there():
     """64 MiB hold the small net, but not a blob of 40 MiB twice; what was freed serves again."""
-    text = run("""
+    text = run_gpu("""
     from training import NET, make_solver, losses
-    minicaffe.set_mode_gpu()
     solver = make_solver()
     losses(solver, 2)
     keep = Blob((10 << 20,), name="the great one")
@@ -382,9 +379,8 @@ def test_seed_while_a_graph_is_replayed():
 
 def test_work_that_runs_late():
     """Nothing reads what was not written yet, on the one stream of a training without data (test_upload.py has the stream of copies)."""
-    run("""
+    run_gpu("""
     from training import make_solver, losses
-    minicaffe.set_mode_gpu()
     memory.use(memory.CUDAPlace(0), "plain")
     late = losses(make_solver(), 6)
     minicaffe.set_mode_cpu()

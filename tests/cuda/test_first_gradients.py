@@ -6,7 +6,7 @@ Between iterations the gradients are filled with NaN, which would stay wherever 
 
 import numpy as np
 import pytest
-from processes import run
+from processes import run_gpu
 from training import NET, gradients, iteration, losses, make_net, make_solver
 
 import minicaffe
@@ -145,9 +145,8 @@ def test_trainings(graphs, fields):
 def test_under_the_checks_of_the_simulated_device(place, checks):
     if place != "sim":
         pytest.skip("checks of the simulated device")
-    run("""
+    run_gpu("""
     from training import gradients, iteration, make_net
-    minicaffe.set_mode_gpu()
     net = make_net()
     for _ in range(3):
         iteration(net)

@@ -71,8 +71,7 @@ def test_the_compilers_version_and_the_kernel_texts_are_in_the_key(cache, compil
     assert len(compiled) == 3
 
 
-def test_options_and_expressions_do_not_run_into_each_other(cache, compiled):
-    """The parts of the key are distinguished: ("a", "bc") is not ("ab", "c")."""
+def test_parts_of_the_key_are_apart(cache, compiled):
     twice(options=["-DA=1", "-DB"])
     twice(options=["-DA=1-DB"])
     assert len(compiled) == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import command, run
+from processes import command, run, run_gpu
 from test_cudnn import engines, products, record
 from training import NET
 
@@ -126,8 +126,7 @@ assert launches and convolutions(calls)
 def test_every_device(fake, tmp_path):
     """Those in use change, those that are used later begin with it."""
     calls = tmp_path / "calls"
-    run("""
-    minicaffe.set_mode_gpu()
+    run_gpu("""
     cuda.get_device(1)
     minicaffe.set_precision("tf32")
     cuda.get_device(2)
@@ -139,9 +138,8 @@ def test_every_device(fake, tmp_path):
 
 def test_from_the_environment(fake, tmp_path):
     calls = tmp_path / "calls"
-    run("""
+    run_gpu("""
     from cudnn_cases import make, step
-    minicaffe.set_mode_gpu()
     step(*make("conv 1x1"))
     """, "sim", MINICAFFE_PRECISION="tf32", MINICAFFE_CUBLAS=str(fake), MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(calls))
     found = [json.loads(line) for line in calls.read_text().splitlines()]
@@ -212,10 +210,9 @@ def test_a_gpu_needs_no_onednn_for_bf16(set_precision, monkeypatch):
 @pytest.mark.parametrize("environment", [{}, {"MINICAFFE_PRECISION": "tf32"}], ids=["call", "environment"])
 def test_an_older_gpu_refuses_tf32(environment):
     field = "MINICAFFE_PRECISION" if environment else "precision"
-    run(f"""
+    run_gpu(f"""
     from gradient import layer_net, run_forward
     from minicaffe.blob import Dtype
-    minicaffe.set_mode_gpu()
     if {not environment}:
         minicaffe.set_precision("tf32")
     net = layer_net({PRODUCT.format(outputs=3)!r}, [np.ones((2, 4))], Dtype.FLOAT)

@@ -240,26 +240,20 @@ def test_foreign_memory_goes_at_the_next_copy_also_while_a_graph_is_recorded():
     """), "sim")
 
 
-def test_foreign_memory_that_was_pushed_may_live_until_the_last_of_the_process():
+def test_pushed_memory_at_the_end():
+    """It may live until the process ends, or go in a forked one: no block is taken again, so the driver is not called."""
     assert run(PUSHES + textwrap.dedent("""
     stream = cuda.Stream(device)
-    mem = SyncedMemory(N)
-    mem.set_cpu_data(np.zeros(N, np.uint8))
-    mem.async_gpu_push(stream)
-    """), "sim") == ""
-
-
-def test_what_was_pushed_may_live_until_the_process_ends_or_go_in_a_forked_one():
-    """Such a block is not taken again there, so no further call of the driver is made."""
-    run(PUSHES + textwrap.dedent("""
-    stream = cuda.Stream(device)
+    foreign = SyncedMemory(N)
+    foreign.set_cpu_data(np.zeros(N, np.uint8))
+    foreign.async_gpu_push(stream)
     kept, other = pushed(1, stream), pushed(2, stream)
     child = os.fork()
     if child == 0:
         del other
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    """), "sim")
+    """), "sim") == ""
 
 
 def test_page_locked_memory_serves_the_streams_of_all_gpus():

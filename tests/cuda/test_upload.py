@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import run
+from processes import run, run_gpu
 from training import losses, make_solver
 
 from minicaffe.errors import Error
@@ -89,45 +89,6 @@ def test_batches_of_several_sizes(place, settings):
     """), place, settings)
 
 
-@pytest.mark.parametrize("allocator", ["caching", "buddy"])
-def test_what_is_dropped_while_a_push_runs_changes_nothing_else(allocator):
-    """The staging memory goes to others at once; the push that still writes there has to come first.
-
-    On the simulated device, where the same block comes again: on a GPU it may wait for the push to end.
-    """
-    run(batches(f"""
-    memory.use(CUDAPlace(0), {allocator!r})
-    upload = DeviceUpload()
-    upload.send(fetch)
-    staging = on_device(upload.staging[0])
-    del upload
-    blob = Blob((N,))
-    blob.scale_data(0)
-    blob.gpu_data
-    assert on_device(blob) == staging       # otherwise this test says nothing
-    side.zero(on_device(blob), 4 * N)
-    assert not blob.cpu_data.any()
-    """), "sim", "race=1")
-
-
-def test_a_push_goes_by_its_own_stream(place):
-    """A thread that has waited for that stream, and for nothing else, may change the host's side."""
-    run("""
-    from minicaffe.memory.registry import registry
-    minicaffe.set_mode_gpu()
-    stream = cuda.Stream(cuda.current())
-    blob = Blob((1000,))
-    view = blob.data
-    view[:] = 1
-    blob.async_gpu_push(stream)
-    stream.synchronize()
-    view[:] = 2
-    found = np.empty(1000, np.float32)
-    registry.device_side(memory.CUDAPlace(0)).copy_to_host(found.ctypes.data, blob.data_memory.gpu_data().address, 4000)
-    assert (found == 1).all(), found
-    """, place, "deferred=1")
-
-
 DATA = """
 layer { name: "in" type: "Data" top: "data" top: "label" include { phase: TRAIN } transform_param { scale: 0.00390625 }
   data_param { source: "models/data/fashion_mnist_test_lmdb" backend: LMDB batch_size: 4 } }
@@ -140,9 +101,8 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "
 @pytest.mark.parametrize(("settings", "allocator"), [("deferred=1,race=1,uninitialized=1", "plain"), ("race=1", "caching")])
 def test_a_training_from_a_database(place, settings, allocator):
     """Copies on the stream of their own, kernels, and what the host reads, all in order."""
-    run(f"""
+    run_gpu(f"""
     from training import make_solver, losses
-    minicaffe.set_mode_gpu()
     memory.use(memory.CUDAPlace(0), {allocator!r})
     late = losses(make_solver({DATA!r}), 7)
     minicaffe.set_mode_cpu()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from compile_kernels import compile_for
 from cplusplus import compiler
-from processes import run
+from processes import run, run_gpu
 from strided_arrays import Foreign, blob_of, numbered
 
 from minicaffe import cuda, memory
@@ -211,9 +211,8 @@ def test_arrays_of_other_libraries():
 
 def test_the_stream_of_an_array_is_waited_for():
     """What its interface names as ``stream`` may still be writing it; race=1 finds reads that do not wait."""
-    text = run("""
+    text = run_gpu("""
     from minicaffe.memory import CUDAPlace
-    minicaffe.set_mode_gpu()
     memory.use(CUDAPlace(0), "plain")  # kernels count with whole allocations
     f = cuda.elementwise("T x", "T y", "y = x", "copied")
     fill = cuda.kernel('extern "C" __global__ void fill(float* x, float value) { x[threadIdx.x] = value; }', "fill")
@@ -387,10 +386,9 @@ def test_an_array_of_another_device():
 
 def test_indices_and_offsets_beyond_32_bits():
     """Two rows of elements 9 GiB apart: the simulated device gives pages only to what is touched."""
-    text = run("""
+    text = run_gpu("""
     from minicaffe.memory import CUDAPlace
     from minicaffe.device.strided import DeviceArray
-    minicaffe.set_mode_gpu()
     memory.use(CUDAPlace(0), "plain")
     address, far = memory.alloc(CUDAPlace(0), 19 << 30), 9 << 30
     f = cuda.elementwise("T x", "T y", "y = x", "copied")
