@@ -22,7 +22,7 @@ def test_new_memory_is_zero(dtype):
     assert blob.data.dtype == (np.float32, np.float64)[dtype]
 
 
-def test_reshape_keeps_memory_up_to_the_capacity():
+def test_reshape_keeps_memory():
     blob = Blob((4, 6))
     blob.data[...] = np.arange(24).reshape(4, 6)
     memory = blob.data_memory
@@ -135,7 +135,7 @@ def test_axes():
                 call(axis)
 
 
-def test_offsets_by_sequence_and_of_blobs_with_fewer_axes():
+def test_offsets():
     blob, vector = Blob((2, 3, 4)), Blob((5,))
     assert Blob((2, 3, 4, 5)).offset(1, 2, 3, 4) == 119 and Blob((2, 3, 4, 5)).offset(1) == 60
     assert blob.offset((1, 2, 3)) == blob.offset([1, 2, 3]) == blob.offset(np.array([1, 2, 3])) == 23
@@ -189,7 +189,7 @@ def test_const_and_mutable_views(part):
 
 
 @pytest.mark.parametrize("part", ["data", "diff"])
-def test_a_blob_that_shares_smaller_memory_grows_out_of_it(part):
+def test_growing_out_of_shared_memory(part):
     """The capacity is that of the memories, not of those that the blob once had."""
     blob, small = Blob((1 << 20,)), Blob((4,))
     blob.reshape(4)
@@ -204,7 +204,7 @@ def test_a_blob_that_shares_smaller_memory_grows_out_of_it(part):
 
 
 @pytest.mark.parametrize("part", ["data", "diff"])
-def test_a_blob_that_shares_larger_memory_keeps_it_as_far_as_it_goes(part):
+def test_growing_within_shared_memory(part):
     blob, large = Blob((4,)), Blob((100,))
     large.reshape(4)
     getattr(blob, "share_" + part)(large)
@@ -271,7 +271,7 @@ def test_the_shape_of_another_blob(before, after):
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("value", [0, 3, -0.5])
-def test_a_gradient_is_filled_up_to_the_count(device, dtype, value):
+def test_fill_diff(device, dtype, value):
     """What lies behind it in a larger memory stays, a view shows the new values, and the data stay."""
     blob = Blob((5,), dtype)
     for _ in range(2):      # of new memory, and of written one
@@ -291,7 +291,7 @@ def test_a_gradient_is_filled_up_to_the_count(device, dtype, value):
 
 @pytest.mark.parametrize("call", [lambda blob: blob.fill_diff(1), lambda blob: blob.update()])
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.INT])
-def test_after_its_use_a_blob_is_free_for_other_threads(call, dtype):
+def test_blob_free_for_other_threads(call, dtype):
     """Also where the call raised."""
     blob = Blob((2, 3), dtype)
     if dtype == Dtype.INT:
@@ -306,7 +306,7 @@ def test_after_its_use_a_blob_is_free_for_other_threads(call, dtype):
 
 
 @pytest.mark.parametrize("shape", [(3,), (0,), ()])
-def test_arithmetic_of_memory_that_was_never_touched_takes_none(device, shape):
+def test_arithmetic_of_untouched_memory(device, shape):
     blob = Blob(shape)
     assert [blob.asum_data(), blob.asum_diff(), blob.sumsq_data(), blob.sumsq_diff()] == [0] * 4
     blob.scale_data(2), blob.scale_diff(2)
@@ -335,14 +335,14 @@ def test_set_cpu_data_borrows():
             blob.set_cpu_data(np.zeros(count, np.float32))
 
 
-def test_memories_are_named_by_what_they_serve():
+def test_names_of_memories():
     blob, unnamed = Blob((2,), name="conv1"), Blob((2,))
     assert (blob.data_memory.name, blob.diff_memory.name) == ("conv1 data", "conv1 diff")
     assert (unnamed.data_memory.name, unnamed.diff_memory.name) == ("data", "diff")
 
 
 @pytest.mark.parametrize("words", ["scattered", "read-only"])
-def test_set_cpu_data_that_is_refused_leaves_the_values(words):
+def test_set_cpu_data_refused(words):
     blob, source = Blob((9,)), np.zeros(8, np.float32)[::2] if words == "scattered" else np.zeros(4, np.float32)
     blob.reshape(4)  # in more memory than that takes
     blob.data[...], blob.diff[...] = 7, 3
@@ -386,7 +386,7 @@ def test_legacy_proto_aligns_from_the_end():
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("size", [0, 1, 15, 4097, 100_000])
-def test_arithmetic_is_the_same_on_any_number_of_threads(dtype, size):
+def test_arithmetic_on_threads(dtype, size):
     random = np.random.default_rng(size)
     data, diff = random.normal(size=(2, size))
     before, results = get_num_threads(), []
@@ -419,7 +419,7 @@ def test_integer_blob_has_no_arithmetic():
             wrong()
 
 
-def test_without_a_shape_there_are_no_axes_and_no_elements(device):
+def test_without_a_shape(device):
     """As in Caffe; a scalar has no axes either, and one element."""
     blob = Blob()
     assert (blob.shape, blob.num_axes, blob.count, blob.capacity, blob.shape_string()) == ((), 0, 0, 0, "(0)")
@@ -438,7 +438,7 @@ def test_without_a_shape_there_are_no_axes_and_no_elements(device):
     assert scalar.stamp == stamp
 
 
-def test_a_top_that_nothing_gave_a_shape(tmp_path, device):
+def test_top_without_a_shape(tmp_path, device):
     """What reads it has none either, until the input gets one."""
     (tmp_path / "net.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" top: "y" }
         layer { name: "relu" type: "ReLU" bottom: "x" top: "a" } layer { name: "sum" type: "Eltwise" bottom: "a" bottom: "y" top: "s" }""")

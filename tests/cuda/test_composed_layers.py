@@ -43,7 +43,7 @@ def trained(name, graphs, look=False, n=9):
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_a_replayed_training_is_that_of_single_launches(name):
+def test_replayed_training(name):
     found, params, _ = trained(name, True)
     wanted, wanted_params, _ = trained(name, False)
     assert found == wanted
@@ -52,14 +52,14 @@ def test_a_replayed_training_is_that_of_single_launches(name):
 
 
 @pytest.mark.parametrize("name", ["LSTM", "RNN"])
-def test_states_read_between_replays_are_those_of_the_last_one(name):
+def test_states_read_between_replays(name):
     found, _, states = trained(name, True, look=True)
     wanted, _, wanted_states = trained(name, False, look=True)
     assert found == wanted and states == wanted_states
 
 
 @pytest.mark.parametrize("name", ["LSTM", "RNN"])
-def test_a_state_set_between_replays_is_used(name):
+def test_state_set_between_replays(name):
     results = []
     for graphs in (True, False):
         solver = make_solver(NETS[name])

@@ -233,7 +233,7 @@ for dtype, (rows, inputs, outputs) in itertools.product((Dtype.FLOAT, Dtype.DOUB
 
 
 @pytest.mark.parametrize("deterministic", ["0", "1"])
-def test_the_gradients_of_weights_and_bias_are_one_call(fake, tmp_path, deterministic):
+def test_parameter_gradients_in_one_call(fake, tmp_path, deterministic):
     """The first of an iteration: the library overwrites the gradient of a bias. Nothing is launched besides."""
     go("sim", BACKWARD + """
 def count(fields="", before="", passes=1, dtype=Dtype.FLOAT):
@@ -276,7 +276,7 @@ assert count("axis: 1")[:2] == ([sgemm, "512 compute 68"], 0)     # the algorith
 """, fake, tmp_path, MINICAFFE_DETERMINISTIC=deterministic)
 
 
-def test_shared_weights_with_biases_of_their_own(fake, tmp_path):
+def test_shared_weights_with_own_biases(fake, tmp_path):
     """The product is added to the gradient of the weights, by beta 1, and the gradients of the biases are overwritten: as on the CPU."""
     go("sim", """
 NET = ('layer { name: "in" type: "Input" top: "x" top: "t" input_param { shape { dim: 6 dim: 5 } shape { dim: 6 dim: 5 } } }' + "".join(
@@ -370,7 +370,7 @@ assert len(rounded_products()) == before
 
 @pytest.mark.slow(5)
 @pytest.mark.parametrize("none", ["bf16", "forward", "data", "weights", "relu", "bias", "sums", "weights,data"])
-def test_products_of_bf16_that_have_no_algorithm(fake, tmp_path, none):
+def test_bf16_products_without_algorithm(fake, tmp_path, none):
     """Each falls back to float32, or its bias, ReLU or sums to kernels of our own; results and gradients are as near."""
     go("sim", OF_BF16 + """
 none = os.environ.pop("FAKE_LT")

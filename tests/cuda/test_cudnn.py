@@ -64,7 +64,7 @@ def recorded(fake, tmp_path_factory):
 # ---- the fake: calls
 
 
-def test_the_library_is_opened_once_and_set_to_the_computing_stream(recorded):
+def test_library_opened_once(recorded):
     first = recorded["conv"]["calls"]
     assert [call["call"] for call in first[:2]] == ["cudnnCreate", "cudnnSetStream"]
     assert first[1]["handle"] == 0x1234 and first[1]["stream"]
@@ -127,7 +127,7 @@ def test_what_is_never_asked_for(recorded, name):
     assert result["engines"] == ["CAFFE"] and not result["calls"] and not result["log"] and result["error"] is None
 
 
-def test_what_is_refused_by_default_is_no_warning(fake, tmp_path):
+def test_refused_by_default(fake, tmp_path):
     """The log has it at level debug; after `use_cudnn` and with ``engine: CUDNN`` it is a warning."""
     specs = [{"name": "lrn 17", "engine": "DEFAULT"}, {"name": "lrn 17", "engine": "DEFAULT", "use": True}, {"name": "lrn 17"}]
     default, *asked = record(fake, tmp_path, *specs)
@@ -222,7 +222,7 @@ def test_choice_of_plans(fake, tmp_path):
 
 
 @pytest.mark.skipif("deferred=1" in checks_on(), reason="with deferred=1 both events of a call come when the host waits for them")
-def test_the_time_is_that_of_the_device(fake, tmp_path):
+def test_time_of_the_device(fake, tmp_path):
     """By events of the stream, not by the fake's clock."""
     run_gpu("""
     from cudnn_cases import make, run_forward
@@ -248,7 +248,7 @@ def test_no_plan_at_all(fake, tmp_path, environment, why, tune):
 
 
 @pytest.mark.parametrize("tune", ["0", "1"])
-def test_a_plan_that_fails_when_it_runs(fake, tmp_path, tune):
+def test_plan_that_fails_running(fake, tmp_path, tune):
     """The next one is taken, in the measurement and without one; one line says so."""
     offers = "10//0/1/0/5000;11//0/1/0/3000;12//0/3000/0/0"
     environment = {"MINICAFFE_CUDNN_TUNE": tune, "FAKE_OFFERS": offers, "FAKE_COMPUTES": "1"}
@@ -344,7 +344,7 @@ def test_first_and_second_gradients_together(fake, tmp_path, environment, precis
     assert all(result["worst"] < (1e-4 if precision == "float32" else 0.02) for result in results), results
 
 
-def test_a_bias_in_bf16_that_is_aligned_to_its_elements_alone(fake, tmp_path):
+def test_bf16_bias_alignment(fake, tmp_path):
     """cuDNN refuses a tensor of floats that is said to be aligned to two bytes."""
     calls = tmp_path / "calls"
     text = run_gpu("""
@@ -439,7 +439,7 @@ def test_in_a_graph(fake, tmp_path):
     # The gradient of the data is not needed.
 
 
-def test_a_shape_first_met_while_a_graph_is_recorded(fake, tmp_path):
+def test_new_shape_in_a_recording(fake, tmp_path):
     """Nothing can be measured then: the first plan is taken, or the one that was chosen in an earlier run."""
     calls = tmp_path / "calls"
     for engine in 110, 111:
@@ -712,7 +712,7 @@ def test_open_libraries(fake, tmp_path):
     assert calls[2]["mode"] == 0 and calls[3]["bytes"] == 4 * MIB and calls[3]["memory"]    # CUBLAS_DEFAULT_MATH
 
 
-def test_a_trace_has_the_calls_of_libraries(fake):
+def test_trace_of_library_calls(fake):
     """Each with its time, in the step that makes it; without a record no thread waits for one."""
     run_gpu("""
     from minicaffe.addons import trace
@@ -755,7 +755,7 @@ def test_a_trace_has_the_calls_of_libraries(fake):
     """, "sim", MINICAFFE_CUBLAS=str(fake), MINICAFFE_CUDNN=str(fake), MINICAFFE_CUDNN_TUNE="0")
 
 
-def test_a_call_that_fails_is_no_event(fake):
+def test_failed_call_of_cublas(fake):
     run_gpu("""
     from training import make_solver
     solver = make_solver()
@@ -778,7 +778,7 @@ def test_times_of_steps_by_libraries(fake):
     """, "sim", MINICAFFE_CUBLAS=str(fake))
 
 
-def test_a_product_without_plans_for_nhwc_is_computed_in_nchw(fake, tmp_path):
+def test_product_without_nhwc_plans(fake, tmp_path):
     """Each of the three by itself; the strides of x give the order, and nothing is refused."""
     for none, last in (("", True), ("nhwc", False)):
         result = record(fake, tmp_path, {"name": "conv", "steps": 2}, MINICAFFE_CUDNN_LAYOUT="nhwc", FAKE_NONE=none)[0]

@@ -98,7 +98,7 @@ def in_process(place, request, tmp_path):
 
 
 @pytest.mark.parametrize("none", ["", "beta,bias"])
-def test_data_and_gradients_are_near_those_of_float32(in_process, none):
+def test_errors_against_float32(in_process, none):
     """Root mean squares of the differences; bf16 has 8 bits of mantissa, and a net of some ten layers rounds some 30 times."""
     errors = in_process("""
 def compare(layers):
@@ -180,7 +180,7 @@ print("RESULT", json.dumps(found))
             assert error < 0.06 or key == "a[1]" and "MVN" in name, (name, key, error)
 
 
-def test_accuracy_is_within_the_spread_of_float32(in_process):
+def test_accuracy_against_float32(in_process):
     """Three seeds of a net with BatchNorm and of LeNet's kind: stripes in three directions, with noise."""
     found = in_process("""
 from minicaffe.solver import create_solver

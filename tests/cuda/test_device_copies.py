@@ -190,7 +190,7 @@ for device in range(3):
 """, "sim", settings)
 
 
-def test_memory_copy_and_arrays_on_a_device():
+def test_memory_copy_of_device_arrays():
     run(COPIES + """
 blob = Blob((4, 8))
 blob.data[...] = np.arange(32).reshape(4, 8)

@@ -67,7 +67,7 @@ def train_until_it_works(solver, kind, call, most):
     ("cuMemcpyHtoDAsync", 1, False), ("cuMemcpyHtoDAsync", 1, True), ("cuMemcpyHtoDAsync", 2, True),
     ("cuMemcpyDtoHAsync", 1, False), ("cuMemcpyDtoHAsync", 1, True), ("cuStreamSynchronize", 1, False),
     ("cuStreamSynchronize", 1, True)])  # fmt: skip
-def test_a_call_that_fails_in_an_iteration(sim, call, nth, graphs):
+def test_failed_call_in_an_iteration(sim, call, nth, graphs):
     """As often as an iteration makes the call: the second time it succeeds, and the training continues."""
     solver = make_solver()
     solver.use_graphs = graphs
@@ -81,7 +81,7 @@ def test_a_call_that_fails_in_an_iteration(sim, call, nth, graphs):
 
 
 @pytest.mark.parametrize("call", ["cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiateWithFlags", "cuGraphGetNodes"])
-def test_a_graph_that_cannot_be_recorded_costs_only_the_graph(sim, call):
+def test_graph_that_cannot_be_recorded(sim, call):
     expected = losses(make_solver(), 8)
     solver = make_solver()
     losses(solver, 2)
@@ -89,7 +89,7 @@ def test_a_graph_that_cannot_be_recorded_costs_only_the_graph(sim, call):
     np.testing.assert_allclose(losses(solver, 6), expected[2:], rtol=1e-5)
 
 
-def test_an_error_while_a_graph_is_recorded_ends_the_recording(sim):
+def test_error_ends_the_recording(sim):
     """Also where the driver fails to end it at the first call: what runs afterwards runs at once, and is not recorded."""
     blob = Blob((100,))
     blob.data[...] = 3
@@ -101,7 +101,7 @@ def test_an_error_while_a_graph_is_recorded_ends_the_recording(sim):
     assert (blob.cpu_data == 6).all() and graph.nodes == 0
 
 
-def test_a_graph_that_could_not_be_made_keeps_nothing(sim):
+def test_failed_graph_keeps_nothing(sim):
     """What is dropped while a graph is recorded lives as long as that, which here is not at all."""
     graph = cuda.Graph(cuda.current())
     before = memory.stats(memory.CUDAPlace(0)).live
@@ -111,7 +111,7 @@ def test_a_graph_that_could_not_be_made_keeps_nothing(sim):
     assert memory.stats(memory.CUDAPlace(0)).live == before
 
 
-def test_a_kernel_is_loaded_while_a_graph_is_recorded(plain):
+def test_kernel_loaded_in_a_recording(plain):
     """The driver refuses to load a module during a capture, unless the thread's mode is relaxed."""
     blob = Blob((100,))
     blob.data[...] = 3
@@ -123,7 +123,7 @@ def test_a_kernel_is_loaded_while_a_graph_is_recorded(plain):
     assert (blob.cpu_data == 6).all()
 
 
-def test_a_recording_is_not_broken_by_the_garbage_collector(plain):
+def test_collector_in_a_recording(plain):
     """Which may free any memory, of allocators too; an error ends the pause as the end of a recording does."""
     def leave_garbage():
         allocator = memory.allocator_of(memory.CUDAPlace(0), "caching")
@@ -161,7 +161,7 @@ def test_a_recording_is_not_broken_by_the_garbage_collector(plain):
     assert (blob.cpu_data == 6).all()
 
 
-def test_the_collector_pauses_while_any_graph_is_recorded():
+def test_collector_pauses_for_any_graph():
     """Of graphs of two devices at once; it is on again after the last one, whichever that is."""
     run_gpu("""
     import threading
@@ -193,7 +193,7 @@ def test_the_collector_pauses_while_any_graph_is_recorded():
     """, "sim", "devices=2")
 
 
-def test_a_failure_that_is_kept_is_raised_by_the_copy_of_its_result(sim):
+def test_stored_failure_raised_by_copy(sim):
     """As of a library, whose calls raise nothing themselves; the stream works afterwards."""
     blob = Blob((100,))
     blob.data[...] = 3
@@ -205,7 +205,7 @@ def test_a_failure_that_is_kept_is_raised_by_the_copy_of_its_result(sim):
 
 
 @pytest.mark.parametrize("wait", [lambda blob: blob.cpu_data, lambda blob: cuda.current().synchronize(), lambda blob: blob.asum_data()])
-def test_of_several_failures_the_first_is_raised_once(sim, wait):
+def test_first_failure_raised_once(sim, wait):
     """The later ones follow from it."""
     blob = Blob((100,))
     blob.data[...] = 3
@@ -232,7 +232,7 @@ def test_a_graph_is_recorded_once(sim):
 
 
 @pytest.mark.parametrize(("call", "nth"), [*(("cuMemAlloc", n) for n in (1, 2, 3, 7, 15)), ("cuMemHostAlloc", 1)])
-def test_memory_that_fails_in_the_first_iteration(sim, plain, call, nth):
+def test_no_memory_in_first_iteration(sim, plain, call, nth):
     solver = make_solver()
     sim(f"fail={call}:{nth}")
     words = {"cuMemAlloc": "CUDAPlace(0): no memory for ", "cuMemHostAlloc": "cuMemHostAlloc("}[call]
@@ -241,7 +241,7 @@ def test_memory_that_fails_in_the_first_iteration(sim, plain, call, nth):
     assert all(math.isfinite(x) for x in losses(solver, 4))
 
 
-def test_a_copy_that_fails_leaves_the_head_where_it_was(sim):
+def test_failed_copy_keeps_the_head(sim):
     blob = Blob((100,))
     blob.data[...] = 3
     sim("fail=cuMemcpyHtoDAsync:1")
@@ -255,7 +255,7 @@ def test_a_copy_that_fails_leaves_the_head_where_it_was(sim):
     assert (blob.cpu_data == 6).all()
 
 
-def test_freeing_that_fails_does_not_raise_in_the_middle_of_something_else(sim, plain, capfd):
+def test_failed_free_does_not_raise(sim, plain, capfd):
     blob = Blob((100,))
     blob.gpu_data  # noqa: B018
     sim("fail=cuMemFree:1")
@@ -286,7 +286,7 @@ def test_kernels_that_cannot_be_loaded():
     """, "sim")
 
 
-def test_out_of_memory_in_an_iteration_and_on_from_there():
+def test_continue_after_out_of_memory():
     """64 MiB hold the small net, but not a blob of 40 MiB twice; what was freed serves again."""
     text = run_gpu("""
     from training import NET, make_solver, losses
@@ -311,7 +311,7 @@ def test_out_of_memory_in_an_iteration_and_on_from_there():
 
 
 @pytest.mark.parametrize("graphs", [True, False])
-def test_device_memory_goes_with_the_last_reference_to_its_solver(graphs):
+def test_memory_goes_with_the_solver(graphs):
     """Not with a collection later: after an error the next solver, of a smaller batch, needs the memory at once."""
     places = memory.CUDAPlace(0), memory.PinnedPlace()
     gc.collect()
@@ -355,7 +355,7 @@ assert other.iter == 4 and np.isfinite(losses(other, 3)).all()
 """
 
 
-def test_a_faulting_kernel_loses_the_context_but_no_snapshot(place, tmp_path):
+def test_faulting_kernel_keeps_snapshots(place, tmp_path):
     text = run(LOST, place, cwd=tmp_path)
     if place == "sim":
         assert "stray" in text  # the simulated device knows who it was

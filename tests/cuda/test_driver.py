@@ -29,7 +29,7 @@ def test_cpu_works_without_a_driver():
 
 
 @DRIVERLESS
-def test_without_a_driver_kernels_of_ones_own_say_what_is_missing():
+def test_own_kernels_without_driver():
     run("""
     f = cuda.elementwise("T x", "T y", "y = x")
     refused(errors.ConfigError, lambda: f(Blob((3,)), Blob((3,))), "GPU mode")
@@ -68,7 +68,7 @@ def test_no_device_is_a_missing_gpu():
     run("assert cuda.missing() is None", "sim")
 
 
-def test_a_start_that_failed_once_may_succeed_later():
+def test_start_after_a_failure():
     """Each call that makes a device fails in turn; none leaves half a device behind."""
     run("""
     import ctypes
@@ -163,7 +163,7 @@ for losses_ in found.values():
 """
 
 
-def test_threads_inherit_the_mode_and_train_side_by_side(place):
+def test_threads_train_side_by_side(place):
     run(THREADS, place)
 
 
@@ -172,7 +172,7 @@ def test_threads_inherit_the_mode_and_train_side_by_side(place):
     ("minicaffe.set_mode_cpu()", 0), ("import atexit; atexit.register(lambda: blob.scale_data(2))", 0),
     ("import threading; t = threading.Thread(target=lambda: blob.scale_data(2)); t.start()", 0),
 ])  # fmt: skip
-def test_the_end_of_a_process_that_still_holds_memory(place, ending, status):
+def test_end_of_a_process(place, ending, status):
     run_gpu(f"""
     blob = Blob((100, 100))
     blob.data[...] = 1

@@ -34,7 +34,7 @@ def zeroed(work):
     return [part.split(" diff")[0] for detail in fills for part in detail.split("; ")[1:]]
 
 
-def test_one_is_overwritten_the_next_is_added():
+def test_first_overwritten_next_added():
     net = make_net()
     iteration(net)
     want = gradients(net)
@@ -55,7 +55,7 @@ def test_one_is_overwritten_the_next_is_added():
         np.testing.assert_allclose(twice, 2 * first, rtol=1e-5, atol=1e-7)
 
 
-def test_only_what_is_added_to_is_filled():
+def test_zero_fill_of_added_gradients():
     net = make_net()
     iteration(net)
     for _ in range(2):
@@ -83,7 +83,7 @@ def test_no_images():
         assert not any(gradient.any() for gradient in gradients(net))
 
 
-def test_a_view_of_the_device_sees_the_zeros():
+def test_device_view_sees_zeros():
     net = make_net()
     iteration(net)
     blob = net.learnable_params[0]
@@ -97,7 +97,7 @@ def test_a_view_of_the_device_sees_the_zeros():
     assert blob.diff_memory.head == SyncedHead.UNINITIALIZED
 
 
-def test_what_a_program_wrote_does_not_stay():
+def test_written_gradients_do_not_stay():
     """In the host's copy, which is the valid one then; nor does its device copy return."""
     net = make_net()
     iteration(net)
@@ -142,7 +142,7 @@ def test_trainings(graphs, fields):
 
 
 @pytest.mark.parametrize("checks", ["uninitialized=1,race=1", "deferred=1"])
-def test_under_the_checks_of_the_simulated_device(place, checks):
+def test_under_the_checks(place, checks):
     if place != "sim":
         pytest.skip("checks of the simulated device")
     run_gpu("""

@@ -133,7 +133,7 @@ layer {{ name: "loss" type: "EuclideanLoss" bottom: "ip" bottom: "label" top: "l
 
 @pytest.mark.parametrize(("channels", "batch"), [(64, 4096), (256, 2048), (512, 1024), (1024, 64), (1024, 512), (2048, 256),
                                                  (4096, 64)])  # fmt: skip
-def test_sums_of_every_size_beside_the_learning_rate(channels, batch):
+def test_sums_beside_the_learning_rate(channels, batch):
     """Sums over many channels fill the scratch memory, and the rate of a recorded iteration stays what it is."""
     def make(graphs=True):
         solver = make_solver(WIDE.format(channels=channels, batch=batch), base_lr=0.001, lr_policy="step", gamma=0.7, stepsize=2)

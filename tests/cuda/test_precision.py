@@ -83,7 +83,7 @@ solver = make_solver(NET)
 """
 
 
-def test_it_changes_in_the_middle_of_a_training(fake, tmp_path):
+def test_change_in_a_training(fake, tmp_path):
     """The iteration after a change is computed, and then recorded, again."""
     run(TRAINING + """
 for _ in range(3):
@@ -193,7 +193,7 @@ def test_the_cpu_refuses_tf32(set_precision):
     run_forward(net)
 
 
-def test_a_gpu_needs_no_onednn_for_bf16(set_precision, monkeypatch):
+def test_bf16_without_onednn(set_precision, monkeypatch):
     """An inner product computes from float32 there; on the CPU the first layer reports what is missing."""
     def missing():
         raise errors.DependencyError("no oneDNN")
@@ -244,12 +244,12 @@ def test_commands_refuse_it_before_anything_runs(folder, arguments):
         assert "minicaffe: MINICAFFE_PRECISION: must be float32 or bf16 on the CPU" in text
 
 
-def test_a_solver_file_that_asks_for_a_gpu(folder, place):
+def test_solver_file_with_gpu(folder, place):
     """The mode is known only when the file is read."""
     assert "Use GPU with device ID 0" in command("train", "solver.prototxt", "--precision", "tf32", cwd=folder, device=place)
 
 
-def test_the_command_line_refuses_bf16_on_an_older_gpu(folder, place):
+def test_command_refuses_bf16(folder, place):
     if place != "sim":
         pytest.skip("the compute capability of the simulated device can be chosen")
     text = command("train", "net.prototxt", "--precision", "bf16", cwd=folder, device="sim", settings="capability=7.5", status=2)

@@ -41,7 +41,7 @@ def test_copies_end_where_their_block_ends(allocator, nbytes):
             fill(block.address - 1, 1)
 
 
-def test_a_block_is_closed_when_it_is_freed_and_open_when_it_is_given_out_again(allocator):
+def test_closed_blocks(allocator):
     block, neighbour = Buffer(allocator, 1000), Buffer(allocator, 1000)
     address = block.address
     del block

@@ -6,7 +6,7 @@ from training import NET, losses, make_solver
 import minicaffe
 
 
-def test_a_backward_on_the_cpu_between_replays_reads_what_the_last_replay_computed():
+def test_cpu_backward_between_replays():
     found = []
     for graphs in (True, False):
         solver = make_solver(NET)

@@ -130,7 +130,7 @@ def test_there_and_back_is_counted():
     assert blob.data_memory.copies == 4
 
 
-def test_host_memory_is_page_locked_in_gpu_mode_only():
+def test_page_locked_host_memory():
     pinned = memory.used(PinnedPlace())
     mem = SyncedMemory(N)
     assert mem.cpu_data().place == PinnedPlace()
@@ -144,7 +144,7 @@ def test_host_memory_is_page_locked_in_gpu_mode_only():
     assert memory.used(PinnedPlace()) == pinned
 
 
-def test_mode_changes_move_data_and_lose_none():
+def test_mode_changes():
     blob = Blob((50,))
     blob.data[...] = 1
     for factor, mode in (2, "cpu"), (3, "gpu"), (4, "cpu"), (5, "gpu"):
@@ -155,7 +155,7 @@ def test_mode_changes_move_data_and_lose_none():
     minicaffe.set_mode_gpu()
 
 
-def test_push_on_a_stream_with_an_event():
+def test_push_with_an_event():
     """As Caffe's data layers do: push the next batch on a stream of its own, and let the computing wait for an event."""
     device = cuda.current()
     stream, ready = cuda.Stream(device), cuda.Event(device)
@@ -242,7 +242,7 @@ def test_a_launch_names_each_block_once(no_cudnn):
 
 
 @pytest.mark.skipif("deferred=1" in checks_on(), reason="with deferred=1 both events of a call come when the host waits for them")
-def test_calls_of_two_threads_are_timed_apart():
+def test_calls_timed_by_thread():
     """A call that begins and ends within another of another thread takes no time from it."""
     times = {}
 
@@ -277,7 +277,7 @@ def test_cuda_array_interface():
         assert (host == 2).all()
 
 
-def test_a_device_array_keeps_its_memory_after_the_blob_has_gone():
+def test_array_outlives_the_blob():
     blob = Blob((1024,), name="short-lived")
     blob.data[...] = 4
     array = blob.gpu_data

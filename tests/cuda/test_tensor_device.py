@@ -27,7 +27,7 @@ def numbered(count, dtype=f4):
     return tensor
 
 
-def test_copies_are_made_when_they_are_read_and_counted():
+def test_copies_on_reading():
     x, y, z = Tensor((5,), f4), Tensor((5,), f4), Tensor((5,))
     x.mutable_data(f4)[...] = 1
     y.mutable_data(f4)[...] = 2
@@ -60,7 +60,7 @@ def test_typed_access_on_the_device():
     assert tensor.is_type(i4)
 
 
-def test_growing_keeps_values_that_are_on_the_device():
+def test_growing_on_the_device():
     tensor = numbered(3)
     before = tensor.memory
     tensor.extend(2, 100)
@@ -69,7 +69,7 @@ def test_growing_keeps_values_that_are_on_the_device():
     assert tensor.data(f4).tolist()[:3] == [0, 1, 2] and tensor.capacity_nbytes == 400
 
 
-def test_copy_from_what_is_on_the_device():
+def test_copy_from_the_device():
     source, target = numbered(4), Tensor()
     target.copy_from(source)
     assert source.memory.copies == 1 and target.memory.head == SyncedHead.HEAD_AT_GPU
@@ -90,7 +90,7 @@ def test_copy_from_what_is_on_the_device():
 
 
 @pytest.mark.parametrize(("part", "want"), [(slice(1, None), range(1, 10)), (slice(0, 5), range(5)), (slice(7, None), [7, 8, 9])])
-def test_copy_from_a_part_of_itself_on_the_device(part, want):
+def test_copy_from_own_part(part, want):
     tensor = numbered(10)
     tensor.copy_from(tensor.mutable_gpu_data(f4)[part])
     assert tensor.memory.head == SyncedHead.HEAD_AT_GPU and tensor.data(f4).tolist() == list(want)
@@ -135,7 +135,7 @@ def several(code, place):
     return run(SEVERAL + textwrap.dedent(code), place, "devices=3,race=1")
 
 
-def test_a_tensor_stays_on_its_gpu_and_is_copied_to_another(place):
+def test_copy_to_another_gpu(place):
     several("""
     lent, blob = tensor.gpu_data(f4), Blob((4,))
     blob.data[...] = range(4)
@@ -164,7 +164,7 @@ def test_a_tensor_stays_on_its_gpu_and_is_copied_to_another(place):
     """, place)
 
 
-def test_a_tensor_takes_external_memory_of_the_present_gpu_only(place):
+def test_external_memory_of_another_gpu(place):
     several("""
     to(0)
     lent = tensor.mutable_gpu_data(f4)

@@ -79,7 +79,7 @@ def wrong(call, name="there"):
 """
 
 
-def test_memory_of_another_gpu_is_refused_whatever_asks_for_it():
+def test_memory_of_another_gpu_refused():
     run(BLOBS + """
 there, array = blob_on(0, 5, "there"), None
 array, memory_ = there.gpu_data, there.data_memory
@@ -113,7 +113,7 @@ refused(errors.WrongDeviceError, lambda: memory_.async_gpu_push(cuda.Stream(one)
 """, "sim", "devices=3")
 
 
-def test_adopted_addresses_are_the_drivers_to_judge():
+def test_adopted_addresses():
     run(BLOBS + """
 minicaffe.set_device(0)
 block = Buffer(registry.allocator(CUDAPlace(0)), 4000, "block")
@@ -136,7 +136,7 @@ assert lent.place == CUDAPlace(0)
 """, "sim", "devices=3,peers=0-1")
 
 
-def test_addresses_are_adopted_before_any_gpu_computes():
+def test_addresses_adopted_in_cpu_mode():
     run("""
 from minicaffe.memory import Buffer, CUDAPlace, SyncedMemory
 from minicaffe.memory.registry import registry
@@ -180,7 +180,7 @@ for allocator in None, "buddy", "plain":
 """, "sim", settings)
 
 
-def test_peer_access_is_asked_for_and_known():
+def test_matrix_of_peer_access():
     run(BLOBS + """
 def matrix():
     return [[a.peer_access(b) for b in (zero, one, two)] for a in (zero, one, two)]
@@ -262,7 +262,7 @@ GUESTS = ["devices=3,peers=0-1,0-2,race=1", "devices=3,peers=0-1,0-2,deferred=1"
 
 
 @pytest.mark.parametrize("settings", GUESTS)
-def test_what_one_gpu_wrote_in_lent_memory_is_there_for_the_next(settings):
+def test_lent_memory_of_two_guests(settings):
     """The owner itself does nothing between the two, so that its stream alone does not show it."""
     run(BLOBS + """
 cuda.enable_peer_access(1, 0)
@@ -289,7 +289,7 @@ for stream in cuda.Stream(zero), zero.copies:               # a copy on a stream
 
 
 @pytest.mark.parametrize("settings", GUESTS)
-def test_a_copy_on_a_stream_of_another_gpu_comes_behind_what_wrote_its_source(settings):
+def test_copy_on_another_gpus_stream(settings):
     """The owner of the source, or a GPU to which it is lent; the host waits for the stream of the copy alone."""
     run(BLOBS + """
 cuda.enable_peer_access(2, 0)
@@ -310,7 +310,7 @@ for writer in 0, 2:
 
 @pytest.mark.parametrize("settings", GUESTS)
 @pytest.mark.parametrize("gpu", [0, 1])
-def test_a_block_of_a_chosen_stream_is_copied_before_that_stream_gets_it_again(settings, gpu):
+def test_copied_block_of_a_stream(settings, gpu):
     run(BLOBS + f"""
 class Array:
     def __init__(self, address):
@@ -342,7 +342,7 @@ assert (found[:256] == 4).all(), found
 """, "sim", settings)
 
 
-def test_a_copy_of_another_thread_does_not_get_into_a_graph_that_is_recorded():
+def test_copy_beside_a_recording():
     run(BLOBS + """
 import threading
 from minicaffe.memory.synced import device_lock
@@ -372,7 +372,7 @@ assert (found == 2).all()
 """, "sim", GUESTS[0])
 
 
-def test_mode_device_and_places_of_new_memory_agree():
+def test_mode_device_and_places():
     """After each choice, and after one that fails: what was chosen is stored in one place (device/context.pyx)."""
     run("""
     from minicaffe.common import caffe

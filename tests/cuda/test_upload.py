@@ -48,7 +48,7 @@ ORDERS = ["deferred=1", "race=1", "deferred=1,race=1"]
 
 
 @pytest.mark.parametrize("settings", ORDERS)
-def test_each_batch_arrives_whole_and_in_its_turn(place, settings):
+def test_order_of_batches(place, settings):
     """The host never waits for the device here, but where it must."""
     run(batches("""
     top, seen = Blob((N,)), [Blob((N,)) for _ in range(6)]
@@ -110,7 +110,7 @@ def test_a_training_from_a_database(place, settings, allocator):
     """, place, settings, cwd=ROOT)
 
 
-def test_the_state_of_a_data_layer_counts_the_batches_that_were_computed(monkeypatch):
+def test_state_counts_computed_batches(monkeypatch):
     """Not the one that is on its way; what continues from the state gets the next."""
     monkeypatch.chdir(ROOT)
     solver = make_solver(DATA)
@@ -127,7 +127,7 @@ def test_the_state_of_a_data_layer_counts_the_batches_that_were_computed(monkeyp
     np.testing.assert_array_equal(solver.net.blob_by_name("data").cpu_data, fourth)
 
 
-def test_labels_of_two_losses_stay_on_the_host_too(monkeypatch):
+def test_labels_of_two_losses(monkeypatch):
     """A Split gives the labels to both. Its tops are the blob of the source, which the host checks while the iteration is recorded."""
     monkeypatch.chdir(ROOT)
     net = DATA + """
@@ -153,7 +153,7 @@ layer {{ name: "loss" type: "{loss}" bottom: "ip" bottom: "label" top: "loss" }}
 
 @pytest.mark.parametrize("second", ["", 'layer { name: "second" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "second" }'])
 @pytest.mark.parametrize("loss", ["SoftmaxWithLoss", "MultinomialLogisticLoss", "HingeLoss"])
-def test_labels_are_looked_at_before_each_replay(loss, second):
+def test_labels_checked_before_replays(loss, second):
     """Kernels cannot raise, so the host does; weights stay as they were. A Split gives the labels to two losses."""
     solver = make_solver(WRONG_LABELS.format(loss=loss) + second)
     data, label = map(solver.net.blob_by_name, ("data", "label"))

@@ -103,7 +103,7 @@ def test_kernels_fit_in_registers(every_kernel, nvrtc, kernels, architecture):
     assert not spilled, f"(stack frame, spill stores, spill loads, registers) on {architecture}: {spilled}"
 
 
-def test_large_tiles_leave_room_for_two_blocks(nvrtc, kernels, architecture):
+def test_registers_of_large_tiles(nvrtc, kernels, architecture):
     """65536 registers of a multiprocessor hold two blocks of 256 threads with 128 each."""
     large = {k: size for k, size in kernels.items() if k.startswith("Gemm<float, 128")}
     assert large

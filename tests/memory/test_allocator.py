@@ -77,7 +77,7 @@ def test_abstract_allocator_says_what_to_override():
         Allocator(CPUPlace()).alloc(1)
 
 
-def test_limit_refuses_with_bytes_asked_live_and_limit():
+def test_limit():
     limited = LimitAllocator(SystemAllocator(), 1000)
     first = limited.alloc(600)
     with pytest.raises(
@@ -92,7 +92,7 @@ def test_limit_refuses_with_bytes_asked_live_and_limit():
         limited.alloc(1 << 63)
 
 
-def test_a_limit_holds_for_what_the_upstream_takes_of_it_during_a_call():
+def test_limit_during_a_call():
     """The block that is too much then goes back."""
     class Reenters(Allocator):
         def alloc(self, nbytes):
@@ -116,7 +116,7 @@ def test_a_limit_holds_for_what_the_upstream_takes_of_it_during_a_call():
             limited.free(taken.pop())
 
 
-def test_what_an_allocator_of_no_streams_is_asked_with_is_checked():
+def test_arguments_of_a_plain_allocator():
     allocator = SystemAllocator()
     for nbytes in -1, "10", 1 << 64:
         with pytest.raises(WrongTypeError, match="nbytes must be an int from 0 to below 2"):
@@ -131,7 +131,7 @@ def test_what_an_allocator_of_no_streams_is_asked_with_is_checked():
             SystemAllocator(alignment=alignment)
 
 
-def test_the_time_of_an_allocation_is_measured_by_allocating(host):
+def test_time_of_an_allocation(host):
     assert nanoseconds(host, 64, 10) > 0
     assert host.stats() == (0, 64, 0, 0, 10)
 
@@ -152,7 +152,7 @@ def test_fail_allocator_fails_once():
         failing.free(address)
 
 
-def test_buffer_frees_itself_with_its_last_view(host):
+def test_buffer_freed_with_last_view(host):
     view = np.ndarray((3, 4), np.float32, buffer=Buffer(host, 48, "b"))
     part = view[1:, ::2]
     part[...] = 7
@@ -164,7 +164,7 @@ def test_buffer_frees_itself_with_its_last_view(host):
     assert host.stats().live == 0
 
 
-def test_buffer_of_a_failed_allocation_leaves_nothing():
+def test_buffer_without_memory():
     limited = LimitAllocator(SystemAllocator(), 10)
     before = memory.used(CPUPlace())
     with pytest.raises(OutOfMemoryError):
@@ -174,13 +174,13 @@ def test_buffer_of_a_failed_allocation_leaves_nothing():
 
 
 @pytest.mark.parametrize("nbytes", [-1, 1 << 64, 1.5, "8", True, None])
-def test_the_bytes_of_a_buffer_are_checked(host, nbytes):
+def test_bytes_of_a_buffer(host, nbytes):
     with pytest.raises(WrongTypeError, match="nbytes must be an int from 0 to below 2.64, got "):
         Buffer(host, nbytes)
     assert host.stats().allocations == 0 and Buffer(host, np.int64(8)).nbytes == 8
 
 
-def test_buffer_refuses_second_init_copies_and_views_of_device_memory(host):
+def test_buffer_refusals(host):
     buffer = Buffer(host, 8)
     with pytest.raises(ConfigError, match="made once"):
         buffer.__init__(host, 16)
@@ -214,7 +214,7 @@ def test_without_a_provider(place):
     assert memory.used(place) == before
 
 
-def test_registered_provider_serves_each_place_with_an_allocator_of_its_own():
+def test_provider_of_each_place():
     memory.register(CUDAPlace, SystemAllocator)
     try:
         one, two = (memory.alloc(CUDAPlace(i), 100 * (i + 1)) for i in range(2))
@@ -245,7 +245,7 @@ def test_use_changes_only_new_blocks(host):
         memory.use(PinnedPlace(), other)
 
 
-def test_the_pool_of_an_iteration_follows_the_allocator_of_the_host(host):
+def test_pool_of_the_host(host):
     """An arena on plain memory; any other allocator itself, from the next call on."""
     registry.use(CPUPlace(), None)
     plain = registry.host_pool()
@@ -266,7 +266,7 @@ def test_places_of_sides_are_checked():
         memory.set_device_place(CPUPlace())
 
 
-def test_memory_of_unreachable_cycles_is_collected_before_a_request_fails():
+def test_cycles_collected_before_failure():
     """The request succeeds then; and where it still fails, the error names no holder that is gone."""
     unit = 1 << 20      # so that the blocks are above those that other tests have left alive; they are never written
     allocator = LimitAllocator(SystemAllocator(), 1000 * unit)
@@ -288,7 +288,7 @@ def test_memory_of_unreachable_cycles_is_collected_before_a_request_fails():
         gc.enable()
 
 
-def test_the_largest_holders_are_summed_by_name(host):
+def test_largest_holders_by_name(host):
     def holders():
         with pytest.raises(OutOfMemoryError) as error:
             LimitAllocator(host, 10).alloc(11)

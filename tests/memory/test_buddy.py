@@ -59,7 +59,7 @@ def test_a_snapshot_names_the_live_blocks():
     assert blocks == {weights.address: (128, 100, "live", "weights"), late: (512, 0, "waiting", "")}
 
 
-def test_an_error_gives_the_largest_free_chunk(buddy):
+def test_largest_free_in_errors(buddy):
     for nbytes, largest in ((500, 512), (200, 256), (200, 0)):
         buddy.alloc(nbytes)
         with pytest.raises(OutOfMemoryError) as caught:
@@ -69,7 +69,7 @@ def test_an_error_gives_the_largest_free_chunk(buddy):
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 100, 120])
-def test_overrun_is_found_when_the_block_is_freed(buddy, nbytes):
+def test_overrun(buddy, nbytes):
     first, second = sorted(buddy.alloc(nbytes) for _ in range(2))
     kept = ctypes.string_at(first + nbytes, 8)
     ctypes.memset(first + nbytes, kept[0] ^ 1, 1)  # a single byte
@@ -94,7 +94,7 @@ def test_a_long_overrun_harms_no_books(buddy, pair):
     assert buddy.stats().count == 2
 
 
-def test_overwritten_free_block_is_found_when_it_is_taken(buddy, pair):
+def test_overwritten_free_block(buddy, pair):
     first, second = pair
     buddy.free(second)
     kept = ctypes.string_at(second, 8)

@@ -65,7 +65,7 @@ def test_out_of_memory_after_all_retries():
     cache.free(cache.alloc(50 * MIB))
 
 
-def test_the_pool_of_the_host_gives_memory_back():
+def test_host_pool_gives_memory_back():
     registry = Registry()
     pool = registry.host_pool()
     pool.free(pool.alloc(3 * MIB))
@@ -80,7 +80,7 @@ def test_the_pool_of_the_host_gives_memory_back():
         pool.alloc(65 * MIB)
 
 
-def test_the_pool_of_the_host_is_made_of_the_allocator_in_use():
+def test_host_pool_of_another_thread():
     """Another thread that chooses one in the middle waits."""
     class Slow(Registry):
         other = None
@@ -108,7 +108,7 @@ def test_base_of_no_block():
             cache.base_allocation(wrong)
 
 
-def test_a_place_gives_memory_for_a_chosen_stream():
+def test_place_and_stream():
     streams = FakeStreams()
     memory.register(CUDAPlace, SystemAllocator, streams=lambda place: streams, default="caching")
     try:

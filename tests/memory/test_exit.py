@@ -18,6 +18,6 @@ register_layer("AtExit", AtExit)
 """
 
 
-def test_blobs_alive_at_the_end_of_the_process():
+def test_blobs_alive_at_exit():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -163,7 +163,7 @@ def test_table(host, device, state, call):
 
 @pytest.mark.parametrize("source_state", [state for state in ROUTES if state != "RECYCLED"])
 @pytest.mark.parametrize("state", ROUTES)
-def test_a_copy_to_the_first_part_on_the_device_leaves_the_rest(host, device, state, source_state):
+def test_copy_of_a_first_part(host, device, state, source_state):
     """What the rest held is brought to the device, wherever it is valid; a copy of all brings nothing."""
     source, content = in_state(source_state), CONTENT if ROUTES[source_state] else bytes(N)
     held, earlier = (bytes(range(100, 100 + N)), b"\xee" * N) if ROUTES[state] else (bytes(N), b"")
@@ -182,7 +182,7 @@ def test_a_copy_to_the_first_part_on_the_device_leaves_the_rest(host, device, st
             assert mem.bytes_copied - before == 2 * N       # the copy, and the one to the host that was just read
 
 
-def test_a_copy_on_the_device_has_room_and_two_memories(host, device):
+def test_refused_copies_on_the_device(host, device):
     mem, small = in_state("HEAD_AT_CPU"), SyncedMemory(N - 1, "small")
     for target, source, nbytes in (mem, small, N), (small, mem, N), (mem, mem, 1), (mem, mem, N):
         with pytest.raises(ConfigError, match=f"copy_on_device cannot copy {nbytes} bytes here"):
@@ -205,7 +205,7 @@ def test_the_products_table_is_this_table():
                 assert "PRIVATE" not in pair[0] + pair[1].upper()
 
 
-def test_a_view_sees_what_is_written_privately_and_is_seen(host):
+def test_view_and_private_side(host):
     """NumPy views of blobs live long in scripts: what is written through one counts, and it shows what a net computed."""
     mem = SyncedMemory(N)
     view = np.ndarray(N, np.uint8, buffer=mem.mutable_cpu_data())
@@ -236,7 +236,7 @@ def test_clearing_costs_nothing_until_a_read(host, device, call):
     assert seen == bytes(len(seen)) and mem.reorders == before
 
 
-def test_clearing_leaves_what_is_shown_or_is_a_part(host):
+def test_clearing_what_is_shown(host):
     mem = in_state("HEAD_AT_CPU")
     view = np.ndarray(N, np.uint8, buffer=mem.mutable_cpu_data())
     mem.mutable_private_data(LAYOUT)
@@ -248,7 +248,7 @@ def test_clearing_leaves_what_is_shown_or_is_a_part(host):
     assert read(mem.cpu_data()) == CONTENT
 
 
-def test_plain_memory_is_cleared_when_read_unless_all_is_overwritten(host):
+def test_clearing_plain_memory(host):
     mem = in_state("HEAD_AT_CPU")
     assert not claim_lazy_zeros(mem)    # something to add to
     assert not mark_zero(mem, N - 1) and read(mem.cpu_data()) == CONTENT
@@ -284,7 +284,7 @@ def test_another_layout(host, knows):
 
 
 @pytest.mark.parametrize("to_device", [False, True])
-def test_between_host_and_device_no_layout_is_converted_directly(host, device, to_device):
+def test_layouts_of_host_and_device(host, device, to_device):
     """A conversion reads and writes memory of one side: what knows other layouts goes by way of the plain sides, too."""
     first, other = Backwards(N, 3, True, on_device=not to_device), Backwards(N, 5, True, on_device=to_device)
     mem = SyncedMemory(N)
@@ -326,7 +326,7 @@ class Dirty(Allocator):
 
 @pytest.mark.parametrize("padding", [0, 8])
 @pytest.mark.parametrize("dtype", [FLOAT, BF16])
-def test_of_what_is_overwritten_padding_alone_is_cleared(dtype, padding):
+def test_padding_is_cleared(dtype, padding):
     """BF16 takes half of what the plain array takes, so the bytes of the block do not show whether there is padding."""
     block = N // 2 if dtype == BF16 else N
     mem = SyncedMemory(N)
@@ -376,7 +376,7 @@ def test_what_is_no_layout(host, call):
     assert mem.head == SyncedHead.HEAD_AT_CPU and read(mem.cpu_data()) == CONTENT
 
 
-def test_a_layout_that_is_too_large_is_refused(host):
+def test_layout_too_large(host):
     with pytest.raises(ConfigError, match=f"blob: SyncedMemory.private_data has {N} bytes, the layout needs {N + 1}"):
         SyncedMemory(N, "blob").private_data(Backwards(N + 1, 0))
 
@@ -428,7 +428,7 @@ def test_blobs_carry_their_layout(host):
 @pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
 @pytest.mark.parametrize("written", [False, True], ids=["read", "written"])
 @pytest.mark.parametrize("part", ["data", "diff"])
-def test_a_reshape_frees_the_private_side_of_either_memory(host, device, part, written, on_device):
+def test_reshape_frees_private_side(host, device, part, written, on_device):
     """Its layout is that of another shape; the values stay on the plain side of the same device."""
     blob, layout = Blob((2, 3), name="x"), Backwards(24, 8, on_device=on_device)
     mem = getattr(blob, part + "_memory")
@@ -657,7 +657,7 @@ TestPrivateMachine = PrivateMachine.TestCase
 TestPrivateMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-def test_recycling_gives_back_every_block_but_those_in_use(host, device):
+def test_recycling(host, device):
     for step in ("mutable_cpu_data", "mutable_gpu_data"):
         mem = SyncedMemory(N)
         view = getattr(mem, step)()
@@ -675,7 +675,7 @@ def test_recycling_gives_back_every_block_but_those_in_use(host, device):
 
 
 @pytest.mark.parametrize("on_device", [False, True])
-def test_exchanged_private_sides_are_the_only_valid_ones(device, on_device):
+def test_exchange_of_private_sides(device, on_device):
     layout = DEVICE_LAYOUT if on_device else LAYOUT
     a, b = SyncedMemory(N, "a"), SyncedMemory(N, "b")
     for mem, content in ((a, CONTENT), (b, CONTENT[::-1])):
@@ -690,7 +690,7 @@ def test_exchanged_private_sides_are_the_only_valid_ones(device, on_device):
 
 
 @pytest.mark.parametrize("layouts", [(None, None), (None, LAYOUT), (LAYOUT, None), (LAYOUT, Backwards(N, 0)), (DEVICE_LAYOUT, Backwards(N, 0))])
-def test_private_sides_of_different_layouts_are_not_exchanged(host, device, layouts):
+def test_exchange_refused(host, device, layouts):
     mems = [in_state("HEAD_AT_CPU", content) for content in (CONTENT, CONTENT[::-1])]
     for mem, layout in zip(mems, layouts):
         if layout is not None:
@@ -705,7 +705,7 @@ def test_private_sides_of_different_layouts_are_not_exchanged(host, device, layo
 
 
 @pytest.mark.parametrize("on_device", [False, True])
-def test_a_new_name_is_that_of_all_sides(host, device, on_device):
+def test_new_name_of_all_sides(host, device, on_device):
     mem = SyncedMemory(N, "old")
     mem.cpu_data()
     mem.gpu_data()
@@ -728,7 +728,7 @@ class Kind(Backwards):
 
 @pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
 @pytest.mark.parametrize("why", ["", "view", "bf16", "scaled", "part", "no private side", "not valid"])
-def test_a_plain_side_is_dropped_where_the_private_one_has_all_of_it(host, device, why, on_device):
+def test_drop_plain(host, device, why, on_device):
     """Not while a view shows it; nor where the private side has less: of rounded or scaled elements, of a part, or of earlier values."""
     mem = in_state("HEAD_AT_GPU" if on_device else "HEAD_AT_CPU")
     if why != "no private side":
@@ -747,7 +747,7 @@ def test_a_plain_side_is_dropped_where_the_private_one_has_all_of_it(host, devic
 
 
 @pytest.mark.parametrize("write", [False, True])
-def test_a_host_side_that_is_not_valid_is_dropped(host, device, write):
+def test_drop_host(host, device, write):
     mem = SyncedMemory(N, "a")
     ctypes.memmove(mem.mutable_cpu_data().address, CONTENT, N)
     mem.mutable_gpu_data()

@@ -134,7 +134,7 @@ def test_uses_by_streams_are_passed_on():
     assert streams.put == {3: 1} and cache.stats().waiting == 512
 
 
-def test_a_limit_above_it_holds_for_threads_that_come_between():
+def test_limit_above_and_threads():
     class Slow(Through):
         def alloc(self, nbytes):
             meeting.wait(5)
@@ -186,7 +186,7 @@ def test_none_is_no_address():
         Buffer(Forgot(), 10)
 
 
-def test_a_live_block_is_not_given_twice():
+def test_live_block_given_twice():
     mine = Own()
     block = Buffer(mine, 1000)
     mine.answer = block.address
@@ -197,7 +197,7 @@ def test_a_live_block_is_not_given_twice():
     assert mine.stats().live == 0
 
 
-def test_an_address_that_was_given_back_below_is_found():
+def test_address_freed_below():
     class Dangling(Allocator):
         def alloc(self, nbytes):
             address = super().alloc(nbytes)
@@ -288,7 +288,7 @@ def test_errors_pass_through(stack):
     assert above.stats().live == mine.stats().live == mine.upstream.stats().live == 0
 
 
-def test_an_error_of_free_is_not_lost():
+def test_error_of_free():
     mine = Broken(SystemAllocator())
     block = Buffer(mine, 100)
     mine.error = ValueError("cannot free")
@@ -309,7 +309,7 @@ def test_an_error_of_free_is_not_lost():
 
 
 @pytest.mark.parametrize("stack", [CachingAllocator, CachingHostAllocator, BuddyAllocator])
-def test_a_dying_cache_gives_back_all_even_if_free_raises(stack):
+def test_end_of_a_cache(stack):
     mine = Broken(SystemAllocator())
     above = stack(mine)
     for nbytes in (1000, 3 * MIB, 30 * MIB, 200 * MIB):
@@ -367,7 +367,7 @@ def test_alloc_and_free_may_use_blobs(host):
     assert noted[:29] == [n * MIB // 2 for n in range(1, 30)] and noted[29:58] == [-1] * 29
 
 
-def test_alloc_that_never_ends_is_a_recursion_error(host):
+def test_endless_alloc(host):
     class Endless(Allocator):
         def alloc(self, nbytes):
             return memory.alloc(CPUPlace(), nbytes)
@@ -403,6 +403,6 @@ holder.own = holder
 """
 
 
-def test_blocks_alive_at_the_end_of_the_process():
+def test_blocks_alive_at_exit():
     done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "free False\n", "")

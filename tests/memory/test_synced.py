@@ -153,7 +153,7 @@ def dirty(allocator, nbytes):
     allocator.free(address)
 
 
-def test_the_very_first_allocation_is_zeroed_even_in_used_memory(host):
+def test_zero_fill_of_used_memory(host):
     buddy = BuddyAllocator(host)
     memory.use(CPUPlace(), buddy)
     dirty(buddy, N)
@@ -162,7 +162,7 @@ def test_the_very_first_allocation_is_zeroed_even_in_used_memory(host):
     assert read(SyncedMemory(N).cpu_data()) == bytes(N)
 
 
-def test_memory_that_receives_a_copy_is_not_zeroed(host, device):
+def test_no_zero_fill_before_copies(host, device):
     buddy = BuddyAllocator(host)
     memory.use(CPUPlace(), buddy)
     mem = SyncedMemory(N)
@@ -180,13 +180,13 @@ def test_memory_that_receives_a_copy_is_not_zeroed(host, device):
     assert device.calls == ["host to device"]
 
 
-def test_a_later_allocation_keeps_zero_semantics_only_through_the_copy(host, device):
+def test_zeros_are_copied(host, device):
     mem = SyncedMemory(N)
     assert read(mem.gpu_data()) == read(mem.cpu_data()) == bytes(N)
     assert device.calls == ["zero device", "device to host"]
 
 
-def test_nothing_is_allocated_or_asked_before_the_first_access(host):
+def test_nothing_before_first_access(host):
     mem = SyncedMemory(1 << 50, "huge")  # no provider, no such memory: neither matters yet
     assert (mem.size, mem.head, mem.copies, mem.bytes_copied) == (1 << 50, SyncedHead.UNINITIALIZED, 0, 0)
     assert host.stats().allocations == 0
@@ -201,7 +201,7 @@ def test_size_zero(host, device):
     assert mem.head == SyncedHead.HEAD_AT_CPU
 
 
-def test_gpu_calls_without_a_provider_leave_everything(host):
+def test_gpu_calls_without_provider(host):
     mem = SyncedMemory(N)
     fill(mem.mutable_cpu_data(), 9)
     for call in (
@@ -259,7 +259,7 @@ def test_foreign_memory_is_kept_and_released(host):
     assert gone() is None
 
 
-def test_const_sides_are_read_only_and_keep_the_block(host, device):
+def test_const_sides(host, device):
     mem = SyncedMemory(N, "blob")
     const, mutable = mem.cpu_data(), mem.mutable_cpu_data()
     assert (const.readonly, mutable.readonly, mem.gpu_data().readonly, mem.mutable_gpu_data().readonly) == (True, False, True, False)
@@ -307,7 +307,7 @@ def test_set_gpu_data_needs_an_address(device):
         SyncedMemory(N).set_gpu_data(0)
 
 
-def test_views_outlive_the_memory_and_set_cpu_data(host):
+def test_views_outlive_the_memory(host):
     mem = SyncedMemory(N)
     view = np.ndarray(N, np.uint8, buffer=mem.mutable_cpu_data())
     view[...] = 5
@@ -319,7 +319,7 @@ def test_views_outlive_the_memory_and_set_cpu_data(host):
     assert host.stats().live == 0
 
 
-def test_host_side_goes_where_the_registry_says(host, device):
+def test_place_of_the_host_side(host, device):
     before = memory.used(PinnedPlace())
     memory.register(PinnedPlace, SystemAllocator)
     memory.set_host_place(PinnedPlace())
@@ -335,7 +335,7 @@ def test_host_side_goes_where_the_registry_says(host, device):
     assert memory.used(PinnedPlace()) == before
 
 
-def test_device_is_the_one_of_the_first_gpu_call(host):
+def test_device_of_first_gpu_call(host):
     sides = {}
     memory.register(CUDAPlace, SystemAllocator, lambda place: sides.setdefault(place, HostDouble(place)))
     memory.set_device_place(CUDAPlace(3))
@@ -403,7 +403,7 @@ def test_a_failure_changes_nothing(host, device, state, call, fault):
     assert SyncedHead(mem.head).name == new_state
 
 
-def test_two_threads_look_for_the_first_time(device):
+def test_first_access_of_two_threads(device):
     """One of them copies, the other waits, and both get the same memory."""
     inside, sides = threading.Event(), []
 
@@ -423,7 +423,7 @@ def test_two_threads_look_for_the_first_time(device):
     assert sides[0].address == sides[1].address and mem.copies == 1
 
 
-def test_an_allocator_that_looks_at_the_memory_it_serves_loses_no_write(host, device):
+def test_allocator_writes_its_memory(host, device):
     """Its code runs in the middle of the call; what it wrote stays, and no block goes to waste."""
     class Nosy(memory.Allocator):
         def alloc(self, nbytes):
