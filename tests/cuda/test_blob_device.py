@@ -4,6 +4,7 @@ import weakref
 
 import numpy as np
 import pytest
+import strided_arrays
 
 from minicaffe import memory
 from minicaffe.blob import Blob
@@ -99,11 +100,8 @@ def test_foreign_device_memory():
 
 
 def test_device_memory_without_elements_is_nowhere():
-    class Empty:
-        __cuda_array_interface__ = {"shape": (0, 3), "typestr": "<f4", "data": (0, False), "version": 3}
-
     blob = Blob((0, 3))
-    blob.set_gpu_data(Empty())
+    blob.set_gpu_data(strided_arrays.Foreign(0, (0, 3)))
     assert blob.gpu_data.shape == (0, 3)
 
 

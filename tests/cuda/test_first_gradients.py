@@ -13,9 +13,6 @@ import minicaffe
 from minicaffe import cuda, memory
 from minicaffe.memory import SyncedHead, SyncedMemory
 from minicaffe.memory.zeros import claim_lazy_zeros, mark_zero
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
-from minicaffe.solver import create_solver
 
 
 def poison(net):
@@ -156,35 +153,34 @@ def test_under_the_checks(place, checks):
     """, "sim", checks)
 
 
-@pytest.mark.slow(4)
-def test_more_parameters_than_a_launch_takes():
-    """48 are updated by one launch, 192 gradients filled by one (minicaffe/ops/update): here 200 parameters, whose gradients are added to."""
-    layers = "".join(f"""
-        layer {{ name: "e{i}" type: "Embed" bottom: "words" top: "e{i}"
-          embed_param {{ input_dim: 3 num_output: 2 bias_term: false
-                         weight_filler {{ type: "uniform" min: -1 }} }} }}"""
-                     for i in range(200))
-    net = f"""
-        layer {{ name: "words" type: "DummyData" top: "words" dummy_data_param {{ shape {{ dim: 4 }} data_filler {{ value: 2 }} }} }}
-        {layers}
-        layer {{ name: "sum" type: "Eltwise" {" ".join(f'bottom: "e{i}"' for i in range(200))} top: "sum" }}
-        layer {{ name: "loss" type: "Reduction" bottom: "sum" top: "loss" loss_weight: 1 reduction_param {{ operation: SUMSQ }} }}"""
-    text = f"base_lr: 1e-4 momentum: 0.9 lr_policy: 'fixed' random_seed: 5 net_param {{ {net} }}"
+def solver_of_parameters(count):
+    """A solver whose net has `count` parameters of some sizes, one of more than a block of either launch takes."""
+    sizes = [1 + 7 * i % 40 for i in range(count)]
+    sizes[-1] = 9000
+    net = "".join(f'layer {{ name: "p{i}" type: "Parameter" top: "p{i}" parameter_param {{ shape {{ dim: {size} }} }} }}'
+                  f'layer {{ name: "r{i}" type: "Reduction" bottom: "p{i}" top: "r{i}" loss_weight: 1 reduction_param {{ operation: SUMSQ }} }}'
+                  for i, size in enumerate(sizes))
+    solver = make_solver(net, base_lr=0.1)
+    for i, param in enumerate(solver.net.learnable_params):
+        param.data[...] = np.arange(param.count) % 5 + i % 11
+    return solver
+
+
+@pytest.mark.parametrize("count", [48, 49, 192, 193])
+def test_limits_of_a_launch(count):
+    """48 parameters are updated by one launch, and 192 gradients filled by one: each of them, and of those of the next launch."""
     found = []
-    for mode in (minicaffe.set_mode_cpu, minicaffe.set_mode_gpu):
+    for mode in minicaffe.set_mode_cpu, minicaffe.set_mode_gpu:
         mode()
-        solver = create_solver(parse_text(text, caffe_pb2.SolverParameter, "solver.prototxt", keep_layer_fields=True)[0])
-        before = [blob.cpu_data.copy() for blob in solver.net.learnable_params]
+        solver = solver_of_parameters(count)
         solver.step(2)
-        found.append([blob.cpu_data.copy() for blob in solver.net.learnable_params])
-        assert len(before) == 200
-        gradients_of = []
-        for _ in range(3):
-            solver.net.clear_param_diffs()
-            solver.net.forward_backward()
-            gradients_of.append(gradients(solver.net))
-        for first, *others in zip(*gradients_of, strict=True):
-            assert first.any() and all(np.array_equal(first, other) for other in others)
-        assert all((a[2] != b[2]).all() for a, b in zip(before, found[-1], strict=True))
+        found.append([param.cpu_data.copy() for param in solver.net.learnable_params])
     for ours, expected in zip(*found, strict=True):
-        np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(ours, expected, rtol=1e-5)
+    views = []      # which make the fill happen at once
+    for param in solver.net.learnable_params:
+        param.diff[...] = 3
+        param.scale_diff(1)
+        views.append(param.mutable_gpu_diff)
+    assert len(zeroed(solver.net.clear_param_diffs)) == count
+    assert not any(param.cpu_diff.any() for param in solver.net.learnable_params)

@@ -6,6 +6,7 @@ import textwrap
 import numpy as np
 import pytest
 from processes import run
+from strided_arrays import Foreign
 
 from minicaffe import Tensor, cuda, memory
 from minicaffe.blob import Blob
@@ -200,11 +201,8 @@ def test_external_device_memory():
 
 @pytest.mark.parametrize("address", [0, None])
 def test_external_device_memory_without_elements(address):
-    class Empty:
-        __cuda_array_interface__ = {"shape": (0, 3), "typestr": "<i4", "data": (address, False), "version": 3}
-
     tensor = Tensor((3, 0))
-    tensor.share_external(Empty())
+    tensor.share_external(Foreign(address, (0, 3), "<i4"))
     assert tensor.is_type(i4) and tensor.shape == (3, 0) and tensor.gpu_data(i4).shape == (3, 0) and tensor.data(i4).size == 0
 
 

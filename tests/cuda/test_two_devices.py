@@ -312,10 +312,7 @@ for writer in 0, 2:
 @pytest.mark.parametrize("gpu", [0, 1])
 def test_copied_block_of_a_stream(settings, gpu):
     run(BLOBS + f"""
-class Array:
-    def __init__(self, address):
-        self.__cuda_array_interface__ = dict(shape=(1000,), typestr="<f4", data=(address, False), version=3)
-
+from strided_arrays import Foreign
 minicaffe.set_device(0)
 own, place = cuda.Stream(zero), CUDAPlace(0)
 store = cuda.kernel('extern "C" __global__ void store(float* x) {{ x[threadIdx.x] = 4; }}', "store")
@@ -325,7 +322,7 @@ memory.copy((place, first), np.full(1000, 3, np.float32))
 memory.copy(end, (place, first))        # under way when the block goes
 memory.free(place, first)
 second = memory.alloc(place, 4000, stream=own)
-store((1,), (256,), (Array(second),), stream=own)
+store((1,), (256,), (Foreign(second, (1000,)),), stream=own)
 own.synchronize()
 found = np.zeros(1000, np.float32)
 memory.copy(found, end)
@@ -334,7 +331,7 @@ assert (found == 3).all(), found
 memory.copy((place, second), end)       # into it, too
 memory.free(place, second)
 third = memory.alloc(place, 4000, stream=own)
-store((1,), (256,), (Array(third),), stream=own)
+store((1,), (256,), (Foreign(third, (1000,)),), stream=own)
 own.synchronize()
 zero.synchronize()
 memory.copy(found, (place, third))

@@ -180,12 +180,6 @@ def test_no_zero_fill_before_copies(host, device):
     assert device.calls == ["host to device"]
 
 
-def test_zeros_are_copied(host, device):
-    mem = SyncedMemory(N)
-    assert read(mem.gpu_data()) == read(mem.cpu_data()) == bytes(N)
-    assert device.calls == ["zero device", "device to host"]
-
-
 def test_nothing_before_first_access(host):
     mem = SyncedMemory(1 << 50, "huge")  # no provider, no such memory: neither matters yet
     assert (mem.size, mem.head, mem.copies, mem.bytes_copied) == (1 << 50, SyncedHead.UNINITIALIZED, 0, 0)

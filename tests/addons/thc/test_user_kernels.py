@@ -8,6 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 from cplusplus import compiler
+from strided_arrays import blob_of
 
 import minicaffe
 from minicaffe import cuda, memory, sim
@@ -32,12 +33,6 @@ def needs_compiler(device):
     """The simulated device takes the host's compiler, a real one NVRTC; a cache for all tests of this file."""
     if device != "gpu":     # the simulated device needs it for kernels of one's own
         compiler()
-
-
-def blob_of(values, dtype=FLOAT):
-    blob = Blob(np.shape(values), dtype)
-    blob.data[...] = values
-    return blob
 
 
 # ---- cuda.kernel
