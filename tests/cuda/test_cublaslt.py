@@ -34,7 +34,7 @@ def layers(fields, relu=None):
         return ip
     return ip + 'layer { name: "relu" type: "ReLU" bottom: "y" ' + (relu if "top" in relu else 'top: "y" ' + relu) + ' }'
 
-def make(body, shape=(3, 4), dtype=Dtype.FLOAT, phase=caffe_pb2.TEST):
+def make_net(body, shape=(3, 4), dtype=Dtype.FLOAT, phase=caffe_pb2.TEST):
     minicaffe.set_random_seed(3)
     dims = " ".join(f"dim: {size}" for size in shape)
     param = text.parse_text('force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { '
@@ -77,7 +77,7 @@ for precision, rtol in PRECISIONS:
     for rows, inputs, outputs in (3, 4, 5), (1, 7, 1), (64, 33, 130), (5, 1, 3):
         for fields in "", "bias_term: false", "transpose: true":
             for relu in None, "", "relu_param { negative_slope: 0.5 }", 'top: "z"':
-                net = make(layers(f"num_output: {outputs} {fields}", relu), (rows, inputs))
+                net = make_net(layers(f"num_output: {outputs} {fields}", relu), (rows, inputs))
                 x, w = net.blob_by_name("x").data, np.array(net.layers[1].blobs[0].data)
                 x[0, 0] = np.nan
                 want = x @ (w if "transpose" in fields else w.T) + (0 if "false" in fields else net.layers[1].blobs[1].data)
@@ -103,7 +103,7 @@ def test_one_call(fake, tmp_path):
 for fields, relu, what in (
         ("", None, "epilogue 4"), ("", "", "epilogue 6"), ("bias_term: false", "", "epilogue 2"), ("bias_term: false", None, None),
         ("", "relu_param { negative_slope: 0.5 }", "epilogue 4"), ("", 'top: "z"', "epilogue 4")):
-    net = make(layers("num_output: 5 " + fields, relu))
+    net = make_net(layers("num_output: 5 " + fields, relu))
     net.use_graphs = False
     forward(net)
     before, launches = len(products()), cuda.current().launches
@@ -118,9 +118,9 @@ for fields, relu, what in (
     assert [call[name] for name in "abd"] == [at(weights[0]), at(net.blob_by_name("x")), at(net.blob_by_name("y"))]
     assert call["what"] == f"[5,3,4] trans [1,0] ld [4,4,5] {what} compute 68" and call["beta"] == 0 and call["bytes"] == 4096, call
     assert call["bias"] == (at(weights[1]) if len(weights) > 1 else 0)
-forward(make(layers("num_output: 5 transpose: true")))
+forward(make_net(layers("num_output: 5 transpose: true")))
 assert products()[-1]["what"] == "[5,3,4] trans [0,0] ld [5,4,5] epilogue 4 compute 68"
-forward(make(layers("num_output: 5"), dtype=Dtype.DOUBLE))
+forward(make_net(layers("num_output: 5"), dtype=Dtype.DOUBLE))
 assert products()[-1]["call"] == "cublasDgemmStridedBatched"
 """, fake, tmp_path)
 
@@ -131,7 +131,7 @@ def test_the_algorithm_of_a_shape(fake, tmp_path, deterministic):
     go("sim", """
 def found():
     return calls("cublasLtMatmulAlgo")
-nets = [make(layers("num_output: 5", relu), (rows, 4)) for relu in (None, "") for rows in (3, 6, 3)]
+nets = [make_net(layers("num_output: 5", relu), (rows, 4)) for relu in (None, "") for rows in (3, 6, 3)]
 for _ in range(2):
     for net in nets:
         net.use_graphs = False
@@ -146,7 +146,7 @@ for precision in "tf32", "bf16", "float32":
 assert len(found()) == 5
 # Arrays that begin 16 and 4 bytes behind an aligned address.
 for shift in 16, 4:
-    net, block = make(layers("num_output: 5")), Blob((64,), name="block")
+    net, block = make_net(layers("num_output: 5")), Blob((64,), name="block")
     x = net.blob_by_name("x")
     values = np.array(x.data)
     x.data_memory.set_gpu_data(at(block) + shift, block)
@@ -154,7 +154,7 @@ for shift in 16, 4:
     forward(net)
     assert found()[-1]["aligned"] == shift, found()[-1]
 # A bias is read by 16 bytes: at another address our kernels add it and its gradient.
-net, block = make(layers("num_output: 5", "")), Blob((64,), name="block")
+net, block = make_net(layers("num_output: 5", "")), Blob((64,), name="block")
 bias = net.layers[1].blobs[1]
 values = np.array(bias.data)
 forward(net)
@@ -220,7 +220,7 @@ def test_gradients(place, request, tmp_path, none):
     go(place, BACKWARD + """
 for dtype, (rows, inputs, outputs) in itertools.product((Dtype.FLOAT, Dtype.DOUBLE), ((3, 4, 5), (1, 7, 1), (64, 33, 130), (5, 1, 3))):
     for fields in "", "bias_term: false", "transpose: true":
-        net = make(layers(f"num_output: {outputs} {fields}"), (rows, inputs), dtype)
+        net = make_net(layers(f"num_output: {outputs} {fields}"), (rows, inputs), dtype)
         for passes in 1, 2, 1:
             dx, dw, *db = gradients(net, passes)
             x, w = net.blob_by_name("x").data, np.array(net.layers[1].blobs[0].data)
@@ -238,7 +238,7 @@ def test_parameter_gradients_in_one_call(fake, tmp_path, deterministic):
     go("sim", BACKWARD + """
 def count(fields="", before="", passes=1, dtype=Dtype.FLOAT):
     "The calls and launches of the last of several passes of backward."
-    net = make((layers("num_output: 5 " + fields)).replace("inner_product_param", before + " inner_product_param"), dtype=dtype)
+    net = make_net((layers("num_output: 5 " + fields)).replace("inner_product_param", before + " inner_product_param"), dtype=dtype)
     net.use_graphs = False
     gradients(net)      # the next iteration overwrites what this one wrote
     forward(net)
@@ -304,7 +304,7 @@ def conv_net(rows=96, phase=caffe_pb2.TRAIN):
                 f'weight_filler {{ type: "xavier" }} bias_filler {{ type: "gaussian" std: 0.2 }} {more} }} }} ')
     def relu(name):
         return f'layer {{ name: "relu_{name}" type: "ReLU" bottom: "{name}" top: "{name}" }} '
-    return make('layer { name: "t" type: "Input" top: "t" input_param { shape { dim: %d } } }' % rows
+    return make_net('layer { name: "t" type: "Input" top: "t" input_param { shape { dim: %d } } }' % rows
         + 'layer { name: "conv" type: "Convolution" bottom: "x" top: "c" convolution_param { num_output: 4 kernel_size: 3 '
           'weight_filler { type: "msra" } } } ' + relu("c") + ip("a", "c", 16) + relu("a")
         + 'layer { name: "drop" type: "Dropout" bottom: "a" top: "a" dropout_param { dropout_ratio: 0 } }'
@@ -426,7 +426,7 @@ LSTM = ('layer { name: "begin" type: "Input" top: "cont" input_param { shape { d
 found = []
 for mode in minicaffe.set_mode_gpu, minicaffe.set_mode_cpu:
     mode()
-    net = make(LSTM, (3, 2, 4))
+    net = make_net(LSTM, (3, 2, 4))
     net.blob_by_name("cont").data[1:] = 1
     forward(net)
     found.append(np.array(net.blob_by_name("y").data))
@@ -441,7 +441,7 @@ assert found[0].min() == 0 and found[0].max() > 0
 def test_what_fails(fake, tmp_path, call):
     """It is an error with the name of the call; another forward tries again."""
     go("sim", f"""
-net = make(layers("num_output: 5", ""))
+net = make_net(layers("num_output: 5", ""))
 os.environ["FAKE_FAIL"] = "{call}=13"
 refused(errors.DeviceError, lambda: forward(net), "{call}: CUBLAS_STATUS_EXECUTION_FAILED", "nvidia-cublas")
 os.environ["FAKE_FAIL"] = ""

@@ -104,7 +104,7 @@ def test_engines_that_use_cudnn(fake, tmp_path):
     asked = [bool(named(result)) for result in record(fake, tmp_path, *specs)]
     assert asked == [False, False, False, True, False, True, True, True, True]
     assert not any(named(result) for result in record(fake, tmp_path, *({"name": "lrn", "engine": "DEFAULT"},), MINICAFFE_ENGINE="caffe"))
-    code = "minicaffe.set_mode_gpu(); from cudnn_cases import make, step; step(*make('lrn', 'DEFAULT'))"
+    code = "minicaffe.set_mode_gpu(); from cudnn_cases import make_net, step; step(*make_net('lrn', 'DEFAULT'))"
     calls = tmp_path / "calls"
     calls.write_text("")
     run(code, "sim", MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(calls), MINICAFFE_ENGINE="cudnn")
@@ -225,8 +225,8 @@ def test_choice_of_plans(fake, tmp_path):
 def test_time_of_the_device(fake, tmp_path):
     """By events of the stream, not by the fake's clock."""
     run_gpu("""
-    from cudnn_cases import make, run_forward
-    run_forward(make("conv without bias")[0])
+    from cudnn_cases import make_net, run_forward
+    run_forward(make_net("conv without bias")[0])
     """, "sim", MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(tmp_path / "calls"), FAKE_SLEEP="1", FAKE_OFFERS="10//0/80000/0/0;11//0/1/0/0;12/T/0/0/0/0")
     ran = [call["engine"] for call in named({"calls": [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()]})]
     assert ran.count(10) == 4 and ran.count(11) == 11 and ran[-1] == 11     # the slow one in the first turn only
@@ -305,10 +305,10 @@ def test_a_cache_that_cannot_be_written(fake, tmp_path):
     text = run("""
     import logging
     logging.basicConfig()
-    from cudnn_cases import make, step
+    from cudnn_cases import make_net, step
     minicaffe.set_mode_gpu()
     for _ in range(2):
-        step(*make("conv"))
+        step(*make_net("conv"))
     """, "sim", MINICAFFE_CUDNN=str(fake), MINICAFFE_CACHE=str(tmp_path / "file"))
     assert "cannot keep what is compiled and measured" in text and "MINICAFFE_CACHE names another folder" in text
 
@@ -348,9 +348,9 @@ def test_bf16_bias_alignment(fake, tmp_path):
     """cuDNN refuses a tensor of floats that is said to be aligned to two bytes."""
     calls = tmp_path / "calls"
     text = run_gpu("""
-    from cudnn_cases import make
+    from cudnn_cases import make_net
     minicaffe.set_precision("bf16")
-    net, _ = make("conv", "DEFAULT")
+    net, _ = make_net("conv", "DEFAULT")
     block, bias = Blob((64,)), net.layers[-1].blobs[1]
     bias.data_memory.set_gpu_data(block.gpu_data.__cuda_array_interface__["data"][0] + 4, block)
     bias.data[...] = 1
@@ -369,11 +369,11 @@ def test_without_cudnn(fake, tmp_path):
     code = """
     import logging
     logging.basicConfig()
-    from cudnn_cases import make, step
+    from cudnn_cases import make_net, step
     minicaffe.set_mode_gpu()
     for _ in range(2):
-        step(*make("conv"))
-        step(*make("lrn"))
+        step(*make_net("conv"))
+        step(*make_net("lrn"))
     """
     for environment, words in (
             ({}, "the simulated device has none"), ({"MINICAFFE_CUDNN": str(tmp_path / "none.so")}, "none.so"),
@@ -382,11 +382,11 @@ def test_without_cudnn(fake, tmp_path):
         text = run(code, "sim", **environment)
         assert text.count("engine CAFFE computes instead") == 1 and words in text, text
     text = run_gpu("""
-    from cudnn_cases import make, step
+    from cudnn_cases import make_net, step
     for _ in range(2):
-        error = refused(errors.DeviceError, lambda: step(*make("conv")), "cudnnCreate: CUDNN_STATUS_NOT_INITIALIZED", "engine: CAFFE")
+        error = refused(errors.DeviceError, lambda: step(*make_net("conv")), "cudnnCreate: CUDNN_STATUS_NOT_INITIALIZED", "engine: CAFFE")
         assert error.code == "CUDNN_STATUS_NOT_INITIALIZED"
-    step(*make("conv", "CAFFE"))
+    step(*make_net("conv", "CAFFE"))
     """, "sim", MINICAFFE_CUDNN=str(fake), FAKE_FAIL="cudnnCreate=1001")
 
 
@@ -397,10 +397,10 @@ def test_without_cudnn_by_default(place, tmp_path):
     code = """
     import logging
     logging.basicConfig(level=logging.INFO)
-    from cudnn_cases import make, step
+    from cudnn_cases import make_net, step
     minicaffe.set_mode_gpu()
     for name in "conv", "lrn":
-        net, rng = make(name, "DEFAULT")
+        net, rng = make_net(name, "DEFAULT")
         step(net, rng)
         assert net.engines()[0]["engine"] == "CAFFE"
         assert ("CUDNN" in net.engines()[0]["refused"]) == ("MINICAFFE_CUDNN" in os.environ)
@@ -415,9 +415,9 @@ def test_without_cudnn_by_default(place, tmp_path):
     ("MINICAFFE_ENGINE", "gpu", "must be caffe or cudnn or onednn or plain or winograd, got 'gpu'"), ("MINICAFFE_CUDNN_WORKSPACE", "much", "much")])  # fmt: skip
 def test_wrong_settings(fake, variable, value, words):
     run(f"""
-    from cudnn_cases import make, step
+    from cudnn_cases import make_net, step
     for _ in range(2):
-        refused(errors.ConfigError, lambda: (minicaffe.set_mode_gpu(), step(*make("lrn"))), {variable!r}, {words!r})
+        refused(errors.ConfigError, lambda: (minicaffe.set_mode_gpu(), step(*make_net("lrn"))), {variable!r}, {words!r})
     """, "sim", MINICAFFE_CUDNN=str(fake), **{variable: value})
 
 
@@ -445,8 +445,8 @@ def test_new_shape_in_a_recording(fake, tmp_path):
     for engine in 110, 111:
         calls.write_text("")
         run_gpu("""
-        from cudnn_cases import make, step
-        net, rng = make("conv", "DEFAULT")
+        from cudnn_cases import make_net, step
+        net, rng = make_net("conv", "DEFAULT")
         cuda.use_cudnn(False)
         step(net, rng)
         cuda.use_cudnn()
@@ -467,7 +467,7 @@ def test_any_call_that_fails(fake, tmp_path, tune):
     """An error or a right result, and no descriptor is left behind; the next step computes."""
     run(f"""
     import ctypes
-    from cudnn_cases import CASES, conv, make, step
+    from cudnn_cases import CASES, conv, make_net, step
     fake = ctypes.CDLL({str(fake)!r})
     minicaffe.set_mode_gpu()
     layer = conv("num_output: 2 kernel_h: 2 kernel_w: 1 pad_h: 1 group: 2")
@@ -479,9 +479,9 @@ def test_any_call_that_fails(fake, tmp_path, tune):
         "The calls, and the descriptors that stay."
         CASES["small"] = layer, (1, 4, 3, width)
         calls, live = fake.fake_calls(), fake.fake_live()
-        net, rng = make("small")
+        net, rng = make_net("small")
         step(net, rng)
-        expected, rng = make("small", "CAFFE")
+        expected, rng = make_net("small", "CAFFE")
         step(expected, rng)
         for a, b in zip(results(net), results(expected)):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
@@ -514,9 +514,9 @@ def test_threads(fake, tmp_path):
     """They meet the same new shape at once."""
     text = run_gpu("""
     import threading
-    from cudnn_cases import make, step
-    nets = [make("conv", images=3) for _ in range(4)]
-    expected, rng = make("conv", "CAFFE", images=3)
+    from cudnn_cases import make_net, step
+    nets = [make_net("conv", images=3) for _ in range(4)]
+    expected, rng = make_net("conv", "CAFFE", images=3)
     step(expected, rng)
     barrier, failed = threading.Barrier(4), []
 
@@ -543,11 +543,11 @@ def test_threads(fake, tmp_path):
 def test_nan(fake, tmp_path, none):
     """What was in a result does not matter, a NaN in an operand does as with engine CAFFE."""
     run_gpu("""
-    from cudnn_cases import make, run_backward, run_forward
+    from cudnn_cases import make_net, run_backward, run_forward
     found = []
     for engine in "CAFFE", "CUDNN":
         for name in "conv", "deconv":
-            net, rng = make(name, engine)
+            net, rng = make_net(name, engine)
             x, y = net.bottoms[-1][0], net.tops[-1][0]
             y.data[...] = np.nan
             x.diff[...] = np.nan

@@ -61,7 +61,7 @@ BRANCHES = [conv("a", "data", 8), relu("a"),
             'layer { name: "drop" type: "Dropout" bottom: "f" top: "f" dropout_param { dropout_ratio: 0 } }',
             conv("last", "f", 7)]
 
-def make(layers, plan=None):
+def make_net(layers, plan=None):
     minicaffe.set_random_seed(5)
     message = parse_text("force_backward: true " + SOURCE + "\\n".join(layers) + LOSS, caffe_pb2.NetParameter, keep_layer_fields=True)[0]
     message.state.phase = caffe_pb2.TRAIN
@@ -105,7 +105,7 @@ def compare(layers):
     found = []
     for precision in "float32", "bf16":
         minicaffe.set_precision(precision)
-        found.append(gradients(make(layers)))
+        found.append(gradients(make_net(layers)))
     exact, rounded = found
     return {name: float(np.sqrt(((exact[name] - rounded[name]) ** 2).mean() / max((exact[name] ** 2).mean(), 1e-12))) for name in exact}
 print("RESULT", json.dumps([compare(RESIDUAL), compare(BRANCHES)]))
@@ -121,7 +121,7 @@ def test_what_is_kept_in_which_type(in_process):
     """Data behind a convolution is bf16, parameters and their gradients float32; nothing is reordered between convolutions."""
     kinds, moves = in_process("""
 minicaffe.set_precision("bf16")
-net = make(RESIDUAL)
+net = make_net(RESIDUAL)
 gradients(net)
 for seed in 1, 2:   # what a program has read is converted once
     fill(net, seed)
@@ -162,9 +162,9 @@ for outputs, axis, offset in (8, 2, "offset: 1"), (8, 1, "offset: 2 offset: 0 of
 found = {}
 for name, layers in CASES.items():
     minicaffe.set_precision("float32")
-    exact = gradients(make(layers))
+    exact = gradients(make_net(layers))
     minicaffe.set_precision("bf16")
-    net = make(layers)
+    net = make_net(layers)
     rounded = gradients(net)
     with memory.record() as events:
         net.forward_backward()

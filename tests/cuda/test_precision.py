@@ -139,8 +139,8 @@ def test_every_device(fake, tmp_path):
 def test_from_the_environment(fake, tmp_path):
     calls = tmp_path / "calls"
     run_gpu("""
-    from cudnn_cases import make, step
-    step(*make("conv 1x1"))
+    from cudnn_cases import make_net, step
+    step(*make_net("conv 1x1"))
     """, "sim", MINICAFFE_PRECISION="tf32", MINICAFFE_CUBLAS=str(fake), MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(calls))
     found = [json.loads(line) for line in calls.read_text().splitlines()]
     assert {call["mode"] for call in found if call["call"] == "cublasSetMathMode"} == {3}

@@ -345,11 +345,11 @@ def test_device_of_first_gpu_call(host):
         memory.unregister(CUDAPlace)
 
 
-@pytest.mark.parametrize("make", [lambda name: SyncedMemory(N, name), lambda name: Blob((2,), name=name)])
-def test_a_name_is_a_str(make):
+@pytest.mark.parametrize("make_named", [lambda name: SyncedMemory(N, name), lambda name: Blob((2,), name=name)])
+def test_a_name_is_a_str(make_named):
     for wrong in 3, None, b"data":
         with pytest.raises(WrongTypeError, match="name must be a str, got "):
-            make(wrong)
+            make_named(wrong)
 
 
 def test_copies_are_refused():
