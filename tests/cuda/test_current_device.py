@@ -329,7 +329,9 @@ def test_the_message_of_an_error(sim, code):
         call()
 
 
-@pytest.mark.parametrize("choose", [cuda.use_gpu, minicaffe.set_device])
+@pytest.mark.parametrize("choose", [
+    cuda.use_gpu, minicaffe.set_device, cuda.get_device, lambda number: cuda.enable_peer_access(number, 0),
+    lambda number: cuda.enable_peer_access(0, number), lambda number: cuda.disable_peer_access(0, number)])
 @pytest.mark.parametrize("mode", ["cpu", "gpu"])
 def test_numbers_that_no_device_has(choose, mode):
     """Also those that no C int holds, and what is no number; what was chosen stays chosen."""
@@ -338,14 +340,17 @@ def test_numbers_that_no_device_has(choose, mode):
     try:
         before = cuda.current()
         for number in (99, -1, 2**31 - 1, 2**31, 2**32, -2**31, -2**31 - 1, 10**30, -10**30):
-            with pytest.raises(DeviceError, match=rf"there is no device {number}; this machine has {cuda.count()}.*device_query") as caught:
+            with pytest.raises(DeviceError, match=rf"there is no device {number}; this machine has {cuda.count()}, .*device_query") as caught:
                 choose(number)
             assert caught.value.code == "CUDA_ERROR_INVALID_DEVICE"
         for wrong in "0", 0.0, 1.5, [0], b"0":
             with pytest.raises(WrongTypeError, match="device_id"):
                 choose(wrong)
         assert cuda.current() is before and cuda.state().current == (None if before is None else before.index)
-        choose(np.int64(0))
+        with pytest.raises(DeviceError, match="there is no device 4294967296"):
+            memory.alloc(CUDAPlace(2**32), 4)
+        if choose in (cuda.use_gpu, minicaffe.set_device, cuda.get_device):
+            choose(np.int64(0))
     finally:
         minicaffe.set_mode_gpu()
 

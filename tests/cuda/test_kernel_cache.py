@@ -195,7 +195,7 @@ def test_what_is_cleared_first(cache, keep):
     assert sorted(p.name for p in cache.iterdir()) == sorted([*left, "d.txt"])
 
 
-def test_files_cleared_meanwhile(cache, monkeypatch):
+def test_files_cleared_by_another(cache, monkeypatch):
     cache.mkdir()
     for name in "ab":
         (cache / f"{name}.plan").write_bytes(b"x")
