@@ -141,17 +141,6 @@ def test_the_system_has_a_limit_too():
         SystemAllocator().alloc(1 << 62)
 
 
-def test_fail_allocator_fails_once():
-    failing = FailAllocator(SystemAllocator(), 2)
-    addresses = [failing.alloc(8)]
-    with pytest.raises(OutOfMemoryError):
-        failing.alloc(8)
-    addresses.append(failing.alloc(8))
-    assert failing.stats().count == 2
-    for address in addresses:
-        failing.free(address)
-
-
 def test_buffer_freed_with_last_view(host):
     view = np.ndarray((3, 4), np.float32, buffer=Buffer(host, 48, "b"))
     part = view[1:, ::2]
@@ -229,20 +218,6 @@ def test_provider_of_each_place():
     assert memory.used(CUDAPlace(1)) == 0
     with pytest.raises(DependencyError):
         memory.alloc(CUDAPlace(0), 1)
-
-
-def test_use_changes_only_new_blocks(host):
-    old = memory.alloc(CPUPlace(), 10)
-    other = LimitAllocator(SystemAllocator(), 100)
-    assert memory.use(CPUPlace(), other) is host
-    new = memory.alloc(CPUPlace(), 20)
-    memory.free(CPUPlace(), old)
-    assert (host.stats().live, other.stats().live) == (0, 20)
-    memory.free(CPUPlace(), new)
-    memory.use(CPUPlace(), None)
-    memory.free(CPUPlace(), memory.alloc(CPUPlace(), 1000))
-    with pytest.raises(ConfigError, match="cannot serve PinnedPlace"):
-        memory.use(PinnedPlace(), other)
 
 
 def test_pool_of_the_host(host):

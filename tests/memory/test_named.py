@@ -189,6 +189,8 @@ def test_use_by_name(host):
     with pytest.raises(ConfigError, match="did you mean 'plain'"):
         memory.use(CPUPlace(), "plane")
     assert isinstance(before, LimitAllocator)
+    with pytest.raises(ConfigError, match="cannot serve PinnedPlace"):
+        memory.use(PinnedPlace(), before)
     with pytest.raises(DependencyError):
         memory.use(CUDAPlace(0), "caching")
 
