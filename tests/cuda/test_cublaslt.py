@@ -391,7 +391,6 @@ assert kinds == {"bf16": set(), "forward": set(), "bias": set(), "data": {"forwa
 def test_training_in_bf16(fake, tmp_path, plan):
     """By single launches and by replays of a graph: the same losses, near those of float32."""
     go("sim", OF_BF16 + f"plan = {plan!r}\n" + """
-from minicaffe.solver import create_solver
 BODY = '''
 layer { name: "in" type: "DummyData" top: "x" top: "t" dummy_data_param { shape { dim: 80 dim: 3 dim: 5 dim: 4 } shape { dim: 80 }
   data_filler { type: "gaussian" std: 1 } data_filler { type: "constant" value: 2 } } }
@@ -404,9 +403,7 @@ found = []
 for precision, graphs in ("float32", False), ("bf16", False), ("bf16", True):
     minicaffe.set_precision(precision)
     minicaffe.set_random_seed(1)
-    param = caffe_pb2.SolverParameter(base_lr=0.05, momentum=0.9, lr_policy="fixed", type="SGD", random_seed=1, snapshot_after_train=False)
-    param.net_param.CopyFrom(text.parse_text(BODY, caffe_pb2.NetParameter)[0])
-    solver = create_solver(param, plan=plan)
+    solver = make_solver(BODY, plan)
     solver.use_graphs = graphs
     found.append(losses(solver, 6))
     assert not graphs or solver.training_step.recorded.graph is not None

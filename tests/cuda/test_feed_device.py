@@ -12,31 +12,24 @@ from processes import run
 pytestmark = pytest.mark.slow(14)    # all together
 
 NET = """
-import ctypes, logging
+import ctypes, functools, logging
+import training
 from minicaffe.memory import CUDAPlace
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2, text
-from minicaffe.solver import create_solver
 minicaffe.set_mode_gpu()
 BATCH, WIDTH = 8, 700
+TEXT = '''
+    layer { name: "in" type: "Input" top: "data" top: "label" input_param { shape { dim: 8 dim: 700 } shape { dim: 8 } } }
+    layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 5 weight_filler { type: "xavier" } } }
+    layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+    layer { name: "again" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "again" loss_weight: 0.1 }'''
+make_solver = functools.partial(training.make_solver, TEXT)
 
 def definition():
-    return text.parse_text('''
-        layer { name: "in" type: "Input" top: "data" top: "label" input_param { shape { dim: 8 dim: 700 } shape { dim: 8 } } }
-        layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 5
-          weight_filler { type: "xavier" } } }
-        layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
-        layer { name: "again" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "again" loss_weight: 0.1 }
-    ''', caffe_pb2.NetParameter)[0]
+    return text.parse_text(TEXT, caffe_pb2.NetParameter)[0]
 
 memory.use(CUDAPlace(0), "plain")   # race=1: kernels count with whole allocations
-
-def make_solver(**fields):
-    param = caffe_pb2.SolverParameter(type="SGD", base_lr=0.05, lr_policy="fixed", momentum=0.9, random_seed=1,
-                                      snapshot_after_train=False, **fields)
-    param.net_param.CopyFrom(definition())
-    return create_solver(param)
-
 random = np.random.default_rng(0)
 batches = [(random.standard_normal((BATCH, WIDTH), np.float32), random.integers(0, 5, BATCH)) for _ in range(8)]
 

@@ -1,7 +1,6 @@
 """Allocators written in Python: records, checks, errors, re-entrance, the end of the process."""
 
 import ctypes
-import subprocess
 import sys
 import threading
 
@@ -375,34 +374,3 @@ def test_endless_alloc(host):
     memory.use(CPUPlace(), Endless(CPUPlace()))
     with pytest.raises(RecursionError):
         memory.alloc(CPUPlace(), 1)
-
-
-EXIT = """
-import sys
-from minicaffe import memory
-from minicaffe.memory import Allocator, Buffer, CachingAllocator, SystemAllocator
-
-class Mine(Allocator):
-    def alloc(self, nbytes):
-        return super().alloc(nbytes)
-    def free(self, address):
-        print("free", sys.is_finalizing(), flush=True)
-        super().free(address)
-
-mine = Mine(memory.CPUPlace(), SystemAllocator())
-early = Buffer(mine, 10)
-del early
-block = Buffer(mine, 10)
-cached = Buffer(CachingAllocator(mine), 10)
-mine.ring = [block, cached, mine]
-class Holder:
-    def __del__(self, blocks=[block, cached]):
-        pass
-holder = Holder()
-holder.own = holder
-"""
-
-
-def test_blocks_alive_at_exit():
-    done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "free False\n", "")
