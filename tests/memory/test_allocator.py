@@ -29,27 +29,15 @@ from minicaffe.memory.registry import registry
 def test_places_are_values():
     assert CUDAPlace(1) == CUDAPlace(1) != CUDAPlace(0)
     assert len({CPUPlace(), CPUPlace(), PinnedPlace(), CUDAPlace(0), CUDAPlace()}) == 3
-    assert [repr(p) for p in (CPUPlace(), PinnedPlace(), CUDAPlace(2))] == [
-        "CPUPlace()",
-        "PinnedPlace()",
-        "CUDAPlace(2)",
-    ]
+    assert [repr(p) for p in (CPUPlace(), PinnedPlace(), CUDAPlace(2))] == ["CPUPlace()", "PinnedPlace()", "CUDAPlace(2)"]
     with pytest.raises(AttributeError):
         CUDAPlace(0).device = 1
     with pytest.raises(ConfigError, match="at least 0, got -1"):
         CUDAPlace(-1)
 
 
-@pytest.mark.parametrize(
-    "wrap",
-    [
-        lambda: SystemAllocator(),
-        lambda: LimitAllocator(SystemAllocator(), 1 << 30),
-        lambda: FailAllocator(SystemAllocator(), 0),
-        lambda: BuddyAllocator(SystemAllocator()),
-    ],
-    ids=["system", "limit", "fail", "buddy"],
-)
+@pytest.mark.parametrize("wrap", [SystemAllocator, lambda: LimitAllocator(SystemAllocator(), 1 << 30), lambda: FailAllocator(SystemAllocator(), 0),
+                                  lambda: BuddyAllocator(SystemAllocator())], ids=["system", "limit", "fail", "buddy"])
 def test_every_allocator_keeps_the_contract(wrap):
     allocator = wrap()
     sizes = [0, 0, 1, 63, 64, 65, 4096, 1 << 20, (1 << 26) + 1]
