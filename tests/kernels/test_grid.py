@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 from compile_kernels import compile_all
 from cplusplus import compiler
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -61,33 +59,6 @@ def run(program):
 def test_case(run, case):
     done = run(case)
     assert done.returncode == 0, f"exit status {done.returncode}\n" + done.stdout[-4000:] + done.stderr[-1000:]
-
-
-@pytest.fixture(scope="module")
-def divide(program):
-    process = subprocess.Popen([program, "--divide"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def quotient(n, d):
-        process.stdin.write(f"{n} {d}\n")
-        process.stdin.flush()
-        return int(process.stdout.readline())
-
-    yield quotient
-    process.stdin.close()
-    process.wait(10)
-
-
-@settings(deadline=None, max_examples=500)
-@example(n=2**31 - 1, d=2**31 - 1)
-@example(n=2**31 - 2, d=2**31 - 1)
-@example(n=2**31 - 1, d=2**30 + 1)
-@given(n=st.integers(0, 2**31 - 1), d=st.integers(1, 2**31 - 1))
-def test_divides(divide, n, d):
-    assert divide(n, d) == n // d
-    multiple = n // d * d
-    for near in (multiple - 1, multiple, multiple + d - 1):
-        if 0 <= near < 2**31:
-            assert divide(near, d) == near // d
 
 
 @pytest.fixture(scope="module")
