@@ -235,6 +235,12 @@ def test_the_stream_of_an_array_is_waited_for():
         cuda.current().synchronize()
         assert (x.cpu_data == (2 if inputs == (2,) else 3)).all(), x.cpu_data
         x.mutable_gpu_data
+    twice = cuda.kernel('extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }', "twice")
+    fill((1,), (8,), (array, np.float32(9)), stream=line)
+    twice((1,), (8,), (Foreign(line.address),))     # as an argument of a kernel
+    cuda.current().synchronize()
+    assert (x.cpu_data == 18).all(), x.cpu_data
+    x.mutable_gpu_data
     cuda.current().synchronize()
     fill((1,), (8,), (array, np.float32(4)), stream=line)
     refused(errors.DeviceError, lambda: (f(Foreign(None), y), cuda.current().synchronize()), "race")
