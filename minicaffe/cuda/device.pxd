@@ -36,6 +36,6 @@ cdef class Event:
     cdef cydriver.CUevent handle
 
 
-cpdef Device get_device(int index)
+cpdef Device get_device(index)
 cpdef Stream computing(Device device)
 cdef int raise_failure(CudaStream* stream) except -1

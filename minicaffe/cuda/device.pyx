@@ -21,7 +21,7 @@ from minicaffe.device.context cimport CudaKernel, CudaStream, HostImage, image_o
 
 from minicaffe import sim
 from minicaffe.cuda import compile, driver, libraries
-from minicaffe.errors import ConfigError, DeviceError
+from minicaffe.errors import ConfigError, DeviceError, int_of
 from minicaffe.memory.place import CUDAPlace
 from minicaffe.memory.reporter import reporter
 
@@ -39,11 +39,12 @@ _devices = {}           # index -> Device
 _lock = threading.RLock()
 
 
-cpdef Device get_device(int index):
+cpdef Device get_device(index):
     """Return the state of device `index`, made on first use.
 
-    Raises DependencyError or DeviceError if there is no driver, or the device cannot be used.
+    Raises DependencyError or DeviceError if there is no driver, or the device cannot be used; WrongTypeError if it is not an int.
     """
+    index = int_of(index, "device_id")
     found = _devices.get(index)
     if found is None:
         with _lock:
@@ -74,7 +75,7 @@ cdef class Device:
         For copies concurrent with the computing.
     """
 
-    def __init__(self, int index):
+    def __init__(self, index):
         cdef cydriver.CUdevice handle
         cdef char name[128]
         cdef cydriver.CUdeviceptr scratch = 0, workspace = 0

@@ -10,15 +10,9 @@ from minicaffe.device.context cimport choose_gpu, compute_on, current_gpu, on_de
 
 from minicaffe.cuda import driver
 from minicaffe.cuda.device import devices_made
-from minicaffe.errors import DeviceError, int_of
+from minicaffe.errors import DeviceError
 from minicaffe.memory.registry import registry
 from minicaffe.memory.synced import device_lock
-
-
-cdef int number_of_device(index) except? -1:
-    """Return the number of a device from a caller; -1, which `get_device` rejects, for one that no C int can hold."""
-    index = int_of(index, "device_id")
-    return index if -1 <= index < 1 << 31 else -1
 
 
 def use_gpu(index=None):
@@ -27,7 +21,7 @@ def use_gpu(index=None):
     Raises DependencyError or DeviceError if there is no driver or no such device.
     """
     driver.start()      # raises if this process was forked
-    cdef Device chosen = get_device(selected() if index is None else number_of_device(index))
+    cdef Device chosen = get_device(selected() if index is None else index)
     wait_for_peer_users(chosen)
     chosen.peer_users.clear()
     chosen.activate()
@@ -44,7 +38,7 @@ def select(index):
     if on_device():
         use_gpu(index)
     else:
-        choose_gpu(get_device(number_of_device(index)).index)
+        choose_gpu(get_device(index).index)
 
 
 def selected():

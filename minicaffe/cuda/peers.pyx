@@ -49,7 +49,7 @@ cdef int use_peer_memory(Device user, Device owner, str name) except -1:
         owner.peer_users.append(user)
 
 
-def enable_peer_access(int device, int peer):
+def enable_peer_access(device, peer):
     """Let kernels and copies of `device` use the memory of `peer`; the opposite direction needs a second call.
 
     Parameters
@@ -63,7 +63,7 @@ def enable_peer_access(int device, int peer):
     """
     cdef Device user = get_device(device), owner = get_device(peer)
     if user is owner or not user.reaches(owner):
-        user.peers[peer] = 0
+        user.peers[owner.index] = 0
         raise DeviceError(f"GPU {device} cannot use the memory of GPU {peer}: " + (
             "a GPU is not a peer of itself, and needs no access to its own memory" if user is owner else
             "they are not peers; nvidia-smi topo -p2p r shows which are. Copies between them work without peer access"),
@@ -72,10 +72,10 @@ def enable_peer_access(int device, int peer):
     code = cydriver.cuCtxEnablePeerAccess(owner.context, 0)
     if code != cydriver.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED:     # another library may have done it
         check(code, "cuCtxEnablePeerAccess", (device, peer))
-    user.peers[peer] = 1
+    user.peers[owner.index] = 1
 
 
-def disable_peer_access(int device, int peer):
+def disable_peer_access(device, peer):
     """Undo `enable_peer_access`, after `device` has finished its work.
 
     Raises
@@ -86,7 +86,7 @@ def disable_peer_access(int device, int peer):
     cdef Device user = get_device(device), owner = get_device(peer)
     user.synchronize()
     check(cydriver.cuCtxDisablePeerAccess(owner.context), "cuCtxDisablePeerAccess", (device, peer))
-    user.peers[peer] = 0
+    user.peers[owner.index] = 0
 
 
 def check_owner(int owner, str name):

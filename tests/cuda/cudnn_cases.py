@@ -65,7 +65,7 @@ CASES = {
 }
 
 
-def make(name, engine="CUDNN", dtype=Dtype.FLOAT, images=None):
+def make_net(name, engine="CUDNN", dtype=Dtype.FLOAT, images=None):
     layer, shape = CASES[name]
     shape = shape if images is None else (images, *shape[1:])
     minicaffe.set_random_seed(7)
@@ -137,7 +137,7 @@ def record(specs):
         if "use" in spec:
             cuda.use_cudnn(spec["use"])
         minicaffe.set_precision(spec.get("precision", "float32"))
-        net, rng = make(spec["name"], spec.get("engine", "CUDNN"), Dtype[spec.get("dtype", "FLOAT")], spec.get("images"))
+        net, rng = make_net(spec["name"], spec.get("engine", "CUDNN"), Dtype[spec.get("dtype", "FLOAT")], spec.get("images"))
         error = None
         try:
             for _ in range(spec.get("steps", 1)):
@@ -159,7 +159,7 @@ def compare(specs):
         for name in "CAFFE", "CUDNN":
             cuda.use_cudnn(name == "CUDNN")
             minicaffe.set_precision(spec.get("precision", "float32") if name == "CUDNN" else "float32")
-            net, rng = make(spec["name"], name, Dtype[spec["dtype"]])
+            net, rng = make_net(spec["name"], name, Dtype[spec["dtype"]])
             step(net, rng, spec.get("start", 0.5))
             step(net, rng, spec.get("start", 0.5))
             blobs = [net.tops[-1][0].data, net.bottoms[-1][0].diff]

@@ -1,10 +1,9 @@
 // A cuDNN (and the few calls of cuBLAS and cuBLASLt) that writes each call as a JSON line to the file FAKE_LOG. With FAKE_COMPUTES set
 // they also compute, slowly (slow_cudnn.hpp).
 //
-// Descriptors are written as what they were set to, pointers as numbers, factors as values of the tensors' type. FAKE_FAIL holds
-// statuses to return instead, "cudnnBackendExecute=3000,cudnnBackendFinalize plan=5000,...". Prototypes are written down again here, from
-// NVIDIA's documentation and not from minicaffe/cuda/cudnn.hpp, so that a slip in one of the two shows. Convolutions: fake_graph.hpp,
-// cuBLASLt: fake_cublaslt.hpp.
+// Pointers are written as numbers. FAKE_FAIL holds statuses to return instead, "cudnnBackendExecute=3000,cudnnBackendFinalize
+// plan=5000,...". Prototypes are written down again here, from NVIDIA's documentation and not from minicaffe/cuda/cudnn.hpp, so that a
+// slip in one of the two shows. Convolutions: fake_graph.hpp, cuBLASLt: fake_cublaslt.hpp.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -15,7 +14,6 @@
 namespace {
 
 struct Descriptor {
-  std::string text;
   bool is_double;
   slow::Shape shape;     // of a tensor
   int number = 1;        // size of an LRN
@@ -26,12 +24,6 @@ struct Descriptor {
 using D = Descriptor*;
 
 std::string quoted(const std::string& text) { return "\"" + text + "\""; }
-std::string list(int n, const int* values) {
-  std::string text = "[";
-  for (int i = 0; i < n; ++i) text += (i ? "," : "") + std::to_string(values[i]);
-  return text + "]";
-}
-std::string show(D d) { return quoted(d ? d->text : "null"); }
 std::string show(const void* p) { return std::to_string(reinterpret_cast<size_t>(p)); }
 std::string show(int i) { return std::to_string(i); }
 std::string show(size_t i) { return std::to_string(i); }
@@ -41,7 +33,6 @@ std::string show(double x) {
   return text;
 }
 double value(D d, const void* p) { return d->is_double ? *(const double*)p : double(*(const float*)p); }
-std::string factor(D d, const void* p) { return show(value(d, p)); }
 
 /// The status that FAKE_FAIL has for a call.
 int failing(const std::string& name) {
@@ -75,7 +66,7 @@ template <class Work> int computed(int status, const Work& work) {
   return 0;
 }
 int create(const char* name, D* made) {
-  *made = new Descriptor{"unset", false};
+  *made = new Descriptor{false};
   return call(name);
 }
 
@@ -112,19 +103,16 @@ int cudnnSetStream(void* handle, void* stream) {
 
 int cudnnCreateTensorDescriptor(D* d) { return create("cudnnCreateTensorDescriptor", d); }
 int cudnnSetTensorNdDescriptorEx(D d, int format, int type, int n, const int* dims) {
-  *d = {"tensor " + show(format) + " " + show(type) + " " + list(n, dims), type == 1, slow::Shape(dims, dims + n)};
-  return call("cudnnSetTensorNdDescriptorEx");
+  *d = {type == 1, slow::Shape(dims, dims + n)};
+  return format ? 2000 : call("cudnnSetTensorNdDescriptorEx");
 }
 int cudnnCreateLRNDescriptor(D* d) { return create("cudnnCreateLRNDescriptor", d); }
 int cudnnSetLRNDescriptor(D d, unsigned n, double alpha, double beta, double k) {
   d->number = int(n), d->reals[0] = alpha, d->reals[1] = beta, d->reals[2] = k;
-  d->text = "lrn " + show(int(n)) + " " + show(alpha) + " " + show(beta) + " " + show(k);
   return call("cudnnSetLRNDescriptor");
 }
 int cudnnLRNCrossChannelForward(void*, D lrn, int mode, const void* alpha, D x, const void* px, const void* beta, D y, void* py) {
-  int status = call("cudnnLRNCrossChannelForward", "op", show(lrn), "mode", show(mode), "alpha", factor(y, alpha), "x", show(x), "px", show(px),
-              "beta", factor(y, beta), "y", show(y), "py", show((const void*)py));
-  return computed(status, [px, py, a = value(y, alpha), b = value(y, beta), lrn = *lrn, x = *x, y = *y] {
+  return computed(mode ? 2000 : call("cudnnLRNCrossChannelForward"), [px, py, a = value(y, alpha), b = value(y, beta), lrn = *lrn, x = *x, y = *y] {
     const slow::Values from = x.tensor().read(px);
     slow::Values to(from.size());
     slow::each_place(x.shape, [&](const std::vector<size_t>& at) {
@@ -136,10 +124,7 @@ int cudnnLRNCrossChannelForward(void*, D lrn, int mode, const void* alpha, D x, 
 }
 int cudnnLRNCrossChannelBackward(void*, D lrn, int mode, const void* alpha, D y, const void* py, D dy, const void* pdy, D x,
                                  const void* px, const void* beta, D dx, void* pdx) {
-  int status = call("cudnnLRNCrossChannelBackward", "op", show(lrn), "mode", show(mode), "alpha", factor(dx, alpha), "y", show(y), "py", show(py),
-              "dy", show(dy), "pdy", show(pdy), "x", show(x), "px", show(px), "beta", factor(dx, beta), "dx", show(dx), "pdx",
-              show((const void*)pdx));
-  return computed(status, [px, py, pdy, pdx, a = value(dx, alpha), b = value(dx, beta), lrn = *lrn, x = *x, y = *y, dy = *dy, dx = *dx] {
+  return computed(mode ? 2000 : call("cudnnLRNCrossChannelBackward"), [px, py, pdy, pdx, a = value(dx, alpha), b = value(dx, beta), lrn = *lrn, x = *x, y = *y, dy = *dy, dx = *dx] {
     const slow::Values vx = x.tensor().read(px), vy = y.tensor().read(py), vdy = dy.tensor().read(pdy);
     slow::Values to(vx.size());
     const int n = lrn.number;
@@ -172,18 +157,13 @@ int cublasSetMathMode(void* handle, int mode) { return call("cublasSetMathMode",
 int cublasSetWorkspace_v2(void* handle, void* memory, size_t bytes) {
   return call("cublasSetWorkspace_v2", "handle", show((const void*)handle), "memory", show((const void*)memory), "bytes", show(bytes));
 }
-#define GEMM(name, T)                                                                                                             \
+#define GEMM(name, T)                                                                                                               \
   int name(void* handle, int ta, int tb, int m, int n, int k, const T* alpha, const T* a, int lda, long long sa, const T* b, int ldb, \
-           long long sb, const T* beta, T* c, int ldc, long long sc, int batches) {                                               \
-    int status = call(#name, "handle", show((const void*)handle), "trans", "[" + show(ta) + "," + show(tb) + "]", "mnk",                  \
-                "[" + show(m) + "," + show(n) + "," + show(k) + "]", "alpha", show(double(*alpha)), "beta", show(double(*beta)),    \
-                "a", show((const void*)a), "b", show((const void*)b), "c", show((const void*)c), "ld",                             \
-                "[" + show(lda) + "," + show(ldb) + "," + show(ldc) + "]", "strides",                                              \
-                "[" + show(size_t(sa)) + "," + show(size_t(sb)) + "," + show(size_t(sc)) + "]", "batches", show(batches));         \
-    return computed(status, [=, one = double(*alpha), two = double(*beta)] {                                                       \
-      for (int batch = 0; batch < batches; ++batch)                                                                               \
-        multiply(ta, tb, m, n, k, one, a + batch * sa, lda, b + batch * sb, ldb, two, c + batch * sc, ldc);                        \
-    });                                                                                                                           \
+           long long sb, const T* beta, T* c, int ldc, long long sc, int batches) {                                                 \
+    return computed(handle == (void*)0x77 ? call(#name) : 2000, [=, one = double(*alpha), two = double(*beta)] {                      \
+      for (int batch = 0; batch < batches; ++batch)                                                                                 \
+        multiply(ta, tb, m, n, k, one, a + batch * sa, lda, b + batch * sb, ldb, two, c + batch * sc, ldc);                          \
+    });                                                                                                                             \
   }
 GEMM(cublasSgemmStridedBatched, float)
 GEMM(cublasDgemmStridedBatched, double)

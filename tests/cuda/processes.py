@@ -4,13 +4,16 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 from sim_checks import under_checks
 
 PATIENCE = 120  # seconds that a process may take for what should take one
 
-PREAMBLE = """
+TESTS = Path(__file__).resolve().parent.parent
+PREAMBLE = f"""
 import gc, os, sys
+sys.path[:0] = {[str(TESTS / folder) for folder in ("cuda", "layers")]}
 import numpy as np
 import minicaffe
 from minicaffe import cuda, errors, memory
@@ -22,9 +25,9 @@ def refused(kind, call, *words):
         call()
     except kind as error:
         for word in words:
-            assert word in str(error), f"{word!r} is not in {str(error)!r}"
+            assert word in str(error), f"{{word!r}} is not in {{str(error)!r}}"
         return error
-    raise AssertionError(f"no {kind.__name__}")
+    raise AssertionError(f"no {{kind.__name__}}")
 """
 
 
@@ -42,6 +45,11 @@ def run(code, device=None, settings="", status=0, cwd=None, before="", **environ
     """
     text = textwrap.dedent(before) + PREAMBLE + textwrap.dedent(code)
     return start([sys.executable, "-X", "faulthandler", "-c", text], device, settings, status, cwd, **environment)
+
+
+def run_gpu(code, device="sim", *arguments, before="", **rest):
+    """Run Python text in GPU mode, as `run` does."""
+    return run("minicaffe.set_mode_gpu()\n" + textwrap.dedent(code), device, *arguments, before=before, **rest)
 
 
 def command(*arguments, device=None, settings="", status=0, cwd=None, **environment):

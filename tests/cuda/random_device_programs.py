@@ -53,9 +53,9 @@ class Program:
     def pick(self, device, lent=True):
         """A blob that kernels of a GPU can use."""
         fitting = [used for used in self.blobs if used.device == device or lent and (device, used.device) in self.lent]
-        return self.dice.choice(fitting or [self.make(device)])
+        return self.dice.choice(fitting or [self.new_blob(device)])
 
-    def make(self, device):
+    def new_blob(self, device):
         self.blobs.append(Used(device, self.dice))
         return self.blobs[-1]
 
@@ -117,7 +117,7 @@ class Program:
         self.graphs = [graph for graph in self.graphs if gone not in graph[1:3]]
         device = gone.device
         del gone
-        self.make(device)
+        self.new_blob(device)
 
     def copy(self, device):
         """Between GPUs, without access."""
@@ -201,7 +201,7 @@ class Program:
         if np.abs(used.values).max() > 1e5:    # sums stay exact
             self.blobs.remove(used)
             self.graphs = [graph for graph in self.graphs if used not in graph[1:3]]
-            self.make(used.device)
+            self.new_blob(used.device)
 
     def run(self, steps):
         choices = [self.add] * 4 + [self.launch] * 4 + [self.copy, self.free_in_use, self.read] * 2 + [

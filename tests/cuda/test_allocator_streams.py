@@ -21,7 +21,7 @@ def allocator(request):
 
 @pytest.mark.parametrize("index", range(3))
 @pytest.mark.parametrize("kind", KINDS)
-def test_memory_of_a_chosen_stream_is_kept_for_it(kind, index):
+def test_memory_of_a_stream(kind, index):
     if index >= cuda.count():
         pytest.skip(f"needs {index + 1} devices")
     allocator, line = memory.allocator_of(CUDAPlace(index), kind), cuda.Stream(cuda.get_device(index))
@@ -55,7 +55,7 @@ def waiting_bytes():
 
 
 @pytest.mark.parametrize("copies_on_line", [True, False])
-def test_blocks_of_a_copy_wait_for_the_stream_that_copies(copies_on_line):
+def test_blocks_of_a_copy_wait(copies_on_line):
     """Which is another than theirs, and may not have copied yet when they are freed."""
     line = cuda.Stream(cuda.get_device(0))
     source, target = (Buffer(memory.allocator_of(CUDAPlace(0)), 1 << 16, name, None if copies_on_line else line) for name in ("source", "target"))
@@ -65,7 +65,7 @@ def test_blocks_of_a_copy_wait_for_the_stream_that_copies(copies_on_line):
     assert waiting_bytes() - before >= 2 << 16
 
 
-def test_a_block_that_a_recording_drops_waits_for_the_replays():
+def test_block_dropped_by_a_recording():
     line = cuda.Stream(cuda.get_device(0))
     block, graph = Buffer(memory.allocator_of(CUDAPlace(0)), 1 << 16, "dropped", line), cuda.Graph(cuda.get_device(0))
     with graph:
@@ -96,19 +96,7 @@ def test_a_net_trains_on_it(kind):
         memory.use(PinnedPlace(), before[1])
 
 
-def test_base_and_cache_on_the_device():
-    cache = memory.allocator_of(CUDAPlace(0), "caching:thc")
-    block = cache.alloc(3 * MIB)
-    base, nbytes = cache.base_allocation(block)
-    assert base <= block and nbytes >= 3 * MIB
-    assert cache.cache_info() == (0, 0)
-    cache.free(block)
-    assert cache.cache_info() == cache.cache_info(cuda.computing(cuda.get_device(0))) == (nbytes, nbytes)
-    cache.empty_cache()
-    assert cache.cache_info() == (0, 0)
-
-
-def test_a_percentage_is_of_the_devices_memory():
+def test_percentage_of_the_device():
     total = cuda.get_device(0).memory_info()[1]
     assert memory.allocator_of(CUDAPlace(0), "limit:25%").max_bytes == total // 4
     with pytest.raises(ConfigError, match="alignment can be chosen where the C library gives the memory; here it comes from a DriverAllocator"):
@@ -120,7 +108,7 @@ def test_blocks_are_aligned(allocator):
     assert all(block.address % 64 == 0 for block in blocks)
 
 
-def test_a_buddy_whose_pools_are_smaller_than_a_red_zone():
+def test_pools_below_a_red_zone():
     """Where the device watches its memory, a red zone follows each block of a pool; what does not fit with it is no pool's."""
     buddy = memory.BuddyAllocator(memory.allocator_of(CUDAPlace(0), "plain"), min_chunk_size=64, max_chunk_size=1024)
     blocks = [buddy.alloc(nbytes) for nbytes in (0, 10, 1000, 1024, 3000)]

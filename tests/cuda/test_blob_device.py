@@ -4,6 +4,7 @@ import weakref
 
 import numpy as np
 import pytest
+import strided_arrays
 
 from minicaffe import memory
 from minicaffe.blob import Blob
@@ -18,7 +19,7 @@ ACCESS = {"cpu_": (0, 1, True), "mutable_cpu_": (0, 1, False), "": (0, 1, False)
 @pytest.mark.parametrize("part", ["data", "diff"])
 @pytest.mark.parametrize("start", ["cpu", "gpu"])
 @pytest.mark.parametrize("access", ACCESS)
-def test_a_blob_counts_the_copies_of_each_access(access, start, part):
+def test_copies_of_each_access(access, start, part):
     """The first access copies what is stale; the next one, of the other side, shows whether the first was to read or to write."""
     blob, (from_host, from_device, const) = Blob((5,)), ACCESS[access]
     mem, other = getattr(blob, part + "_memory"), "cpu_" if "gpu" in access else "gpu_"
@@ -34,7 +35,7 @@ def test_a_blob_counts_the_copies_of_each_access(access, start, part):
     assert set(getattr(blob, "cpu_" + part)) == {3 if start == "cpu" else 0}
 
 
-def test_a_value_by_index_is_read_on_the_host():
+def test_value_by_index():
     blob = Blob((4,))
     blob.diff[...] = 2
     blob.mutable_gpu_diff  # noqa: B018
@@ -42,7 +43,7 @@ def test_a_value_by_index_is_read_on_the_host():
     assert blob.diff_memory.copies == 2 and blob.diff_memory.head == SyncedHead.SYNCED  # there, and back once
 
 
-def test_what_is_to_be_read_says_so_to_other_libraries():
+def test_read_only_interface():
     blob = Blob((2,))
     assert blob.gpu_data.__cuda_array_interface__["data"] == (blob.gpu_data.address, True)
     assert blob.mutable_gpu_data.__cuda_array_interface__["data"] == (blob.gpu_data.address, False)
@@ -55,7 +56,7 @@ def ints(array):
     return host.tolist()
 
 
-def test_the_shape_on_the_device_follows_reshapes_and_is_copied_when_asked_for():
+def test_shape_on_the_device():
     blob, used = Blob((2, 3, 4)), memory.used(CUDAPlace(0))
     assert memory.used(CUDAPlace(0)) == used  # not before the first access
     array = blob.gpu_shape
@@ -80,7 +81,7 @@ class Foreign:
                                          "version": 3, **more}
 
 
-def test_a_blob_takes_device_memory_of_others():
+def test_foreign_device_memory():
     blob, foreign = Blob((2, 3)), Foreign(np.arange(6, dtype=np.float32))
     blob.data[...] = 9
     address, kept = foreign.buffer.address, weakref.ref(foreign)
@@ -99,11 +100,8 @@ def test_a_blob_takes_device_memory_of_others():
 
 
 def test_device_memory_without_elements_is_nowhere():
-    class Empty:
-        __cuda_array_interface__ = {"shape": (0, 3), "typestr": "<f4", "data": (0, False), "version": 3}
-
     blob = Blob((0, 3))
-    blob.set_gpu_data(Empty())
+    blob.set_gpu_data(strided_arrays.Foreign(0, (0, 3)))
     assert blob.gpu_data.shape == (0, 3)
 
 
@@ -115,7 +113,7 @@ def test_device_memory_without_elements_is_nowhere():
     (lambda: np.zeros(6, np.float32), WrongTypeError, "needs an array on the device"),
     (lambda: 0, ConfigError, "needs a device address, got 0"),
 ])
-def test_device_memory_that_does_not_fit_is_refused(source, error, words):
+def test_foreign_memory_refused(source, error, words):
     blob = Blob((9, 9))
     blob.reshape(2, 3)  # in more memory than that takes
     blob.data[...] = 4

@@ -76,7 +76,7 @@ REPLAYED = {"residual", "lenet", "mixed", "planes", "planes read", "residual rea
             "residual views", "lenet views"}
 
 
-def test_forwards_by_a_graph_give_the_same_bits(request, place):
+def test_forwards_by_a_graph(request, place):
     found = {result["name"]: result for result in results(request, place, "forwards")}
     assert found.keys() == FORWARDS.keys()
     for name, result in found.items():
@@ -84,7 +84,7 @@ def test_forwards_by_a_graph_give_the_same_bits(request, place):
 
 
 @pytest.mark.parametrize("check", ["race=1", "uninitialized=1", "deferred=1"])
-def test_under_the_checks_of_the_simulated_device(request, place, check):
+def test_under_the_checks(request, place, check):
     if place != "sim":
         pytest.skip("for the simulated device")
     found = results(request, place, "trainings", CHECKED, check)

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
-from training import losses, make_solver
+from training import NET, losses, make_solver
+
+import minicaffe
 
 RECURRENT = """
 name: "steps"
@@ -43,7 +45,7 @@ def trained(name, graphs, look=False, n=9):
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_a_replayed_training_is_that_of_single_launches(name):
+def test_replayed_training(name):
     found, params, _ = trained(name, True)
     wanted, wanted_params, _ = trained(name, False)
     assert found == wanted
@@ -52,14 +54,14 @@ def test_a_replayed_training_is_that_of_single_launches(name):
 
 
 @pytest.mark.parametrize("name", ["LSTM", "RNN"])
-def test_states_read_between_replays_are_those_of_the_last_one(name):
+def test_states_read_between_replays(name):
     found, _, states = trained(name, True, look=True)
     wanted, _, wanted_states = trained(name, False, look=True)
     assert found == wanted and states == wanted_states
 
 
 @pytest.mark.parametrize("name", ["LSTM", "RNN"])
-def test_a_state_set_between_replays_is_used(name):
+def test_state_set_between_replays(name):
     results = []
     for graphs in (True, False):
         solver = make_solver(NETS[name])
@@ -73,3 +75,21 @@ def test_a_state_set_between_replays_is_used(name):
         layer.reset()
         results.append(losses(solver, 1) + [blob.cpu_data.tolist() for blob in solver.net.learnable_params])
     assert results[0] == results[1]
+
+
+def test_cpu_backward_between_replays():
+    """It reads the softmax's probabilities in a scratch blob, of the last replay."""
+    found = []
+    for graphs in (True, False):
+        solver = make_solver(NET)
+        solver.use_graphs = graphs
+        for _ in range(2):
+            losses(solver, 3)
+            minicaffe.set_mode_cpu()
+            solver.net.clear_param_diffs()
+            solver.net.backward_from_to(len(solver.net.nodes) - 1, 0)
+            found.append([blob.cpu_diff.copy() for blob in solver.net.learnable_params])
+            minicaffe.set_mode_gpu()
+    for ours, theirs in zip(found[:2], found[2:]):
+        for one, other in zip(ours, theirs):
+            np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-6)

@@ -18,9 +18,8 @@ pytestmark = pytest.mark.slow(12)    # all together
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 
-SETUP = f"HERE = {str(HERE)!r}" + """
-import json
-sys.path.insert(0, HERE)
+SETUP = """
+import itertools, json
 from training import losses, make_solver
 from minicaffe.blob import Dtype
 from minicaffe.net.net import Net
@@ -35,7 +34,7 @@ def layers(fields, relu=None):
         return ip
     return ip + 'layer { name: "relu" type: "ReLU" bottom: "y" ' + (relu if "top" in relu else 'top: "y" ' + relu) + ' }'
 
-def make(body, shape=(3, 4), dtype=Dtype.FLOAT, phase=caffe_pb2.TEST):
+def make_net(body, shape=(3, 4), dtype=Dtype.FLOAT, phase=caffe_pb2.TEST):
     minicaffe.set_random_seed(3)
     dims = " ".join(f"dim: {size}" for size in shape)
     param = text.parse_text('force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { '
@@ -78,7 +77,7 @@ for precision, rtol in PRECISIONS:
     for rows, inputs, outputs in (3, 4, 5), (1, 7, 1), (64, 33, 130), (5, 1, 3):
         for fields in "", "bias_term: false", "transpose: true":
             for relu in None, "", "relu_param { negative_slope: 0.5 }", 'top: "z"':
-                net = make(layers(f"num_output: {outputs} {fields}", relu), (rows, inputs))
+                net = make_net(layers(f"num_output: {outputs} {fields}", relu), (rows, inputs))
                 x, w = net.blob_by_name("x").data, np.array(net.layers[1].blobs[0].data)
                 x[0, 0] = np.nan
                 want = x @ (w if "transpose" in fields else w.T) + (0 if "false" in fields else net.layers[1].blobs[1].data)
@@ -104,7 +103,7 @@ def test_one_call(fake, tmp_path):
 for fields, relu, what in (
         ("", None, "epilogue 4"), ("", "", "epilogue 6"), ("bias_term: false", "", "epilogue 2"), ("bias_term: false", None, None),
         ("", "relu_param { negative_slope: 0.5 }", "epilogue 4"), ("", 'top: "z"', "epilogue 4")):
-    net = make(layers("num_output: 5 " + fields, relu))
+    net = make_net(layers("num_output: 5 " + fields, relu))
     net.use_graphs = False
     forward(net)
     before, launches = len(products()), cuda.current().launches
@@ -119,9 +118,9 @@ for fields, relu, what in (
     assert [call[name] for name in "abd"] == [at(weights[0]), at(net.blob_by_name("x")), at(net.blob_by_name("y"))]
     assert call["what"] == f"[5,3,4] trans [1,0] ld [4,4,5] {what} compute 68" and call["beta"] == 0 and call["bytes"] == 4096, call
     assert call["bias"] == (at(weights[1]) if len(weights) > 1 else 0)
-forward(make(layers("num_output: 5 transpose: true")))
+forward(make_net(layers("num_output: 5 transpose: true")))
 assert products()[-1]["what"] == "[5,3,4] trans [0,0] ld [5,4,5] epilogue 4 compute 68"
-forward(make(layers("num_output: 5"), dtype=Dtype.DOUBLE))
+forward(make_net(layers("num_output: 5"), dtype=Dtype.DOUBLE))
 assert products()[-1]["call"] == "cublasDgemmStridedBatched"
 """, fake, tmp_path)
 
@@ -132,7 +131,7 @@ def test_the_algorithm_of_a_shape(fake, tmp_path, deterministic):
     go("sim", """
 def found():
     return calls("cublasLtMatmulAlgo")
-nets = [make(layers("num_output: 5", relu), (rows, 4)) for relu in (None, "") for rows in (3, 6, 3)]
+nets = [make_net(layers("num_output: 5", relu), (rows, 4)) for relu in (None, "") for rows in (3, 6, 3)]
 for _ in range(2):
     for net in nets:
         net.use_graphs = False
@@ -147,7 +146,7 @@ for precision in "tf32", "bf16", "float32":
 assert len(found()) == 5
 # Arrays that begin 16 and 4 bytes behind an aligned address.
 for shift in 16, 4:
-    net, block = make(layers("num_output: 5")), Blob((64,), name="block")
+    net, block = make_net(layers("num_output: 5")), Blob((64,), name="block")
     x = net.blob_by_name("x")
     values = np.array(x.data)
     x.data_memory.set_gpu_data(at(block) + shift, block)
@@ -155,7 +154,7 @@ for shift in 16, 4:
     forward(net)
     assert found()[-1]["aligned"] == shift, found()[-1]
 # A bias is read by 16 bytes: at another address our kernels add it and its gradient.
-net, block = make(layers("num_output: 5", "")), Blob((64,), name="block")
+net, block = make_net(layers("num_output: 5", "")), Blob((64,), name="block")
 bias = net.layers[1].blobs[1]
 values = np.array(bias.data)
 forward(net)
@@ -219,13 +218,14 @@ def test_gradients(place, request, tmp_path, none):
     """Those of NumPy: of weights and bias at once, and where the library has no algorithm for that; added in a second pass."""
     fake = request.getfixturevalue("fake") if place == "sim" else None
     go(place, BACKWARD + """
-for rows, inputs, outputs in (3, 4, 5), (1, 7, 1), (64, 33, 130), (5, 1, 3):
+for dtype, (rows, inputs, outputs) in itertools.product((Dtype.FLOAT, Dtype.DOUBLE), ((3, 4, 5), (1, 7, 1), (64, 33, 130), (5, 1, 3))):
     for fields in "", "bias_term: false", "transpose: true":
-        net = make(layers(f"num_output: {outputs} {fields}"), (rows, inputs))
+        net = make_net(layers(f"num_output: {outputs} {fields}"), (rows, inputs), dtype)
         for passes in 1, 2, 1:
             dx, dw, *db = gradients(net, passes)
             x, w = net.blob_by_name("x").data, np.array(net.layers[1].blobs[0].data)
-            dy = net.blob_by_name("y").diff
+            dy, bias = net.blob_by_name("y").diff, net.layers[1].blobs[1].data if db else 0
+            np.testing.assert_allclose(net.blob_by_name("y").data, x @ (w if "transpose" in fields else w.T) + bias, rtol=1e-4, atol=1e-4)
             np.testing.assert_allclose(dx, dy @ (w.T if "transpose" in fields else w), rtol=1e-4, atol=1e-4)
             np.testing.assert_allclose(dw, passes * (x.T @ dy if "transpose" in fields else dy.T @ x), rtol=1e-4, atol=1e-4)
             np.testing.assert_allclose(db, [passes * dy.sum(0)] if db else [], rtol=1e-4, atol=1e-4)
@@ -233,12 +233,12 @@ for rows, inputs, outputs in (3, 4, 5), (1, 7, 1), (64, 33, 130), (5, 1, 3):
 
 
 @pytest.mark.parametrize("deterministic", ["0", "1"])
-def test_the_gradients_of_weights_and_bias_are_one_call(fake, tmp_path, deterministic):
+def test_parameter_gradients_in_one_call(fake, tmp_path, deterministic):
     """The first of an iteration: the library overwrites the gradient of a bias. Nothing is launched besides."""
     go("sim", BACKWARD + """
 def count(fields="", before="", passes=1, dtype=Dtype.FLOAT):
     "The calls and launches of the last of several passes of backward."
-    net = make((layers("num_output: 5 " + fields)).replace("inner_product_param", before + " inner_product_param"), dtype=dtype)
+    net = make_net((layers("num_output: 5 " + fields)).replace("inner_product_param", before + " inner_product_param"), dtype=dtype)
     net.use_graphs = False
     gradients(net)      # the next iteration overwrites what this one wrote
     forward(net)
@@ -276,7 +276,7 @@ assert count("axis: 1")[:2] == ([sgemm, "512 compute 68"], 0)     # the algorith
 """, fake, tmp_path, MINICAFFE_DETERMINISTIC=deterministic)
 
 
-def test_shared_weights_with_biases_of_their_own(fake, tmp_path):
+def test_shared_weights_with_own_biases(fake, tmp_path):
     """The product is added to the gradient of the weights, by beta 1, and the gradients of the biases are overwritten: as on the CPU."""
     go("sim", """
 NET = ('layer { name: "in" type: "Input" top: "x" top: "t" input_param { shape { dim: 6 dim: 5 } shape { dim: 6 dim: 5 } } }' + "".join(
@@ -304,7 +304,7 @@ def conv_net(rows=96, phase=caffe_pb2.TRAIN):
                 f'weight_filler {{ type: "xavier" }} bias_filler {{ type: "gaussian" std: 0.2 }} {more} }} }} ')
     def relu(name):
         return f'layer {{ name: "relu_{name}" type: "ReLU" bottom: "{name}" top: "{name}" }} '
-    return make('layer { name: "t" type: "Input" top: "t" input_param { shape { dim: %d } } }' % rows
+    return make_net('layer { name: "t" type: "Input" top: "t" input_param { shape { dim: %d } } }' % rows
         + 'layer { name: "conv" type: "Convolution" bottom: "x" top: "c" convolution_param { num_output: 4 kernel_size: 3 '
           'weight_filler { type: "msra" } } } ' + relu("c") + ip("a", "c", 16) + relu("a")
         + 'layer { name: "drop" type: "Dropout" bottom: "a" top: "a" dropout_param { dropout_ratio: 0 } }'
@@ -370,7 +370,7 @@ assert len(rounded_products()) == before
 
 @pytest.mark.slow(5)
 @pytest.mark.parametrize("none", ["bf16", "forward", "data", "weights", "relu", "bias", "sums", "weights,data"])
-def test_products_of_bf16_that_have_no_algorithm(fake, tmp_path, none):
+def test_bf16_products_without_algorithm(fake, tmp_path, none):
     """Each falls back to float32, or its bias, ReLU or sums to kernels of our own; results and gradients are as near."""
     go("sim", OF_BF16 + """
 none = os.environ.pop("FAKE_LT")
@@ -391,7 +391,6 @@ assert kinds == {"bf16": set(), "forward": set(), "bias": set(), "data": {"forwa
 def test_training_in_bf16(fake, tmp_path, plan):
     """By single launches and by replays of a graph: the same losses, near those of float32."""
     go("sim", OF_BF16 + f"plan = {plan!r}\n" + """
-from minicaffe.solver import create_solver
 BODY = '''
 layer { name: "in" type: "DummyData" top: "x" top: "t" dummy_data_param { shape { dim: 80 dim: 3 dim: 5 dim: 4 } shape { dim: 80 }
   data_filler { type: "gaussian" std: 1 } data_filler { type: "constant" value: 2 } } }
@@ -404,9 +403,7 @@ found = []
 for precision, graphs in ("float32", False), ("bf16", False), ("bf16", True):
     minicaffe.set_precision(precision)
     minicaffe.set_random_seed(1)
-    param = caffe_pb2.SolverParameter(base_lr=0.05, momentum=0.9, lr_policy="fixed", type="SGD", random_seed=1, snapshot_after_train=False)
-    param.net_param.CopyFrom(text.parse_text(BODY, caffe_pb2.NetParameter)[0])
-    solver = create_solver(param, plan=plan)
+    solver = make_solver(BODY, plan)
     solver.use_graphs = graphs
     found.append(losses(solver, 6))
     assert not graphs or solver.training_step.recorded.graph is not None
@@ -426,7 +423,7 @@ LSTM = ('layer { name: "begin" type: "Input" top: "cont" input_param { shape { d
 found = []
 for mode in minicaffe.set_mode_gpu, minicaffe.set_mode_cpu:
     mode()
-    net = make(LSTM, (3, 2, 4))
+    net = make_net(LSTM, (3, 2, 4))
     net.blob_by_name("cont").data[1:] = 1
     forward(net)
     found.append(np.array(net.blob_by_name("y").data))
@@ -441,7 +438,7 @@ assert found[0].min() == 0 and found[0].max() > 0
 def test_what_fails(fake, tmp_path, call):
     """It is an error with the name of the call; another forward tries again."""
     go("sim", f"""
-net = make(layers("num_output: 5", ""))
+net = make_net(layers("num_output: 5", ""))
 os.environ["FAKE_FAIL"] = "{call}=13"
 refused(errors.DeviceError, lambda: forward(net), "{call}: CUBLAS_STATUS_EXECUTION_FAILED", "nvidia-cublas")
 os.environ["FAKE_FAIL"] = ""

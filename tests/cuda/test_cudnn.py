@@ -16,11 +16,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 from cplusplus import compiler
 from cudnn_cases import CASES
-from processes import command, run, start
+from processes import command, run, run_gpu, start
 from sim_checks import checks_on
 
 pytestmark = pytest.mark.slow(42)    # all together
@@ -65,7 +64,7 @@ def recorded(fake, tmp_path_factory):
 # ---- the fake: calls
 
 
-def test_the_library_is_opened_once_and_set_to_the_computing_stream(recorded):
+def test_library_opened_once(recorded):
     first = recorded["conv"]["calls"]
     assert [call["call"] for call in first[:2]] == ["cudnnCreate", "cudnnSetStream"]
     assert first[1]["handle"] == 0x1234 and first[1]["stream"]
@@ -96,50 +95,6 @@ def test_convolution(recorded):
         assert engines == ({10, 11, 15} | ({110, 111, 115} if whole else set()) if i < 3 else set())
 
 
-@pytest.mark.parametrize(("name", "x", "y", "w", "how"), [
-    ("conv without bias", "[2,2,8,9]", "[2,3,4,5]", "[3,2,3,3]", "pad [0,0] [0,0] stride [1,1] dilation [2,2]"),
-    ("conv depthwise", "[2,4,8,8]", "[2,4,8,8]", "[4,1,3,3]", "pad [1,1] [1,1] stride [1,1] dilation [1,1]"),
-    ("conv 1 axis", "[2,3,1,10]", "[2,4,1,6]", "[4,3,1,3]", "pad [0,2] [0,2] stride [1,2] dilation [1,1]"),
-    ("conv 3 axes", "[2,2,4,5,6]", "[2,4,3,5,6]", "[4,2,2,3,1]", "pad [0,1,0] [0,1,0] stride [1,1,1] dilation [1,1,1]"),
-])  # fmt: skip
-def test_shapes_of_convolutions(recorded, name, x, y, w, how):
-    for product, trials, last in products(recorded[name]):
-        assert [last[tensor].split()[1] for tensor in "xwy"] == [x, w, y] and last["conv"].startswith(how)
-        biased = {call["pbias"] > 0 for call in trials}
-        if product == "forward" and trials:     # a depthwise one has no plan with the bias
-            assert biased == ({False} if name in ("conv without bias", "conv depthwise") else {False, True})
-
-
-def test_deconvolution_is_the_same_backward(recorded):
-    result, at = recorded["deconv"], recorded["deconv"]["at"]
-    (forward, _, to_y), (backward, _, to_x), (weights, _, to_w) = products(result)[:3]
-    assert (forward, backward, weights) == ("data", "forward", "weights")
-    for call in to_y, to_x, to_w:
-        assert [call[tensor].split()[1] for tensor in "xwy"] == ["[2,4,9,7]", "[6,2,3,3]", "[2,6,5,4]"] and call["pbias"] == 0
-    assert [to_y[name] for name in ("px", "pw", "py")] == [at["y"], at["w0"], at["x"]]
-    assert [to_x[name] for name in ("px", "pw", "py")] == [at["dy"], at["w0"], at["dx"]]
-    assert [to_w[name] for name in ("px", "pw", "py", "beta")] == [at["dy"], at["dw0"], at["x"], 1]
-
-
-def test_lrn(recorded):
-    result, at = recorded["lrn"], recorded["lrn"]["at"]
-    forward, backward = named(result)[:2]
-    tensor = "tensor 0 0 [2,7,1,12]"
-    for call in forward, backward:  # alpha as in the prototxt: cuDNN divides it by local_size
-        assert call["op"] == "lrn 5 0.25 0.75 2" and (call["mode"], call["alpha"], call["beta"]) == (0, 1, 0)
-    assert (forward["x"], forward["y"], forward["px"], forward["py"]) == (tensor, tensor, at["x"], at["y"])
-    assert [backward[k] for k in ("px", "py", "pdy", "pdx")] == [at[k] for k in ("x", "y", "dy", "dx")]
-    assert {backward[k] for k in ("x", "y", "dy", "dx")} == {tensor}
-
-
-def test_double(fake, tmp_path):
-    """Tensors and factors are double then; single factors would be read as rubbish."""
-    conv, lrn = record(fake, tmp_path, {"name": "conv 1x1", "dtype": "DOUBLE"}, {"name": "lrn", "dtype": "DOUBLE"})
-    assert {call["x"] for call in named(conv)} == {"1 [3,4,6,5] [120,30,5,1] 16"}
-    assert all(" type 1" in call["conv"] for call in named(conv)) and {call["beta"] for call in named(conv)} == {0, 1}
-    assert named(lrn)[0]["x"] == "tensor 0 1 [2,7,1,12]" and named(lrn)[0]["alpha"] == 1
-
-
 # ---- the fake: who computes
 
 
@@ -149,10 +104,10 @@ def test_engines_that_use_cudnn(fake, tmp_path):
     asked = [bool(named(result)) for result in record(fake, tmp_path, *specs)]
     assert asked == [False, False, False, True, False, True, True, True, True]
     assert not any(named(result) for result in record(fake, tmp_path, *({"name": "lrn", "engine": "DEFAULT"},), MINICAFFE_ENGINE="caffe"))
-    code = "minicaffe.set_mode_gpu(); from cudnn_cases import make, step; step(*make('lrn', 'DEFAULT'))"
+    code = "minicaffe.set_mode_gpu(); from cudnn_cases import make_net, step; step(*make_net('lrn', 'DEFAULT'))"
     calls = tmp_path / "calls"
     calls.write_text("")
-    run(f"sys.path.insert(0, {str(HERE)!r}); {code}", "sim", MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(calls), MINICAFFE_ENGINE="cudnn")
+    run(code, "sim", MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(calls), MINICAFFE_ENGINE="cudnn")
     assert "cudnnLRNCrossChannelForward" in calls.read_text()
 
 
@@ -172,7 +127,7 @@ def test_what_is_never_asked_for(recorded, name):
     assert result["engines"] == ["CAFFE"] and not result["calls"] and not result["log"] and result["error"] is None
 
 
-def test_what_is_refused_by_default_is_no_warning(fake, tmp_path):
+def test_refused_by_default(fake, tmp_path):
     """The log has it at level debug; after `use_cudnn` and with ``engine: CUDNN`` it is a warning."""
     specs = [{"name": "lrn 17", "engine": "DEFAULT"}, {"name": "lrn 17", "engine": "DEFAULT", "use": True}, {"name": "lrn 17"}]
     default, *asked = record(fake, tmp_path, *specs)
@@ -267,13 +222,11 @@ def test_choice_of_plans(fake, tmp_path):
 
 
 @pytest.mark.skipif("deferred=1" in checks_on(), reason="with deferred=1 both events of a call come when the host waits for them")
-def test_the_time_is_that_of_the_device(fake, tmp_path):
+def test_time_of_the_device(fake, tmp_path):
     """By events of the stream, not by the fake's clock."""
-    run(f"""
-    sys.path.insert(0, {str(HERE)!r})
-    from cudnn_cases import make, run_forward
-    minicaffe.set_mode_gpu()
-    run_forward(make("conv without bias")[0])
+    run_gpu("""
+    from cudnn_cases import make_net, run_forward
+    run_forward(make_net("conv without bias")[0])
     """, "sim", MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(tmp_path / "calls"), FAKE_SLEEP="1", FAKE_OFFERS="10//0/80000/0/0;11//0/1/0/0;12/T/0/0/0/0")
     ran = [call["engine"] for call in named({"calls": [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()]})]
     assert ran.count(10) == 4 and ran.count(11) == 11 and ran[-1] == 11     # the slow one in the first turn only
@@ -295,7 +248,7 @@ def test_no_plan_at_all(fake, tmp_path, environment, why, tune):
 
 
 @pytest.mark.parametrize("tune", ["0", "1"])
-def test_a_plan_that_fails_when_it_runs(fake, tmp_path, tune):
+def test_plan_that_fails_running(fake, tmp_path, tune):
     """The next one is taken, in the measurement and without one; one line says so."""
     offers = "10//0/1/0/5000;11//0/1/0/3000;12//0/3000/0/0"
     environment = {"MINICAFFE_CUDNN_TUNE": tune, "FAKE_OFFERS": offers, "FAKE_COMPUTES": "1"}
@@ -349,14 +302,13 @@ def test_choices_are_kept(fake, tmp_path):
 
 def test_a_cache_that_cannot_be_written(fake, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    text = run(f"""
+    text = run("""
     import logging
     logging.basicConfig()
-    sys.path.insert(0, {str(HERE)!r})
-    from cudnn_cases import make, step
+    from cudnn_cases import make_net, step
     minicaffe.set_mode_gpu()
     for _ in range(2):
-        step(*make("conv"))
+        step(*make_net("conv"))
     """, "sim", MINICAFFE_CUDNN=str(fake), MINICAFFE_CACHE=str(tmp_path / "file"))
     assert "cannot keep what is compiled and measured" in text and "MINICAFFE_CACHE names another folder" in text
 
@@ -392,15 +344,13 @@ def test_first_and_second_gradients_together(fake, tmp_path, environment, precis
     assert all(result["worst"] < (1e-4 if precision == "float32" else 0.02) for result in results), results
 
 
-def test_a_bias_in_bf16_that_is_aligned_to_its_elements_alone(fake, tmp_path):
+def test_bf16_bias_alignment(fake, tmp_path):
     """cuDNN refuses a tensor of floats that is said to be aligned to two bytes."""
     calls = tmp_path / "calls"
-    text = run(f"""
-    sys.path.insert(0, {str(HERE)!r})
-    from cudnn_cases import make
-    minicaffe.set_mode_gpu()
+    text = run_gpu("""
+    from cudnn_cases import make_net
     minicaffe.set_precision("bf16")
-    net, _ = make("conv", "DEFAULT")
+    net, _ = make_net("conv", "DEFAULT")
     block, bias = Blob((64,)), net.layers[-1].blobs[1]
     bias.data_memory.set_gpu_data(block.gpu_data.__cuda_array_interface__["data"][0] + 4, block)
     bias.data[...] = 1
@@ -416,15 +366,14 @@ def test_a_bias_in_bf16_that_is_aligned_to_its_elements_alone(fake, tmp_path):
 
 def test_without_cudnn(fake, tmp_path):
     """Missing, of an old version, no cuDNN at all, or one that does not start."""
-    code = f"""
+    code = """
     import logging
     logging.basicConfig()
-    sys.path.insert(0, {str(HERE)!r})
-    from cudnn_cases import make, step
+    from cudnn_cases import make_net, step
     minicaffe.set_mode_gpu()
     for _ in range(2):
-        step(*make("conv"))
-        step(*make("lrn"))
+        step(*make_net("conv"))
+        step(*make_net("lrn"))
     """
     for environment, words in (
             ({}, "the simulated device has none"), ({"MINICAFFE_CUDNN": str(tmp_path / "none.so")}, "none.so"),
@@ -432,14 +381,12 @@ def test_without_cudnn(fake, tmp_path):
             ({"MINICAFFE_CUDNN": "libm.so.6"}, "cudnnCreate")):  # fmt: skip
         text = run(code, "sim", **environment)
         assert text.count("engine CAFFE computes instead") == 1 and words in text, text
-    text = run(f"""
-    sys.path.insert(0, {str(HERE)!r})
-    from cudnn_cases import make, step
-    minicaffe.set_mode_gpu()
+    text = run_gpu("""
+    from cudnn_cases import make_net, step
     for _ in range(2):
-        error = refused(errors.DeviceError, lambda: step(*make("conv")), "cudnnCreate: CUDNN_STATUS_NOT_INITIALIZED", "engine: CAFFE")
+        error = refused(errors.DeviceError, lambda: step(*make_net("conv")), "cudnnCreate: CUDNN_STATUS_NOT_INITIALIZED", "engine: CAFFE")
         assert error.code == "CUDNN_STATUS_NOT_INITIALIZED"
-    step(*make("conv", "CAFFE"))
+    step(*make_net("conv", "CAFFE"))
     """, "sim", MINICAFFE_CUDNN=str(fake), FAKE_FAIL="cudnnCreate=1001")
 
 
@@ -447,14 +394,13 @@ def test_without_cudnn_by_default(place, tmp_path):
     """One line in the log where a library was expected, on the simulated device no sign of cuDNN; never a warning."""
     if place != "sim":
         pytest.skip("for the simulated device")
-    code = f"""
+    code = """
     import logging
     logging.basicConfig(level=logging.INFO)
-    sys.path.insert(0, {str(HERE)!r})
-    from cudnn_cases import make, step
+    from cudnn_cases import make_net, step
     minicaffe.set_mode_gpu()
     for name in "conv", "lrn":
-        net, rng = make(name, "DEFAULT")
+        net, rng = make_net(name, "DEFAULT")
         step(net, rng)
         assert net.engines()[0]["engine"] == "CAFFE"
         assert ("CUDNN" in net.engines()[0]["refused"]) == ("MINICAFFE_CUDNN" in os.environ)
@@ -469,10 +415,9 @@ def test_without_cudnn_by_default(place, tmp_path):
     ("MINICAFFE_ENGINE", "gpu", "must be caffe or cudnn or onednn or plain or winograd, got 'gpu'"), ("MINICAFFE_CUDNN_WORKSPACE", "much", "much")])  # fmt: skip
 def test_wrong_settings(fake, variable, value, words):
     run(f"""
-    sys.path.insert(0, {str(HERE)!r})
-    from cudnn_cases import make, step
+    from cudnn_cases import make_net, step
     for _ in range(2):
-        refused(errors.ConfigError, lambda: (minicaffe.set_mode_gpu(), step(*make("lrn"))), {variable!r}, {words!r})
+        refused(errors.ConfigError, lambda: (minicaffe.set_mode_gpu(), step(*make_net("lrn"))), {variable!r}, {words!r})
     """, "sim", MINICAFFE_CUDNN=str(fake), **{variable: value})
 
 
@@ -480,10 +425,8 @@ def test_in_a_graph(fake, tmp_path):
     """Measured in the steps before it is recorded; replayed without a call."""
     calls = tmp_path / "calls"
     calls.write_text("")
-    run(f"""
-    sys.path.insert(0, {str(HERE)!r})
+    run_gpu(f"""
     from training import NET, make_solver
-    minicaffe.set_mode_gpu()
     solver = make_solver(NET)
     counts = []
     for _ in range(5):
@@ -496,16 +439,14 @@ def test_in_a_graph(fake, tmp_path):
     # The gradient of the data is not needed.
 
 
-def test_a_shape_first_met_while_a_graph_is_recorded(fake, tmp_path):
+def test_new_shape_in_a_recording(fake, tmp_path):
     """Nothing can be measured then: the first plan is taken, or the one that was chosen in an earlier run."""
     calls = tmp_path / "calls"
     for engine in 110, 111:
         calls.write_text("")
-        run(f"""
-        sys.path.insert(0, {str(HERE)!r})
-        from cudnn_cases import make, step
-        minicaffe.set_mode_gpu()
-        net, rng = make("conv", "DEFAULT")
+        run_gpu("""
+        from cudnn_cases import make_net, step
+        net, rng = make_net("conv", "DEFAULT")
         cuda.use_cudnn(False)
         step(net, rng)
         cuda.use_cudnn()
@@ -526,8 +467,7 @@ def test_any_call_that_fails(fake, tmp_path, tune):
     """An error or a right result, and no descriptor is left behind; the next step computes."""
     run(f"""
     import ctypes
-    sys.path.insert(0, {str(HERE)!r})
-    from cudnn_cases import CASES, conv, make, step
+    from cudnn_cases import CASES, conv, make_net, step
     fake = ctypes.CDLL({str(fake)!r})
     minicaffe.set_mode_gpu()
     layer = conv("num_output: 2 kernel_h: 2 kernel_w: 1 pad_h: 1 group: 2")
@@ -539,9 +479,9 @@ def test_any_call_that_fails(fake, tmp_path, tune):
         "The calls, and the descriptors that stay."
         CASES["small"] = layer, (1, 4, 3, width)
         calls, live = fake.fake_calls(), fake.fake_live()
-        net, rng = make("small")
+        net, rng = make_net("small")
         step(net, rng)
-        expected, rng = make("small", "CAFFE")
+        expected, rng = make_net("small", "CAFFE")
         step(expected, rng)
         for a, b in zip(results(net), results(expected)):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
@@ -572,13 +512,11 @@ def test_any_call_that_fails(fake, tmp_path, tune):
 
 def test_threads(fake, tmp_path):
     """They meet the same new shape at once."""
-    text = run(f"""
+    text = run_gpu("""
     import threading
-    sys.path.insert(0, {str(HERE)!r})
-    from cudnn_cases import make, step
-    minicaffe.set_mode_gpu()
-    nets = [make("conv", images=3) for _ in range(4)]
-    expected, rng = make("conv", "CAFFE", images=3)
+    from cudnn_cases import make_net, step
+    nets = [make_net("conv", images=3) for _ in range(4)]
+    expected, rng = make_net("conv", "CAFFE", images=3)
     step(expected, rng)
     barrier, failed = threading.Barrier(4), []
 
@@ -604,14 +542,12 @@ def test_threads(fake, tmp_path):
 @pytest.mark.parametrize("none", ["", "beta,bias"])
 def test_nan(fake, tmp_path, none):
     """What was in a result does not matter, a NaN in an operand does as with engine CAFFE."""
-    run(f"""
-    sys.path.insert(0, {str(HERE)!r})
-    from cudnn_cases import make, run_backward, run_forward
-    minicaffe.set_mode_gpu()
+    run_gpu("""
+    from cudnn_cases import make_net, run_backward, run_forward
     found = []
     for engine in "CAFFE", "CUDNN":
         for name in "conv", "deconv":
-            net, rng = make(name, engine)
+            net, rng = make_net(name, engine)
             x, y = net.bottoms[-1][0], net.tops[-1][0]
             y.data[...] = np.nan
             x.diff[...] = np.nan
@@ -761,96 +697,28 @@ def test_against_engine_caffe(place):
 # ---- cuBLAS
 
 
-def test_the_state_says_which_libraries_are_open(fake):
+def test_open_libraries(fake, tmp_path):
     """cuBLAS opens with the device, cuDNN with the first layer that asks."""
-    text = run(f"""
-    sys.path.insert(0, {str(HERE.parent / "layers")!r})
+    text = run_gpu("""
     from gradient import layer_net, run_forward
-    minicaffe.set_mode_gpu()
-    assert cuda.state().devices[0].handles == {{"cuBLAS": 130100, "cuDNN": None}}
-    run_forward(layer_net('layer {{ name: "n" type: "LRN" bottom: "x" top: "y" lrn_param {{ engine: CUDNN }} }}', [np.ones((2, 3, 1, 1))]))
-    assert cuda.state().devices[0].handles == {{"cuBLAS": 130100, "cuDNN": 92800}}
+    assert cuda.state().devices[0].handles == {"cuBLAS": 130100, "cuDNN": None}
+    run_forward(layer_net('layer { name: "n" type: "LRN" bottom: "x" top: "y" lrn_param { engine: CUDNN } }', [np.ones((2, 3, 1, 1))]))
+    assert cuda.state().devices[0].handles == {"cuBLAS": 130100, "cuDNN": 92800}
     print(cuda.state())
-    """, "sim", MINICAFFE_CUBLAS=str(fake), MINICAFFE_CUDNN=str(fake))
+    """, "sim", MINICAFFE_CUBLAS=str(fake), MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(tmp_path / "calls"))
     assert "cuBLAS 130100, cuDNN 92800" in text
+    calls = [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()]
+    assert [call["call"] for call in calls[:4]] == ["cublasCreate_v2", "cublasSetStream_v2", "cublasSetMathMode", "cublasSetWorkspace_v2"]
+    assert calls[2]["mode"] == 0 and calls[3]["bytes"] == 4 * MIB and calls[3]["memory"]    # CUBLAS_DEFAULT_MATH
 
 
-def test_cublas(fake, tmp_path):
-    """The products of InnerProduct as cuBLAS would compute them from the arguments it got."""
-    calls = tmp_path / "calls"
-    calls.write_text("")
-    run(f"""
-    import json
-    sys.path.insert(0, {str(HERE)!r})
-    sys.path.insert(0, {str(HERE.parent / "layers")!r})
-    from gradient import layer_net, run_backward, run_forward
-    from cudnn_cases import addresses
-    from minicaffe.blob import Dtype
-    minicaffe.set_mode_gpu()
-    for dtype in Dtype.FLOAT, Dtype.DOUBLE:
-        rng = np.random.default_rng(1)
-        net = layer_net('layer {{ name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param {{ num_output: 5 bias_term: false weight_filler {{ type: "gaussian" }} }} }}',
-                        [rng.standard_normal((3, 4))], dtype)
-        run_forward(net)
-        run_backward(net, [0], [rng.standard_normal((3, 5))])
-        run_backward(net, [0])
-        at = addresses(net)
-        x, y, w = net.bottoms[-1][0], net.tops[-1][0], net.layers[-1].blobs[0]
-        values = {{"x": x.data.tolist(), "w0": w.data.tolist(), "dy": y.diff.tolist()}}
-        with open({str(calls)!r}, "a") as file:
-            file.write(json.dumps({{"call": "net", "at": at, "values": values}}) + chr(10))
-    """, "sim", MINICAFFE_CUBLAS=str(fake), FAKE_LOG=str(calls))
-    found = [json.loads(line) for line in calls.read_text().splitlines()]
-    assert [call["call"] for call in found[:4]] == ["cublasCreate_v2", "cublasSetStream_v2", "cublasSetMathMode", "cublasSetWorkspace_v2"]
-    assert found[2]["mode"] == 0 and found[3]["bytes"] == 4 * MIB and found[3]["memory"]    # CUBLAS_DEFAULT_MATH
-    products = []
-    for call in found[4:]:
-        if call["call"] != "net":
-            products.append(call)
-            continue
-        x, w, dy = (np.array(call["values"][name]) for name in ("x", "w0", "dy"))
-        where = {address: name for name, address in call["at"].items()}
-        expected = {"y": x @ w.T, "dw0": dy.T @ x, "dx": dy @ w}
-        assert sorted(where[product["c"]] for product in products) == ["dw0", "dw0", "dx", "dx", "y"]
-        # The second gradient is added.
-        assert [product["beta"] for product in products if where[product["c"]] == "dw0"] == [0, 1]
-        for product in products:
-            name = where[product["c"]]
-            a, b = (np.array(call["values"][where[product[side]]]).ravel() for side in "ab")
-            np.testing.assert_allclose(column_major(product, a, b), expected[name].ravel(), rtol=1e-12)
-            assert product["beta"] in (0, name == "dw0") and product["handle"] == 0x77 and product["batches"] == 1
-        products = []
-
-
-def column_major(call, a, b):
-    """What the definition of gemm gives, as it lies in memory."""
-    m, n, k = call["mnk"]
-    (trans_a, trans_b), (lda, ldb, ldc) = call["trans"], call["ld"]
-    c = np.zeros(ldc * n)
-    for i in range(m):
-        for j in range(n):
-            c[i + j * ldc] = call["alpha"] * sum(
-                a[p + i * lda if trans_a else i + p * lda] * b[j + p * ldb if trans_b else p + j * ldb] for p in range(k))
-    return c
-
-
-def test_cublas_that_fails(fake):
-    run(f"""
-    sys.path.insert(0, {str(HERE)!r})
-    from training import make_solver
-    minicaffe.set_mode_gpu()
-    refused(errors.DeviceError, lambda: make_solver().step(1), "cublasGemmStridedBatched: CUBLAS_STATUS_EXECUTION_FAILED", "nvidia-cublas")
-    """, "sim", MINICAFFE_CUBLAS=str(fake), FAKE_FAIL="cublasSgemmStridedBatched=13")
-
-
-def test_a_trace_has_the_calls_of_libraries(fake):
+def test_trace_of_library_calls(fake):
     """Each with its time, in the step that makes it; without a record no thread waits for one."""
-    run("""
+    run_gpu("""
     from minicaffe.addons import trace
     from minicaffe.net.net import Net
     from minicaffe.proto import caffe_pb2, text
     from minicaffe.addons.trace import perfetto, table
-    minicaffe.set_mode_gpu()
     net = Net(text.parse_text('force_backward: true '
         'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 4 dim: 6 dim: 6 } } } '
         'layer { name: "conv" type: "Convolution" bottom: "x" top: "y" convolution_param { num_output: 4 kernel_size: 3 engine: CUDNN } } '
@@ -887,15 +755,13 @@ def test_a_trace_has_the_calls_of_libraries(fake):
     """, "sim", MINICAFFE_CUBLAS=str(fake), MINICAFFE_CUDNN=str(fake), MINICAFFE_CUDNN_TUNE="0")
 
 
-def test_a_call_that_fails_is_no_event(fake):
-    run(f"""
-    sys.path.insert(0, {str(HERE)!r})
+def test_failed_call_of_cublas(fake):
+    run_gpu("""
     from training import make_solver
-    minicaffe.set_mode_gpu()
     solver = make_solver()
     with memory.record() as events:
         cuda.current().record_launches(True)
-        refused(errors.DeviceError, lambda: solver.step(1), "cublasGemmStridedBatched: CUBLAS_STATUS_EXECUTION_FAILED")
+        refused(errors.DeviceError, lambda: solver.step(1), "cublasGemmStridedBatched: CUBLAS_STATUS_EXECUTION_FAILED", "nvidia-cublas")
     kinds = [event.kind for event in events]
     assert "launch" in kinds and "call" not in kinds
     """, "sim", MINICAFFE_CUBLAS=str(fake), FAKE_FAIL="cublasSgemmStridedBatched=13")
@@ -903,18 +769,16 @@ def test_a_call_that_fails_is_no_event(fake):
 
 def test_times_of_steps_by_libraries(fake):
     """In the precision that is set."""
-    run(f"""
-    sys.path.insert(0, {str(HERE)!r})
+    run_gpu("""
     from training import make_solver
     from minicaffe.inspection import timing
-    minicaffe.set_mode_gpu()
     minicaffe.set_precision("tf32")
     times = timing.measure(make_solver().net, 2)
     assert times.total_ms > 0 and all(step.ms >= 0 for step in times.steps)
     """, "sim", MINICAFFE_CUBLAS=str(fake))
 
 
-def test_a_product_without_plans_for_nhwc_is_computed_in_nchw(fake, tmp_path):
+def test_product_without_nhwc_plans(fake, tmp_path):
     """Each of the three by itself; the strides of x give the order, and nothing is refused."""
     for none, last in (("", True), ("nhwc", False)):
         result = record(fake, tmp_path, {"name": "conv", "steps": 2}, MINICAFFE_CUDNN_LAYOUT="nhwc", FAKE_NONE=none)[0]

@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from processes import run
+from processes import run, run_gpu
 
 import minicaffe
 from minicaffe import cuda, memory
@@ -146,13 +146,12 @@ def test_each_call_finds_its_device():
     """, "sim", "devices=2,deferred=1")
 
 
-def test_the_last_reference_may_end_in_a_thread_without_a_device():
+def test_last_reference_without_a_device():
     """There in a cycle that the collector ends. The check for leaks lists what was not destroyed; the thread's device stays current."""
-    text = run("""
+    text = run_gpu("""
     import gc, threading
     from cuda.bindings import driver
     from minicaffe.cuda import Event, Graph
-    minicaffe.set_mode_gpu()
     device = cuda.current()
     touch = cuda.kernel('extern "C" __global__ void touch() {}', "touch")
     touch((1,), (1,))
@@ -255,7 +254,7 @@ def test_each_call_that_fails_raises(sim):
 
 
 @pytest.mark.parametrize("call", [lambda blob: blob.scale_data(2), lambda blob: blob.asum_data(), lambda blob: blob.cpu_data])
-def test_a_thread_that_cannot_use_the_device(sim, call):
+def test_thread_without_the_device(sim, call):
     """The error is that of the thread's call; afterwards it works there, and in other threads."""
     blob = Blob((100,))
     blob.data[...] = 3
@@ -282,7 +281,7 @@ def test_a_thread_that_cannot_use_the_device(sim, call):
 
 @pytest.mark.parametrize("before", [lambda device: cuda.Event(device).done(),
                                     lambda device: Buffer(memory.allocator_of(CUDAPlace(0), "plain"), 64)])
-def test_what_a_recording_may_not_do_is_refused_after_what_it_may(sim, before):
+def test_recording_refuses_synchronization(sim, before):
     """A query of an event and an allocation are allowed there; the thread then has its mode of capture again."""
     device, blob, other = cuda.current(), Blob((100,)), cuda.Event(cuda.current())
     blob.data[...] = 3
@@ -304,7 +303,7 @@ def test_what_a_recording_may_not_do_is_refused_after_what_it_may(sim, before):
     assert (blob.cpu_data == 6).all()
 
 
-def test_a_graph_without_a_recording_is_not_replayed():
+def test_replay_without_recording():
     graph = cuda.Graph(cuda.current())
     with pytest.raises(DeviceError, match="nothing was recorded in this graph"):
         graph.replay(0, 0)
@@ -330,7 +329,9 @@ def test_the_message_of_an_error(sim, code):
         call()
 
 
-@pytest.mark.parametrize("choose", [cuda.use_gpu, minicaffe.set_device])
+@pytest.mark.parametrize("choose", [
+    cuda.use_gpu, minicaffe.set_device, cuda.get_device, lambda number: cuda.enable_peer_access(number, 0),
+    lambda number: cuda.enable_peer_access(0, number), lambda number: cuda.disable_peer_access(0, number)])
 @pytest.mark.parametrize("mode", ["cpu", "gpu"])
 def test_numbers_that_no_device_has(choose, mode):
     """Also those that no C int holds, and what is no number; what was chosen stays chosen."""
@@ -339,20 +340,24 @@ def test_numbers_that_no_device_has(choose, mode):
     try:
         before = cuda.current()
         for number in (99, -1, 2**31 - 1, 2**31, 2**32, -2**31, -2**31 - 1, 10**30, -10**30):
-            with pytest.raises(DeviceError, match="there is no device -?[0-9]+; this machine has [0-9]+"):
+            with pytest.raises(DeviceError, match=rf"there is no device {number}; this machine has {cuda.count()}, .*device_query") as caught:
                 choose(number)
+            assert caught.value.code == "CUDA_ERROR_INVALID_DEVICE"
         for wrong in "0", 0.0, 1.5, [0], b"0":
             with pytest.raises(WrongTypeError, match="device_id"):
                 choose(wrong)
         assert cuda.current() is before and cuda.state().current == (None if before is None else before.index)
-        choose(np.int64(0))
+        with pytest.raises(DeviceError, match="there is no device 4294967296"):
+            memory.alloc(CUDAPlace(2**32), 4)
+        if choose in (cuda.use_gpu, minicaffe.set_device, cuda.get_device):
+            choose(np.int64(0))
     finally:
         minicaffe.set_mode_gpu()
 
 
 @pytest.mark.parametrize(("call", "ran"), [("cuEventRecord:1", False), ("cuEventRecord:2", True), ("cuEventSynchronize:1", True),
                                            ("cuEventElapsedTime:1", True), ("cuLaunchKernel:1", False)])
-def test_a_launch_whose_time_cannot_be_taken(sim, call, ran):
+def test_launch_without_time(sim, call, ran):
     """The error is raised once, by the next call that waits, and the launch is no event; the next launch is one, and has its time."""
     device, blob = cuda.current(), Blob((100,))
     blob.data[...] = 3
@@ -373,7 +378,7 @@ def test_a_launch_whose_time_cannot_be_taken(sim, call, ran):
         device.record_launches(False)
 
 
-def test_launches_are_recorded_until_the_last_recorder_ends():
+def test_launch_recorders():
     """All sequences of five calls that may come: what `record_launches` set last, or a Recorder that is not closed."""
     device, calls = cuda.current(), (("on", 0), ("off", 0), ("add", 1), ("remove", -1))
     for sequence in itertools.product(calls, repeat=5):
@@ -396,7 +401,7 @@ def test_launches_are_recorded_until_the_last_recorder_ends():
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_work_after_a_recording_reads_nothing_of_the_graph(fails):
+def test_work_after_a_recording(fails):
     """Random numbers are drawn from the generator's place again, memory comes from the allocator, launches have their time."""
     net = Net(parse_text("""
         state { phase: TRAIN }

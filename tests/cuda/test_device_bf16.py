@@ -9,7 +9,7 @@ import os
 import re
 
 import pytest
-from processes import run
+from processes import run, run_gpu
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,7 +61,7 @@ BRANCHES = [conv("a", "data", 8), relu("a"),
             'layer { name: "drop" type: "Dropout" bottom: "f" top: "f" dropout_param { dropout_ratio: 0 } }',
             conv("last", "f", 7)]
 
-def make(layers, plan=None):
+def make_net(layers, plan=None):
     minicaffe.set_random_seed(5)
     message = parse_text("force_backward: true " + SOURCE + "\\n".join(layers) + LOSS, caffe_pb2.NetParameter, keep_layer_fields=True)[0]
     message.state.phase = caffe_pb2.TRAIN
@@ -98,14 +98,14 @@ def in_process(place, request, tmp_path):
 
 
 @pytest.mark.parametrize("none", ["", "beta,bias"])
-def test_data_and_gradients_are_near_those_of_float32(in_process, none):
+def test_errors_against_float32(in_process, none):
     """Root mean squares of the differences; bf16 has 8 bits of mantissa, and a net of some ten layers rounds some 30 times."""
     errors = in_process("""
 def compare(layers):
     found = []
     for precision in "float32", "bf16":
         minicaffe.set_precision(precision)
-        found.append(gradients(make(layers)))
+        found.append(gradients(make_net(layers)))
     exact, rounded = found
     return {name: float(np.sqrt(((exact[name] - rounded[name]) ** 2).mean() / max((exact[name] ** 2).mean(), 1e-12))) for name in exact}
 print("RESULT", json.dumps([compare(RESIDUAL), compare(BRANCHES)]))
@@ -121,7 +121,7 @@ def test_what_is_kept_in_which_type(in_process):
     """Data behind a convolution is bf16, parameters and their gradients float32; nothing is reordered between convolutions."""
     kinds, moves = in_process("""
 minicaffe.set_precision("bf16")
-net = make(RESIDUAL)
+net = make_net(RESIDUAL)
 gradients(net)
 for seed in 1, 2:   # what a program has read is converted once
     fill(net, seed)
@@ -162,9 +162,9 @@ for outputs, axis, offset in (8, 2, "offset: 1"), (8, 1, "offset: 2 offset: 0 of
 found = {}
 for name, layers in CASES.items():
     minicaffe.set_precision("float32")
-    exact = gradients(make(layers))
+    exact = gradients(make_net(layers))
     minicaffe.set_precision("bf16")
-    net = make(layers)
+    net = make_net(layers)
     rounded = gradients(net)
     with memory.record() as events:
         net.forward_backward()
@@ -180,7 +180,7 @@ print("RESULT", json.dumps(found))
             assert error < 0.06 or key == "a[1]" and "MVN" in name, (name, key, error)
 
 
-def test_accuracy_is_within_the_spread_of_float32(in_process):
+def test_accuracy_against_float32(in_process):
     """Three seeds of a net with BatchNorm and of LeNet's kind: stripes in three directions, with noise."""
     found = in_process("""
 from minicaffe.solver import create_solver
@@ -221,10 +221,9 @@ print("RESULT", json.dumps([[[accuracy(layers, precision, seed) for seed in (1, 
 def test_older_gpus_refuse_it(place):
     if place != "sim":
         pytest.skip("the compute capability of the simulated device can be chosen")
-    text = run("""
+    text = run_gpu("""
 from minicaffe.errors import ConfigError
 from minicaffe.engines.engine import check_precision
-minicaffe.set_mode_gpu()
 minicaffe.set_precision("bf16")
 try:
     check_precision()

@@ -35,7 +35,7 @@ def test_gpu_numbers(folder, place):
     assert "--gpu" in text and "'x'" in text
 
 
-def test_the_solver_file_asks_for_a_gpu(folder, place):
+def test_solver_mode_gpu(folder, place):
     assert "Use GPU with device ID 0" in command("train", "solver.prototxt", cwd=folder, device=place)
     assert "Use CPU" in command("train", "solver.prototxt", "--device", "cpu", cwd=folder)
 
@@ -68,7 +68,7 @@ def test_device_query(place):
         assert "minicaffe simulated device" in text and "9.0" in text
 
 
-def test_a_device_that_fails_in_the_middle_ends_with_one_line(folder):
+def test_device_failure_in_one_line(folder):
     text = command("train", "solver.prototxt", cwd=folder, device="sim", settings="fail=cuLaunchKernel:20", status=1)
     last = text.strip().splitlines()[-1]
     assert last.startswith("minicaffe: ") and "cuLaunchKernel" in last and "Traceback" not in text

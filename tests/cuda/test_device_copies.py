@@ -190,7 +190,7 @@ for device in range(3):
 """, "sim", settings)
 
 
-def test_memory_copy_and_arrays_on_a_device():
+def test_memory_copy_of_device_arrays():
     run(COPIES + """
 blob = Blob((4, 8))
 blob.data[...] = np.arange(32).reshape(4, 8)
@@ -203,13 +203,10 @@ assert (blob.cpu_data[2:] == array[:2]).all()
 refused(errors.ShapeError, lambda: memory.copy(array[:, 0].copy(), blob.gpu_data[:, 0]), "not C-contiguous")
 refused(errors.ConfigError, lambda: memory.copy(blob.mutable_gpu_data[1:], blob.gpu_data[:3]), "overlap")
 
-class Foreign:
-    def __init__(self, address, **more):
-        self.__cuda_array_interface__ = {"shape": (32,), "typestr": "<f4", "data": (address, False), "version": 3, **more}
-
+from strided_arrays import Foreign
 flat = np.zeros(32, np.float32)
-memory.copy(flat, Foreign(blob.gpu_data.address, stream=cuda.current().compute_stream))
+memory.copy(flat, Foreign(blob.gpu_data.address, (32,), stream=cuda.current().compute_stream))
 assert (flat[:16] == np.arange(16)).all()
-refused(errors.PointerError, lambda: memory.copy(flat, Foreign(0x1234)), "not memory of a GPU")
+refused(errors.PointerError, lambda: memory.copy(flat, Foreign(0x1234, (32,))), "not memory of a GPU")
 refused(errors.PointerError, lambda: memory.copy(flat, (CUDAPlace(0), blob.gpu_data.address)), "lies in no live block")
 """, "sim")

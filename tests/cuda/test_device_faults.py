@@ -5,11 +5,10 @@ What loses the context ends in a process of its own.
 
 import gc
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import run
+from processes import run, run_gpu
 from training import NET, losses, make_solver
 
 import minicaffe
@@ -17,8 +16,6 @@ from minicaffe import cuda, memory
 from minicaffe.blob import Blob
 from minicaffe.cuda.device import store_failure_of
 from minicaffe.errors import ConfigError, DeviceError, OutOfMemoryError
-
-HERE = str(Path(__file__).parent)
 
 
 @pytest.fixture
@@ -33,9 +30,8 @@ def plain():
 
 def test_allocators_in_a_reference_cycle():
     """The collector clears its objects in any order; cached blocks go back to the driver all the same."""
-    run("""
+    run_gpu("""
     from minicaffe.memory.registry import registry
-    minicaffe.set_mode_gpu()
     for place in memory.CUDAPlace(0), memory.PinnedPlace():
         for name in "plain", "caching", "buddy", "caching+limit:1GiB":
             memory.use(place, name)
@@ -71,7 +67,7 @@ def train_until_it_works(solver, kind, call, most):
     ("cuMemcpyHtoDAsync", 1, False), ("cuMemcpyHtoDAsync", 1, True), ("cuMemcpyHtoDAsync", 2, True),
     ("cuMemcpyDtoHAsync", 1, False), ("cuMemcpyDtoHAsync", 1, True), ("cuStreamSynchronize", 1, False),
     ("cuStreamSynchronize", 1, True)])  # fmt: skip
-def test_a_call_that_fails_in_an_iteration(sim, call, nth, graphs):
+def test_failed_call_in_an_iteration(sim, call, nth, graphs):
     """As often as an iteration makes the call: the second time it succeeds, and the training continues."""
     solver = make_solver()
     solver.use_graphs = graphs
@@ -85,7 +81,7 @@ def test_a_call_that_fails_in_an_iteration(sim, call, nth, graphs):
 
 
 @pytest.mark.parametrize("call", ["cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiateWithFlags", "cuGraphGetNodes"])
-def test_a_graph_that_cannot_be_recorded_costs_only_the_graph(sim, call):
+def test_graph_that_cannot_be_recorded(sim, call):
     expected = losses(make_solver(), 8)
     solver = make_solver()
     losses(solver, 2)
@@ -93,7 +89,7 @@ def test_a_graph_that_cannot_be_recorded_costs_only_the_graph(sim, call):
     np.testing.assert_allclose(losses(solver, 6), expected[2:], rtol=1e-5)
 
 
-def test_an_error_while_a_graph_is_recorded_ends_the_recording(sim):
+def test_error_ends_the_recording(sim):
     """Also where the driver fails to end it at the first call: what runs afterwards runs at once, and is not recorded."""
     blob = Blob((100,))
     blob.data[...] = 3
@@ -105,7 +101,7 @@ def test_an_error_while_a_graph_is_recorded_ends_the_recording(sim):
     assert (blob.cpu_data == 6).all() and graph.nodes == 0
 
 
-def test_a_graph_that_could_not_be_made_keeps_nothing(sim):
+def test_failed_graph_keeps_nothing(sim):
     """What is dropped while a graph is recorded lives as long as that, which here is not at all."""
     graph = cuda.Graph(cuda.current())
     before = memory.stats(memory.CUDAPlace(0)).live
@@ -115,7 +111,7 @@ def test_a_graph_that_could_not_be_made_keeps_nothing(sim):
     assert memory.stats(memory.CUDAPlace(0)).live == before
 
 
-def test_a_kernel_is_loaded_while_a_graph_is_recorded(plain):
+def test_kernel_loaded_in_a_recording(plain):
     """The driver refuses to load a module during a capture, unless the thread's mode is relaxed."""
     blob = Blob((100,))
     blob.data[...] = 3
@@ -127,7 +123,7 @@ def test_a_kernel_is_loaded_while_a_graph_is_recorded(plain):
     assert (blob.cpu_data == 6).all()
 
 
-def test_a_recording_is_not_broken_by_the_garbage_collector(plain):
+def test_collector_in_a_recording(plain):
     """Which may free any memory, of allocators too; an error ends the pause as the end of a recording does."""
     def leave_garbage():
         allocator = memory.allocator_of(memory.CUDAPlace(0), "caching")
@@ -165,11 +161,10 @@ def test_a_recording_is_not_broken_by_the_garbage_collector(plain):
     assert (blob.cpu_data == 6).all()
 
 
-def test_the_collector_pauses_while_any_graph_is_recorded():
+def test_collector_pauses_for_any_graph():
     """Of graphs of two devices at once; it is on again after the last one, whichever that is."""
-    run("""
+    run_gpu("""
     import threading
-    minicaffe.set_mode_gpu()
     devices = [cuda.get_device(i) for i in range(2)]
     for first_ends_first in (True, False):
         for was_on in (True, False):
@@ -198,7 +193,7 @@ def test_the_collector_pauses_while_any_graph_is_recorded():
     """, "sim", "devices=2")
 
 
-def test_a_failure_that_is_kept_is_raised_by_the_copy_of_its_result(sim):
+def test_stored_failure_raised_by_copy(sim):
     """As of a library, whose calls raise nothing themselves; the stream works afterwards."""
     blob = Blob((100,))
     blob.data[...] = 3
@@ -210,7 +205,7 @@ def test_a_failure_that_is_kept_is_raised_by_the_copy_of_its_result(sim):
 
 
 @pytest.mark.parametrize("wait", [lambda blob: blob.cpu_data, lambda blob: cuda.current().synchronize(), lambda blob: blob.asum_data()])
-def test_of_several_failures_the_first_is_raised_once(sim, wait):
+def test_first_failure_raised_once(sim, wait):
     """The later ones follow from it."""
     blob = Blob((100,))
     blob.data[...] = 3
@@ -237,7 +232,7 @@ def test_a_graph_is_recorded_once(sim):
 
 
 @pytest.mark.parametrize(("call", "nth"), [*(("cuMemAlloc", n) for n in (1, 2, 3, 7, 15)), ("cuMemHostAlloc", 1)])
-def test_memory_that_fails_in_the_first_iteration(sim, plain, call, nth):
+def test_no_memory_in_first_iteration(sim, plain, call, nth):
     solver = make_solver()
     sim(f"fail={call}:{nth}")
     words = {"cuMemAlloc": "CUDAPlace(0): no memory for ", "cuMemHostAlloc": "cuMemHostAlloc("}[call]
@@ -246,7 +241,7 @@ def test_memory_that_fails_in_the_first_iteration(sim, plain, call, nth):
     assert all(math.isfinite(x) for x in losses(solver, 4))
 
 
-def test_a_copy_that_fails_leaves_the_head_where_it_was(sim):
+def test_failed_copy_keeps_the_head(sim):
     blob = Blob((100,))
     blob.data[...] = 3
     sim("fail=cuMemcpyHtoDAsync:1")
@@ -260,7 +255,7 @@ def test_a_copy_that_fails_leaves_the_head_where_it_was(sim):
     assert (blob.cpu_data == 6).all()
 
 
-def test_freeing_that_fails_does_not_raise_in_the_middle_of_something_else(sim, plain, capfd):
+def test_failed_free_does_not_raise(sim, plain, capfd):
     blob = Blob((100,))
     blob.gpu_data  # noqa: B018
     sim("fail=cuMemFree:1")
@@ -270,9 +265,8 @@ def test_freeing_that_fails_does_not_raise_in_the_middle_of_something_else(sim, 
 
 def test_kernels_that_cannot_be_loaded():
     """Loading each kernel of the first iteration fails once: a typed error every time, then the training continues."""
-    run(f"""
+    run("""
     import ctypes
-    sys.path.insert(0, {HERE!r})
     from training import make_solver, losses
     from minicaffe import sim
     configure = ctypes.CDLL(sim.library(), ctypes.RTLD_GLOBAL).mcsim_configure
@@ -280,24 +274,22 @@ def test_kernels_that_cannot_be_loaded():
     solver = make_solver()
     solver.use_graphs = False  # a recording that fails is replaced by launches
     for call in "cuModuleLoadData", "cuModuleGetFunction":
-        assert configure(f"fail={{call}}:1".encode()) == 0
+        assert configure(f"fail={call}:1".encode()) == 0
         refused(errors.DeviceError, lambda: solver.step(1), call, "CUDA_ERROR_UNKNOWN")
     for call in "cuModuleLoadData:1:CUDA_ERROR_NO_BINARY_FOR_GPU", "cuModuleLoadData:1:CUDA_ERROR_INVALID_IMAGE":
-        assert configure(f"fail={{call}}".encode()) == 0
+        assert configure(f"fail={call}".encode()) == 0
         refused(errors.DeviceError, lambda: solver.step(1), "cuModuleLoadData", "minicaffe cache clear")
     for n in (2, 3):
-        assert configure(f"fail=cuModuleLoadData:{{n}}".encode()) == 0
+        assert configure(f"fail=cuModuleLoadData:{n}".encode()) == 0
         refused(errors.DeviceError, lambda: solver.step(1), "cuModuleLoadData")
     assert np.isfinite(losses(solver, 4)).all()
     """, "sim")
 
 
-def test_out_of_memory_in_an_iteration_and_on_from_there():
+def test_continue_after_out_of_memory():
     """64 MiB hold the small net, but not a blob of 40 MiB twice; what was freed serves again."""
-    text = run(f"""
-    sys.path.insert(0, {HERE!r})
+    text = run_gpu("""
     from training import NET, make_solver, losses
-    minicaffe.set_mode_gpu()
     solver = make_solver()
     losses(solver, 2)
     keep = Blob((10 << 20,), name="the great one")
@@ -319,7 +311,7 @@ def test_out_of_memory_in_an_iteration_and_on_from_there():
 
 
 @pytest.mark.parametrize("graphs", [True, False])
-def test_device_memory_goes_with_the_last_reference_to_its_solver(graphs):
+def test_memory_goes_with_the_solver(graphs):
     """Not with a collection later: after an error the next solver, of a smaller batch, needs the memory at once."""
     places = memory.CUDAPlace(0), memory.PinnedPlace()
     gc.collect()
@@ -336,16 +328,15 @@ def test_device_memory_goes_with_the_last_reference_to_its_solver(graphs):
         gc.enable()
 
 
-LOST = f"""
+LOST = """
 import ctypes, warnings
-sys.path.insert(0, {HERE!r})
 from training import make_solver, losses
 minicaffe.set_mode_gpu()
 solver = make_solver(snapshot_prefix=os.path.join(os.getcwd(), "small"))
 losses(solver, 4)
 model, state = solver.snapshot()
 saved = open(model, "rb").read(), open(state, "rb").read()
-stray = cuda.kernel('extern "C" __global__ void stray(float* p, long long far) {{ p[far + threadIdx.x] = 1; }}', "stray")
+stray = cuda.kernel('extern "C" __global__ void stray(float* p, long long far) { p[far + threadIdx.x] = 1; }', "stray")
 blob = Blob((16,))
 blob.data[...] = 5
 def use():
@@ -364,7 +355,7 @@ assert other.iter == 4 and np.isfinite(losses(other, 3)).all()
 """
 
 
-def test_a_faulting_kernel_loses_the_context_but_no_snapshot(place, tmp_path):
+def test_faulting_kernel_keeps_snapshots(place, tmp_path):
     text = run(LOST, place, cwd=tmp_path)
     if place == "sim":
         assert "stray" in text  # the simulated device knows who it was
@@ -388,10 +379,8 @@ def test_seed_while_a_graph_is_replayed():
 
 def test_work_that_runs_late():
     """Nothing reads what was not written yet, on the one stream of a training without data (test_upload.py has the stream of copies)."""
-    run(f"""
-    sys.path.insert(0, {HERE!r})
+    run_gpu("""
     from training import make_solver, losses
-    minicaffe.set_mode_gpu()
     memory.use(memory.CUDAPlace(0), "plain")
     late = losses(make_solver(), 6)
     minicaffe.set_mode_cpu()

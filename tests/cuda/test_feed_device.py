@@ -12,31 +12,24 @@ from processes import run
 pytestmark = pytest.mark.slow(14)    # all together
 
 NET = """
-import ctypes, logging
+import ctypes, functools, logging
+import training
 from minicaffe.memory import CUDAPlace
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2, text
-from minicaffe.solver import create_solver
 minicaffe.set_mode_gpu()
 BATCH, WIDTH = 8, 700
+TEXT = '''
+    layer { name: "in" type: "Input" top: "data" top: "label" input_param { shape { dim: 8 dim: 700 } shape { dim: 8 } } }
+    layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 5 weight_filler { type: "xavier" } } }
+    layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+    layer { name: "again" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "again" loss_weight: 0.1 }'''
+make_solver = functools.partial(training.make_solver, TEXT)
 
 def definition():
-    return text.parse_text('''
-        layer { name: "in" type: "Input" top: "data" top: "label" input_param { shape { dim: 8 dim: 700 } shape { dim: 8 } } }
-        layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 5
-          weight_filler { type: "xavier" } } }
-        layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
-        layer { name: "again" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "again" loss_weight: 0.1 }
-    ''', caffe_pb2.NetParameter)[0]
+    return text.parse_text(TEXT, caffe_pb2.NetParameter)[0]
 
 memory.use(CUDAPlace(0), "plain")   # race=1: kernels count with whole allocations
-
-def make_solver(**fields):
-    param = caffe_pb2.SolverParameter(type="SGD", base_lr=0.05, lr_policy="fixed", momentum=0.9, random_seed=1,
-                                      snapshot_after_train=False, **fields)
-    param.net_param.CopyFrom(definition())
-    return create_solver(param)
-
 random = np.random.default_rng(0)
 batches = [(random.standard_normal((BATCH, WIDTH), np.float32), random.integers(0, 5, BATCH)) for _ in range(8)]
 
@@ -190,7 +183,7 @@ class Interface:
 
 
 @pytest.mark.parametrize("settings", ["deferred=1", "race=1", "deferred=1,race=1,uninitialized=1"])
-def test_arrays_of_other_libraries_in_order_with_their_work(place, settings):
+def test_foreign_arrays_in_order(place, settings):
     """What they write before is copied, what they write afterwards is not, where the interface names their stream."""
     fed("""
     for value in range(1, 4):
@@ -201,7 +194,7 @@ def test_arrays_of_other_libraries_in_order_with_their_work(place, settings):
     """, place, settings, setup=ARRAYS)
 
 
-def test_without_an_order_there_is_a_race():
+def test_race_without_order():
     """Otherwise the test above says nothing."""
     fed("""
     write(1)
@@ -209,7 +202,7 @@ def test_without_an_order_there_is_a_race():
     """, "sim", "race=1", setup=ARRAYS)
 
 
-def test_memory_of_others_is_kept_until_it_is_copied():
+def test_foreign_memory_kept_until_copied():
     fed("""
     import weakref
     write(3)
@@ -268,7 +261,7 @@ def test_another_gpu():
 
 
 @pytest.mark.parametrize("settings", ["race=1", "deferred=1"])
-def test_threads_that_feed_while_others_record_graphs(settings):
+def test_feeds_beside_recordings(settings):
     fed("""
     import threading
     before = losses(make_solver(), assign)
@@ -288,7 +281,7 @@ def test_threads_that_feed_while_others_record_graphs(settings):
     """, "sim", settings)
 
 
-def test_a_late_loss_that_is_not_finite(place):
+def test_late_loss_not_finite(place):
     """It is reported at the next step, of the right iteration; with ``nan = "stop"`` no loss is late."""
     text = fed("""
     logging.basicConfig(level=logging.WARNING)
@@ -316,7 +309,7 @@ def test_a_late_loss_that_is_not_finite(place):
     assert "'data' of layer 'in'" in lines[0] and "unless it came from an input that was fed again" in lines[1], text
 
 
-def test_a_loss_that_is_used_at_once_is_not_late(place, tmp_path):
+def test_loss_used_at_once(place, tmp_path):
     fed(f"""
     solver = make_solver(average_loss=3, snapshot=20, snapshot_prefix={str(tmp_path / "s")!r}, display=10)
     losses(solver, feed)
@@ -339,7 +332,7 @@ def test_a_loss_that_is_used_at_once_is_not_late(place, tmp_path):
     """, place)
 
 
-def test_a_late_loss_takes_the_place_of_the_oldest_of_the_mean(place):
+def test_late_loss_in_the_mean(place):
     fed("""
     solver, at_once = make_solver(average_loss=3), make_solver(average_loss=3)
     at_once.listeners.append(object())

@@ -3,20 +3,16 @@
 Between iterations the gradients are filled with NaN, which would stay wherever something is added that should be overwritten.
 """
 
-import os
 
 import numpy as np
 import pytest
-from processes import run
+from processes import run_gpu
 from training import NET, gradients, iteration, losses, make_net, make_solver
 
 import minicaffe
 from minicaffe import cuda, memory
 from minicaffe.memory import SyncedHead, SyncedMemory
 from minicaffe.memory.zeros import claim_lazy_zeros, mark_zero
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
-from minicaffe.solver import create_solver
 
 
 def poison(net):
@@ -35,7 +31,7 @@ def zeroed(work):
     return [part.split(" diff")[0] for detail in fills for part in detail.split("; ")[1:]]
 
 
-def test_one_is_overwritten_the_next_is_added():
+def test_first_overwritten_next_added():
     net = make_net()
     iteration(net)
     want = gradients(net)
@@ -56,7 +52,7 @@ def test_one_is_overwritten_the_next_is_added():
         np.testing.assert_allclose(twice, 2 * first, rtol=1e-5, atol=1e-7)
 
 
-def test_only_what_is_added_to_is_filled():
+def test_zero_fill_of_added_gradients():
     net = make_net()
     iteration(net)
     for _ in range(2):
@@ -84,7 +80,7 @@ def test_no_images():
         assert not any(gradient.any() for gradient in gradients(net))
 
 
-def test_a_view_of_the_device_sees_the_zeros():
+def test_device_view_sees_zeros():
     net = make_net()
     iteration(net)
     blob = net.learnable_params[0]
@@ -98,7 +94,7 @@ def test_a_view_of_the_device_sees_the_zeros():
     assert blob.diff_memory.head == SyncedHead.UNINITIALIZED
 
 
-def test_what_a_program_wrote_does_not_stay():
+def test_written_gradients_do_not_stay():
     """In the host's copy, which is the valid one then; nor does its device copy return."""
     net = make_net()
     iteration(net)
@@ -143,13 +139,11 @@ def test_trainings(graphs, fields):
 
 
 @pytest.mark.parametrize("checks", ["uninitialized=1,race=1", "deferred=1"])
-def test_under_the_checks_of_the_simulated_device(place, checks):
+def test_under_the_checks(place, checks):
     if place != "sim":
         pytest.skip("checks of the simulated device")
-    run(f"""
-    sys.path.insert(0, {os.path.dirname(__file__)!r})
+    run_gpu("""
     from training import gradients, iteration, make_net
-    minicaffe.set_mode_gpu()
     net = make_net()
     for _ in range(3):
         iteration(net)
@@ -159,35 +153,34 @@ def test_under_the_checks_of_the_simulated_device(place, checks):
     """, "sim", checks)
 
 
-@pytest.mark.slow(4)
-def test_more_parameters_than_a_launch_takes():
-    """48 are updated by one launch, 192 gradients filled by one (minicaffe/ops/update): here 200 parameters, whose gradients are added to."""
-    layers = "".join(f"""
-        layer {{ name: "e{i}" type: "Embed" bottom: "words" top: "e{i}"
-          embed_param {{ input_dim: 3 num_output: 2 bias_term: false
-                         weight_filler {{ type: "uniform" min: -1 }} }} }}"""
-                     for i in range(200))
-    net = f"""
-        layer {{ name: "words" type: "DummyData" top: "words" dummy_data_param {{ shape {{ dim: 4 }} data_filler {{ value: 2 }} }} }}
-        {layers}
-        layer {{ name: "sum" type: "Eltwise" {" ".join(f'bottom: "e{i}"' for i in range(200))} top: "sum" }}
-        layer {{ name: "loss" type: "Reduction" bottom: "sum" top: "loss" loss_weight: 1 reduction_param {{ operation: SUMSQ }} }}"""
-    text = f"base_lr: 1e-4 momentum: 0.9 lr_policy: 'fixed' random_seed: 5 net_param {{ {net} }}"
+def solver_of_parameters(count):
+    """A solver whose net has `count` parameters of some sizes, one of more than a block of either launch takes."""
+    sizes = [1 + 7 * i % 40 for i in range(count)]
+    sizes[-1] = 9000
+    net = "".join(f'layer {{ name: "p{i}" type: "Parameter" top: "p{i}" parameter_param {{ shape {{ dim: {size} }} }} }}'
+                  f'layer {{ name: "r{i}" type: "Reduction" bottom: "p{i}" top: "r{i}" loss_weight: 1 reduction_param {{ operation: SUMSQ }} }}'
+                  for i, size in enumerate(sizes))
+    solver = make_solver(net, base_lr=0.1)
+    for i, param in enumerate(solver.net.learnable_params):
+        param.data[...] = np.arange(param.count) % 5 + i % 11
+    return solver
+
+
+@pytest.mark.parametrize("count", [48, 49, 192, 193])
+def test_limits_of_a_launch(count):
+    """48 parameters are updated by one launch, and 192 gradients filled by one: each of them, and of those of the next launch."""
     found = []
-    for mode in (minicaffe.set_mode_cpu, minicaffe.set_mode_gpu):
+    for mode in minicaffe.set_mode_cpu, minicaffe.set_mode_gpu:
         mode()
-        solver = create_solver(parse_text(text, caffe_pb2.SolverParameter, "solver.prototxt", keep_layer_fields=True)[0])
-        before = [blob.cpu_data.copy() for blob in solver.net.learnable_params]
+        solver = solver_of_parameters(count)
         solver.step(2)
-        found.append([blob.cpu_data.copy() for blob in solver.net.learnable_params])
-        assert len(before) == 200
-        gradients_of = []
-        for _ in range(3):
-            solver.net.clear_param_diffs()
-            solver.net.forward_backward()
-            gradients_of.append(gradients(solver.net))
-        for first, *others in zip(*gradients_of, strict=True):
-            assert first.any() and all(np.array_equal(first, other) for other in others)
-        assert all((a[2] != b[2]).all() for a, b in zip(before, found[-1], strict=True))
+        found.append([param.cpu_data.copy() for param in solver.net.learnable_params])
     for ours, expected in zip(*found, strict=True):
-        np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(ours, expected, rtol=1e-5)
+    views = []      # which make the fill happen at once
+    for param in solver.net.learnable_params:
+        param.diff[...] = 3
+        param.scale_diff(1)
+        views.append(param.mutable_gpu_diff)
+    assert len(zeroed(solver.net.clear_param_diffs)) == count
+    assert not any(param.cpu_diff.any() for param in solver.net.learnable_params)

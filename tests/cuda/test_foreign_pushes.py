@@ -68,7 +68,7 @@ WAYS = {
 
 @pytest.mark.parametrize("settings", ["deferred=1", "race=1"])
 @pytest.mark.parametrize("way", WAYS)
-def test_it_stays_until_the_copy_is_done(place, way, settings):
+def test_kept_until_copied(place, way, settings):
     run("import ctypes\n" + PROGRAM + f"""
 for byte in range(1, 5):
     {WAYS[way]}

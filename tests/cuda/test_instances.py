@@ -85,7 +85,7 @@ def place(content, address):
 
 
 @pytest.mark.slow(5)
-def test_both_compilers_give_the_parameters_the_same_size(nvrtc):
+def test_parameter_sizes_of_both_compilers(nvrtc):
     """A launch gives NVRTC the host compiler's size, and run<K, size> refuses another; here all are asked at once."""
     if shutil.which("nm") is None:
         pytest.skip("no nm (binutils)")

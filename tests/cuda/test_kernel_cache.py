@@ -43,7 +43,7 @@ def twice(source=SOURCE, architecture="sm_90", options=()):
     return compile.image(source, "twice", architecture, options=options)
 
 
-def test_the_second_time_comes_from_the_cache(cache, compiled):
+def test_cache_hit(cache, compiled):
     cubin, name = twice()
     assert cubin[:4] == b"\x7fELF" and name == "twice"
     assert twice() == (cubin, name) and len(compiled) == 1
@@ -55,13 +55,13 @@ def test_the_second_time_comes_from_the_cache(cache, compiled):
 @pytest.mark.parametrize("other", [
     {"source": SOURCE.replace("2", "3")}, {"architecture": "sm_80"}, {"options": ["-DN=1"]}, {"options": ["-DN=1", "-DM=2"]},
     {"options": ["--use_fast_math"]}])  # fmt: skip
-def test_everything_that_matters_is_in_the_key(cache, compiled, other):
+def test_key_has_each_input(cache, compiled, other):
     twice()
     twice(**other)
     assert len(compiled) == 2 and len(list(cache.glob("*.cubin"))) == 2
 
 
-def test_the_compilers_version_and_the_kernel_texts_are_in_the_key(cache, compiled, monkeypatch):
+def test_key_has_version_and_texts(cache, compiled, monkeypatch):
     twice()
     monkeypatch.setattr(compile, "_nvrtc_version", lambda: (99, 0))
     twice()
@@ -71,8 +71,7 @@ def test_the_compilers_version_and_the_kernel_texts_are_in_the_key(cache, compil
     assert len(compiled) == 3
 
 
-def test_options_and_expressions_do_not_run_into_each_other(cache, compiled):
-    """The parts of the key are distinguished: ("a", "bc") is not ("ab", "c")."""
+def test_parts_of_the_key_are_apart(cache, compiled):
     twice(options=["-DA=1", "-DB"])
     twice(options=["-DA=1-DB"])
     assert len(compiled) == 2
@@ -133,7 +132,7 @@ def test_many_processes_at_once(nvrtc, cache):
     assert len(files) == 2 and all(compile.cache_entry_name(f) == "twice" for f in files)
 
 
-def test_the_oldest_go_when_the_limit_is_reached(cache, compiled, monkeypatch):
+def test_limit_removes_the_oldest(cache, compiled, monkeypatch):
     for n in range(3):
         twice(options=[f"-DN={n}"])
     files = sorted(cache.glob("*.cubin"), key=lambda p: p.stat().st_mtime_ns)
@@ -149,7 +148,7 @@ def test_the_oldest_go_when_the_limit_is_reached(cache, compiled, monkeypatch):
     assert files[1] not in left and {files[0], files[2]} <= left and len(left) == 3
 
 
-def test_the_entry_just_written_stays_even_over_the_limit(cache, compiled, monkeypatch):
+def test_new_entry_over_the_limit(cache, compiled, monkeypatch):
     monkeypatch.setattr(compile, "LIMIT", 10)
     assert twice()[0][:4] == b"\x7fELF"
 
@@ -196,7 +195,7 @@ def test_what_is_cleared_first(cache, keep):
     assert sorted(p.name for p in cache.iterdir()) == sorted([*left, "d.txt"])
 
 
-def test_files_that_another_process_clears_at_the_same_time(cache, monkeypatch):
+def test_files_cleared_by_another(cache, monkeypatch):
     cache.mkdir()
     for name in "ab":
         (cache / f"{name}.plan").write_bytes(b"x")
@@ -209,7 +208,7 @@ def test_files_that_another_process_clears_at_the_same_time(cache, monkeypatch):
     assert [p.name for p in cache.iterdir()] == ["gone.cubin"]
 
 
-def test_source_with_numbers_in_a_compile_error(cache, nvrtc):
+def test_compile_error_numbers_lines(cache, nvrtc):
     lines = ["// first line", 'extern "C" __global__ void twice(float* x) {', "  x[0] = undeclared;", "}"]
     with pytest.raises(DeviceError) as caught:
         compile.image("\n".join(lines), "twice", "sm_90")
@@ -232,7 +231,7 @@ def test_a_kernel_that_is_not_there(cache, nvrtc):
         compile.image(SOURCE, "thrice", "sm_90")
 
 
-def test_a_built_in_kernel_and_its_size(cache, nvrtc):
+def test_size_of_a_kernel(cache, nvrtc):
     cubin, name = compile.kernel_image(FILL, 24, "sm_90")
     assert cubin[:4] == b"\x7fELF" and "Fill" in name
     assert compile.cache_entry_name(next(cache.glob("*.cubin"))) == name
@@ -249,7 +248,7 @@ def test_headers_of_a_checkout_are_ignored(cache, nvrtc, tmp_path, monkeypatch):
     assert compile.kernel_image(FILL, 24, "sm_90")[0][:4] == b"\x7fELF"
 
 
-def test_without_nvrtc_the_message_says_what_to_install(cache, monkeypatch):
+def test_message_without_nvrtc(cache, monkeypatch):
     import cuda.bindings.nvrtc as module
     compile.nvrtc.cache_clear()
     monkeypatch.setattr(module, "nvrtcVersion", lambda: (_ for _ in ()).throw(RuntimeError("Failure finding libnvrtc.so")))
@@ -258,7 +257,7 @@ def test_without_nvrtc_the_message_says_what_to_install(cache, monkeypatch):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_nvrtcs_second_library_is_loaded_if_it_can_be(nvrtc, tmp_path, monkeypatch, fails):
+def test_second_library_of_nvrtc(nvrtc, tmp_path, monkeypatch, fails):
     from cuda import pathfinder
     loaded = []
 

@@ -50,14 +50,14 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip2" bottom: "label" top: 
 """
 
 
-def on_both(make, iterations):
+def on_both(new_solver, iterations):
     """Return the losses on the device and on the CPU, there by engine CAFFE, and the solvers."""
-    device_solver = make()
+    device_solver = new_solver()
     device = losses(device_solver, iterations)
     minicaffe.set_mode_cpu()
     before = engine.preferred()
     engine.prefer("CAFFE")
-    cpu_solver = make()
+    cpu_solver = new_solver()
     cpu = losses(cpu_solver, iterations)
     engine.prefer(before)
     minicaffe.set_mode_gpu()
@@ -77,12 +77,12 @@ def lenet(monkeypatch, batch):
 def test_lenet(monkeypatch, graphs, iterations):
     net = lenet(monkeypatch, 4)  # the simulated device is slow
 
-    def make():
+    def new_solver():
         solver = make_solver(net, base_lr=0.01, lr_policy="inv", gamma=0.0001, power=0.75, weight_decay=0.0005)
         solver.use_graphs = graphs
         return solver
 
-    device, cpu, solver, other = on_both(make, iterations)
+    device, cpu, solver, other = on_both(new_solver, iterations)
     assert iterations < 50 or cpu[-10:].mean() < 0.7 * cpu[0]  # it learns
     np.testing.assert_allclose(device, cpu, atol=TOLERANCE, rtol=0)
     for ours, theirs in zip(solver.net.learnable_params, other.net.learnable_params):
@@ -101,10 +101,10 @@ RULES = {
 
 @pytest.mark.parametrize("rule", list(RULES))
 def test_a_net_of_many_layers(rule):
-    def make():
+    def new_solver():
         return make_solver(MIXED, type=rule, random_seed=3, **RULES[rule])
 
-    device, cpu, solver, other = on_both(make, 20 if rule in ("SGD", "Adam") else 6)
+    device, cpu, solver, other = on_both(new_solver, 20 if rule in ("SGD", "Adam") else 6)
     assert np.isfinite(cpu).all() and cpu.std() > 1e-3
     np.testing.assert_allclose(device, cpu, atol=TOLERANCE, rtol=TOLERANCE)
     same = [np.array_equal(a.cpu_data, b.cpu_data) for a, b in zip(solver.net.learnable_params, other.net.learnable_params)]
@@ -133,15 +133,15 @@ layer {{ name: "loss" type: "EuclideanLoss" bottom: "ip" bottom: "label" top: "l
 
 @pytest.mark.parametrize(("channels", "batch"), [(64, 4096), (256, 2048), (512, 1024), (1024, 64), (1024, 512), (2048, 256),
                                                  (4096, 64)])  # fmt: skip
-def test_sums_of_every_size_beside_the_learning_rate(channels, batch):
+def test_sums_beside_the_learning_rate(channels, batch):
     """Sums over many channels fill the scratch memory, and the rate of a recorded iteration stays what it is."""
-    def make(graphs=True):
+    def new_solver(graphs=True):
         solver = make_solver(WIDE.format(channels=channels, batch=batch), base_lr=0.001, lr_policy="step", gamma=0.7, stepsize=2)
         solver.use_graphs = graphs
         return solver
 
-    device, cpu, *_ = on_both(make, 6)
-    np.testing.assert_allclose(device, losses(make(graphs=False), 6), rtol=1e-6)
+    device, cpu, *_ = on_both(new_solver, 6)
+    np.testing.assert_allclose(device, losses(new_solver(graphs=False), 6), rtol=1e-6)
     np.testing.assert_allclose(device, cpu, rtol=TOLERANCE)
 
 

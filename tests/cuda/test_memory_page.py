@@ -47,7 +47,7 @@ def test_the_tables_cover_the_systems():
     assert len(re.findall(r"^\| (Caffe|Caffe2|THC|Paddle) \| minicaffe \| difference \|$", PAGE, re.M)) == 4
 
 
-def test_the_examples_print_what_the_page_says(tmp_path):
+def test_examples_print_the_page(tmp_path):
     (tmp_path / "page.py").write_text("\n".join(f"{code}\nprint('----')" for code, _ in EXAMPLES))
     environment = {k: v for k, v in os.environ.items() if k not in ("MINICAFFE_DEVICE", "MINICAFFE_SIM")}
     done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import command, run
+from processes import command, run, run_gpu
 from test_cudnn import engines, products, record
 from training import NET
 
@@ -51,9 +51,8 @@ def product(dtype=Dtype.FLOAT):
 
 # ---- what cuBLAS and cuDNN are set to
 
-TRAINING = f"""
+TRAINING = """
 import json
-sys.path.insert(0, {str(HERE)!r})
 from cudnn_cases import take_fake_times
 from training import NET, make_solver
 log = os.environ["FAKE_LOG"]
@@ -84,7 +83,7 @@ solver = make_solver(NET)
 """
 
 
-def test_it_changes_in_the_middle_of_a_training(fake, tmp_path):
+def test_change_in_a_training(fake, tmp_path):
     """The iteration after a change is computed, and then recorded, again."""
     run(TRAINING + """
 for _ in range(3):
@@ -127,8 +126,7 @@ assert launches and convolutions(calls)
 def test_every_device(fake, tmp_path):
     """Those in use change, those that are used later begin with it."""
     calls = tmp_path / "calls"
-    run("""
-    minicaffe.set_mode_gpu()
+    run_gpu("""
     cuda.get_device(1)
     minicaffe.set_precision("tf32")
     cuda.get_device(2)
@@ -140,11 +138,9 @@ def test_every_device(fake, tmp_path):
 
 def test_from_the_environment(fake, tmp_path):
     calls = tmp_path / "calls"
-    run(f"""
-    sys.path.insert(0, {str(HERE)!r})
-    from cudnn_cases import make, step
-    minicaffe.set_mode_gpu()
-    step(*make("conv 1x1"))
+    run_gpu("""
+    from cudnn_cases import make_net, step
+    step(*make_net("conv 1x1"))
     """, "sim", MINICAFFE_PRECISION="tf32", MINICAFFE_CUBLAS=str(fake), MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(calls))
     found = [json.loads(line) for line in calls.read_text().splitlines()]
     assert {call["mode"] for call in found if call["call"] == "cublasSetMathMode"} == {3}
@@ -197,7 +193,7 @@ def test_the_cpu_refuses_tf32(set_precision):
     run_forward(net)
 
 
-def test_a_gpu_needs_no_onednn_for_bf16(set_precision, monkeypatch):
+def test_bf16_without_onednn(set_precision, monkeypatch):
     """An inner product computes from float32 there; on the CPU the first layer reports what is missing."""
     def missing():
         raise errors.DependencyError("no oneDNN")
@@ -214,11 +210,9 @@ def test_a_gpu_needs_no_onednn_for_bf16(set_precision, monkeypatch):
 @pytest.mark.parametrize("environment", [{}, {"MINICAFFE_PRECISION": "tf32"}], ids=["call", "environment"])
 def test_an_older_gpu_refuses_tf32(environment):
     field = "MINICAFFE_PRECISION" if environment else "precision"
-    run(f"""
-    sys.path.insert(0, {str(HERE.parent / "layers")!r})
+    run_gpu(f"""
     from gradient import layer_net, run_forward
     from minicaffe.blob import Dtype
-    minicaffe.set_mode_gpu()
     if {not environment}:
         minicaffe.set_precision("tf32")
     net = layer_net({PRODUCT.format(outputs=3)!r}, [np.ones((2, 4))], Dtype.FLOAT)
@@ -250,12 +244,12 @@ def test_commands_refuse_it_before_anything_runs(folder, arguments):
         assert "minicaffe: MINICAFFE_PRECISION: must be float32 or bf16 on the CPU" in text
 
 
-def test_a_solver_file_that_asks_for_a_gpu(folder, place):
+def test_solver_file_with_gpu(folder, place):
     """The mode is known only when the file is read."""
     assert "Use GPU with device ID 0" in command("train", "solver.prototxt", "--precision", "tf32", cwd=folder, device=place)
 
 
-def test_the_command_line_refuses_bf16_on_an_older_gpu(folder, place):
+def test_command_refuses_bf16(folder, place):
     if place != "sim":
         pytest.skip("the compute capability of the simulated device can be chosen")
     text = command("train", "net.prototxt", "--precision", "bf16", cwd=folder, device="sim", settings="capability=7.5", status=2)

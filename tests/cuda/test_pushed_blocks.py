@@ -67,7 +67,7 @@ def test_dropped_while_it_is_pushed(place, settings, allocator):
 
 
 @pytest.mark.parametrize("settings", ORDERS)
-def test_a_block_that_was_in_use_is_pushed_into_in_its_turn(place, settings):
+def test_push_into_a_used_block(place, settings):
     """The block comes from the cache, and the computing stream still works on it for its last owner."""
     pushes("""
     stream = cuda.Stream(device)
@@ -87,7 +87,7 @@ def test_a_block_that_was_in_use_is_pushed_into_in_its_turn(place, settings):
 
 
 @pytest.mark.parametrize("settings", ORDERS)
-def test_foreign_host_memory_lives_until_it_is_sent(place, settings):
+def test_foreign_host_memory(place, settings):
     """Page-locked by other code, no allocator of ours knows it; memory of a Buffer in the end goes back when it was sent."""
     pushes(f"""
     import ctypes, weakref
@@ -134,7 +134,7 @@ def test_foreign_host_memory_lives_until_it_is_sent(place, settings):
     """, place, settings)
 
 
-def test_a_push_needs_a_stream_of_its_gpu():
+def test_stream_of_another_gpu():
     run(PUSHES + textwrap.dedent("""
     mem = SyncedMemory(N)
     mem.mutable_cpu_data()
@@ -171,7 +171,7 @@ f(x, y), y.gpu_data
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
 @pytest.mark.parametrize("settings", ["", "race=1", "deferred=1"])
-def test_what_is_dropped_while_a_graph_is_recorded_stays_with_the_graph(place, settings, allocator):
+def test_dropped_in_a_recording(place, settings, allocator):
     run(PUSHES + f"""
 memory.use(CUDAPlace(0), {allocator!r})
 """ + GRAPHS + textwrap.dedent("""
@@ -198,7 +198,7 @@ memory.use(CUDAPlace(0), {allocator!r})
     """), place, settings)
 
 
-def test_blocks_that_wait_for_streams_do_not_break_a_recording(place):
+def test_waiting_blocks_in_a_recording(place):
     pushes("""
     stream = cuda.Stream(device)
     """ + textwrap.indent(GRAPHS, "    ") + """
@@ -213,7 +213,7 @@ def test_blocks_that_wait_for_streams_do_not_break_a_recording(place):
     """, place, "deferred=1")
 
 
-def test_foreign_memory_goes_at_the_next_copy_also_while_a_graph_is_recorded():
+def test_foreign_memory_goes_later():
     run(PUSHES + textwrap.dedent("""
     class Array(np.ndarray):
         "One that can say that it went."
@@ -240,29 +240,23 @@ def test_foreign_memory_goes_at_the_next_copy_also_while_a_graph_is_recorded():
     """), "sim")
 
 
-def test_foreign_memory_that_was_pushed_may_live_until_the_last_of_the_process():
+def test_pushed_memory_at_the_end():
+    """It may live until the process ends, or go in a forked one: no block is taken again, so the driver is not called."""
     assert run(PUSHES + textwrap.dedent("""
     stream = cuda.Stream(device)
-    mem = SyncedMemory(N)
-    mem.set_cpu_data(np.zeros(N, np.uint8))
-    mem.async_gpu_push(stream)
-    """), "sim") == ""
-
-
-def test_what_was_pushed_may_live_until_the_process_ends_or_go_in_a_forked_one():
-    """Such a block is not taken again there, so no further call of the driver is made."""
-    run(PUSHES + textwrap.dedent("""
-    stream = cuda.Stream(device)
+    foreign = SyncedMemory(N)
+    foreign.set_cpu_data(np.zeros(N, np.uint8))
+    foreign.async_gpu_push(stream)
     kept, other = pushed(1, stream), pushed(2, stream)
     child = os.fork()
     if child == 0:
         del other
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    """), "sim")
+    """), "sim") == ""
 
 
-def test_page_locked_memory_serves_the_streams_of_all_gpus():
+def test_pinned_memory_of_all_gpus():
     run(PUSHES + textwrap.dedent("""
     Buffer(registry.allocator(PinnedPlace()), N)        # the cache is made while GPU 0 is the current one
     minicaffe.set_device(1)

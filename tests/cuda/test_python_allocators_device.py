@@ -69,7 +69,7 @@ def test_each_place_takes_one(serve, where):
 
 
 @pytest.mark.parametrize("where", [CUDAPlace(0), PinnedPlace()], ids=repr)
-def test_an_error_leaves_the_blob_as_it_was(serve, where):
+def test_error_leaves_the_blob(serve, where):
     serve(Watch(memory.allocator_of(where, "plain"), 5000))
     blob = Blob((2000,))
     for _ in range(2):
@@ -82,7 +82,7 @@ def test_an_error_leaves_the_blob_as_it_was(serve, where):
 
 
 @pytest.mark.parametrize("above", [CachingAllocator, BuddyAllocator])
-def test_one_that_hands_out_the_middle_of_a_block(serve, above):
+def test_middle_of_a_block(serve, above):
     """No red zones lie there then, as they begin with an allocation of the driver."""
     class Header(Allocator):
         def __init__(self, upstream):
@@ -107,7 +107,7 @@ def test_one_that_hands_out_the_middle_of_a_block(serve, above):
     assert cut.stats().reserved == 0
 
 
-def test_a_wrong_address_is_refused_before_anything_is_written_there(serve):
+def test_wrong_address_refused(serve):
     class Wrong(Watch):
         def alloc(self, nbytes):
             self.taken = super().alloc(nbytes + 64)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from processes import run
+from processes import run_gpu
 from sim_checks import checks_on
 
 from minicaffe import memory
@@ -41,7 +41,7 @@ def test_copies_end_where_their_block_ends(allocator, nbytes):
             fill(block.address - 1, 1)
 
 
-def test_a_block_is_closed_when_it_is_freed_and_open_when_it_is_given_out_again(allocator):
+def test_closed_blocks(allocator):
     block, neighbour = Buffer(allocator, 1000), Buffer(allocator, 1000)
     address = block.address
     del block
@@ -64,8 +64,7 @@ def test_a_kernel_that_leaves_its_block(place, name, far, words):
     """It writes to the bytes next to a block, far beyond it, and to a block that was freed."""
     if place != "sim":
         pytest.skip("only the simulated device watches the bounds of blocks")
-    text = run(f"""
-    minicaffe.set_mode_gpu()
+    text = run_gpu(f"""
     memory.use(memory.CUDAPlace(0), {name!r})
     stray = cuda.kernel('extern "C" __global__ void stray(float* p, long long far) {{ p[far] = 1; }}', "stray")
     blob, other = Blob((250,)), Blob((250,))

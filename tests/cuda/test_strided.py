@@ -22,7 +22,7 @@ KEYS = [0, -1, np.s_[:], np.s_[1:3], np.s_[::2], np.s_[::-1], np.s_[5:0:-2], np.
 
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("key", KEYS, ids=str)
-def test_an_index_gives_the_view_that_numpy_gives(key, turned):
+def test_views_of_numpy(key, turned):
     host = np.zeros((3, 4, 5), np.float32)
     array = DeviceArray(host.ctypes.data, host.shape, host.dtype, host)
     if turned:
@@ -60,7 +60,7 @@ def test_indices_that_are_refused(key, error, words):
         numbered(4, 6).mutable_gpu_data[key]
 
 
-def test_a_view_keeps_the_memory_alive_and_is_no_sequence():
+def test_view_keeps_memory():
     blob = numbered(4, 6)
     want, view = blob.cpu_data[::2, 1].copy(), blob.mutable_gpu_data[::2, 1]
     del blob
@@ -77,7 +77,7 @@ def test_a_view_keeps_the_memory_alive_and_is_no_sequence():
 @pytest.mark.parametrize("take", [
     lambda x: x, lambda x: x[0], lambda x: x[1, 2], lambda x: x[1:], lambda x: x[...], lambda x: x[None], lambda x: x[::2, ::-1],
     lambda x: x.T, lambda x: x.transpose(1, 0), lambda x: x.T.T[1:]])  # fmt: skip
-def test_views_of_what_may_only_be_read(take):
+def test_read_only_views(take):
     """May only be read, too: a write there leaves the host's copy as it is, and the array of another library as it must stay."""
     blob = numbered(4, 6)
     free = take(blob.mutable_gpu_data)
@@ -92,14 +92,14 @@ def test_views_of_what_may_only_be_read(take):
     np.testing.assert_array_equal(blob.cpu_data, np.arange(24).reshape(4, 6))
 
 
-def test_the_interface_of_a_view_says_its_strides():
+def test_interface_of_a_view():
     array = numbered(4, 6).mutable_gpu_data
     assert array.__cuda_array_interface__["strides"] is None
     interface = array[1:, ::-2].__cuda_array_interface__
     assert interface["strides"] == (24, -8) and interface["shape"] == (3, 3) and interface["data"] == (array.address + 24 + 20, False)
 
 
-def test_sizes_and_strides_are_integers_that_can_be():
+def test_sizes_and_strides():
     array = DeviceArray(2**40, np.array([2, 3], np.int32), "f4", None, np.array([12, 4], np.int32))
     assert array[1, ::-1].address == 2**40 + 20 and array.bounds() == (2**40, 2**40 + 24)
     for shape, strides, words in (((2, -1), None, "cannot have the shape"), ((2, 3), (4,), "cannot have .* strides"),
@@ -109,7 +109,7 @@ def test_sizes_and_strides_are_integers_that_can_be():
 
 
 @pytest.mark.parametrize(("channels", "word"), [((4, 8), "Pack<float>"), ((3, 8), "float"), ((4, 7), "float")])
-def test_rows_of_whole_words_are_copied_16_bytes_at_a_time(channels, word):
+def test_rows_copied_by_words(channels, word):
     """Concat copies rows of `channels` pixels; one that is no multiple of 4 moves the next row off the words."""
     net = Net(parse_text(f"""layer {{ name: "in" type: "Input" top: "a" top: "b"
       input_param {{ shape {{ dim: 2 dim: {channels[0]} dim: 3 }} shape {{ dim: 2 dim: {channels[1]} dim: 3 }} }} }}

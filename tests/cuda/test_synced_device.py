@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 from sim_checks import checks_on
 
+import minicaffe
 from minicaffe import cuda, memory
 from minicaffe.addons.trace.model import launch_of
 from minicaffe.blob import Blob
 from minicaffe.cuda.device import time_call
-from minicaffe.errors import ConfigError
+from minicaffe.errors import ConfigError, DeviceError
 from minicaffe.memory import Buffer, CUDAPlace, PinnedPlace, SyncedHead, SyncedMemory
 from minicaffe.memory.registry import registry
-from minicaffe.memory.states import Call
+from minicaffe.memory.states import TABLE, Action, Call
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
@@ -86,37 +87,27 @@ def act(mem, call, keep):
     return None
 
 
-# Head after each call of the two plain sides (the private one is in tests/memory/test_private.py), in the order of ROUTES; + where bytes were copied between the sides, None where it is refused.
-AFTER = {
-    Call.CPU_DATA: ["HEAD_AT_CPU", "HEAD_AT_CPU", "SYNCED +", "SYNCED"],
-    Call.MUTABLE_CPU_DATA: ["HEAD_AT_CPU", "HEAD_AT_CPU", "HEAD_AT_CPU +", "HEAD_AT_CPU"],
-    Call.GPU_DATA: ["HEAD_AT_GPU", "SYNCED +", "HEAD_AT_GPU", "SYNCED"],
-    Call.MUTABLE_GPU_DATA: ["HEAD_AT_GPU", "HEAD_AT_GPU +", "HEAD_AT_GPU", "HEAD_AT_GPU"],
-    Call.SET_CPU_DATA: ["HEAD_AT_CPU"] * 4,
-    Call.SET_GPU_DATA: ["HEAD_AT_GPU"] * 4,
-    Call.SET_CPU_COPY: [None, None, "SYNCED", "SYNCED"],
-    Call.ASYNC_GPU_PUSH: [None, "SYNCED +", None, None],
-    Call.COPY_ON_DEVICE: ["HEAD_AT_GPU +"] * 4,
-}
+COPIES = Action.TO_HOST, Action.TO_DEVICE, Action.PUSH, Action.FILL_DEVICE
+PLAIN = [call for call in TABLE if "PRIVATE" not in call.name]
 
 
 @pytest.mark.parametrize("state", list(ROUTES), ids=lambda s: s.name)
-@pytest.mark.parametrize("call", list(AFTER), ids=lambda c: c.name)
+@pytest.mark.parametrize("call", PLAIN, ids=lambda c: c.name)
 def test_the_table(call, state):
-    after = AFTER[call][list(ROUTES).index(state)]
+    """The plain sides of the table, which tests/memory/test_synced.py compares with Caffe's rules."""
+    action, head = TABLE[call][state]
     mem, keep = SyncedMemory(N, "blob"), []
     route, byte = ROUTES[state]
     route(mem)
     assert mem.head == state
     copies, nbytes = mem.copies, mem.bytes_copied
-    if after is None:
+    if action == Action.REFUSE:
         with pytest.raises(ConfigError, match="blob: SyncedMemory"):
             act(mem, call, keep)
         assert (mem.head, mem.copies) == (state, copies)
         return
-    seen = act(mem, call, keep)
-    head, copied = after.rstrip(" +"), after.endswith("+")
-    assert (mem.head.name, mem.copies - copies, mem.bytes_copied - nbytes) == (head, copied, N * copied)
+    seen, copied = act(mem, call, keep), action in COPIES
+    assert (mem.head, mem.copies - copies, mem.bytes_copied - nbytes) == (head, copied, N * copied)
     expected = 7 if call in (Call.SET_CPU_DATA, Call.SET_GPU_DATA, Call.COPY_ON_DEVICE) else byte
     if seen is not None:
         assert (seen == expected).all()
@@ -125,7 +116,6 @@ def test_the_table(call, state):
 
 def test_there_and_back_is_counted():
     blob = Blob((1024,), name="x")
-    mem = blob.data_memory if hasattr(blob, "data_memory") else None
     with memory.record() as events:
         blob.data[...] = 1
         for _ in range(3):
@@ -137,20 +127,10 @@ def test_there_and_back_is_counted():
     heads = [e.detail for e in events if e.kind == "head" and e.name == "x data"]
     assert heads[0] == "UNINITIALIZED -> HEAD_AT_CPU by mutable_cpu_data"
     assert "HEAD_AT_CPU -> HEAD_AT_GPU by mutable_gpu_data" in heads and "HEAD_AT_GPU -> SYNCED by cpu_data" in heads
-    assert mem is None or mem.copies == 4
+    assert blob.data_memory.copies == 4
 
 
-def test_memory_never_written_is_zero_on_both_sides():
-    for first in "gpu", "cpu":
-        mem = SyncedMemory(N)
-        if first == "gpu":
-            assert not on_device(mem.gpu_data().address).any()
-        assert not on_host(mem.cpu_data()).any()
-        assert not on_device(mem.gpu_data().address).any()
-
-
-def test_host_memory_is_page_locked_in_gpu_mode_only():
-    import minicaffe
+def test_page_locked_host_memory():
     pinned = memory.used(PinnedPlace())
     mem = SyncedMemory(N)
     assert mem.cpu_data().place == PinnedPlace()
@@ -164,8 +144,7 @@ def test_host_memory_is_page_locked_in_gpu_mode_only():
     assert memory.used(PinnedPlace()) == pinned
 
 
-def test_mode_changes_move_data_and_lose_none():
-    import minicaffe
+def test_mode_changes():
     blob = Blob((50,))
     blob.data[...] = 1
     for factor, mode in (2, "cpu"), (3, "gpu"), (4, "cpu"), (5, "gpu"):
@@ -176,7 +155,7 @@ def test_mode_changes_move_data_and_lose_none():
     minicaffe.set_mode_gpu()
 
 
-def test_push_on_a_stream_with_an_event():
+def test_push_with_an_event():
     """As Caffe's data layers do: push the next batch on a stream of its own, and let the computing wait for an event."""
     device = cuda.current()
     stream, ready = cuda.Stream(device), cuda.Event(device)
@@ -207,7 +186,6 @@ def test_events_measure_and_order():
     untimed = cuda.Event(device)
     untimed.record(cuda.computing(device))
     untimed.synchronize()
-    from minicaffe.errors import DeviceError
     with pytest.raises(DeviceError, match="cuEventElapsedTime"):
         untimed.elapsed(start)
     assert stream.address and stream.address != device.compute_stream == cuda.computing(device).address
@@ -264,7 +242,7 @@ def test_a_launch_names_each_block_once(no_cudnn):
 
 
 @pytest.mark.skipif("deferred=1" in checks_on(), reason="with deferred=1 both events of a call come when the host waits for them")
-def test_calls_of_two_threads_are_timed_apart():
+def test_calls_timed_by_thread():
     """A call that begins and ends within another of another thread takes no time from it."""
     times = {}
 
@@ -294,15 +272,12 @@ def test_cuda_array_interface():
             assert interface["shape"] == (3, 4) and interface["typestr"] == numpy_type and interface["version"] == 3
             assert interface["data"][0] % 64 == 0 and interface["data"][1] is False, what
         host = np.empty((3, 4), numpy_type)
-        registry.device_side(CUDAPlace(0)).copy_to_host(host.ctypes.data, interface_address(blob), host.nbytes)
+        address = blob.__cuda_array_interface__["data"][0]
+        registry.device_side(CUDAPlace(0)).copy_to_host(host.ctypes.data, address, host.nbytes)
         assert (host == 2).all()
 
 
-def interface_address(blob):
-    return blob.__cuda_array_interface__["data"][0]
-
-
-def test_a_device_array_keeps_its_memory_after_the_blob_has_gone():
+def test_array_outlives_the_blob():
     blob = Blob((1024,), name="short-lived")
     blob.data[...] = 4
     array = blob.gpu_data

@@ -6,6 +6,7 @@ import textwrap
 import numpy as np
 import pytest
 from processes import run
+from strided_arrays import Foreign
 
 from minicaffe import Tensor, cuda, memory
 from minicaffe.blob import Blob
@@ -27,7 +28,7 @@ def numbered(count, dtype=f4):
     return tensor
 
 
-def test_copies_are_made_when_they_are_read_and_counted():
+def test_copies_on_reading():
     x, y, z = Tensor((5,), f4), Tensor((5,), f4), Tensor((5,))
     x.mutable_data(f4)[...] = 1
     y.mutable_data(f4)[...] = 2
@@ -60,7 +61,7 @@ def test_typed_access_on_the_device():
     assert tensor.is_type(i4)
 
 
-def test_growing_keeps_values_that_are_on_the_device():
+def test_growing_on_the_device():
     tensor = numbered(3)
     before = tensor.memory
     tensor.extend(2, 100)
@@ -69,7 +70,7 @@ def test_growing_keeps_values_that_are_on_the_device():
     assert tensor.data(f4).tolist()[:3] == [0, 1, 2] and tensor.capacity_nbytes == 400
 
 
-def test_copy_from_what_is_on_the_device():
+def test_copy_from_the_device():
     source, target = numbered(4), Tensor()
     target.copy_from(source)
     assert source.memory.copies == 1 and target.memory.head == SyncedHead.HEAD_AT_GPU
@@ -90,7 +91,7 @@ def test_copy_from_what_is_on_the_device():
 
 
 @pytest.mark.parametrize(("part", "want"), [(slice(1, None), range(1, 10)), (slice(0, 5), range(5)), (slice(7, None), [7, 8, 9])])
-def test_copy_from_a_part_of_itself_on_the_device(part, want):
+def test_copy_from_own_part(part, want):
     tensor = numbered(10)
     tensor.copy_from(tensor.mutable_gpu_data(f4)[part])
     assert tensor.memory.head == SyncedHead.HEAD_AT_GPU and tensor.data(f4).tolist() == list(want)
@@ -135,15 +136,19 @@ def several(code, place):
     return run(SEVERAL + textwrap.dedent(code), place, "devices=3,race=1")
 
 
-def test_a_tensor_stays_on_its_gpu_and_is_copied_to_another(place):
+def test_copy_to_another_gpu(place):
     several("""
+    lent, blob = tensor.gpu_data(f4), Blob((4,))
+    blob.data[...] = range(4)
+    blob.mutable_gpu_data
     to(1)
     refused(errors.WrongDeviceError, lambda: tensor.gpu_data(f4), "GPU 0")
     refused(errors.WrongDeviceError, lambda: tensor.mutable_gpu_data(f4), "GPU 0")
-    other = Tensor()
-    other.copy_from(tensor)
-    assert other.memory.place == CUDAPlace(1) and tensor.memory.copies == 1     # by no way of the host
-    assert other.data(f4).tolist() == [0, 1, 2, 3]
+    for source in lent, blob, tensor:       # by no way of the host
+        other = Tensor()
+        other.copy_from(source)
+        assert other.memory.place == CUDAPlace(1) and tensor.memory.copies == 1
+        assert other.data(f4).tolist() == [0, 1, 2, 3]
     third = Tensor()
     to(2)
     third.copy_from(other.data(f4))
@@ -160,7 +165,7 @@ def test_a_tensor_stays_on_its_gpu_and_is_copied_to_another(place):
     """, place)
 
 
-def test_a_tensor_takes_external_memory_of_the_present_gpu_only(place):
+def test_external_memory_of_another_gpu(place):
     several("""
     to(0)
     lent = tensor.mutable_gpu_data(f4)
@@ -196,11 +201,8 @@ def test_external_device_memory():
 
 @pytest.mark.parametrize("address", [0, None])
 def test_external_device_memory_without_elements(address):
-    class Empty:
-        __cuda_array_interface__ = {"shape": (0, 3), "typestr": "<i4", "data": (address, False), "version": 3}
-
     tensor = Tensor((3, 0))
-    tensor.share_external(Empty())
+    tensor.share_external(Foreign(address, (0, 3), "<i4"))
     assert tensor.is_type(i4) and tensor.shape == (3, 0) and tensor.gpu_data(i4).shape == (3, 0) and tensor.data(i4).size == 0
 
 

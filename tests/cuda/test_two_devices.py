@@ -6,26 +6,13 @@ from processes import command, run
 pytestmark = pytest.mark.slow(10)    # all together
 
 
-@pytest.fixture(scope="module")
-def text():
-    """One process for all: what it wrote."""
-    return run("""
+def test_devices_side_by_side():
+    """Each has its memory and its kernels; to choose one in CPU mode uses none."""
+    run("""
     from minicaffe.memory import CUDAPlace
-    from minicaffe.memory.registry import registry
-
-    def put(device, array):
-        address = memory.alloc(CUDAPlace(device), array.nbytes)
-        registry.device_side(CUDAPlace(device)).copy_to_device(address, array.ctypes.data, array.nbytes)
-        return address
-
-    def get(device, address, like):
-        out = np.empty_like(like)
-        registry.device_side(CUDAPlace(device)).copy_to_host(out.ctypes.data, address, out.nbytes)
-        return out
-
     assert cuda.count() == 3
     minicaffe.set_device(1)
-    assert cuda.current() is None  # choosing is not switching
+    assert cuda.current() is None
     minicaffe.set_mode_gpu()
     assert cuda.current().index == 1
     one = Blob((1000,))
@@ -33,26 +20,14 @@ def text():
     one.scale_data(3)
     assert memory.used(CUDAPlace(1)) >= 4000 and memory.used(CUDAPlace(0)) == 0
     minicaffe.set_device(0)
-    assert cuda.current().index == 0
     zero = Blob((1000,))
     zero.data[...] = 2
     zero.scale_data(5)
-    assert memory.used(CUDAPlace(0)) >= 4000
     assert zero.asum_data() == 10000 and (one.cpu_data == 3).all()
     used = memory.used(CUDAPlace(0))
     del zero
     gc.collect()
     assert memory.used(CUDAPlace(0)) == used - 4000 and memory.used(CUDAPlace(1)) >= 4000
-    print("each keeps its memory")
-
-    values = np.arange(5000, dtype=np.float32)
-    here, there = put(0, values), put(2, np.zeros_like(values))
-    zero_, two = cuda.get_device(0), cuda.get_device(2)
-    assert not zero_.reaches(two) and not two.reaches(zero_) and zero_.reaches(zero_)
-    memory.copy((CUDAPlace(2), there), (CUDAPlace(0), here), values.nbytes)
-    assert (get(2, there, values) == values).all() and (get(0, here, values) == values).all()
-    print("peers copy")
-
     f = cuda.elementwise("T x", "T y", "y = x + 1", "add_one")
     for index in 2, 0, 1:
         minicaffe.set_device(index)
@@ -60,21 +35,10 @@ def text():
         x.data[...] = index
         f(x, y)
         assert (y.cpu_data == index + 1).all()
-    print("a kernel is loaded on each device")
-
-    one.scale_data(2)  # it is on device 1, which is the current one
-    assert (one.cpu_data == 6).all()
     refused(errors.DeviceError, lambda: minicaffe.set_device(3), "no device 3", "has 3")
-    assert cuda.current().index == 1
-    print("a wrong number changes nothing")
-
+    one.scale_data(2)       # GPU 1 is still the current one
+    assert (one.cpu_data == 6).all()
     """, "sim", "devices=3")
-
-
-@pytest.mark.parametrize("line", ["each keeps its memory", "peers copy", "a kernel is loaded on each device",
-                                  "a wrong number changes nothing"])
-def test_two_devices(text, line):
-    assert line in text
 
 
 def test_a_training_on_the_second_device(tmp_path):
@@ -115,7 +79,7 @@ def wrong(call, name="there"):
 """
 
 
-def test_memory_of_another_gpu_is_refused_whatever_asks_for_it():
+def test_memory_of_another_gpu_refused():
     run(BLOBS + """
 there, array = blob_on(0, 5, "there"), None
 array, memory_ = there.gpu_data, there.data_memory
@@ -149,7 +113,7 @@ refused(errors.WrongDeviceError, lambda: memory_.async_gpu_push(cuda.Stream(one)
 """, "sim", "devices=3")
 
 
-def test_adopted_addresses_are_the_drivers_to_judge():
+def test_adopted_addresses():
     run(BLOBS + """
 minicaffe.set_device(0)
 block = Buffer(registry.allocator(CUDAPlace(0)), 4000, "block")
@@ -172,7 +136,7 @@ assert lent.place == CUDAPlace(0)
 """, "sim", "devices=3,peers=0-1")
 
 
-def test_addresses_are_adopted_before_any_gpu_computes():
+def test_addresses_adopted_in_cpu_mode():
     run("""
 from minicaffe.memory import Buffer, CUDAPlace, SyncedMemory
 from minicaffe.memory.registry import registry
@@ -216,8 +180,7 @@ for allocator in None, "buddy", "plain":
 """, "sim", settings)
 
 
-@pytest.mark.parametrize("settings", ["devices=3,peers=0-1,1-2"])
-def test_peer_access_is_asked_for_and_known(settings):
+def test_matrix_of_peer_access():
     run(BLOBS + """
 def matrix():
     return [[a.peer_access(b) for b in (zero, one, two)] for a in (zero, one, two)]
@@ -243,34 +206,63 @@ assert one.peer_access(zero) == 0
 wrong(lambda: there.gpu_data)
 minicaffe.set_device(0)
 assert there.asum_data() == 6000
-""", "sim", settings)
+""", "sim", "devices=3,peers=0-1,1-2")
 
 
-def test_tensors_are_of_one_gpu_and_copied_to_another():
-    run(BLOBS + """
-from minicaffe import Tensor
-there = blob_on(0, 5, "there")
-minicaffe.set_device(0)
-tensor = Tensor()
-tensor.copy_from(there)
-array = tensor.mutable_gpu_data(np.float32)
-minicaffe.set_device(1)
-refused(errors.WrongDeviceError, lambda: tensor.gpu_data(np.float32), "is on GPU 0, the current GPU is 1")
-shared = Tensor()
-shared.resize(1000)
-refused(errors.WrongDeviceError, lambda: shared.share_external(array), "GPU 0")
-for source in tensor, there, array:
-    here = Tensor()
-    here.copy_from(source)
-    assert (np.asarray(here) == 5).all(), source
-""", "sim", "devices=3")
+SIDES = """
+class Same(memory.Layout):
+    "The plain order, on the device."
+
+    def __init__(self):
+        super().__init__(4000, 4000, "same", on_device=True)
+
+    def from_plain(self, private, plain, stream):
+        registry.device_side(CUDAPlace(0)).copy_within(private, plain, 4000)
+
+    def to_plain(self, plain, private, stream):
+        registry.device_side(CUDAPlace(0)).copy_within(plain, private, 4000)
+
+layout = Same()
+calls = {"gpu_data": lambda mem: mem.gpu_data(), "mutable_gpu_data": lambda mem: mem.mutable_gpu_data(),
+         **{name: lambda mem, name=name: getattr(mem, name)(layout) for name in ("private_data", "mutable_private_data", "overwrite_private_data")}}
+call = calls[NAME]
+
+def waiting():
+    "How many blocks of GPU 0 wait for a stream."
+    return sum(block.state == "waiting" for segment in memory.allocator_of(CUDAPlace(0)).snapshot() for block in segment.blocks)
+"""
+
+
+@pytest.mark.parametrize("name", ["gpu_data", "mutable_gpu_data", "private_data", "mutable_private_data", "overwrite_private_data"])
+def test_each_side_of_lent_memory(name):
+    """It needs peer access, be it valid already or not; its block waits for the GPU that uses it."""
+    run(BLOBS + f"NAME = {name!r}" + SIDES + """
+place = CUDAPlace(0)
+for ready in True, False:
+    there = blob_on(0, 4, "there")
+    minicaffe.set_device(0)
+    call(there.data_memory) if ready else None
+    head = there.data_memory.head
+    minicaffe.set_device(1)
+    wrong(lambda: call(there.data_memory))
+    assert there.data_memory.head == head
+    cuda.enable_peer_access(1, 0)
+    side = call(there.data_memory)
+    assert side.place == place
+    before = waiting()
+    one_busy = blob_on(1, 0)        # the work of GPU 1 that the block waits for
+    del side
+    there.data_memory.recycle()
+    assert waiting() - before == (2 if "private" in NAME else 1), ready     # the plain side, too
+    cuda.disable_peer_access(1, 0)
+""", "sim", "devices=3,peers=0-1,deferred=1")
 
 
 GUESTS = ["devices=3,peers=0-1,0-2,race=1", "devices=3,peers=0-1,0-2,deferred=1"]
 
 
 @pytest.mark.parametrize("settings", GUESTS)
-def test_what_one_gpu_wrote_in_lent_memory_is_there_for_the_next(settings):
+def test_lent_memory_of_two_guests(settings):
     """The owner itself does nothing between the two, so that its stream alone does not show it."""
     run(BLOBS + """
 cuda.enable_peer_access(1, 0)
@@ -297,7 +289,7 @@ for stream in cuda.Stream(zero), zero.copies:               # a copy on a stream
 
 
 @pytest.mark.parametrize("settings", GUESTS)
-def test_a_copy_on_a_stream_of_another_gpu_comes_behind_what_wrote_its_source(settings):
+def test_copy_on_another_gpus_stream(settings):
     """The owner of the source, or a GPU to which it is lent; the host waits for the stream of the copy alone."""
     run(BLOBS + """
 cuda.enable_peer_access(2, 0)
@@ -318,12 +310,9 @@ for writer in 0, 2:
 
 @pytest.mark.parametrize("settings", GUESTS)
 @pytest.mark.parametrize("gpu", [0, 1])
-def test_a_block_of_a_chosen_stream_is_copied_before_that_stream_gets_it_again(settings, gpu):
+def test_copied_block_of_a_stream(settings, gpu):
     run(BLOBS + f"""
-class Array:
-    def __init__(self, address):
-        self.__cuda_array_interface__ = dict(shape=(1000,), typestr="<f4", data=(address, False), version=3)
-
+from strided_arrays import Foreign
 minicaffe.set_device(0)
 own, place = cuda.Stream(zero), CUDAPlace(0)
 store = cuda.kernel('extern "C" __global__ void store(float* x) {{ x[threadIdx.x] = 4; }}', "store")
@@ -333,7 +322,7 @@ memory.copy((place, first), np.full(1000, 3, np.float32))
 memory.copy(end, (place, first))        # under way when the block goes
 memory.free(place, first)
 second = memory.alloc(place, 4000, stream=own)
-store((1,), (256,), (Array(second),), stream=own)
+store((1,), (256,), (Foreign(second, (1000,)),), stream=own)
 own.synchronize()
 found = np.zeros(1000, np.float32)
 memory.copy(found, end)
@@ -342,7 +331,7 @@ assert (found == 3).all(), found
 memory.copy((place, second), end)       # into it, too
 memory.free(place, second)
 third = memory.alloc(place, 4000, stream=own)
-store((1,), (256,), (Array(third),), stream=own)
+store((1,), (256,), (Foreign(third, (1000,)),), stream=own)
 own.synchronize()
 zero.synchronize()
 memory.copy(found, (place, third))
@@ -350,7 +339,7 @@ assert (found[:256] == 4).all(), found
 """, "sim", settings)
 
 
-def test_a_copy_of_another_thread_does_not_get_into_a_graph_that_is_recorded():
+def test_copy_beside_a_recording():
     run(BLOBS + """
 import threading
 from minicaffe.memory.synced import device_lock
@@ -380,7 +369,7 @@ assert (found == 2).all()
 """, "sim", GUESTS[0])
 
 
-def test_mode_device_and_places_of_new_memory_agree():
+def test_mode_device_and_places():
     """After each choice, and after one that fails: what was chosen is stored in one place (device/context.pyx)."""
     run("""
     from minicaffe.common import caffe

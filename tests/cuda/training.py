@@ -52,14 +52,14 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "f" bottom: "label" top: "l
 """
 
 
-def make_solver(net=NET, **fields):
+def make_solver(net=NET, plan=None, **fields):
     """Return a solver for the text of a net; `fields` are those of SolverParameter."""
     fields = {"type": "SGD", "base_lr": 0.05, "lr_policy": "fixed", "random_seed": 1, "snapshot_after_train": False, **fields}
     if fields["type"] == "SGD":
         fields.setdefault("momentum", 0.9)
     param = caffe_pb2.SolverParameter(**fields)
     param.net_param.CopyFrom(text.parse_text(net, caffe_pb2.NetParameter)[0])
-    return create_solver(param)
+    return create_solver(param, plan=plan)
 
 
 def losses(solver, n):

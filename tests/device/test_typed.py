@@ -30,7 +30,7 @@ def test_all_members_are_given(call):
 
 @pytest.mark.parametrize("call", [
     "mc::map1<mc::ClipForward>(on, 0, 9, x, y, -1.0)", "mc::each_typed<mc::HingeBackward>(on, 0, 9, 4, s, x, x, true, 0.5)"])  # fmt: skip
-def test_a_forgotten_member_is_an_error_of_the_compiler(call):
+def test_forgotten_member(call):
     assert "a member of this functor is not given" in compiles(call)
 
 

@@ -1,8 +1,6 @@
-// `check CASE...` runs cases and names the kernels they launched; `check --list` names the cases; `check --divide` reads pairs n d
-// and writes n / d by IntDivider.
+// `check CASE...` runs cases and names the kernels they launched.
 #include "device.hpp"
 #include "functors.hpp"
-#include "minicaffe/kernels/divider.hpp"
 
 template <bool waits> bool right_across() {
   test::Array<int> y(64);
@@ -21,20 +19,6 @@ CASE(fibers) {
 }
 
 int main(int count, char** words) {
-  if (count > 1 && !std::strcmp(words[1], "--list")) {
-    for (auto& one : test::cases()) std::printf("%s\n", one.first.c_str());
-    return 0;
-  }
-  if (count > 1 && !std::strcmp(words[1], "--divide")) {
-    long long n, d;
-    while (std::scanf("%lld %lld", &n, &d) == 2) {
-      mc::IntDivider<unsigned> divider;
-      mc::set_divisor(divider, d);
-      std::printf("%u\n", divider.quotient(unsigned(n)));
-      std::fflush(stdout);
-    }
-    return 0;
-  }
   test::State& state = test::state();
   for (int i = 1; i < count; ++i)
     for (auto& one : test::cases())

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 from compile_kernels import compile_all
 from cplusplus import compiler
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -64,33 +62,6 @@ def test_case(run, case):
 
 
 @pytest.fixture(scope="module")
-def divide(program):
-    process = subprocess.Popen([program, "--divide"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def quotient(n, d):
-        process.stdin.write(f"{n} {d}\n")
-        process.stdin.flush()
-        return int(process.stdout.readline())
-
-    yield quotient
-    process.stdin.close()
-    process.wait(10)
-
-
-@settings(deadline=None, max_examples=500)
-@example(n=2**31 - 1, d=2**31 - 1)
-@example(n=2**31 - 2, d=2**31 - 1)
-@example(n=2**31 - 1, d=2**30 + 1)
-@given(n=st.integers(0, 2**31 - 1), d=st.integers(1, 2**31 - 1))
-def test_divides(divide, n, d):
-    assert divide(n, d) == n // d
-    multiple = n // d * d
-    for near in (multiple - 1, multiple, multiple + d - 1):
-        if 0 <= near < 2**31:
-            assert divide(near, d) == near // d
-
-
-@pytest.fixture(scope="module")
 def kernels(run):
     """The kernels that the cases launched: {type: bytes of its parameters}."""
     return {kernel: int(size) for case in CASES for size, _, kernel in KERNEL.findall(run(case).stdout)}
@@ -103,7 +74,7 @@ def test_kernels_fit_in_registers(every_kernel, nvrtc, kernels, architecture):
     assert not spilled, f"(stack frame, spill stores, spill loads, registers) on {architecture}: {spilled}"
 
 
-def test_large_tiles_leave_room_for_two_blocks(nvrtc, kernels, architecture):
+def test_registers_of_large_tiles(nvrtc, kernels, architecture):
     """65536 registers of a multiprocessor hold two blocks of 256 threads with 128 each."""
     large = {k: size for k, size in kernels.items() if k.startswith("Gemm<float, 128")}
     assert large

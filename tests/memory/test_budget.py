@@ -31,14 +31,14 @@ def test_sizes(budget, text, bytes_):
 
 
 @pytest.mark.parametrize("there, most", [((8 << 30) - 1, (8 << 30) - 1), (8 << 30, 8 << 30), ((8 << 30) + 1, 8 << 30)])
-def test_the_default_is_8_gib_or_all_memory_where_that_is_less(budget, monkeypatch, there, most):
+def test_default_budget(budget, monkeypatch, there, most):
     budget("")
     monkeypatch.setattr(sizes, "host_memory", lambda: there)
     assert sizes.max_blob_bytes() == most
 
 
 @pytest.mark.parametrize("text", ["1000000\n", "max\n", "", "9" * 30, None])
-def test_the_memory_of_a_container_counts_where_it_is_less(monkeypatch, text):
+def test_memory_of_a_container(monkeypatch, text):
     def opened(path):
         if text is None:
             raise FileNotFoundError(path)
@@ -88,7 +88,7 @@ def test_memory_that_is_there_is_used(budget):
 
 
 @pytest.mark.parametrize("part", ["data", "diff"])
-def test_memory_of_one_part_alone_is_not_enough(budget, part):
+def test_memory_of_one_part(budget, part):
     large, blob = Blob((1000,)), Blob((4,))
     large.reshape(4)
     getattr(blob, "share_" + part)(large)

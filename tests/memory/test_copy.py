@@ -44,7 +44,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("kind", ENDS)
-def test_every_kind_of_end_on_the_host(host, kind):
+def test_ends_on_the_host(host, kind):
     values = np.arange(N, dtype=np.uint8).tobytes()
     end, back = ENDS[kind](), bytearray(N)
     memory.copy(end, values)
@@ -56,7 +56,7 @@ def test_every_kind_of_end_on_the_host(host, kind):
         assert bytes(memoryview(end).cast("B")) == values
 
 
-def test_the_device_s_double_is_asked_for_what_the_places_say(host, device):
+def test_copies_of_the_device(host, device):
     on_device, other = block(CUDAPlace(0), 5), block(CUDAPlace(0))
     on_host = np.zeros(N, np.uint8)
     for dst, src, asked in (on_host, on_device, "device to host"), (other, on_host, "host to device"), \
@@ -75,7 +75,7 @@ def test_the_device_s_double_is_asked_for_what_the_places_say(host, device):
     memory.free(CUDAPlace(0), address)
 
 
-def test_addresses_are_checked_against_what_alloc_gave(host):
+def test_addresses_in_live_blocks(host):
     address = memory.alloc(CPUPlace(), N)
     array = np.zeros(N, np.uint8)
     for wrong in (CPUPlace(), address - 1), (CPUPlace(), address + N), (CPUPlace(), array.ctypes.data), (PinnedPlace(), address), \
@@ -153,7 +153,7 @@ def test_overlap(host, device):
     memory.free(CUDAPlace(0), address)
 
 
-def test_a_copy_of_no_bytes_starts_nothing(host, device):
+def test_copy_of_no_bytes(host, device):
     on_device = block(CUDAPlace(0))
     for dst, src, more in (on_device, b"", {}), (bytearray(), on_device, {"nbytes": 0}), (on_device, on_device, {"nbytes": 0}), \
             (on_device, bytes(N), {"nbytes": 0, "stream": "s"}):  # fmt: skip
@@ -161,7 +161,7 @@ def test_a_copy_of_no_bytes_starts_nothing(host, device):
     assert device.calls == device.pending == []
 
 
-def test_one_address_in_two_places_is_no_overlap(host, device):
+def test_one_address_in_two_places(host, device):
     array = np.arange(N, dtype=np.uint8)
     memory.copy(array, wrap(array.ctypes.data, N, CUDAPlace(0), array))
     memory.copy(wrap(array.ctypes.data, N, CUDAPlace(0), array), array)
@@ -189,7 +189,7 @@ def peers():
 
 
 @pytest.mark.parametrize("source", [0, 1])
-def test_a_copy_between_blocks_of_devices_is_work_of_the_target_s_stream(host, peers, source):
+def test_stream_of_a_copy(host, peers, source):
     """Both blocks are of another stream: when they are freed, they wait for the one that copies."""
     sides, streams = peers
     target, origin = block(CUDAPlace(0)), block(CUDAPlace(source), 3)
@@ -213,7 +213,7 @@ class Array:
 
 @pytest.mark.parametrize("current", [0, 1])
 @pytest.mark.parametrize("found", [-1, 0, 1, 2])
-def test_an_array_is_on_the_gpu_of_its_address(host, peers, monkeypatch, found, current):
+def test_gpu_of_an_address(host, peers, monkeypatch, found, current):
     """Where the driver does not know the address it counts as the present GPU's."""
     monkeypatch.setattr(Peer, "found", found)
     memory.set_device_place(CUDAPlace(current))
@@ -223,13 +223,15 @@ def test_an_array_is_on_the_gpu_of_its_address(host, peers, monkeypatch, found, 
     assert [number for number, side in peers[0].items() if side.calls] == [current if found < 0 else found]
 
 
+@pytest.mark.parametrize("end", ["src", "dst"])
 @pytest.mark.parametrize(("stream", "waits"), [(None, {}), (1, {}), (2, {2: 1}), (77, {77: 1})])
-def test_the_host_waits_for_the_stream_that_an_array_names(host, peers, stream, waits):
-    """1 is the legacy default stream, for which computing streams wait; an array without elements has no work."""
-    values, source = np.zeros(N, np.uint8), block(byte=5)
-    memory.copy(values, Array(source, stream=stream))
-    assert peers[1].put == peers[1].at == waits and (values == 5).all()
-    memory.copy(np.zeros(0, np.uint8), Array(source, stream=stream, shape=(0,)))
+def test_stream_of_an_array(host, peers, stream, waits, end):
+    """Of either end. 1 is the legacy default stream, for which computing streams wait; an array without elements has no work."""
+    buffer, values, nothing = block(byte=5), np.full(N, 3, np.uint8), np.zeros(0, np.uint8)
+    memory.copy(*((values, Array(buffer, stream=stream)) if end == "src" else (Array(buffer, stream=stream), values)))
+    assert peers[1].put == peers[1].at == waits and (values == (5 if end == "src" else 3)).all() and content(buffer) == values.tobytes()
+    empty = Array(buffer, stream=stream, shape=(0,))
+    memory.copy(*((nothing, empty) if end == "src" else (empty, nothing)))
     assert peers[1].put == waits
 
 
@@ -286,7 +288,7 @@ def test_objects_refused(host):
         memory.copy(fixed, [1])
 
 
-def test_a_block_is_kept_while_an_end_refers_to_it(host):
+def test_block_freed_after_the_copy(host):
     used = host.stats().live
     memory.copy(bytearray(N), block())
     assert host.stats().live == used

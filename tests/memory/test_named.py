@@ -134,7 +134,7 @@ def test_alignment(alignment):
         plain.free(address)
 
 
-def test_the_cache_of_pinned_memory_has_no_constants():
+def test_pinned_cache_without_constants():
     with pytest.raises(ConfigError, match="the cache of page-locked memory takes no constants"):
         make_allocator("caching:thc", SystemAllocator(PinnedPlace()))
 
@@ -189,11 +189,13 @@ def test_use_by_name(host):
     with pytest.raises(ConfigError, match="did you mean 'plain'"):
         memory.use(CPUPlace(), "plane")
     assert isinstance(before, LimitAllocator)
+    with pytest.raises(ConfigError, match="cannot serve PinnedPlace"):
+        memory.use(PinnedPlace(), before)
     with pytest.raises(DependencyError):
         memory.use(CUDAPlace(0), "caching")
 
 
-def test_a_provider_brings_streams_and_a_default():
+def test_provider_with_streams():
     streams = FakeStreams()
     memory.register(CUDAPlace, SystemAllocator, streams=lambda place: streams, default="caching")
     try:
@@ -225,7 +227,7 @@ class Sized(Allocator):
 
 
 @pytest.mark.parametrize("name", ["limit:100KiB", "caching+limit:100KiB", "buddy+limit:100KiB"])
-def test_the_error_says_what_the_device_has_and_who_holds_it(name):
+def test_error_of_a_device(name):
     allocator = make_allocator(name, Sized(CUDAPlace(3)))
     held = [Buffer(allocator, 10, f"blob{i}") for i in range(12)] if name.startswith("limit") else []
     held += [Buffer(allocator, 20, "blob0")] if held else []
@@ -244,7 +246,7 @@ def test_the_error_says_what_the_device_has_and_who_holds_it(name):
         assert "largest holders: blob0 30, blob1 10, blob10 10, " in str(error)
 
 
-def test_the_error_of_plain_host_memory_is_short():
+def test_error_of_host_memory():
     with pytest.raises(OutOfMemoryError) as caught:
         SystemAllocator().alloc(1 << 62)
     assert str(caught.value).endswith("; make batches or images smaller")

@@ -43,7 +43,7 @@ def test_nested_and_below_a_cache(classes, place, capsys):
     assert capsys.readouterr().out.count("alloc 2,097,152 bytes") == 1
 
 
-def test_the_fault_injector_is_the_same_each_time(classes):
+def test_fault_injector_repeats(classes):
     def failures(seed):
         bad, found = classes["Unlucky"](SystemAllocator(), 0.3, seed), []
         for i in range(50):

@@ -4,12 +4,14 @@ Random sequences of calls, some of which fail below the cache or in a stream, gi
 statistics after each call.
 """
 
+import ctypes
 import random
 from collections import deque
 from types import SimpleNamespace
 
 import pytest
 from fake_streams import FakeStreams
+from heaps import POOLS
 
 from minicaffe import memory
 from minicaffe.errors import OutOfMemoryError, PointerError
@@ -18,27 +20,26 @@ from minicaffe.memory import (
     BuddyAllocator,
     CachingAllocator,
     CachingHostAllocator,
-    CPUPlace,
     CUDAPlace,
     PinnedPlace,
 )
 
-MIB = 1 << 20
+MIB, NO_STREAM = 1 << 20, 2**64 - 1
 # large request, least rest, grain, small segment, middle request, middle segment, grain of segments
 RULES = {
     "pytorch": (MIB + 1, MIB + 1, 512, 2 * MIB, 10 * MIB, 20 * MIB, 2 * MIB),
     "thc": (MIB + 1, MIB + 1, 128 << 10, MIB, 0, 0, 1),
     "arena": (0, 512, 512, 0, 1024 * MIB, 1024 * MIB, 2 * MIB),
 }
-SIZES = [0, 1, 512, 513, 4096, 300 << 10, MIB, MIB + 1, 3 * MIB, 8 * MIB + 5, 10 * MIB, 10 * MIB + 1, 11 * MIB, 25 * MIB]
+SIZES = [0, 1, 512, 513, 4096, 300 << 10, MIB, MIB + 1, 3 * MIB, 8 * MIB + 5, 10 * MIB, 10 * MIB + 1, 11 * MIB, 25 * MIB, 2048 * MIB]
 
 
 class Upstream(Allocator):
-    """Addresses that are no memory; the allocation over `room` bytes fails, and so does a stream that is `broken`."""
+    """Addresses from `base` on, by default no memory; the allocation over `room` bytes fails, and so does a stream that is `broken`."""
 
-    def __init__(self, place, room):
+    def __init__(self, place, room, base=1 << 40):
         super().__init__(place)
-        self.room, self.next, self.taken, self.log, self.broken = room, 1 << 40, {}, [], False
+        self.room, self.next, self.taken, self.log, self.broken = room, base, {}, [], False
 
     def alloc(self, nbytes):
         if sum(self.taken.values()) + nbytes > self.room:
@@ -61,13 +62,67 @@ class Upstream(Allocator):
         self.log.append(("empty_cache",))
 
 
-class PlainCache:
+class Plain:
+    """What both have in common: blocks that wait for events of streams, counts, and memory from the upstream allocator."""
+
+    def __init__(self, upstream, streams):
+        self.upstream, self.streams, self.queues = upstream, streams, {}
+        self.live = self.peak = self.allocations = 0
+
+    def count(self, nbytes):
+        self.live += nbytes
+        self.allocations += 1
+        self.peak = max(self.peak, self.live)
+
+    def take_upstream(self, nbytes, stream):
+        try:
+            address = self.upstream.alloc(nbytes)
+        except OutOfMemoryError as error:
+            raise OutOfMemoryError(f"that of the upstream allocator ({error})") from None
+        if stream not in (self.streams.stream, NO_STREAM):
+            try:
+                self.upstream.record_stream(address, stream)
+            except OSError:
+                self.upstream.free(address)
+                raise
+        return address
+
+    def release_block(self, block, *owner):
+        """Free a block now, or when the streams that used it are done."""
+        if block.users:
+            events = [(stream, self.streams.record(stream)) for stream in sorted(block.users)]
+            block.state, block.waits = "waiting", len(events)
+            for stream, event in events:
+                self.queues.setdefault(stream, deque()).append((event, block, owner))
+        self.live -= block.requested
+        if block.state == "live":
+            self.merge(*owner, block)
+
+    def reclaim(self, wait):
+        for queue in self.queues.values():
+            while queue:
+                event, block, owner = queue[0]
+                if wait:
+                    self.streams.wait(event)
+                elif not self.streams.done(event):
+                    break
+                queue.popleft()
+                block.waits -= 1
+                if block.waits == 0:
+                    self.merge(*owner, block)
+
+    def empty_cache(self):
+        self.reclaim(True)
+        self.release_unused()
+        self.upstream.empty_cache()
+
+
+class PlainCache(Plain):
     """The rules of the head of caching.pyx; a block is a SimpleNamespace, a segment a list of blocks."""
 
     def __init__(self, upstream, streams, constants):
-        self.upstream, self.streams, self.constants = upstream, streams, constants
-        self.segments, self.queues = [], {}
-        self.live, self.peak, self.allocations, self.peak_reserved = 0, 0, 0, 0
+        super().__init__(upstream, streams)
+        self.constants, self.segments, self.peak_reserved = constants, [], 0
         self.hits = self.upstream_allocations = self.splits = self.retries = 0
         self.merged = []        # address and bytes, as events report them
 
@@ -94,7 +149,7 @@ class PlainCache:
         self.reclaim(False)
         if self.constants is None:
             size = max(512, 1 << max(0, nbytes - 1).bit_length())
-            pool, stream, least = "whole", 2**64 - 1, None
+            pool, stream, least = "whole", NO_STREAM, None
         else:
             large_request, large_rest, grain = RULES[self.constants][:3]
             pool = "small" if nbytes < large_request else "large"
@@ -106,9 +161,7 @@ class PlainCache:
         else:
             self.hits += 1
         block.state, block.requested, block.users = "live", nbytes, []
-        self.live += nbytes
-        self.allocations += 1
-        self.peak = max(self.peak, self.live)
+        self.count(nbytes)
         if least is not None and block.n - size >= least:
             segment = next(s for s in self.segments if block in s)
             rest = SimpleNamespace(at=block.at + size, n=block.n - size, state="free", stream=stream, pool=pool, requested=0)
@@ -155,16 +208,10 @@ class PlainCache:
 
     def take(self, pool, stream, nbytes):
         try:
-            address = self.upstream.alloc(nbytes)
+            address = self.take_upstream(nbytes, stream)
         except OutOfMemoryError as error:
-            self.refusal = f"that of the upstream allocator ({error})"
+            self.refusal = str(error)
             return None
-        if pool != "whole" and stream != self.streams.stream:
-            try:
-                self.upstream.record_stream(address, stream)
-            except OSError:
-                self.upstream.free(address)
-                raise
         self.upstream_allocations += 1
         block = SimpleNamespace(at=address, n=nbytes, state="live", stream=stream, pool=pool, requested=0)
         self.segments.append([block])
@@ -185,15 +232,7 @@ class PlainCache:
             block.users.append(stream)
 
     def free(self, address):
-        block = self.find(address)
-        if block.users:
-            events = [(stream, self.streams.record(stream)) for stream in sorted(block.users)]
-            block.state, block.waits = "waiting", len(events)
-            for stream, event in events:
-                self.queues.setdefault(stream, deque()).append((event, block))
-        self.live -= block.requested
-        if block.state == "live":
-            self.merge(block)
+        self.release_block(self.find(address))
 
     def merge(self, block):
         block.state = "free"
@@ -209,24 +248,6 @@ class PlainCache:
         if block.n != nbytes:
             self.merged.append((block.at, block.n))
 
-    def reclaim(self, wait):
-        for queue in self.queues.values():
-            while queue:
-                event, block = queue[0]
-                if wait:
-                    self.streams.wait(event)
-                elif not self.streams.done(event):
-                    break
-                queue.popleft()
-                block.waits -= 1
-                if block.waits == 0:
-                    self.merge(block)
-
-    def empty_cache(self):
-        self.reclaim(True)
-        self.release_unused()
-        self.upstream.empty_cache()
-
     def largest(self, stream=None):
         return max((b.n for b in self.free_blocks(stream)), default=0)
 
@@ -241,13 +262,13 @@ class PlainCache:
                 for s in sorted(self.segments, key=lambda s: s[0].at)]
 
 
-class PlainBuddy:
+class PlainBuddy(Plain):
     """The rules of the head of buddy.pyx: chunks of 128 bytes to 4 KiB, the first pool of 1 KiB; a pool is a list of chunks."""
 
     def __init__(self, upstream, streams):
-        self.upstream, self.streams = upstream, streams
-        self.pools, self.large, self.queues, self.next_order = [], {}, {}, 3
-        self.live = self.peak = self.allocations = 0
+        super().__init__(upstream, streams)
+        self.guard = 8 if upstream.place.on_host else 0
+        self.pools, self.large, self.next_order = [], {}, 3
 
     def ordered(self, pools):
         return sorted(pools, key=lambda pool: pool.base)
@@ -274,16 +295,16 @@ class PlainBuddy:
         chosen = stream
         stream = self.streams.stream if stream is None else stream
         self.reclaim(False)
-        if nbytes > 4096:
+        if nbytes + self.guard > 4096:
             try:
-                address = self.take(nbytes, stream)
+                address = self.take_upstream(nbytes, stream)
             except OutOfMemoryError:
                 self.reclaim(True)
                 self.release_unused()
-                address = self.take(nbytes, stream)
+                address = self.take_upstream(nbytes, stream)
             self.large[address] = nbytes
         else:
-            wanted = max(0, -(-nbytes // 128) - 1).bit_length()
+            wanted = max(0, -(-(nbytes + self.guard) // 128) - 1).bit_length()
             pool = self.best_pool(wanted, stream) or self.grow(wanted, stream)
             at, order = 0, pool.order
             while order > wanted:
@@ -299,9 +320,7 @@ class PlainBuddy:
                 chunk = half if at >= half.at else chunk
             chunk.state, chunk.requested, chunk.users = "live", nbytes, []
             address = pool.base + 128 * chunk.at
-        self.live += nbytes
-        self.allocations += 1
-        self.peak = max(self.peak, self.live)
+        self.count(nbytes)
         if chosen is not None:
             try:
                 self.record_stream(address, chosen)
@@ -310,30 +329,17 @@ class PlainBuddy:
                 raise
         return address
 
-    def take(self, nbytes, stream):
-        try:
-            address = self.upstream.alloc(nbytes)
-        except OutOfMemoryError as error:
-            raise OutOfMemoryError(f"that of the upstream allocator ({error})") from None
-        if stream != self.streams.stream:
-            try:
-                self.upstream.record_stream(address, stream)
-            except OSError:
-                self.upstream.free(address)
-                raise
-        return address
-
     def grow(self, wanted, stream):
         order = max(wanted, self.next_order)
         try:
-            base = self.take(128 << order, stream)
+            base = self.take_upstream(128 << order, stream)
         except OutOfMemoryError:
             self.reclaim(True)
             if pool := self.best_pool(wanted, stream):
                 return pool
             self.release_unused()
             order = wanted
-            base = self.take(128 << order, stream)
+            base = self.take_upstream(128 << order, stream)
         self.next_order = min(order + 1, 5)
         chunk = SimpleNamespace(at=0, order=order, state="free", requested=0)
         self.pools.append(SimpleNamespace(base=base, order=order, stream=stream, chunks=[chunk]))
@@ -361,14 +367,7 @@ class PlainBuddy:
             self.upstream.free(address)
             return
         pool, chunk = self.find(address)
-        if chunk.users:
-            events = [(stream, self.streams.record(stream)) for stream in sorted(chunk.users)]
-            chunk.state, chunk.waits = "waiting", len(events)
-            for stream, event in events:
-                self.queues.setdefault(stream, deque()).append((event, pool, chunk))
-        self.live -= chunk.requested
-        if chunk.state == "live":
-            self.merge(pool, chunk)
+        self.release_block(chunk, pool)
 
     def merge(self, pool, chunk):
         chunk.state = "free"
@@ -380,24 +379,6 @@ class PlainBuddy:
         empty = [p for p in self.pools if p.stream == pool.stream and self.is_empty(p)]
         if self.is_empty(pool) and len(empty) > 1:
             self.release(min(empty, key=lambda p: (p.order, p.base)))
-
-    def reclaim(self, wait):
-        for queue in self.queues.values():
-            while queue:
-                event, pool, chunk = queue[0]
-                if wait:
-                    self.streams.wait(event)
-                elif not self.streams.done(event):
-                    break
-                queue.popleft()
-                chunk.waits -= 1
-                if chunk.waits == 0:
-                    self.merge(pool, chunk)
-
-    def empty_cache(self):
-        self.reclaim(True)
-        self.release_unused()
-        self.upstream.empty_cache()
 
     def blocks_at(self, state):
         return [pool.base + 128 * c.at for pool in self.pools for c in pool.chunks if c.state == state]
@@ -442,43 +423,46 @@ def disturb(kind, stream, streams, upstreams, fails):
         upstream.broken = fails
 
 
+WEIGHTS = {"alloc": 9, "malloc": 3, "free": 8, "stream": 2, "use": 5, "reach": 2, "empty": 0.5, "break": 1, "inside": 0.3}
+
+
+def walk(seed, heap, streams, plain, live, sizes, events):
+    """Call an allocator and the plain one at random; yield bytes and result of each step, after which both are alike."""
+    pick, known, upstreams = random.Random(seed), [], (heap.upstream, plain.upstream)
+    for _ in range(120):
+        if pick.random() < 0.4:
+            streams.broken = plain.streams.broken = ""
+        kind, addresses, result = pick.choices(list(WEIGHTS), list(WEIGHTS.values()))[0], live(), None
+        address = pick.choice(addresses) if addresses and pick.random() < 0.95 else pick.choice(known or [64])
+        stream, nbytes = pick.randrange(3), pick.choice(sizes)
+        if kind in ("stream", "reach", "break"):
+            disturb(kind, stream, (streams, plain.streams), upstreams, pick.random() < 0.2)
+        else:
+            with memory.record(events):
+                result, wanted = do_both(kind, heap, plain, address, nbytes, stream)
+            assert result == wanted, (seed, kind, nbytes)
+        if type(result) is int:
+            known.append(result)
+        snapshot = [(*segment[:4], [tuple(block) for block in segment.blocks]) for segment in heap.snapshot()]
+        assert snapshot == plain.snapshot(), (seed, kind)
+        assert tuple(heap.stats()) == plain.stats(), (seed, kind)
+        assert upstreams[0].log == upstreams[1].log, (seed, kind)
+        yield nbytes, result
+
+
 @pytest.mark.parametrize("constants", ["pytorch", "thc", "arena", None])
-def test_any_sequence(constants):
+def test_caches(constants):
     place, retries = PinnedPlace() if constants is None else CUDAPlace(0), 0
-    for seed in range(12):
-        pick = random.Random(seed)
-        room = pick.choice([24, 40, 64, 10**6]) * MIB
-        streams, plain_streams = FakeStreams(), FakeStreams()
-        upstream, plain_upstream = Upstream(place, room), Upstream(place, room)
-        cache = CachingHostAllocator(upstream, streams) if constants is None else CachingAllocator(upstream, streams,
-                                                                                                   constants=constants)
-        plain = PlainCache(plain_upstream, plain_streams, constants)
-        known, events = [], []      # addresses, also freed ones
-        for _ in range(120):
-            if pick.random() < 0.4:
-                streams.broken = plain_streams.broken = ""
-            kind = pick.choices(["alloc", "malloc", "free", "stream", "use", "reach", "empty", "break", "inside"],
-                                [9, 3, 8, 2, 5, 2, 0.5, 1, 0.3])[0]
-            live = [b.at for b in plain.blocks if b.state == "live"]
-            address = pick.choice(live) if live and pick.random() < 0.95 else pick.choice(known or [64])
-            stream, nbytes = pick.randrange(3), pick.choice(SIZES)
-            results = None, None
-            if kind in ("stream", "reach", "break"):
-                disturb(kind, stream, (streams, plain_streams), (upstream, plain_upstream), pick.random() < 0.2)
-            else:
-                with memory.record(events):
-                    results = do_both(kind, cache, plain, address, nbytes, stream)
-            assert results[0] == results[1], (seed, kind, nbytes)
-            if type(results[0]) is int:
-                known.append(results[0])
-            snapshot = [(*segment[:4], [tuple(block) for block in segment.blocks]) for segment in cache.snapshot()]
-            assert snapshot == plain.snapshot(), (seed, kind)
-            assert tuple(cache.stats()) == plain.stats(), (seed, kind)
-            assert upstream.log == plain_upstream.log
-            assert [(e.address, e.nbytes) for e in events if e.kind == "merge"] == plain.merged, (seed, kind)
+    options = {} if constants is None else {"constants": constants}
+    for seed in range(24):
+        room, events = random.Random(seed).choice([24, 40, 64, 10**6]) * MIB, []
+        upstream, streams = Upstream(place, room), FakeStreams()
+        cache = (CachingAllocator if constants else CachingHostAllocator)(upstream, streams, **options)
+        plain = PlainCache(Upstream(place, room), FakeStreams(), constants)
+        for _ in walk(seed, cache, streams, plain, lambda plain=plain: [b.at for b in plain.blocks if b.state == "live"], SIZES, events):
+            assert [(e.address, e.nbytes) for e in events if e.kind == "merge"] == plain.merged, seed
             assert sum(e.kind == "cache hit" for e in events) == plain.hits and sum(e.kind == "split" for e in events) == plain.splits
-            for stream in None, 0, 1, 2:
-                stream = stream if constants else None      # page-locked blocks belong to no stream
+            for stream in (None, 0, 1, 2) if constants else (None,):    # page-locked blocks belong to no stream
                 assert cache.cache_info(stream) == (sum(b.n for b in plain.free_blocks(stream)), plain.largest(stream))
             for segment in plain.segments:
                 for block in segment:
@@ -491,47 +475,31 @@ def test_any_sequence(constants):
     assert retries > 10
 
 
-def test_pageable_memory_waits_for_no_stream():
-    streams = FakeStreams()
-    cache = CachingAllocator(Upstream(CPUPlace(), 100 * MIB), streams)
-    address = cache.alloc(5)
-    cache.record_stream(address, 1)
-    cache.free(address)
-    assert cache.stats().waiting == 0 and streams.calls == []
+BUDDY_SIZES = [0, 1, 120, 128, 129, 256, 400, 512, 1016, 1024, 1025, 2048, 4088, 4096, 4097]
 
 
-def test_any_sequence_of_buddies():
+@pytest.mark.parametrize("place", [CUDAPlace(0), PinnedPlace()], ids=repr)
+def test_buddies(place):
+    """A guard follows each block of host memory, where each keeps what was written until it is freed."""
     refused = waited = 0
     for seed in range(25):
-        pick = random.Random(seed)
-        room = pick.choice([6, 9, 14, 10**6]) << 10
-        streams, plain_streams = FakeStreams(), FakeStreams()
-        upstream, plain_upstream = Upstream(CUDAPlace(0), room), Upstream(CUDAPlace(0), room)
-        buddy = BuddyAllocator(upstream, min_chunk_size=128, max_chunk_size=4096, first_pool_size=1024, streams=streams)
-        plain = PlainBuddy(plain_upstream, plain_streams)
-        known = []
-        for _ in range(120):
-            if pick.random() < 0.4:
-                streams.broken = plain_streams.broken = ""
-            kind = pick.choices(["alloc", "malloc", "free", "stream", "use", "reach", "empty", "break", "inside"],
-                                [9, 3, 9, 2, 4, 2, 0.5, 1, 0.3])[0]
-            live = [*plain.blocks_at("live"), *plain.large]
-            address = pick.choice(live) if live and pick.random() < 0.95 else pick.choice(known or [64])
-            stream, nbytes = pick.randrange(3), pick.choice([0, 1, 128, 129, 256, 400, 512, 1024, 1025, 2048, 4096, 4097])
-            results = None, None
-            if kind in ("stream", "reach", "break"):
-                disturb(kind, stream, (streams, plain_streams), (upstream, plain_upstream), pick.random() < 0.2)
-            else:
-                results = do_both(kind, buddy, plain, address, nbytes, stream)
-            assert results[0] == results[1], (seed, kind, nbytes)
-            if type(results[0]) is int:
-                known.append(results[0])
-            refused += type(results[0]) is tuple and results[0][0] == "OutOfMemoryError"
+        room, host = random.Random(seed).choice([6, 9, 14, 10**6]) << 10, ctypes.create_string_buffer(1 << 20)     # more than all pools together
+        base = -(-ctypes.addressof(host) // 512) * 512 if place.on_host else 1 << 40
+        upstream, streams, contents = Upstream(place, room, base), FakeStreams(), {}
+        buddy = BuddyAllocator(upstream, streams=streams, **POOLS)
+        plain = PlainBuddy(Upstream(place, room, base), FakeStreams())
+
+        def live(plain=plain):
+            return [*plain.blocks_at("live"), *plain.large]
+
+        for step, (nbytes, result) in enumerate(walk(seed, buddy, streams, plain, live, BUDDY_SIZES, [])):
+            if type(result) is int and place.on_host:
+                contents[result] = bytes([step]) * nbytes
+                ctypes.memset(result, step, nbytes)
+            contents = {address: contents[address] for address in live() if place.on_host}
+            assert all(ctypes.string_at(address, len(content)) == content for address, content in contents.items()), (seed, step)
+            refused += type(result) is tuple and result[0] == "OutOfMemoryError"
             waited += len(plain.blocks_at("waiting"))
-            snapshot = [(*segment[:4], [tuple(block) for block in segment.blocks]) for segment in buddy.snapshot()]
-            assert snapshot == plain.snapshot(), (seed, kind)
-            assert tuple(buddy.stats()) == plain.stats(), (seed, kind)
-            assert upstream.log == plain_upstream.log, (seed, kind)
         del buddy
         assert not upstream.taken
     assert refused > 10 and waited > 100

@@ -14,7 +14,7 @@ def named(*names):
     return [block for block in live() if block.name in names]
 
 
-def test_live_blocks_largest_first_with_the_blob_they_serve(host, device):
+def test_live_blocks_with_names(host, device):
     small, large = SyncedMemory(10, "small block"), SyncedMemory(1000, "large block")
     assert named("small block", "large block") == []  # nothing is allocated before the first access
     small.cpu_data()
@@ -35,7 +35,7 @@ def test_a_new_name_reaches_the_blocks(host):
     assert (len(named("old name")), len(named("new name"))) == (0, 1)
 
 
-def test_a_view_keeps_its_block_in_the_list(host):
+def test_view_keeps_block_listed(host):
     mem = SyncedMemory(8, "kept by a view")
     view = np.ndarray(8, np.uint8, buffer=mem.cpu_data())
     del mem
@@ -102,7 +102,7 @@ def test_records_nest_and_end(host):
 
 
 @pytest.mark.parametrize("before", [0, 2])
-def test_the_end_of_a_record_ends_no_other_with_the_same_events(before):
+def test_records_of_same_events(before):
     with record() as outer:
         with record() as inner:
             for _ in range(before):

@@ -17,7 +17,7 @@ import allocation_trace as trace  # noqa: E402
 from allocation_trace import Step  # noqa: E402
 
 
-def test_a_record_becomes_a_trace_and_comes_back_from_a_file(tmp_path):
+def test_trace_of_a_record(tmp_path):
     host, device = SystemAllocator(), SystemAllocator(CUDAPlace(0))
     older = Buffer(host, 1, "older")
     with memory.record() as events:
@@ -63,7 +63,7 @@ def test_a_wrong_line_is_named(tmp_path, line):
         trace.load(path)
 
 
-def test_synthetic_traces_depend_on_the_seed_alone(tmp_path):
+def test_seed_of_synthetic_traces(tmp_path):
     assert trace.synthetic(3) == trace.synthetic(3) != trace.synthetic(4)
     trace.save(trace.synthetic(3), tmp_path / "t.jsonl")
     assert trace.load(tmp_path / "t.jsonl") == trace.synthetic(3)  # and are in order
@@ -85,7 +85,7 @@ def test_replay_measures(name, place):
     assert upstream.stats().live == 0  # the allocator is gone, with all it held
 
 
-def test_a_replay_without_enough_memory_leaves_nothing():
+def test_replay_without_memory():
     upstream = SystemAllocator()
     steps = [Step("alloc", 0, 600, ""), Step("alloc", 1, 300, ""), Step("free", 0, 0, ""), Step("alloc", 2, 800, "")]
     with pytest.raises(OutOfMemoryError, match="no memory for 800 bytes"):

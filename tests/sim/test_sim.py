@@ -93,7 +93,7 @@ def test_case(outcomes, path, name):
     assert found[name] is None, found[name] + text
 
 
-def test_the_driver_has_only_calls_that_are_used():
+def test_calls_of_the_driver():
     table = (ROOT / "minicaffe" / "sim" / "driver.cpp").read_text().split("kEntries[] = {")[1].split("};")[0]
     names = set(re.findall(r"[EV]\((\w+)", table)) - {
         "cuDevicePrimaryCtxReset", "cuMemcpyHtoD", "cuMemcpyDtoH"}  # each of these cases begins with the first; users' programs copy by the others
@@ -112,7 +112,7 @@ ALONE = HERE / "cases" / "alone_process.py"
     ("fail=cuMemAlloc", "'fail=cuMemAlloc'"), ("fail=cuNothing:1", "'fail=cuNothing:1'"), ("fail=cuMemAlloc:0", "N must be"),
     ("fail=cuMemAlloc:1:NO", "the code must be a name"),
 ])  # fmt: skip
-def test_an_ill_formed_setting_fails_each_configuration(outcomes, settings, words):
+def test_ill_formed_settings(outcomes, settings, words):
     found, status, text = outcomes(HERE / "cases" / "settings.py")
     assert f"{settings} -> " in text and words in text.split(f"{settings} -> ")[1].split("\n")[0], text
 
@@ -133,7 +133,7 @@ def test_process(kernels, name, settings, words):
 
 
 @pytest.mark.parametrize("name", ["host_reads_device_memory", "host_reads_with_faulthandler", "host_reads_with_late_faulthandler"])
-def test_the_host_dies_of_touching_device_memory(kernels, name):
+def test_host_touches_device_memory(kernels, name):
     found, status, text = run_cases(kernels, ALONE, name)
     assert name not in found and status == -11, (found, status, text)
     assert "the host touched device address" in text and "byte 8 of allocation #1 (64 bytes" in text, text

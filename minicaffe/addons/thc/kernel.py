@@ -18,6 +18,7 @@ import minicaffe.cuda.memory  # noqa: F401 - registers the allocators of devices
 from minicaffe import sim
 from minicaffe.cuda import compile, driver, peers
 from minicaffe.cuda.device import Stream
+from minicaffe.cuda.foreign_array import LEGACY
 from minicaffe.cuda.mode import current
 from minicaffe.device.strided import HasDeviceArray
 from minicaffe.errors import ConfigError, DependencyError, DeviceError, WrongTypeError, shown
@@ -55,7 +56,8 @@ class Kernel:
         shared : int
             Bytes of dynamic shared memory.
         stream : Stream
-            By default the computing stream. Another stream is synchronized with it only by events that you record.
+            By default the computing stream, which waits for the streams that arrays of other libraries name. Another stream is
+            synchronized with it, and with theirs, only by events that you record.
 
         Raises
         ------
@@ -79,7 +81,7 @@ class Kernel:
                     isinstance(n, (int, np.integer)) and 0 < n < 2**32 for n in size):
                 raise ConfigError(f"kernel {self.name}: must be a tuple of 1 to 3 integers from 1 to 2^32 - 1, got {shown(size)}",
                                   field=field)
-        values = [_argument(value, i, stream) for i, value in enumerate(args)]
+        values = [_argument(value, i, target, stream) for i, value in enumerate(args)]
         target.launch(self._function(target), tuple(grid), tuple(block), values, shared, stream)
 
     def _function(self, target):
@@ -189,10 +191,11 @@ def sleep(cycles, stream=None):
 _sleep = Kernel(SLEEP, "mc_sleep")
 
 
-def _argument(value, position, stream):
+def _argument(value, position, target, stream):
     """Return the ctypes object for a kernel argument.
 
-    With `stream` its allocator does not reuse the memory before the work now queued on that stream has finished.
+    With `stream` its allocator does not reuse the memory before the work now queued on that stream has finished. Without, the
+    computing stream of the device `target` waits for the stream that an array names.
     """
     if isinstance(value, (bool, np.bool_)):
         return ctypes.c_bool(value)
@@ -218,4 +221,6 @@ def _argument(value, position, stream):
         peers.check_owner(found[0], f"argument {position}")
     if stream is not None:
         wrap(address, 0, None, value).record_stream(stream.address)
+    elif interface.get("stream") not in (None, LEGACY):
+        target.wait_for(interface["stream"])
     return ctypes.c_void_p(address)

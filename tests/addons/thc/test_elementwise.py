@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compile_kernels import compile_for
-from processes import run
+from processes import run, run_gpu
 from strided_arrays import Foreign, blob_of, numbered
 
 from minicaffe import cuda, memory
@@ -198,9 +198,8 @@ def test_arrays_of_other_libraries():
 
 def test_stream_of_an_array():
     """What its interface names as ``stream`` may still be writing it; race=1 finds reads that do not wait."""
-    text = run("""
+    text = run_gpu("""
     from minicaffe.memory import CUDAPlace
-    minicaffe.set_mode_gpu()
     memory.use(CUDAPlace(0), "plain")  # kernels count with whole allocations
     f = cuda.elementwise("T x", "T y", "y = x", "copied")
     fill = cuda.kernel('extern "C" __global__ void fill(float* x, float value) { x[threadIdx.x] = value; }', "fill")
@@ -216,6 +215,19 @@ def test_stream_of_an_array():
     fill((1,), (8,), (array, np.float32(3)), stream=line)
     f(Foreign(line.address), y)
     assert (y.cpu_data == 3).all()
+    for inputs in ((y,), (2,)):     # an output is waited for as well, beside an array or a number
+        cuda.current().synchronize()
+        fill((1,), (8,), (array, np.float32(9)), stream=line)
+        f(*inputs, Foreign(line.address))
+        cuda.current().synchronize()
+        assert (x.cpu_data == (2 if inputs == (2,) else 3)).all(), x.cpu_data
+        x.mutable_gpu_data
+    twice = cuda.kernel('extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }', "twice")
+    fill((1,), (8,), (array, np.float32(9)), stream=line)
+    twice((1,), (8,), (Foreign(line.address),))     # as an argument of a kernel
+    cuda.current().synchronize()
+    assert (x.cpu_data == 18).all(), x.cpu_data
+    x.mutable_gpu_data
     cuda.current().synchronize()
     fill((1,), (8,), (array, np.float32(4)), stream=line)
     refused(errors.DeviceError, lambda: (f(Foreign(None), y), cuda.current().synchronize()), "race")
@@ -360,10 +372,9 @@ def test_an_array_of_another_device():
 
 def test_indices_and_offsets_beyond_32_bits():
     """Two rows of elements 9 GiB apart: the simulated device gives pages only to what is touched."""
-    text = run("""
+    text = run_gpu("""
     from minicaffe.memory import CUDAPlace
     from minicaffe.device.strided import DeviceArray
-    minicaffe.set_mode_gpu()
     memory.use(CUDAPlace(0), "plain")
     address, far = memory.alloc(CUDAPlace(0), 19 << 30), 9 << 30
     f = cuda.elementwise("T x", "T y", "y = x", "copied")

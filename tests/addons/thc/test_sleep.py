@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from processes import run
+from processes import run_gpu
 
 import minicaffe
 from minicaffe import cuda
@@ -53,8 +53,7 @@ def test_cpu_mode_is_refused():
 
 def test_host_does_not_wait(place):
     """With deferred=1 the simulated device, too, is not done until a thread waits."""
-    text = run("""
-    minicaffe.set_mode_gpu()
+    text = run_gpu("""
     device = cuda.current()
     busy, mark = cuda.Stream(device), cuda.Event(device)
     cuda.sleep(device.clock_rate // 20, busy)

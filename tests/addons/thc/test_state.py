@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from processes import run
+from processes import run, run_gpu
 
 import minicaffe
 from minicaffe import cuda, memory
@@ -60,8 +60,7 @@ def test_streams_that_are_alive():
 
 
 def test_own_streams_and_missing_libraries():
-    run("""
-    minicaffe.set_mode_gpu()
+    run_gpu("""
     assert cuda.state().devices[0].handles == {"cuBLAS": None, "cuDNN": None} and "cuBLAS not open, cuDNN not open" in str(cuda.state())
     others = lambda: cuda.state().devices[0].streams["others"]
     assert others() == 0 and ", 0 others" in str(cuda.state())
@@ -103,8 +102,7 @@ def test_before_any_device():
 
 
 def test_three_devices_and_their_peers():
-    text = run("""
-    minicaffe.set_mode_gpu()
+    text = run_gpu("""
     assert sorted(cuda.state().devices) == [0] and cuda.state().peers == [[1, -1, -1], [-1, 1, -1], [-1, -1, 1]]
     cuda.enable_peer_access(0, 2)
     refused(errors.DeviceError, lambda: cuda.enable_peer_access(0, 1))

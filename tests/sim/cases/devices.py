@@ -53,22 +53,6 @@ def peer_access_by_kernels():
     download(p, 64)  # only the second is lost
 
 
-def without_access_only_peer_copies_reach_another_device():
-    first, second = _both()
-    p = upload(np.ones(64, "float32"))
-    cu.CtxSetCurrent(second)
-    q, words = cu.MemAlloc(256), ("on device 0)", "device 1 has no peer access")
-    for call in (lambda: cu.MemcpyDtoDAsync(q, p, 256, 0), lambda: cu.MemcpyDtoDAsync(p, q, 256, 0),
-                 lambda: cu.MemsetD8Async(p, 0, 256, 0), lambda: download(p, 64)):
-        with raises("INVALID_VALUE", *words):
-            call()
-    cu.MemcpyPeerAsync(q, second, p, first, 256, 0)
-    cu.CtxEnablePeerAccess(first, 0)
-    cu.MemcpyDtoDAsync(p, q, 256, 0)
-    cu.MemsetD8Async(p, 0, 256, 0)
-    assert not download(p, 64).any()
-
-
 def no_peers_no_access():
     first, third = new_context(0), new_context(2)
     with raises("PEER_ACCESS_UNSUPPORTED", "device 2 and device 0 are not peers", "peers="):
@@ -94,21 +78,3 @@ def streams_and_functions_have_a_device():
     with raises("INVALID_HANDLE", "the event is of device 0, the stream of device 1"):
         cu.EventRecord(e, 0)
     launch(f, struct((p, P), (0, P)), grid=2, block=64, stream=s)  # a stream of the kernel's device will do
-
-
-def order_between_devices():
-    configure("race=1")
-    first, second = _both()
-    p, f, s, e = upload(np.ones(64, "float32")), function("scale"), cu.StreamCreate(1), cu.EventCreate(2)
-    cu.CtxSynchronize()
-    cu.CtxSetCurrent(second)
-    q, t = cu.MemAlloc(256), cu.StreamCreate(1)
-    cu.CtxSetCurrent(first)
-    scale(f, 2, p, p, 64, stream=s)
-    cu.EventRecord(e, s)
-    cu.CtxSetCurrent(second)
-    with raises("INVALID_VALUE", "race: cuMemcpyPeerAsync in stream #", "kernel scale in stream #"):
-        cu.MemcpyPeerAsync(q, second, p, first, 256, t)
-    cu.StreamWaitEvent(t, e, 0)
-    cu.CtxSynchronize()
-    cu.MemcpyPeerAsync(q, second, p, first, 256, t)

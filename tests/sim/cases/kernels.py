@@ -27,14 +27,6 @@ from sim_runner import (
 )  # fmt: skip
 
 
-def each():
-    x = np.arange(1000, dtype="float32")
-    p = upload(x)
-    q = cu.MemAlloc(x.nbytes)
-    scale(function("scale"), 2.5, p, q, 1000)
-    assert (download(q, 1000) == 2.5 * x).all()
-
-
 def long_names():
     """The compiler's spelling of a type, of which errors show the type."""
     name = last_name()
@@ -216,11 +208,6 @@ def limits():
     ):  # fmt: skip
         with raises("INVALID_VALUE", "cuLaunchKernel: kernel position", words):
             launch(f, arguments, grid=grid, block=block)
-    for grid, block in ((1, 1024), (1, (32, 32)), (1, (1, 1024)), (1, (16, 1, 64)), ((1, 65535), 1), ((1, 1, 65535), 1)):   # the most
-        blocks, threads = int(np.prod(grid)), int(np.prod(block))
-        out = upload(np.zeros(blocks * threads, "int32"))
-        launch(f, struct((out, P)), grid=grid, block=block)
-        assert (download(out, blocks * threads, "int32") == (1 + np.arange(blocks)[:, None] * 1000 + np.arange(threads)).reshape(-1)).all()
     scale(function("scale"), 1, p, p, 4, block=256)
     with raises("LAUNCH_OUT_OF_RESOURCES", "kernel scale was compiled for at most 256 threads in a block, 257 were asked"):
         scale(function("scale"), 1, p, p, 4, block=257)
@@ -276,11 +263,6 @@ def uninitialized_reads():
     f = function("scale")
     with raises("INVALID_VALUE", "kernel scale: uninitialized: it read allocation #1 (64 bytes", "nothing of which was ever written"):
         scale(f, 1, x, y, 16)
-    cu.MemsetD8Async(x, 0, 32, 0)
-    scale(f, 0, x, y, 8)
-    download(y, 8)
-    with raises("INVALID_VALUE", "bytes 32 to 35 of allocation #2"):
-        download(y, 9)
 
 
 def many_threads_are_quick():

@@ -110,71 +110,6 @@ def race_between_kernels():
         scale(f, 2, y, z, 64, stream=t)
 
 
-def race_is_ended_by_an_event():
-    configure("race=1")
-    f, s, t, x = _two_streams()
-    y, e = cu.MemAlloc(256), cu.EventCreate(DISABLE_TIMING)
-    cu.CtxSynchronize()
-    for _ in range(3):
-        scale(f, 2, x, y, 64, stream=s)
-        cu.EventRecord(e, s)
-        cu.StreamWaitEvent(t, e, 0)
-        scale(f, 2, y, x, 64, stream=t)
-        cu.EventRecord(e, t)
-        cu.StreamWaitEvent(s, e, 0)
-    scale(f, 2, x, y, 64, stream=s)
-    cu.EventRecord(e, s)
-    scale(f, 2, x, y, 64, stream=s)  # after the record, so the event is too early
-    cu.StreamWaitEvent(t, e, 0)
-    with raises("INVALID_VALUE", "race: "):
-        scale(f, 2, y, x, 64, stream=t)
-
-
-def race_is_ended_by_the_host():
-    configure("race=1")
-    f, s, t, x = _two_streams()
-    e = cu.EventCreate(DISABLE_TIMING)
-    cu.CtxSynchronize()
-    waits = [lambda: cu.StreamSynchronize(s), cu.CtxSynchronize, lambda: (cu.EventRecord(e, s), cu.EventQuery(e)),
-             lambda: (cu.EventRecord(e, s), cu.EventSynchronize(e))]
-    for wait in waits:
-        scale(f, 2, x, x, 64, stream=s)
-        wait()
-        scale(f, 2, x, x, 64, stream=t)
-        cu.StreamSynchronize(t)
-
-
-def race_with_default_stream():
-    configure("race=1")
-    f, s, t, x = _two_streams(0)
-    scale(f, 2, x, x, 64, stream=s)
-    scale(f, 2, x, x, 64, stream=0)
-    scale(f, 2, x, x, 64, stream=t)
-    n = cu.StreamCreate(NON_BLOCKING)
-    with raises("INVALID_VALUE", "race: ", "kernel scale in stream #"):
-        scale(f, 2, x, x, 64, stream=n)
-
-
-def race_of_default_stream_with_non_blocking_one():
-    configure("race=1")
-    f, s, t, x = _two_streams()
-    cu.CtxSynchronize()
-    scale(f, 2, x, x, 64, stream=s)
-    with raises("INVALID_VALUE", "race: ", "kernel scale in stream #"):
-        scale(f, 2, x, x, 64, stream=0)
-
-
-def race_of_copies():
-    configure("race=1")
-    f, s, t, x = _two_streams()
-    h = cu.MemHostAlloc(256, 0)
-    cu.CtxSynchronize()
-    cu.MemcpyHtoDAsync(x, h, 128, s)
-    cu.MemcpyHtoDAsync(int(x) + 128, h, 128, t)  # other bytes
-    with raises("INVALID_VALUE", "race: cuMemcpyHtoDAsync in stream #", "writes and cuMemcpyHtoDAsync"):
-        cu.MemcpyHtoDAsync(int(x) + 124, h, 8, s)
-
-
 def deferred_work():
     configure("deferred=1")
     f, s, t, x = _two_streams()
@@ -264,15 +199,6 @@ def deferred_work_is_done_before_its_memory_ends():
         copy(p, x, 256, s)
         free(p)
         cu.StreamSynchronize(s)     # nothing is left that would reach the memory
-
-
-def deferred_default_stream_waits():
-    configure("deferred=1")
-    f, s, t, x = _two_streams(0)
-    scale(f, 3, x, x, 64, stream=s)
-    scale(f, 3, x, x, 64, stream=0)
-    scale(f, 3, x, x, 64, stream=t)
-    assert (download(x, 64) == 27).all()
 
 
 def deferred_faults_come_with_the_wait():
