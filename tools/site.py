@@ -12,6 +12,10 @@ from pathlib import Path
 
 from mkdocs.structure.files import File, InclusionLevel
 
+from minicaffe import layer
+from minicaffe.cli.layer_reference import describe
+from minicaffe.cli.layers import text_of
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"\]\(([^)\s#:]+)(#[^)\s]*)?\)")
@@ -20,8 +24,20 @@ MODULES = ("minicaffe", "minicaffe.blob", "minicaffe.workspace", "minicaffe.io",
            "minicaffe.errors", "minicaffe.addons.trace")
 
 
+def on_config(config):
+    """Order the pages as the table of docs/README.md does, chapters of the course and pages of the design by their numbers and names."""
+    cells = re.findall(r"^\| (\[.*?) \|", (DOCS / "README.md").read_text(), re.M)
+    pages = [link for cell in cells for link in re.findall(r"\(([\w/]+\.md)\)", cell)]
+    folders = {name: sorted((DOCS / name).glob("*.md"), key=lambda path: (int((re.match(r"\d+", path.name) or "0")[0]), path.name))
+               for name in ("course", "design")}
+    below = {name: [path.relative_to(DOCS).as_posix() for path in paths] for name, paths in folders.items()}
+    config.nav = ["README.md", *(page for page in pages if page not in ("course/README.md", "design.md")), "reference.md", "layer_types.md",
+                  {"A course": below["course"]}, {"Design": ["design.md", *below["design"]]}]
+    return config
+
+
 def on_files(files, config):
-    """Add the files that pages link to, those that these link to, and the page of the reference."""
+    """Add the files that pages link to, those that these link to, and the pages that docstrings and comments make."""
     pages = [Path(file.abs_src_path) for file in files.documentation_pages()]
     known = set()
     while pages:
@@ -30,6 +46,7 @@ def on_files(files, config):
             files.append(File.generated(config, site_path(target), content=page_of(target), inclusion=InclusionLevel.NOT_IN_NAV))
             pages += [target] * (target.suffix == ".md")
     files.append(File.generated(config, "reference.md", content=reference()))
+    files.append(File.generated(config, "layer_types.md", content=layer_types()))
     return files
 
 
@@ -40,7 +57,7 @@ def on_page_markdown(markdown, page, config, files):
 
     def moved(match):
         target = resolve(real, match[1])
-        if target is None or here == "reference.md":
+        if target is None:
             return match[0]
         return f"]({posixpath.relpath(site_path(target), posixpath.dirname(here))}{match[2] or ''})"
 
@@ -60,6 +77,13 @@ def reference():
                 for method, found in sorted(public_methods(value).items()) if inspect.isclass(value) else ():
                     lines += heading("####", f"{key}.{method}", found)
     return "\n\n".join(lines)
+
+
+def layer_types():
+    """Return a page with the text of `minicaffe layers TYPE` for each type."""
+    entries = [describe(name) for name in sorted(layer.layer_types(), key=str.lower)]
+    return "# Layer types\n\n" + "\n\n".join(f"## {entry.name}\n\nOf {entry.origin}. Bottoms: {entry.bottoms}. Tops: {entry.tops}.\n\n"
+                                               f"{text_of(entry)}" for entry in entries)
 
 
 def public_methods(cls):
