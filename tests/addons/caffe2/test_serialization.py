@@ -542,7 +542,7 @@ def state(tensor):
 
 
 @pytest.mark.parametrize("arguments", [
-    (), ((2, 3),), ((),), (None, np.float32), ((2,), np.float16), ((0, 3), np.int8), ((2, 2), bool), ((), np.complex128)],
+    (), ((2, 3),), ((),), (None, np.float32), ((2,), np.float16), ((0, 3),), ((0, 3), np.int8), ((2, 2), bool), ((), np.complex128)],
     ids=repr)
 def test_tensors(arguments):
     tensor = Tensor(*arguments)

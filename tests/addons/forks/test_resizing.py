@@ -130,7 +130,7 @@ def test_interp_gradient_is_the_transpose():
 
 @pytest.mark.parametrize("text, factor", [(interp("zoom_factor: 2"), None), (resize("height: 4 width: 4"), None),
                                           (upsample("scale: 3"), 3), (upsample(""), 1)])
-def test_a_new_shape(text, factor):
+def test_a_new_shape(text, factor, where):
     net = forward_net(text, [np.zeros((1, 2, 3, 4))])
     x = RANDOM.standard_normal((3, 1, 5, 2))
     forward_again(net, x=x)

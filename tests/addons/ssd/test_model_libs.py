@@ -93,7 +93,8 @@ def test_vgg(options, layers, fc6):
 
 def test_frozen_layers():
     made = layers_of(VGGNetBody(spec(), "data", need_fc=False, freeze_layers=["conv1_1", "none"]))
-    assert [p.lr_mult for p in made["conv1_1"].param] == [0, 0] and [p.lr_mult for p in made["conv1_2"].param] == [1, 2]
+    rates = {name: [(p.lr_mult, p.decay_mult) for p in made[name].param] for name in ("conv1_1", "conv1_2")}
+    assert rates == {"conv1_1": [(0, 0), (0, 0)], "conv1_2": [(1, 1), (2, 0)]}
     assert made["conv1_1"].convolution_param.num_output == 64 and made["conv1_1"].convolution_param.weight_filler.type == "xavier"
 
 
@@ -107,7 +108,7 @@ def test_convolution_with_batch_norm():
     assert (conv.kernel_h, conv.kernel_w, conv.pad_h, conv.pad_w, conv.stride_h, conv.bias_term) == (1, 7, 0, 3, 1, False)
     assert [p.lr_mult for p in made["c"].param] == [2] and made["c_bn"].batch_norm_param.eps == pytest.approx(0.01)
     assert made["d_bn"].batch_norm_param.moving_average_fraction == pytest.approx(0.9) and list(made["d_x"].convolution_param.stride) == [2]
-    assert [p.lr_mult for p in made["d_bn"].param] == [0, 0, 0]
+    assert [(p.lr_mult, p.decay_mult) for p in made["d_bn"].param] == [(0, 0)] * 3
 
 
 def test_data_layer():

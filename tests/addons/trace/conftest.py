@@ -1,30 +1,13 @@
 """Traces of small nets on the CPU and on the simulated device, in the default run, too."""
 
-import gc
 import importlib.util
 import shutil
 
 import pytest
 from small_net import NET
 
-from minicaffe.errors import DependencyError
 from minicaffe.proto import caffe_pb2, text
 from minicaffe.solver import create_solver
-
-
-@pytest.fixture(params=["cpu", "sim"])
-def where(request, device, monkeypatch):
-    """Compute on the CPU, then on a device: that of ``--device gpu``, else the simulated one."""
-    import minicaffe
-    kind = "gpu" if request.param == "sim" and device == "gpu" else request.param
-    monkeypatch.setenv("MINICAFFE_DEVICE", kind)
-    try:
-        minicaffe.set_mode_cpu() if kind == "cpu" else minicaffe.set_mode_gpu()
-    except DependencyError as error:    # a build without CUDA
-        pytest.skip(str(error))
-    yield kind
-    gc.collect()
-    minicaffe.set_mode_cpu() if device == "cpu" else minicaffe.set_mode_gpu()
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
+from minicaffe.addons.workflows import class_weights
 from minicaffe.cli import app
 from minicaffe.data.db import open_db
 from minicaffe.proto import binary, caffe_pb2
@@ -107,6 +108,15 @@ def test_the_loss_is_divided_as_before(minicaffe, net, field, divisor):
         assert "--class-weights: no record of class 1; weight 0" in minicaffe.messages
     weights = np.where(counts > 0, counts.sum() / ((counts > 0).sum() * np.maximum(counts, 1)), 0)
     assert losses()[0] == pytest.approx(expected(weights, divisor), rel=1e-5)
+
+
+@pytest.mark.parametrize("classes, shown, missing, more", [(6, 3, "3, 4, 5", " and 3 more"), (7, 3, "3, 4, 5, ...", " and 4 more"), (6, 6, "3, 4, 5", ", 3: 0, 4: 0, 5: 0")])
+def test_messages_of_many_classes(minicaffe, net, monkeypatch, classes, shown, missing, more):
+    monkeypatch.setattr(class_weights, "WEIGHTS_SHOWN", shown)
+    net.write_text((NET % "").replace("num_output: 3", f"num_output: {classes}"))
+    minicaffe(*TRAIN, "--class-weights=auto")
+    assert f"no record of class {missing}; weight 0" in minicaffe.messages
+    assert f"0: 0.6667, 1: 2.667, 2: 0.8889{more}; InfogainLoss" in minicaffe.messages
 
 
 def test_tests_keep_their_loss(minicaffe, net):
