@@ -58,7 +58,7 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
         check_picture(images_dim[::-1], "--images-dim")
     packaged = select_pretrained(given, pretrained.DEFAULT)
     net, training = open_net(given, images_dim)
-    numbers, files, errors = read_each(enumerate(paths), lambda path: io.read_npy(path) if path.endswith(".npy") else None)
+    numbers, files, errors = read_each(enumerate(paths), lambda path: io.read_npy(path) if path.lower().endswith(".npy") else None)
     names, pictures = [], []    # a picture is a path, or an array
     channels = net.transformer.inputs[net.inputs[0]][1]
     for path, rows in zip([paths[i] for i in numbers], files, strict=True):
