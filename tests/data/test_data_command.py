@@ -54,18 +54,13 @@ def test_data_set(tmp_path, originals):
     assert sorted(os.listdir(out)) == ["mnist_test_lmdb", "mnist_train_lmdb"]
 
 
-def test_usage_errors_exit_with_2(tmp_path):
-    assert run("mnist", "--limit", "0").exit_code == 2
-    assert run("images", "a").exit_code == 2
-    assert run("info").exit_code == 2
-    assert run("mean", "db", "--backend", "hdf5").exit_code == 2
-    assert failed(run("mnist", "--out", tmp_path, "--url", "ftp://x"), 2, "must start with http")
-
-
-def test_failures_exit_with_1(tmp_path):
-    assert failed(run("info", tmp_path / "nowhere"), 1, "nowhere: no such database")
-    assert failed(run("mean", tmp_path / "nowhere"), 1, "nowhere: no such database")
-    assert failed(run("mnist", "--from", tmp_path / "nowhere"), 1, "no such directory")
+@pytest.mark.parametrize(("words", "status", "text"), [
+    ("mnist --limit 0", 2, "--limit"), ("images a", 2, "give ROOT, LIST and DB"), ("info", 2, "Missing argument"), ("mean db --backend hdf5", 2, "hdf5"),
+    ("mnist --out out --url ftp://x", 2, "must start with http"), ("info nowhere", 1, "nowhere: no such database"), ("mean nowhere", 1, "nowhere: no such database"),
+    ("mnist --from nowhere", 1, "no such directory")])
+def test_faults(tmp_path, monkeypatch, words, status, text):
+    monkeypatch.chdir(tmp_path)
+    assert failed(run(*words.split()), status, text)
 
 
 def test_images_with_all_options(tmp_path, leveldb):
@@ -152,14 +147,18 @@ def test_info(make_db, backend, tmp_path):
     assert cv2.imread(str(tmp_path / "sheet.png")).shape == (4, 17, 3)  # widths 5, 5, 3 in columns of 6
 
 
-def test_info_of_long_names_and_many_labels(make_db, monkeypatch):
-    """Lines with a path or labels are not wrapped."""
+@pytest.mark.parametrize("count", [50, 51])
+def test_long_names_and_many_labels(make_db, monkeypatch, count):
+    """Lines with a path or labels are not wrapped; labels of most records are listed."""
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.setattr(command, "Console", lambda **how: Console(width=20, **how))
-    path = make_db([caffe_pb2.Datum(channels=1, height=1, width=1, data=b"x", float_data=range(count)).SerializeToString() for count in (50, 51)])
+    path = make_db([datum(np.zeros((1, 2, 2), np.uint8), label=label) for label in [7, *range(count)]])
     lines = run("info", path).stdout.splitlines()
-    assert lines[0] == f"{path}: 2 records, LMDB"
-    assert lines[-2:] == [f"real-valued labels: {count} in each of 1 records" for count in (50, 51)]
+    line = next(line for line in lines if line.startswith("labels: "))
+    assert line.startswith(f"labels: {count} different: 7 (2), 0 (1), ") and line.endswith(", ...") == (count > 50)
+    assert lines[0] == f"{path}: {count + 1} records, LMDB"
+    path = make_db([caffe_pb2.Datum(channels=1, height=1, width=1, data=b"x", float_data=range(n)).SerializeToString() for n in (count, 7)], name="real")
+    assert run("info", path).stdout.splitlines()[-2:] == [f"real-valued labels: {n} in each of 1 records" for n in (7, count)]
 
 
 def test_result_of_folders(capsys):
@@ -173,13 +172,6 @@ def test_result_of_folders(capsys):
 def test_info_names_a_wrong_record(make_db):
     path = make_db([datum(np.zeros((1, 2, 2), np.uint8)), b"\x08"])
     assert failed(run("info", path), 1, "db: record 1 (key '00000001'): is no Datum")
-
-
-@pytest.mark.parametrize("count", [50, 51])
-def test_info_lists_the_labels_of_most_records(make_db, count):
-    path = make_db([datum(np.zeros((1, 2, 2), np.uint8), label=label) for label in [7, *range(count)]])
-    line = next(line for line in run("info", path).stdout.splitlines() if line.startswith("labels: "))
-    assert line.startswith(f"labels: {count} different: 7 (2), 0 (1), ") and line.endswith(", ...") == (count > 50)
 
 
 def test_png_is_what_opencv_reads(tmp_path):
