@@ -57,17 +57,13 @@ def open_prefetcher(make_db, backend):
         prefetcher.close()
 
 
-@pytest.mark.parametrize("depth", [1, 2, 7])
-@pytest.mark.parametrize("batch_size", [1, 3, 10, 23])
-def test_records_in_order_round_and_round(open_prefetcher, batch_size, depth):
-    prefetcher = open_prefetcher(batch_size, depth=depth)
-    assert labels_of(prefetcher, 9) == [i % 10 for i in range(9 * batch_size)]
-    assert (prefetcher.numbers.stop, prefetcher.upcoming.start) == (9 * batch_size, 9 * batch_size)
-
-
-@pytest.mark.parametrize("start", [0, 4, 9, 10, 1_000_003])
-def test_starts_at_any_record(open_prefetcher, start):
-    assert labels_of(open_prefetcher(3, start=start), 5) == [(start + i) % 10 for i in range(15)]
+@pytest.mark.parametrize("batch_size, depth, start, gap", [
+    *((size, depth, 0, 1) for size in (1, 3, 10, 23) for depth in (1, 2, 7)), *((3, 3, start, 1) for start in (4, 9, 10, 1_000_003)),
+    *((2, 3, start, gap) for start in (0, 1, 7) for gap in (2, 3, 12))])
+def test_order_of_records(open_prefetcher, batch_size, depth, start, gap):
+    prefetcher = open_prefetcher(batch_size, depth=depth, start=start, gap=gap)
+    assert labels_of(prefetcher, 12) == [(start + i * gap) % 10 for i in range(12 * batch_size)]
+    assert (prefetcher.numbers.stop, prefetcher.upcoming.start) == (start + 12 * batch_size * gap,) * 2
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -80,12 +76,6 @@ def test_resumed_run(make_db, pixels, dtype):
     for _ in range(4):
         assert (straight.next()[0] == resumed.next()[0]).all()
     assert seen[0].dtype == dtype
-
-
-@pytest.mark.parametrize("start", [0, 1, 7])
-@pytest.mark.parametrize("gap", [2, 3, 12])
-def test_every_nth_record(open_prefetcher, gap, start):
-    assert labels_of(open_prefetcher(2, start=start, gap=gap), 12) == [(start + i * gap) % 10 for i in range(24)]
 
 
 def test_every_nth_batch(make_db):
