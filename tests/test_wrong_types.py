@@ -127,7 +127,7 @@ def test_long_values_are_cut(net, files):
     assert len(Workspace().create_net(NET, caffe.TEST).layers) > 2
 
 
-def test_what_a_message_shows_of_a_value():
+def test_shown_values():
     class Bad:
         def __repr__(self):
             raise ValueError
@@ -147,7 +147,7 @@ def test_what_a_message_shows_of_a_value():
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "x", [], object(), np.zeros(2)], ids=lambda value: type(value).__name__)
-def test_what_is_no_blob_and_no_message(net, wrong):
+def test_no_blobs_and_no_messages(net, wrong):
     blob, synced, layer = Blob((2, 3)), memory.SyncedMemory(8), net.layer_dict["ip"]
     check_errors(lambda: blob.share_data(wrong), lambda: blob.share_diff(wrong), lambda: blob.copy_from(wrong),
                  lambda: blob.reshape_like(wrong), lambda: blob.take_pushed(wrong), lambda: blob.from_proto(wrong),

@@ -57,8 +57,9 @@ def test_pictures(minicaffe, logs):
     text = (logs / "a.log.svg").read_text()
     for label in ("a.log: train loss", "a.log: test accuracy", "b.jsonl: ip[0]", "learning rate"):
         assert label in re.sub("<!-- | -->", "", text), label
-    minicaffe("plot", "a.log", "--out", "x.png", "--along", "seconds", "--log")
-    assert (logs / "x.png").read_bytes()[:4] == b"\x89PNG"
+    for name in "x.png", "X.PNG":
+        minicaffe("plot", "a.log", "--out", name, "--along", "seconds", "--log")
+        assert (logs / name).read_bytes()[:4] == b"\x89PNG"
     for name in ("x", "folder"):    # matplotlib would write another file, x.png
         (logs / "folder").mkdir(exist_ok=True)
         assert f"{name}: has no extension" in minicaffe("plot", "a.log", "--out", name, status=2)
@@ -67,15 +68,14 @@ def test_pictures(minicaffe, logs):
     assert "nowhere/x.png: cannot be written" in minicaffe("plot", "a.log", "--out", "nowhere/x.png", status=1)
 
 
-def test_curves_are_distinct():
+@pytest.mark.parametrize("panel, runs, styles", [
+    ("loss", ((0, 0), (0, 1), (1, 0)), [("C0", "-"), ("C0", "--"), ("C1", "-")]), ("loss", ((0, 0), (0, 1)), [("C0", "-"), ("C1", "--")]),
+    ("gradients", ((0, 0), (0, 1), (1, 0), (1, 0)), [("C0", "-"), ("C1", "--"), ("C2", "-"), ("C3", "-")])])
+def test_styles_of_curves(panel, runs, styles):
+    """Colours are those of the runs; of one run, and of gradients, each curve has its own."""
     axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
-    curves = [Curve(str(i), [0, 1], [0.01, 0.01], run, test) for i, (run, test) in enumerate(((0, 0), (0, 1), (1, 0)))]
-    plot_panel(axes, "loss", curves, False, 2)
-    assert [line.get_color() for line in axes.lines] == ["C0", "C0", "C1"]      # of the runs
-    assert [line.get_linestyle() for line in axes.lines] == ["-", "--", "-"]
-    axes.clear()
-    plot_panel(axes, "gradients", [*curves, Curve("3", [0, 1], [1, 2], 1, 0)], False, 2)
-    assert [line.get_color() for line in axes.lines] == ["C0", "C1", "C2", "C3"]
+    plot_panel(axes, panel, [Curve(str(i), [0, 1], [0.01, 0.02], run, test) for i, (run, test) in enumerate(runs)], False, 1 + max(run for run, _ in runs))
+    assert [(line.get_color(), line.get_linestyle()) for line in axes.lines] == styles
 
 
 @pytest.mark.parametrize("count", [1, 7])
@@ -99,12 +99,6 @@ def test_panel_of_no_finite_value(logarithmic):
     axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
     plot_panel(axes, "loss", [Curve("lost", [0, 1], [math.nan, math.inf])], logarithmic, 1)
     assert [line.get_label() for line in axes.lines] == ["lost; not finite 2 times, first at 0"]
-
-
-def test_colours_of_one_run():
-    axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
-    plot_panel(axes, "loss", [Curve("train", [0, 1], [1, 2]), Curve("test", [0, 1], [2, 3], test=True)], False, 1)
-    assert [line.get_color() for line in axes.lines] == ["C0", "C1"]
 
 
 def test_labels_of_curves():

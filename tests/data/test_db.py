@@ -416,7 +416,7 @@ def test_longest_value(make_db, more):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 6, 7])
-def test_records_are_written_some_at_a_time(tmp_path, backend, monkeypatch, count):
+def test_commits(tmp_path, backend, monkeypatch, count):
     """A database that is written can be read, too: what is committed."""
     monkeypatch.setattr("minicaffe.data.database.COMMIT_EVERY", 3)
     values = [(b"%d" % i, b"value %d" % i) for i in range(count)]

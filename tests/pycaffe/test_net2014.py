@@ -112,7 +112,7 @@ def test_old_methods_of_a_classifier(files):
     np.testing.assert_allclose(net.preprocess("data", PICTURE), 2 * PICTURE.transpose(2, 0, 1), rtol=1e-6)
 
 
-def test_weights_in_the_place_of_the_level(files):
+def test_weights_in_place_of_level(files):
     with pytest.raises(ConfigError, match="level: must be an integer, got .*weights="):
         caffe.Net(files[0], caffe.TEST, files[1])
 
