@@ -30,18 +30,13 @@ def idx(array):
 
 
 def mnist_files():
-    files = {}
-    for split, images in IMAGES.items():
-        files[f"{split}-images-idx3-ubyte"] = idx(images)
-        files[f"{split}-labels-idx1-ubyte"] = idx(LABELS[split])
-    return files
+    return {f"{split}-images-idx3-ubyte": idx(images) for split, images in IMAGES.items()} | {
+        f"{split}-labels-idx1-ubyte": idx(labels) for split, labels in LABELS.items()}
 
 
 def cifar_files():
-    random = np.random.default_rng(5)
-    names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
-    files = {}
-    for name in names:
+    random, files = np.random.default_rng(5), {}
+    for name in *(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin":
         records = random.integers(0, 256, (4, CIFAR_RECORD), np.uint8)
         records[:, 0] %= 10
         files[name] = records.tobytes()
@@ -139,17 +134,13 @@ def test_existing_output(tmp_path):
     assert len(make_data_set("mnist", tmp_path, source=source, force=True)) == 2
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda c: b"", "is no IDX file"),
-        (lambda c: b"\0\0\x09" + c[3:], "is no IDX file of bytes with 3 axes: it starts with 00 00 09 03"),
-        (lambda c: c[:-1], "has only 23519"),
-        (lambda c: c + b"x", "and has more"),
-        (lambda c: c[:4] + struct.pack(">3I", 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF) + c[16:], "are allowed"),
-        (lambda c: c[:4] + struct.pack(">3I", 0, 28, 28) + c[16:], "are allowed"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda c: b"", "is no IDX file"),
+    (lambda c: b"\0\0\x09" + c[3:], "is no IDX file of bytes with 3 axes: it starts with 00 00 09 03"),
+    (lambda c: c[:-1], "has only 23519"),
+    (lambda c: c + b"x", "and has more"),
+    (lambda c: c[:4] + struct.pack(">3I", 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF) + c[16:], "are allowed"),
+    (lambda c: c[:4] + struct.pack(">3I", 0, 28, 28) + c[16:], "are allowed")])
 @pytest.mark.parametrize("packed", [False, True])
 def test_wrong_idx_files(tmp_path, change, message, packed):
     files = mnist_files()
@@ -182,14 +173,10 @@ def test_damaged_gzip(tmp_path, content):
         read_idx(path, 3)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda c: c[:-1], "data_batch_3.bin: must hold 1 to 10000 records of 3073 bytes, has 12291"),
-        (lambda c: b"", "has 0 bytes"),
-        (lambda c: b"\x0a" + c[1:], "label 10 of record 0"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda c: c[:-1], "data_batch_3.bin: must hold 1 to 10000 records of 3073 bytes, has 12291"),
+    (lambda c: b"", "has 0 bytes"),
+    (lambda c: b"\x0a" + c[1:], "label 10 of record 0")])
 @pytest.mark.parametrize("archive", [False, True])
 def test_wrong_cifar_files(tmp_path, change, message, archive):
     files = cifar_files()

@@ -61,19 +61,15 @@ def test_bytes_that_are_no_datum(record):
         read_datum(record)
 
 
-@pytest.mark.parametrize(
-    ("shape", "message"),
-    [
-        ((1, 2, 3), "1 x 2 x 3 but 4 bytes"),
-        ((0, 2, 2), "0 x 2 x 2, each must be at least 1"),
-        ((2, 0, 2), "2 x 0 x 2, each must be at least 1"),
-        ((2, 2, 0), "2 x 2 x 0, each must be at least 1"),
-        ((-1, -2, 2), "-1 x -2 x 2, each"),
-        ((1, 65536, 65536), "65536 x 65536 but 4 bytes"),  # 2^32 elements
-        ((2147483647, 2147483647, 2147483647), "but 4 bytes"),
-        ((1 << 30, 1 << 30, 16), "but 4 bytes"),  # 2^64 elements
-    ],
-)
+@pytest.mark.parametrize(("shape", "message"), [
+    ((1, 2, 3), "1 x 2 x 3 but 4 bytes"),
+    ((0, 2, 2), "0 x 2 x 2, each must be at least 1"),
+    ((2, 0, 2), "2 x 0 x 2, each must be at least 1"),
+    ((2, 2, 0), "2 x 2 x 0, each must be at least 1"),
+    ((-1, -2, 2), "-1 x -2 x 2, each"),
+    ((1, 65536, 65536), "65536 x 65536 but 4 bytes"),  # 2^32 elements
+    ((2147483647, 2147483647, 2147483647), "but 4 bytes"),
+    ((1 << 30, 1 << 30, 16), "but 4 bytes")])  # 2^64 elements
 def test_shape_must_fit_the_bytes(shape, message):
     record = caffe_pb2.Datum(channels=shape[0], height=shape[1], width=shape[2], data=b"abcd").SerializeToString()
     with pytest.raises(DataError, match=message):

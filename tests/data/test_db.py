@@ -166,8 +166,7 @@ def test_damaged_pages(tmp_path):
 @pytest.mark.parametrize(("offset", "value", "error"), [
     (20, 2, "it has LMDB's data format 2, format 1"), (16, 7, "it has no magic number of one"), (40, 100, "its page size is 100"),
     (40, 128, "its page size is 128"), (40, 256, "it has no magic number of one"), (40, 768, "its page size is 768"),
-    (92, 4, "its keys have several values each"),
-])
+    (92, 4, "its keys have several values each")])
 def test_another_kind_of_lmdb(make_db, offset, value, error):
     path = make_db([b"a"])
     overwrite(path, *((page + offset, value.to_bytes(2, "little")) for page in (0, 4096)))

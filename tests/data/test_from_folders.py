@@ -115,8 +115,7 @@ def test_leveldb(folder, leveldb):
     (("--from-folders", "zoo", "db", "--ext", "png,"), 2, "must be extensions with commas, such as jpg,png, got 'png,'"),
     (("--from-folders", "zoo", "db", "--ext", "gif"), 1, "zoo/ant: holds no pictures"),
     (("--from-folders", "zoo", "list", "db"), 2, "give DB alone with --from-folders DIR"),
-    (("zoo", "db"), 2, "give ROOT, LIST and DB, or --from-folders DIR and DB; got zoo db"),
-])
+    (("zoo", "db"), 2, "give ROOT, LIST and DB, or --from-folders DIR and DB; got zoo db")])
 def test_faults(folder, arguments, status, text):
     assert text in " ".join(run(*arguments, status=status).replace("│", " ").split())
     assert not (folder / "db").exists()

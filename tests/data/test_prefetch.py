@@ -186,13 +186,7 @@ def test_dropping_the_prefetcher(make_db, backend, cycle):
 
 
 def run_python(code, *arguments):
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return subprocess.run([sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)], capture_output=True, text=True, timeout=60)
 
 
 def test_interpreter_exit_does_not_hang(make_db):

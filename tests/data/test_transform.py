@@ -166,28 +166,17 @@ def test_a_mean_is_counted(tmp_path, monkeypatch):
         read_mean(tmp_path / "mean")
 
 
-@pytest.mark.parametrize(
-    ("content", "kind", "message"),
-    [
-        (None, FileError, "no such file"),
-        (b"\xff\xff", DataError, "is cut off or damaged: .*; fetch the file again"),
-        (
-            caffe_pb2.BlobProto(num=1, channels=1, height=2, width=2, data=[1]),
-            DataError,
-            "holds 1 number in data, its shape 1x1x2x2 needs 4",
-        ),
-        (
-            caffe_pb2.BlobProto(num=2, channels=1, height=1, width=1, data=[1, 2]),
-            DataError,
-            "is no mean file: has the shape 2x1x1x1 in the place of 1 x channels x height x width",
-        ),
-        (caffe_pb2.BlobProto(shape={"dim": [1 << 62, 1 << 62, 16]}, data=[]), DataError, "a blob holds at most 2147483647"),
-        (caffe_pb2.BlobProto(), DataError, "is empty"),
-        *((caffe_pb2.BlobProto(shape={"dim": shape}, data=[1] * int(np.prod(shape))), DataError, "has the shape .* in the place of 1 x channels")
-          for shape in ([2, 2], [4], [1, 2, 1, 1, 1], [2, 1, 1, 1, 1], [2, 1, 1, 2])),
-        *((caffe_pb2.BlobProto(shape={"dim": shape}), DataError, "holds a blob of shape .* without numbers") for shape in ([1, 3, 0, 5], [0, 2, 2])),
-    ],
-)
+@pytest.mark.parametrize(("content", "kind", "message"), [
+    (None, FileError, "no such file"),
+    (b"\xff\xff", DataError, "is cut off or damaged: .*; fetch the file again"),
+    (caffe_pb2.BlobProto(num=1, channels=1, height=2, width=2, data=[1]), DataError, "holds 1 number in data, its shape 1x1x2x2 needs 4"),
+    (caffe_pb2.BlobProto(num=2, channels=1, height=1, width=1, data=[1, 2]), DataError,
+     "is no mean file: has the shape 2x1x1x1 in the place of 1 x channels x height x width"),
+    (caffe_pb2.BlobProto(shape={"dim": [1 << 62, 1 << 62, 16]}, data=[]), DataError, "a blob holds at most 2147483647"),
+    (caffe_pb2.BlobProto(), DataError, "is empty"),
+    *((caffe_pb2.BlobProto(shape={"dim": shape}, data=[1] * int(np.prod(shape))), DataError, "has the shape .* in the place of 1 x channels")
+      for shape in ([2, 2], [4], [1, 2, 1, 1, 1], [2, 1, 1, 1, 1], [2, 1, 1, 2])),
+    *((caffe_pb2.BlobProto(shape={"dim": shape}), DataError, "holds a blob of shape .* without numbers") for shape in ([1, 3, 0, 5], [0, 2, 2]))])
 def test_wrong_mean_files(tmp_path, content, kind, message):
     path = tmp_path / "mean"
     if content is not None:
@@ -297,8 +286,7 @@ def test_random_pictures_and_rules(tmp_path, seed):
 @pytest.mark.parametrize(("fields", "remedy"), [
     ({}, "); make the mean file from this database"),
     ({"resize_param": {"height": 7, "width": 5}}, ", after expand_param and resize_param); give a mean_value for each channel in place of the mean file"),
-    ({"expand_param": {}}, ", after expand_param and resize_param); give a mean_value for each channel in place of the mean file"),
-])
+    ({"expand_param": {}}, ", after expand_param and resize_param); give a mean_value for each channel in place of the mean file")])
 def test_mean_file_of_another_size(pixels, tmp_path, fields, remedy):
     write_mean(tmp_path / "mean", np.zeros((3, 4, 4), np.float32))
     with pytest.raises(ShapeError) as caught:

@@ -71,8 +71,7 @@ def test_files_of_types():
     ("PriorBox", ["yes", "zero", "yes", "CPU", ""]),
     ("LSTM", ["yes", "yes", "yes", "kernels", ""]),
     ("Reorg", ["yes", "yes", "yes", "CPU", ""]),
-    ("InfogainLoss", ["yes", "yes", "yes", "kernels", ""]),
-])
+    ("InfogainLoss", ["yes", "yes", "yes", "kernels", ""])])
 def test_facts(name, cells):
     assert layers_table.facts(layer_types()[name]) == cells
 

@@ -230,8 +230,7 @@ def test_memory_of_a_training(name):
 
 @pytest.mark.parametrize("window, shown", [
     ("kernel_size: 3 stride: 1 pad: 1", "3+1 8"), ("kernel_size: 3 kernel_size: 3 stride: 1 stride: 1 pad: 0 pad: 0", "3 8"),
-    ("kernel_h: 3 kernel_w: 3 stride_h: 2 stride_w: 2", "3/2 8"), ("kernel_h: 3 kernel_w: 1 pad_h: 1 pad_w: 0", "3x1+1x0 8"),
-])
+    ("kernel_h: 3 kernel_w: 3 stride_h: 2 stride_w: 2", "3/2 8"), ("kernel_h: 3 kernel_w: 1 pad_h: 1 pad_w: 0", "3x1+1x0 8")])
 def test_sizes_of_windows(window, shown):
     layer = parse_text(f'layer {{ type: "Convolution" convolution_param {{ num_output: 8 {window} }} }}', caffe_pb2.NetParameter)[0].layer[0]
     assert sizes(layer) == shown

@@ -102,8 +102,7 @@ def test_where_fields_go():
     (lambda x: L.Convolution(x, num_output=float("inf")).to_proto(), ConfigError, "num_output: inf does not fit"),
     (lambda x: caffe.NetSpec()["x"], MissingNameError, "no 'x'"),
     (lambda x: assign_proto(caffe_pb2.BlobShape(), "dmi", 3), AttributeError, "^dmi: BlobShape has no field 'dmi'; did you mean 'dim'"),
-    (lambda x: L.Convolution(x, num_output=1, bias_term=1.0).to_proto(), ConfigError, "bias_term: 1.0 does not fit"),
-])
+    (lambda x: L.Convolution(x, num_output=1, bias_term=1.0).to_proto(), ConfigError, "bias_term: 1.0 does not fit")])
 def test_refusals(wrong, kind, text):
     with pytest.raises(kind, match=text):
         wrong(L.Input(shape=dict(dim=1)))
