@@ -16,7 +16,7 @@ from minicaffe.errors import ConfigError, DataError, FileError, ShapeError
 from minicaffe.proto import binary
 
 
-def failed(capsys, arguments, status, *texts):
+def check_failed(capsys, arguments, status, *texts):
     """Check the exit status of `arguments` and that standard error ends with one line that holds `texts`."""
     assert cli.main(arguments) == status
     err = capsys.readouterr().err
@@ -60,7 +60,7 @@ def test_device_query_in_both_spellings(capsys):
     (["data"], ["Missing command", "minicaffe data --help"]), (["trian"], ["no command 'trian'", "'train'"]), (["xyzzy"], ["device_query"]),
     (["train", "net.prototxt", "-bse_lr", "1"], ["--base-lr"])])
 def test_wrong_words(arguments, texts, capsys):
-    assert failed(capsys, arguments, 2, *texts).count("\n") == 1
+    assert check_failed(capsys, arguments, 2, *texts).count("\n") == 1
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), BrokenPipeError(32, "Broken pipe")])
@@ -84,9 +84,9 @@ def test_unforeseen_errors(monkeypatch, capsys):
     def broken(*_, **__):
         raise ZeroDivisionError("two\nlines")
     monkeypatch.setattr("minicaffe.cli.device_query.blas", broken)
-    err = failed(capsys, ["device_query"], 1, "ZeroDivisionError: two lines", "test_app.py:")
+    err = check_failed(capsys, ["device_query"], 1, "ZeroDivisionError: two lines", "test_app.py:")
     assert err.count("\n") == 1
-    assert "Traceback" in failed(capsys, ["device_query", "--debug"], 1, "ZeroDivisionError")
+    assert "Traceback" in check_failed(capsys, ["device_query", "--debug"], 1, "ZeroDivisionError")
 
 
 def test_broken_pipe_and_full_disk(tmp_path):
@@ -131,7 +131,7 @@ def test_names_of_caffes_tools(name, words, capsys):
 
 @pytest.mark.parametrize("name", app.REPLACEMENTS)
 def test_replacements_of_caffes_tools(name, capsys):
-    failed(capsys, [name, "a", "b"], 2, f"no command '{name}'; minicaffe ", " does the same")
+    check_failed(capsys, [name, "a", "b"], 2, f"no command '{name}'; minicaffe ", " does the same")
     words = app.REPLACEMENTS[name].removeprefix("minicaffe ").split()
     command = next(word for word in words if word.startswith("-") or word.isupper() or word.endswith("..."))
     assert cli.main([*words[:words.index(command)], "--help"]) == 0

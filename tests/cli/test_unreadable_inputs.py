@@ -22,7 +22,7 @@ def there(pictures, tmp_path):  # noqa: F811
     return tmp_path
 
 
-def run(minicaffe, *words):
+def check_skipped(minicaffe, *words):
     """Run a command that skips 2.png of 4."""
     error = minicaffe(*words, status=1)
     assert minicaffe.log.count("in/2.png") == 1 and "; skipped" in minicaffe.log
@@ -31,7 +31,7 @@ def run(minicaffe, *words):
 
 @pytest.mark.parametrize("more", [(), ("--images_dim=7,8",)])
 def test_classify_skips(minicaffe, there, more):
-    run(minicaffe, "classify", "in", "--out=r.csv", *COMMON, *more)
+    check_skipped(minicaffe, "classify", "in", "--out=r.csv", *COMMON, *more)
     rows = list(csv.reader((there / "r.csv").open()))[1:]
     assert [row[0] for row in rows] == ["in/0.png", "in/1.png", "in/3.png"]
     minicaffe("classify", *(row[0] for row in rows), "--out=good.csv", *COMMON, *more)

@@ -21,7 +21,7 @@ from minicaffe.errors import FileError
 from minicaffe.proto import caffe_pb2
 
 
-def failed(result, status, text):
+def check_failed(result, status, text):
     """Check exit status, that nothing but one line of error was printed, and its text."""
     assert result.exit_code == status
     assert result.stdout == ""
@@ -49,7 +49,7 @@ def test_data_set(tmp_path, originals):
     assert result.exit_code == 0, result.stderr
     assert result.stdout == f"{out}/mnist_train_lmdb: 10 records\n{out}/mnist_test_lmdb: 8 records\n"
     assert result.stderr == ""
-    assert failed(run("mnist", "--from", originals, "--out", out), 1, "mnist_train_lmdb: exists already; --force")
+    assert check_failed(run("mnist", "--from", originals, "--out", out), 1, "mnist_train_lmdb: exists already; --force")
     assert run("mnist", "--from", originals, "--out", out, "--force").exit_code == 0
     assert sorted(os.listdir(out)) == ["mnist_test_lmdb", "mnist_train_lmdb"]
 
@@ -60,7 +60,7 @@ def test_data_set(tmp_path, originals):
     ("mnist --from nowhere", 1, "no such directory")])
 def test_faults(tmp_path, monkeypatch, words, status, text):
     monkeypatch.chdir(tmp_path)
-    assert failed(run(*words.split()), status, text)
+    assert check_failed(run(*words.split()), status, text)
 
 
 def test_images_with_all_options(tmp_path, leveldb):
@@ -92,7 +92,7 @@ def test_images_with_real_labels(tmp_path, encoded):
     shown = run("info", path).stdout
     assert "real-valued labels: 3 in each of 3 records\n" in shown
     assert "labels: 1 different" not in shown
-    assert failed(run("images", "--float-labels", 4, f"{tmp_path}/", tmp_path / "list", tmp_path / "other"), 1, "list:1: label '0.png' is not")
+    assert check_failed(run("images", "--float-labels", 4, f"{tmp_path}/", tmp_path / "list", tmp_path / "other"), 1, "list:1: label '0.png' is not")
     assert run("images", "--float-labels", 0, "a/", "b", "c").exit_code == 2
     result = run("images", "--seed", 1, "--ext", "png", "a/", "b", "c")
     assert result.exit_code == 2 and "--seed, --ext: for the pictures of --from-folders, which is not given" in result.stderr
@@ -124,7 +124,7 @@ def test_mean(make_db, tmp_path):
     assert result.exit_code == 0, result.stderr
     assert result.stdout == "Number of channels: 2\nmean_value channel [0]: 10.5\nmean_value channel [1]: 20.5\n"
     assert read_mean(tmp_path / "mean.binaryproto")[:, 0, 0].tolist() == [10.5, 20.5]
-    assert failed(run("mean", path, tmp_path / "mean.binaryproto"), 1, "exists already")
+    assert check_failed(run("mean", path, tmp_path / "mean.binaryproto"), 1, "exists already")
     assert run("mean", path, tmp_path / "mean.binaryproto", "--force").exit_code == 0
     assert run("mean", path).stdout == result.stdout
 
@@ -171,7 +171,7 @@ def test_result_of_folders(capsys):
 
 def test_info_names_a_wrong_record(make_db):
     path = make_db([datum(np.zeros((1, 2, 2), np.uint8)), b"\x08"])
-    assert failed(run("info", path), 1, "db: record 1 (key '00000001'): is no Datum")
+    assert check_failed(run("info", path), 1, "db: record 1 (key '00000001'): is no Datum")
 
 
 def test_png_is_what_opencv_reads(tmp_path):
