@@ -69,10 +69,10 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Without minicaffe/addons leave out the tests of the core that use types or commands of add-ons: needs_addons.txt."""
+    """Without minicaffe/addons leave out the tests of the core that use types or commands of add-ons: needs_addons.txt has patterns."""
     if not addons_installed():
-        listed = set(Path(__file__).with_name("needs_addons.txt").read_text(encoding="utf-8").splitlines())
-        left_out = [item for item in items if item.nodeid in listed or item.nodeid.partition("[")[0] in listed]
+        patterns = re.compile("|".join(Path(__file__).with_name("needs_addons.txt").read_text(encoding="utf-8").splitlines()))
+        left_out = [item for item in items if patterns.match(item.nodeid.removeprefix("tests/"))]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
 

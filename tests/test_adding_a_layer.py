@@ -76,22 +76,22 @@ def test_in_cython(folder, monkeypatch):
     tests.test_a_wrong_gain()
 
 
-def test_a_header_that_is_not_there():
+def test_missing_header():
     with pytest.raises(ConfigError, match="cannot read the header 'nowhere.hpp': No such file"):
         minicaffe.cuda.add_kernels("nowhere.hpp")
 
 
-def test_the_page_writes_every_file_once():
+def test_files_of_the_page():
     names = re.findall(r"^```\w+\n(?:#|//) (\S+)$", PAGE.read_text(), re.M)
     assert len(names) == len(set(names)) == len(re.findall(r"^```\w+$", PAGE.read_text(), re.M))
 
 
-def test_an_activation_is_at_most_15_lines():
+def test_lines_of_an_activation():
     text = (PAGE.parents[1] / "minicaffe" / "layers" / "bnll.py").read_text()
     assert len([line for line in text.splitlines() if line.strip()]) <= 15
 
 
-def test_a_functor_without_all_of_its_members_does_not_compile(tmp_path):
+def test_functor_without_its_members(tmp_path):
     source = tmp_path / "relu.cpp"
     for members, compiles in ((", 0.5", True), ("", False)):
         source.write_text('#include "minicaffe/ops/activation/caffe.hpp"\n'

@@ -91,7 +91,7 @@ def add(tmp_path, monkeypatch):
 TYPES = 'LAYERS = {{"{0}": "addon_types:{0}Layer"}}\nimport minicaffe\nclass {0}Layer(minicaffe.Layer):\n    pass\n'
 
 
-def test_two_packages_with_one_type_or_command(add):
+def test_two_packages_of_one_name(add):
     for package in ("addon_one", "addon_two"):
         add(package, 'LAYERS = {"Twice": "nowhere:X"}\nCOMMANDS = {"twice": ("", "nowhere:x", "")}',
             {"layers": f"{package}:LAYERS", "commands": f"{package}:COMMANDS"})
@@ -102,7 +102,7 @@ def test_two_packages_with_one_type_or_command(add):
         app.minicaffe.get_command(None, "twice")
 
 
-def test_a_broken_package_is_one_line_and_all_else_works(add, caplog):
+def test_broken_package(add, caplog):
     add("addon_broken", "import addon_that_is_missing", {"layers": "addon_broken:LAYERS", "commands": "addon_broken:COMMANDS"})
     with pytest.raises(ConfigError, match="unknown layer type 'Qq': the core lacks it, and so do the installed add-ons .*addon_broken"):
         layer_class("Qq")
@@ -117,7 +117,7 @@ def test_a_type_whose_module_is_broken(add):
         layer_class("Half")
 
 
-def test_an_untrusted_file_loads_no_foreign_add_on(add):
+def test_untrusted_file(add):
     add("addon_types", TYPES.format("Foreign"), {"layers": "addon_types:LAYERS"})
     net, _ = parse_text('layer { name: "f" type: "Foreign" top: "y" }', minicaffe.proto.caffe_pb2.NetParameter)
     with pytest.raises(ConfigError, match="unknown layer type 'Foreign'"):
@@ -127,7 +127,7 @@ def test_an_untrusted_file_loads_no_foreign_add_on(add):
         minicaffe.Net(net, minicaffe.TEST)
 
 
-def test_minicaffe_without_its_add_ons_names_none():
+def test_no_add_ons():
     program = ("from minicaffe import entry_points; entry_points.entries = lambda group: []; "
                "from minicaffe.layer import layer_class; layer_class('PriorBox')")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -30,45 +30,41 @@ def put(path, content):
         file.write(content)
 
 
-def test_new_and_replaced(tmp_path):
-    path = tmp_path / "a.bin"
-    put(path, b"one")
-    put(path, b"two, longer")
-    assert path.read_bytes() == b"two, longer"
-    assert os.listdir(tmp_path) == ["a.bin"]
-
-
-def test_old_file_stays_until_the_end(tmp_path):
-    path = tmp_path / "a.bin"
-    put(path, b"old")
-    with replacing(path) as file:
-        file.write(b"new")
-        file.flush()
-        assert path.read_bytes() == b"old"
-    assert path.read_bytes() == b"new"
+def test_replaced_file(tmp_path, monkeypatch):
+    """The old file stays until the end."""
+    monkeypatch.chdir(tmp_path)
+    for path in (tmp_path / "a.bin", "b.bin"):
+        put(path, b"old, longer")
+        with replacing(path) as file:
+            file.write(b"new")
+            file.flush()
+            with open(path, "rb") as before:
+                assert before.read() == b"old, longer"
+        with open(path, "rb") as after:
+            assert file.closed and after.read() == b"new"
+    check_writable("c.bin")
+    assert sorted(os.listdir(tmp_path)) == ["a.bin", "b.bin"]
 
 
 @pytest.mark.parametrize("cause", [KeyboardInterrupt, ValueError])
-def test_an_exception_leaves_the_old_file(tmp_path, cause):
-    path = tmp_path / "a.bin"
-    put(path, b"old")
-    with pytest.raises(cause), replacing(path) as file:
-        file.write(b"half")
-        raise cause
-    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["a.bin"]
+def test_exception(tmp_path, cause):
+    put(tmp_path / "a.bin", b"old")
+    for name in "a.bin", "new.bin":
+        with pytest.raises(cause), replacing(tmp_path / name) as file:
+            file.write(b"half")
+            raise cause
+        assert file.closed
+    assert (tmp_path / "a.bin").read_bytes() == b"old" and os.listdir(tmp_path) == ["a.bin"]
 
 
-def test_mode_of_a_new_file_follows_umask(tmp_path):
+def test_modes(tmp_path):
+    """A new file has that of the umask; a replaced one keeps its own."""
     before = os.umask(0o027)
     try:
         put(tmp_path / "a", b"")
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
-
-
-def test_mode_of_the_replaced_file_stays(tmp_path):
-    put(tmp_path / "a", b"")
     (tmp_path / "a").chmod(0o604)
     put(tmp_path / "a", b"x")
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o604
@@ -79,13 +75,6 @@ def test_a_link_is_followed(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "far" / "real")
     put(tmp_path / "link", b"x")
     assert (tmp_path / "link").is_symlink() and (tmp_path / "far" / "real").read_bytes() == b"x"
-
-
-def test_relative_path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    put("a", b"x")
-    check_writable("b")
-    assert os.listdir() == ["a"]
 
 
 def test_too_large_for_the_process(tmp_path):
@@ -101,22 +90,7 @@ def test_too_large_for_the_process(tmp_path):
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["a"]
 
 
-@pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_full_disk(tmp_path, monkeypatch, call):
-    path = tmp_path / "a"
-    put(path, b"old")
-
-    def full(*arguments):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(atomic.os, call, full)
-    with pytest.raises(FileError, match="no room left for .*; make room") as error:
-        put(path, b"new")
-    assert error.value.file == str(path)
-    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["a"]
-
-
-def test_a_killed_writer_leaves_the_old_file(tmp_path):
+def test_killed_writer(tmp_path):
     """And beside it a hidden one, though the name has as many bytes as a name may have."""
     script = """
 import os, signal
@@ -132,14 +106,14 @@ with replacing("ä" * 120) as file:
     assert left.startswith(".ä") and left.endswith(".tmp") and (tmp_path / ("ä" * 120)).read_bytes() == b"old"
 
 
-def test_a_temporary_folder_goes_with_its_content(tmp_path):
+def test_temporary_folder(tmp_path):
     with pytest.raises(KeyError), temporary_folder(tmp_path / "no" / "a") as folder:
         (folder / "inside").write_bytes(b"x")
         raise KeyError
     assert os.listdir(tmp_path / "no") == []
 
 
-def test_a_deleted_working_directory(tmp_path, monkeypatch):
+def test_deleted_working_directory(tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     os.rmdir(tmp_path / "gone")
@@ -152,22 +126,7 @@ def test_a_deleted_working_directory(tmp_path, monkeypatch):
     put(tmp_path / "a", b"x")
 
 
-def test_a_missing_folder(tmp_path):
-    for write in (lambda: put(tmp_path / "no" / "a", b""), lambda: check_writable(tmp_path / "no" / "a")):
-        with pytest.raises(FileError, match="does not exist; make it"):
-            write()
-
-
-def test_a_folder_that_may_not_be_written(tmp_path, monkeypatch):
-    def refuse(*arguments, **keywords):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr("builtins.open", refuse)  # root may write everywhere, so the refusal is played
-    with pytest.raises(FileError, match="not writable for this user"):
-        check_writable(tmp_path / "a")
-
-
-def test_a_file_system_that_cannot_sync_folders(tmp_path, monkeypatch):
+def test_folders_that_cannot_sync(tmp_path, monkeypatch):
     real = os.fsync
 
     def fsync(descriptor):
@@ -191,7 +150,7 @@ def interrupt():
     return keep
 
 
-def test_ctrl_c_waits_for_the_end_of_hdf5(tmp_path):
+def test_ctrl_c_in_hdf5(tmp_path):
     path = tmp_path / "a.h5"
     with open(path, "wb") as file:
         with pytest.raises(KeyboardInterrupt):
@@ -205,7 +164,7 @@ def test_ctrl_c_waits_for_the_end_of_hdf5(tmp_path):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_second_ctrl_c_does_not_wait():
+def test_second_ctrl_c():
     reached = []
     with pytest.raises(KeyboardInterrupt):
         with delayed_interrupts():
@@ -218,7 +177,7 @@ def test_a_second_ctrl_c_does_not_wait():
 
 
 @pytest.mark.parametrize("where", ["a thread", "a process that ignores Ctrl-C", "a process that Ctrl-C ends"])
-def test_ctrl_c_is_left_as_it_is(where):
+def test_other_reactions_to_ctrl_c(where):
     """Where Python has no handler of its own to call later: in threads, and where the program has set another reaction."""
     seen, before = [], signal.getsignal(signal.SIGINT)
 
@@ -241,7 +200,7 @@ def test_ctrl_c_is_left_as_it_is(where):
         signal.signal(signal.SIGINT, before)
 
 
-def test_the_place_of_an_open_file_where_there_is_no_proc(tmp_path, monkeypatch):
+def test_place_without_proc(tmp_path, monkeypatch):
     """The path is followed then."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a").write_bytes(b"a")
@@ -264,23 +223,36 @@ def test_the_place_of_an_open_file_where_there_is_no_proc(tmp_path, monkeypatch)
                     check_below(file.fileno(), str(tmp_path / name), str(tmp_path / "in"))
 
 
-@pytest.mark.parametrize("fail", [False, True])
-def test_the_file_is_closed_at_the_end(tmp_path, fail):
-    with contextlib.suppress(KeyError), replacing(tmp_path / "a") as file:
-        file.write(b"x")
-        if fail:
-            raise KeyError
-    assert file.closed and os.listdir(tmp_path) == [] + ["a"] * (not fail)
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+@pytest.mark.parametrize("code, missing, words", [
+    (errno.EISDIR, False, "it is a folder; name a file inside it"), (errno.ENOSPC, False, "no room left for {}; make room, or"),
+    (errno.EDQUOT, True, "no room left for {}/no; make room"), (errno.EFBIG, False, "raise the limit (ulimit -f)"),
+    (errno.ENOENT, True, "the folder {}/no does not exist; make it"), (errno.ENOTDIR, True, "the folder {}/no does not exist"),
+    (errno.ENOENT, False, "No such file or directory; check the disk and the path"), (errno.EIO, True, "Input/output error; check the disk"),
+    (errno.EACCES, False, "the folder {} is not writable for this user"), (errno.EPERM, False, "is not writable for this user"),
+    (errno.EROFS, False, "is not writable for this user"), (errno.EIO, False, "Input/output error; check the disk and the path")])
+def test_causes_of_errors(tmp_path, monkeypatch, call, code, missing, words):
+    path = tmp_path / "no" / "a" if missing else tmp_path / "a"
+    error = atomic.write_error(str(path), OSError(code, os.strerror(code)))
+    assert str(error).startswith(f"{path}: cannot be written: ") and words.format(tmp_path) in str(error), error
+
+    def fail(*_):
+        raise OSError(code, os.strerror(code))
+
+    if not missing:
+        put(path, b"old")
+        monkeypatch.setattr(atomic.os, call, fail)
+    for write in (lambda: put(path, b"new"), *([lambda: check_writable(path)] if missing else [])):
+        with pytest.raises(FileError) as caught:
+            write()
+        assert str(caught.value.file) == str(path)
+    assert missing or path.read_bytes() == b"old" and os.listdir(tmp_path) == ["a"]
 
 
-def test_every_cause_of_a_write_that_failed(tmp_path):
-    for code, missing, words in (
-            (errno.EISDIR, False, "it is a folder; name a file inside it"), (errno.ENOSPC, False, f"no room left for {tmp_path}; make room, or"),
-            (errno.EDQUOT, True, f"no room left for {tmp_path}/no; make room"), (errno.EFBIG, False, "raise the limit (ulimit -f)"),
-            (errno.ENOENT, True, f"the folder {tmp_path}/no does not exist; make it"), (errno.ENOTDIR, True, f"the folder {tmp_path}/no does not exist"),
-            (errno.ENOENT, False, "No such file or directory; check the disk and the path"), (errno.EIO, True, "Input/output error; check the disk"),
-            (errno.EACCES, False, f"the folder {tmp_path} is not writable for this user"), (errno.EPERM, False, "is not writable for this user"),
-            (errno.EROFS, False, "is not writable for this user"), (errno.EIO, False, "Input/output error; check the disk and the path")):
-        path = str(tmp_path / "no" / "a" if missing else tmp_path / "a")
-        error = atomic.write_error(path, OSError(code, os.strerror(code)))
-        assert str(error).startswith(f"{path}: cannot be written: ") and words in str(error), error
+def test_folder_that_may_not_be_written(tmp_path, monkeypatch):
+    def refuse(*arguments, **keywords):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)  # root may write everywhere, so the refusal is played
+    with pytest.raises(FileError, match="not writable for this user"):
+        check_writable(tmp_path / "a")

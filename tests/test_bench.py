@@ -21,7 +21,6 @@ from minicaffe.net.net import Net
 
 TOOLS = Path(__file__).resolve().parents[1] / "tools"
 sys.path.insert(0, str(TOOLS / "bench"))
-import distributed  # noqa: E402
 import gpu_nets  # noqa: E402
 import gpu_table  # noqa: E402
 import nets  # noqa: E402
@@ -40,21 +39,21 @@ def lenet():
     threads.set_num_threads(before)
 
 
-def test_a_peer_that_computes_something_else_is_found(lenet):
+def test_peer_of_other_values(lenet):
     made, net = lenet
     values = net.nodes[-1].tops[0].data.copy()
     made |= {"same": lambda: values * (1 + 1e-6), "other": lambda: values[::-1], "nothing": lambda: values * np.nan}
     assert nets.check(LENET, made, net).keys() == {"other", "nothing"}
 
 
-def test_results_that_are_not_finite_raise(lenet):
+def test_results_that_are_not_finite(lenet):
     made, net = lenet
     net.input_blobs[0].data[...] = np.nan
     with pytest.raises(ArithmeticError, match="lenet forward.* not finite"):
         nets.check(LENET, made, net)
 
 
-def test_a_report_says_where_its_rows_come_from():
+def test_report():
     row = {"commit": "abc1234", "processor": "A"}
     assert report.measured([row, row]) == "Measured: commit abc1234 on A.\n"
     assert report.measured([row, {**row, "commit": None}]).startswith("Measured in several places")
@@ -66,7 +65,7 @@ def test_a_report_says_where_its_rows_come_from():
 
 @pytest.mark.parametrize("looks, patience, taken, count", [
     ("ww", 60, "1", (0, 0)), ("w-ww", 60, "2", (1, 0)), ("--ww", 60, "1", (0, 0)), ("w-", 0, "1", (0, 1)), ("-", 0, "1", (0, 1))])
-def test_a_turn_counts_if_all_processors_are_there_before_and_after_it(monkeypatch, looks, patience, taken, count):
+def test_turns_and_processors(monkeypatch, looks, patience, taken, count):
     processors = nets.Processors(2, patience)
     looks, turns = iter(looks), iter("123")
     monkeypatch.setattr(processors, "whole", lambda: next(looks) == "w")
@@ -74,7 +73,7 @@ def test_a_turn_counts_if_all_processors_are_there_before_and_after_it(monkeypat
     assert (processors.count["again"], processors.count["shared"]) == count and next(looks, None) is None
 
 
-def test_a_look_at_processors_is_compared_with_the_fastest(monkeypatch):
+def test_looks_at_processors(monkeypatch):
     times = iter([1.9] * 6 + [1.9] * 6 + [1.0] * 6 + [1.2] * 6 + [1.3] * 6 + [0.9] * 6)      # the first by one thread
     monkeypatch.setattr(nets, "seconds_of", lambda run, calls: next(times))
     monkeypatch.setattr(nets.Processors, "fastest", {})
@@ -83,15 +82,6 @@ def test_a_look_at_processors_is_compared_with_the_fastest(monkeypatch):
     assert [processors.whole() for _ in range(5)] == [False, True, True, False, True] and next(times, None) is None
     assert nets.Processors(1, 60).whole()
     threads.set_num_threads(before)
-
-
-def test_the_table_of_ranks_has_the_better_of_the_peers_kinds():
-    ours = {distributed.ONE: [9, 10, 11], distributed.OURS: [7, 8, 9]}
-    row = {"net": "lenet", "batch": 64, "ms": {**ours, "PyTorch DDP NCHW": [1, 20, 30], "PyTorch DDP channels-last": [1, 16, 17]}}
-    without = {**row, "net": "googlenet", "ms": ours}
-    assert distributed.table([row, without]).splitlines()[2:] == [
-        "| LeNet, 64 | 10.00 (9.00 to 11.00) | 8.00 (7.00 to 9.00) | 1.25x | 16.00 | 0.50x |",
-        "| GoogLeNet, 64 | 10.00 (9.00 to 11.00) | 8.00 (7.00 to 9.00) | 1.25x |  |  |"]
 
 
 # ---- on a GPU
@@ -112,24 +102,13 @@ def test_a_net_can_be_small(rehearsal, name):
 
 
 @pytest.mark.parametrize("name", ["mobilenet", "lstm_text"])
-def test_all_of_a_net_in_pytorch_moves_with_it(rehearsal, name):
+def test_types_in_pytorch(rehearsal, name):
     """To another type, as to a GPU: a tensor that stayed behind would be of the wrong type there, too."""
     torch = pytest.importorskip("torch")
     from to_torch import TorchNet
     net = nets.random_net(name, 2, rehearsal(name).small)
     inputs = [torch.from_numpy(array).double() for array in nets.random_inputs(net)]
     assert TorchNet(net).double()(*inputs).dtype is torch.float64
-
-
-def test_each_row_is_written_at_once(tmp_path, capsys):
-    turns.write_json(tmp_path / "rows.json", {"rows": [], "failed": {}})
-    rows = turns.Rows(tmp_path / "rows.json", "lenet tf32", rehearsal=False)
-    rows.add("step", 2.0, "ms", {"PyTorch": 4.0, "CuPy": "missing"}, "1.0x", True, ratio=0.5)
-    rows.add("memory", "not run: no device", "")
-    row, other = json.loads((tmp_path / "rows.json").read_text())["rows"]
-    assert (row["part"], row["minicaffe"], row["peers"]["PyTorch"], row["met"], row["ratio"]) == ("lenet tf32", 2, 4, True, 0.5)
-    assert other["minicaffe"] == "not run: no device" and other["met"] is None
-    assert capsys.readouterr().out.splitlines()[0] == "step: 2 ms (PyTorch 4, CuPy: missing) [1.0x; met]"
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +127,7 @@ def check(tmp_path, *arguments, **environment):
     return json.loads((tmp_path / "gpu_check.json").read_text()), done.stdout + done.stderr
 
 
-def test_gpu_check_widens_the_tolerance_of_conformance(gpu_check, tmp_path):
+def test_tolerance_of_conformance(gpu_check, tmp_path):
     case = tmp_path / "given/cases/public/one/case.json"
     case.parent.mkdir(parents=True)
     case.write_text(json.dumps({"rtol": 1e-4, "atol": 0.5, "tol": {"loss": [1e-5, 1e-6]}, "steps": []}))
@@ -160,7 +139,7 @@ def test_gpu_check_widens_the_tolerance_of_conformance(gpu_check, tmp_path):
     assert not gpu_check.few_differ("g|diff|x: 3 of 96 values differ") and not gpu_check.few_differ("g|data|y: 1 of 96 values differ")
 
 
-def test_gpu_check_divides_its_minutes(gpu_check):
+def test_minutes_of_gpu_check(gpu_check):
     """What a step leaves is for those behind it; with less time than all limits the last steps are cut."""
     assert gpu_check.shares([("a", 10), ("b", 30)], 40) == {"a": 10, "b": 40}
     assert gpu_check.shares([("a", 10), ("b", 30)], 80) == {"a": 20, "b": 80}
@@ -192,7 +171,7 @@ def slow(request):
 
 
 @pytest.mark.parametrize("end", [None, signal.SIGTERM])
-def test_gpu_check_keeps_the_names_of_failed_tests(slow, tmp_path, end):
+def test_failed_tests_of_gpu_check(slow, tmp_path, end):
     """Of a run that is cut off at its limit, and of one that is ended as a whole."""
     tests = tmp_path / "test_three.py"
     tests.write_text(TESTS.replace("END", str(int(end or 0))).replace("PID", f"int(open({str(tmp_path / 'pid')!r}).read())"))
@@ -210,12 +189,12 @@ def test_gpu_check_keeps_the_names_of_failed_tests(slow, tmp_path, end):
     assert "tests" in result["cut"] and result["finished"] is (end is None)
 
 
-def test_gpu_check_lists_what_it_had_no_time_for(slow, tmp_path):
+def test_cut_steps_of_gpu_check(slow, tmp_path):
     result, text = check(tmp_path, "--only", "query", "--only", "kernels", "--only", "nccl", "--kernels", "^strided$", "--minutes", "0.12")
     assert result["cut"].keys() >= {"kernels", "nccl"} and "cut: nccl: not begun" in text and result["ok"] is False
 
 
-def test_gpu_check_is_rehearsed(slow, tmp_path):
+def test_gpu_check(slow, tmp_path):
     """The order of the steps, those that need cuDNN without it, and the parts of the benchmark with the table."""
     steps = [word for step in ("machine", "build", "smoke", "table", "kernels") for word in ("--only", step)]
     result, text = check(tmp_path, *steps, "--table", "^lenet (tf32|bf16)$", "--kernels", "^(strided|layers tf32)$")
@@ -228,7 +207,7 @@ def test_gpu_check_is_rehearsed(slow, tmp_path):
     assert any(row["what"].startswith("BatchNorm + ReLU 7x7x2048") for row in found["kernels"]["rows"])
 
 
-def test_the_strided_part_of_the_benchmark_computes(tmp_path):
+def test_strided_part(tmp_path):
     """It compares its result with NumPy's before it is timed; its kernel was once one that no longer existed."""
     done = subprocess.run([sys.executable, TOOLS / "bench" / "gpu.py", "--device", "sim", "--only", "strided"], cwd=tmp_path,
                           capture_output=True, text=True, timeout=240)
@@ -250,7 +229,7 @@ class Clock:
         self.now += seconds
 
 
-def test_the_table_has_aims_in_parentheses(tmp_path):
+def test_table_of_nets(tmp_path):
     turns.write_json(tmp_path / "rows.json", {"rows": [], "failed": {}})
     measurement = gpu_nets.Measurement.__new__(gpu_nets.Measurement)
     measurement.rows = turns.Rows(tmp_path / "rows.json", "resnet50 tf32", rehearsal=False)
@@ -269,7 +248,7 @@ def test_the_table_has_aims_in_parentheses(tmp_path):
     assert list(gpu_table.NAMES) == list(gpu_nets.BATCHES)
 
 
-def test_ratios_are_by_the_better_layout_eager_and_by_graph(rehearsal, tmp_path, monkeypatch):
+def test_ratios(rehearsal, tmp_path, monkeypatch):
     turns.write_json(tmp_path / "rows.json", {"rows": [], "failed": {}})
     measurement = rehearsal("resnet50")
     measurement.rows, measurement.missing = turns.Rows(tmp_path / "rows.json", "resnet50 tf32", rehearsal=True), {"CuPy": "none"}
@@ -284,7 +263,7 @@ def test_ratios_are_by_the_better_layout_eager_and_by_graph(rehearsal, tmp_path,
     assert row["nchw_ms"] == pytest.approx(30, rel=0.2) and row["peers"].keys() == {*seconds, "CuPy"} - {"minicaffe", "minicaffe NCHW"}
 
 
-def test_tuning_is_timed_from_the_search_to_the_choice(tmp_path, monkeypatch):
+def test_time_of_tuning(tmp_path, monkeypatch):
     monkeypatch.setenv("MINICAFFE_CACHE", str(tmp_path))
     with gpu_nets.tuning() as first:
         assert compile.read_cached_plan("a product") is None
@@ -296,7 +275,7 @@ def test_tuning_is_timed_from_the_search_to_the_choice(tmp_path, monkeypatch):
     assert second == {"seconds": 0, "measured": 0, "kept": 1}
 
 
-def test_a_net_on_a_gpu_is_rehearsed(slow, tmp_path):
+def test_net_on_a_gpu(slow, tmp_path):
     """From the first row to the last, with the times of its steps."""
     done = subprocess.run([sys.executable, TOOLS / "bench/gpu.py", "--device", "sim", "--only", "^lenet tf32$", "--rounds", "1", "--json", tmp_path / "rows.json"],
                           capture_output=True, text=True, timeout=300)

@@ -117,7 +117,7 @@ def steps_of(chapter):
 
 @pytest.mark.parametrize("chapter", [pytest.param(path, marks=[pytest.mark.slow(29)] * (path.name[0] == "4")) for path in CHAPTERS],
                          ids=lambda path: path.stem)      # chapter 4 compiles a layer, as test_adding_a_layer does
-def test_a_chapter_does_what_it_says(chapter, tmp_path):
+def test_chapters(chapter, tmp_path):
     needs_compiler(chapter.stem.split("_")[0])
     steps, expected = steps_of(chapter)
     assert sum(text is not None for text in expected) >= 2
@@ -129,7 +129,7 @@ def test_a_chapter_does_what_it_says(chapter, tmp_path):
         run_session(steps, tmp_path)
 
 
-def test_the_notebook_does_what_it_says(tmp_path):
+def test_notebook(tmp_path):
     cells = [cell for cell in json.loads((COURSE / "course.ipynb").read_text())["cells"] if cell["cell_type"] == "code"]
     said = run_session(["".join(cell["source"]) for cell in cells], tmp_path)
     for cell, text in zip(cells, said, strict=True):
@@ -137,24 +137,16 @@ def test_the_notebook_does_what_it_says(tmp_path):
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
-def test_the_functions_to_read_are_defined(chapter):
-    """The names in the section about our files are defined in the files that the same paragraph or point links."""
-    section = chapter.read_text().partition("\n## Our file")[2].partition("\n## ")[0]
-    for paragraph in re.split(r"\n\n|\n(?=- )", section):
-        sources = "".join((ROOT / path).read_text() for path in re.findall(r"\]\(\.\./\.\./(minicaffe/[\w/.]+)\)", paragraph))
-        assert [name for name in re.findall(r"`([\w.]+)`", paragraph) if sources and not defines(sources, name)] == [], paragraph
-
-
-@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
-def test_the_functions_to_read_are_there(chapter):
-    """What a chapter names beside a file of ours is in that file, and a chapter has all of its parts."""
+def test_names_in_a_chapter(chapter):
+    """A name beside a link to a file of ours is in that file; in the section about our files it is defined there."""
     text = chapter.read_text()
-    for part in ("## The idea", "## Slowly", "## Our file", "## What the trace shows", "## Exercises"):
-        assert part in text, part
-    for paragraph in text.split("\n\n"):
+    assert re.findall(r"^## (The idea|Slowly|Our file|What the trace shows|Exercises)", text, re.M) == [
+        "The idea", "Slowly", "Our file", "What the trace shows", "Exercises"]
+    section = text.partition("\n## Our file")[2].partition("\n## ")[0]
+    for in_section, paragraph in [*((False, part) for part in text.split("\n\n")), *((True, part) for part in re.split(r"\n\n|\n(?=- )", section))]:
         sources = "".join((ROOT / path).read_text() for path in re.findall(r"\]\(\.\./\.\./(minicaffe/[\w/.]+)\)", paragraph))
         for name in re.findall(r"`([\w.]+)`", paragraph) if sources else ():
-            assert re.search(rf"\b{name.split('.')[-1]}\b", sources), f"the files that this paragraph links have no {name}: {paragraph}"
+            assert defines(sources, name) if in_section else re.search(rf"\b{name.split('.')[-1]}\b", sources), f"{name}: {paragraph}"
     lines = re.findall(r"^\|.*\]\(\.\./\.\./(.*)\), `(?:\w+\.)?(\w+)` \| `(.*)` \|$", text, re.M)
     assert lines or "| file, function | line |" not in text
     for path, function, line in lines:
@@ -163,7 +155,7 @@ def test_the_functions_to_read_are_there(chapter):
         assert re.findall(r"^ *c?p?def [^(=\n]*?(\w+)\(", above, re.M)[-1] == function, line
 
 
-def test_the_index_has_every_chapter():
+def test_index():
     assert re.findall(r"\]\((\d+_\w+\.md)\)", (COURSE / "README.md").read_text()) == [chapter.name for chapter in CHAPTERS]
 
 
@@ -219,7 +211,7 @@ def run_copied_tests(tmp_path, answers):
 
 
 @pytest.mark.slow(4)
-def test_a_failed_exercise_shows_its_hint_and_a_right_one_does_not(tmp_path):
+def test_hints_of_failed_exercises(tmp_path):
     hints = hints_of_exercises()
     of_chapter = [hints[name] for name in WRONG[8]]
     blank = run_copied_tests(tmp_path / "blank", EXERCISES)
@@ -234,7 +226,7 @@ def hints_of_exercises():
     return names["HINTS"]
 
 
-def test_every_exercise_has_a_hint_of_one_sentence_without_the_answer():
+def test_hints():
     answers = {name: wrongs if isinstance(wrongs, list) else [wrongs] for chapter in WRONG.values() for name, wrongs in chapter.items()}
     hints = hints_of_exercises()
     assert list(hints) == [name for number in WRONG for name in re.findall(r"^(?:def )?(\w+)(?:\(| =)", (EXERCISES / f"chapter{number}.py").read_text().lower(), re.M)]

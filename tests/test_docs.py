@@ -41,12 +41,12 @@ RUNNABLE = ("python", "minicaffe", "session", "prototxt")
 
 
 @pytest.mark.parametrize("module", [minicaffe, minicaffe.cuda, minicaffe.memory, minicaffe.addons.trace], ids=lambda module: module.__name__)
-def test_every_public_name_is_on_the_page(module):
+def test_public_names(module):
     words = set(re.findall(r"\w+", (DOCS / "api.md").read_text()))
     assert set(module.__all__) - words == set()
 
 
-def test_every_command_is_on_the_page():
+def test_commands_on_the_page():
     text = (DOCS / "cli.md").read_text()
     assert [name for name in commands() if f"minicaffe {name}" not in text and f"`{name}" not in text] == []
 
@@ -75,18 +75,18 @@ AGAIN = ("README.md", "docs/quickstart.md", "docs/trace.md", "docs/course/README
 SHORT = {"train": ["--max-iter", "2"], "time": ["--iterations", "1"], "test": ["--iterations", "1"]}
 
 
-def test_the_index_has_every_page():
+def test_index():
     links = set(re.findall(r"\]\((\w+\.md)\)", (DOCS / "README.md").read_text()))
     assert links == {path.name for path in DOCS.glob("*.md")} - {"README.md"}
 
 
-def test_the_design_page_is_short_and_has_every_page_of_its_folder():
+def test_design_page():
     lines = DESIGN[0].read_text().splitlines()
     assert len(lines) <= 150 and max(map(len, lines)) <= 120
     assert set(re.findall(r"\]\(design/(\w+\.md)\)", "\n".join(lines))) == {path.name for path in DESIGN[1:]}
 
 
-def test_every_module_has_a_line_in_a_page_of_the_design():
+def test_modules_in_the_design():
     """A folder of layer types or of an operation may have one line; an `__init__.py` without code needs none."""
     tables = [path.read_text().partition("\n## Modules\n")[2] for path in DESIGN[1:]]
     lines = re.findall(r"^\| `([\w/.]+)` \| \S", "\n".join(tables), re.M)
@@ -105,7 +105,7 @@ def has_code(path):
 
 
 @pytest.mark.parametrize("page", READ_WITH_SOURCES, ids=lambda page: page.relative_to(DOCS).as_posix())
-def test_files_that_a_page_names_exist(page):
+def test_files_that_pages_name(page):
     """Of the pages about the sources; but for files that a page gives the reader to write."""
     text = page.read_text()
     named = re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:pyx|py|pxd|hpp|cpp)|(?:[\w-]+/)+)`", text)
@@ -116,7 +116,7 @@ def test_files_that_a_page_names_exist(page):
             and not any(path.endswith(f"/{name.rstrip('/')}") for path in there)] == []
 
 
-def test_functions_that_decide_are_in_the_files_that_the_design_page_names():
+def test_functions_in_the_design():
     section = DESIGN[0].read_text().partition("\n## Where a decision is made\n")[2].partition("\n## ")[0]
     points = re.findall(r"^- (.+(?:\n  .+)*)", section, re.M)
     assert len(points) > 5
@@ -138,7 +138,7 @@ def test_environment_variables():
     assert set(re.findall(r"MINICAFFE_[A-Z_]+", (DOCS / "environment.md").read_text())) == read
 
 
-def test_every_block_runs_or_says_why_not():
+def test_blocks_that_do_not_run():
     silent = [f"{page}:{block.line}" for page in PAGES for block in blocks(page)
               if block.language not in (*RUNNABLE, "text", "cpp", "cython") and not block.not_run]
     assert silent == [], "these need a comment <!-- not run: the reason --> above them"

@@ -69,7 +69,7 @@ def test_imports_at_once_build_once(project):
     assert (folder / "runs").read_text() == "run "
 
 
-def test_a_changed_meson_build_finds_cython_without_activation(project):
+def test_meson_build_without_activation(project):
     folder, site = project
     (folder / "meson.build").write_text((folder / "meson.build").read_text() + "message('again')\n")
     assert start(site).communicate(timeout=60) == ("1\n", "")

@@ -1,35 +1,28 @@
-"""Limits that the documentation states, at, below and above; tests/limits.tsv says which tests have those of each place."""
+"""Limits that the documentation states, at, below and above: those of all options and arguments that take a number, and of the environment."""
 
-import importlib.util
 import os
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import click
 import pytest
+from tiny import commands
 
 import minicaffe
 from minicaffe import cli
 from minicaffe.addons.ssd.annosets import convert_annotated
 from minicaffe.cli import options
+from minicaffe.cli.solver_options import FieldOption
 from minicaffe.data import convert
-from minicaffe.data.datum import opencv
 from minicaffe.errors import ConfigError, ShapeError, WrongTypeError, switched_on
 from minicaffe.inspection.replace_sources import replace_sources
 from minicaffe.proto import caffe_pb2
 
-ROOT = Path(__file__).resolve().parents[1]
 NET = """layer { name: "x" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 dim: 3 } } }
 layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 1 } }
 layer { name: "loss" type: "Reduction" bottom: "ip" top: "loss" loss_weight: 1 }"""
 
-spec = importlib.util.spec_from_file_location("limits", ROOT / "tools" / "limits.py")
-limits = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(limits)
 FLAGS = "race", "uninitialized", "leak", "deferred"
-NUMBERS = list(limits.numbers())
 
 
 @pytest.fixture
@@ -41,25 +34,20 @@ def net(tmp_path, monkeypatch):
     return "net.prototxt"
 
 
-def has_test(test):
-    file, _, name = test.partition("::")
-    return re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.M) is not None
+def name_of(param):
+    """Return the first name of a parameter, an option's with its dashes."""
+    return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
 
 
-def test_each_limit_has_tests():
-    """`python tools/limits.py` prints what belongs into the first three columns."""
-    rows = [line.split("\t") for line in (ROOT / "tests" / "limits.tsv").read_text().splitlines()]
-    assert {place: (limit, default) for place, limit, default, _ in rows} == limits.statements()
-    for test in {test for row in rows for test in row[3].split()}:
-        assert has_test(test), test
-
-
-def test_sentences_that_have_tests():
-    """`python tools/limits.py sentences` lists them, and those that have none."""
-    found = list(limits.sentences())
-    for file, part, tests in limits.tested_sentences():
-        assert any(file == place and part in sentence for place, sentence in found), (file, part)
-        assert tests.startswith("no test: ") or all(has_test(test) for test in tests.split()), tests
+def numbers(kind):
+    """Return the words of each command and each option or argument of it that takes a number."""
+    found = []
+    for words, command in commands():
+        command.import_modules()
+        found += [(words, param) for param in command.params if isinstance(param, kind) and (
+            isinstance(param.type, click.types.IntParamType | click.types.FloatParamType)
+            or isinstance(param, FieldOption) and param.type.name in ("N", "NUMBER"))]
+    return found
 
 
 def wrong_values(param):
@@ -73,10 +61,9 @@ def wrong_values(param):
     yield from ("x", "", *(("1.5", "nan") if of_integers else ("nan", "inf", "1e400") if isinstance(kind, options.Real) else ()))
 
 
-@pytest.mark.parametrize(("words", "param"), [(words, param) for words, _, param in NUMBERS if isinstance(param, click.Option)],
-                         ids=lambda value: " ".join(value) if isinstance(value, tuple) else limits.name_of(value))
+@pytest.mark.parametrize(("words", "param"), numbers(click.Option), ids=lambda value: " ".join(value) if isinstance(value, tuple) else name_of(value))
 def test_numbers_of_commands(words, param, capsys):
-    name = limits.name_of(param).replace("_", "-")
+    name = name_of(param).replace("_", "-")
     for value in wrong_values(param):
         arguments = [*words, f"{name}={value}"] if name.startswith("--") else [*words, name, f"{value}"]
         assert cli.main(arguments) == 2, value
@@ -88,7 +75,7 @@ def test_numbers_of_commands(words, param, capsys):
             assert param.type.convert(str(value), param, None) == value
 
 
-@pytest.mark.parametrize("param", [param for _, _, param in NUMBERS if isinstance(param, click.Argument)], ids=limits.name_of)
+@pytest.mark.parametrize("param", [param for _, param in numbers(click.Argument)], ids=name_of)
 def test_numbers_without_an_option(param):
     for value in wrong_values(param):
         with pytest.raises(click.BadParameter):
@@ -96,7 +83,7 @@ def test_numbers_without_an_option(param):
     assert param.type.convert("0", param, None) == 0
 
 
-def test_as_many_threads_as_the_option_takes():
+def test_most_threads():
     before = minicaffe.get_num_threads()
     minicaffe.set_num_threads(options.MOST_THREADS)
     minicaffe.set_num_threads(before)
@@ -127,7 +114,7 @@ def test_numbers_of_distribute(net, given, error, message):
     (["train", "net.prototxt", "--watch=-1"], "'--watch': -1 is not in the range x>=0"),
     (["classify", "a.png", "--images-dim", "0,1"], "each must be at least 1, got '0,1'"),
     (["classify", "a.png", "--images-dim", "2147483648,1"], "--images-dim: a side must be below 2^31")])
-def test_what_commands_say_of_limits(net, arguments, message, capsys):
+def test_limits_of_commands(net, arguments, message, capsys):
     assert cli.main(arguments) == 2
     assert message in capsys.readouterr().err
 
@@ -142,9 +129,9 @@ def test_batch_of_a_net_without_data(batch, refused):
         replace_sources(param, batch=batch)
 
 
-def test_size_of_resized_pictures(monkeypatch, tmp_path):
+def test_size_of_pictures(monkeypatch, tmp_path):
     monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "12")
-    assert convert.resize_size(2, 2) == (2, 2) and convert.resize_size(0, 0) is None
+    assert convert.resize_size(2, 2) == (2, 2)
     with pytest.raises(ShapeError, match="resize_width and resize_height: a picture of 5 x 1 would take 15 bytes"):
         convert.resize_size(5, 1)
     with pytest.raises(ShapeError, match=r"what: a side must be below 2\^31, got 1 x 2147483648"):
@@ -171,14 +158,6 @@ def test_isa_of_the_environment(monkeypatch, caplog, isa, known):
     monkeypatch.delenv("GLOG_minloglevel", raising=False)
     minicaffe.pycaffe.settings.follow_environment()
     assert (f"MINICAFFE_ISA must be baseline, avx2, avx512, got '{isa}'; it is ignored" in caplog.text) is not known
-
-
-@pytest.mark.parametrize("pixels", ["garbage", "-1", "9" * 20])
-def test_pixels_of_opencv(monkeypatch, pixels):
-    monkeypatch.delitem(sys.modules, "cv2", raising=False)      # it is loaded no second time, as the number is refused
-    monkeypatch.setenv("OPENCV_IO_MAX_IMAGE_PIXELS", pixels)
-    with pytest.raises(ConfigError, match=f"OPENCV_IO_MAX_IMAGE_PIXELS: must be a number of pixels, got '{pixels}'"):
-        opencv()
 
 
 def test_budget_of_the_environment(net, monkeypatch):

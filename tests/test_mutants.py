@@ -89,7 +89,7 @@ def run(text, active):
     return [scope["compute"](a, b, limit, flag=flag) for a, b, limit, flag in itertools.product(range(6), range(6), (0, 3), (True, False))]
 
 
-def test_each_change_is_one_change():
+def test_changes_of_python():
     changes = mutants.changes_of(TEXT)
     kinds = [kind for kind, *_ in changes]
     assert {kind: kinds.count(kind) for kind in kinds} == {
@@ -105,13 +105,13 @@ def test_each_change_is_one_change():
             assert kinds[number - 7] == "statement"
 
 
-def test_casts_and_declarations_of_cython_stay():
+def test_changes_of_cython():
     changes = mutants.changes_of(CYTHON)
     assert [(kind, first.text) for kind, first, *_ in changes] == [("boundary", "<"), ("statement", "self")]
     assert "if (<size_t> by < self.size if not MUTANT(1) else <size_t> by <= self.size):" in mutants.written(CYTHON, ".pyx", changes, 1)[0]
 
 
-def test_each_change_of_cpp_is_one_change(tmp_path):
+def test_changes_of_cpp(tmp_path):
     changes = mutants.changes_of_cpp(CPP)
     kinds = [kind for kind, *_ in changes]
     assert {kind: kinds.count(kind) for kind in kinds} == {
@@ -129,5 +129,5 @@ def test_each_change_of_cpp_is_one_change(tmp_path):
 @pytest.mark.parametrize("body, seconds, found", [
     (lambda: [1], 60, [1]), (lambda: exec("import os; os.kill(os.getpid(), 9)"), 60, ("CRASH", "")),
     (lambda: exec("import time; time.sleep(60)"), 0.2, ("TIMEOUT", ""))])
-def test_what_a_forked_process_gives(body, seconds, found):
+def test_child(body, seconds, found):
     assert mutants.in_child(body, seconds) == found

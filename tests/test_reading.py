@@ -30,7 +30,7 @@ def names_in(text):
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit and unit[1])
-def test_a_unit_fits_its_files(unit):
+def test_units(unit):
     assert unit, "a unit has a title, `[file](path): N lines, M minutes. Look at ...`, and questions"
     texts = sources(unit)
     lines, said, minutes = sum(text.count("\n") for text in texts), number(unit[3]), number(unit[4])
@@ -42,13 +42,13 @@ def test_a_unit_fits_its_files(unit):
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit and unit[1])
-def test_a_unit_has_two_questions_with_answers(unit):
+def test_questions(unit):
     questions = re.findall(r"<details><summary>([^`]+?)</summary>\n\n((?:(?!</details>).+\n)+)</details>\n", unit[6])
     assert len(questions) == 2 == unit[6].count("<details>")
     assert all(re.search(r"\?$", question) for question, _ in questions)
 
 
-def test_the_sums_are_those_of_the_units():
+def test_sums():
     """Of each part in the table, and of all; they are a day at most."""
     table = re.findall(r"^\| \[(.+)\]\(#.+\) \| ([\d,]+) \| (\d+) \|", TEXT, re.M)
     sums = [(title, sum(number(unit[3]) for unit in units), sum(number(unit[4]) for unit in units)) for title, units in PARTS.items()]

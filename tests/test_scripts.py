@@ -11,6 +11,7 @@ import minicaffe
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 NAMES = sorted(path.stem for path in SCRIPTS.glob("*.py") if "datalayers" not in path.name)
+assert len(NAMES) == 11
 
 
 def run(*arguments, cwd, **environment):
@@ -26,12 +27,8 @@ def test_script(name, tmp_path):
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 
-def test_there_are_eleven():
-    assert len(NAMES) == 11
-
-
-ALIAS = """
-import minicaffe
+PROGRAMS = {
+    "caffe": """import minicaffe
 minicaffe.install_as_caffe()
 import caffe, caffe.io, caffe.net_spec, caffe.draw, caffe.coord_map, caffe.classifier, caffe.detector, caffe.pycaffe, caffe._caffe
 from caffe import layers as L, params as P, to_proto
@@ -41,32 +38,25 @@ from caffe.pycaffe import Net, SGDSolver
 assert caffe is minicaffe and Net is minicaffe.Net and pb2 is caffe_pb2 and caffe._caffe.get_solver is minicaffe.get_solver
 assert caffe.io.caffe_pb2.Datum is caffe_pb2.Datum and caffe.net_spec.layers is L and caffe.params is P
 minicaffe.install_as_caffe()
-"""
-
-
-def test_modules(tmp_path):
-    (tmp_path / "caffe").mkdir()  # Caffe's sources beside a script are no caffe to import
-    done = run("-c", ALIAS, cwd=tmp_path, PYTHONSAFEPATH="")
-    assert done.returncode == 0, done.stderr
-
-
-NAMES_OF_MODULES = """
-import minicaffe.io as io, minicaffe.classifier, minicaffe.detector, minicaffe.net_spec, minicaffe.draw
+""",
+    "minicaffe": """import minicaffe.io as io, minicaffe.classifier, minicaffe.detector, minicaffe.net_spec, minicaffe.draw
 from minicaffe import coord_map, dnn
 from minicaffe.dnn import readNetFromCaffe
 from minicaffe.pycaffe import Net, SGDSolver, get_solver, set_mode_cpu
 assert Net is minicaffe.Net and io is minicaffe.io is minicaffe.pycaffe.io and minicaffe.net_spec.layers is minicaffe.layers
 assert readNetFromCaffe is minicaffe.addons.opencv.dnn.readNetFromCaffe and coord_map.L is minicaffe.layers
 import pickle; assert pickle.loads(pickle.dumps(io.Transformer)) is minicaffe.io.Transformer
-"""
+"""}
 
 
-def test_modules_of_minicaffe_have_the_names_that_users_know(tmp_path):
-    done = run("-c", NAMES_OF_MODULES, cwd=tmp_path)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_names_of_modules(name, tmp_path):
+    (tmp_path / "caffe").mkdir()  # Caffe's sources beside a script are no caffe to import
+    done = run("-c", PROGRAMS[name], cwd=tmp_path, PYTHONSAFEPATH="")
     assert done.returncode == 0, done.stderr
 
 
-def test_another_caffe_is_not_hidden_unless_asked(tmp_path):
+def test_another_caffe(tmp_path):
     (tmp_path / "caffe.py").write_text("__version__ = 'theirs'\n")
     ask = "import minicaffe\ntry:\n    minicaffe.install_as_caffe()\nexcept ValueError as error:\n    print(error)\n{}import caffe; print(caffe.__version__)"
     done = run("-c", ask.format(""), cwd=tmp_path, PYTHONSAFEPATH="")
@@ -97,7 +87,8 @@ def alias(tmp_path):
     return folder
 
 
-def test_the_alias_is_found_and_imported(alias, tmp_path):
+def test_alias(alias, tmp_path):
+    assert run("-m", "minicaffe.as_caffe", "--install", alias, cwd=tmp_path, PYTHONPATH=str(alias)).returncode == 0     # it is written again
     find = "import importlib.util as u; print(u.find_spec('caffe').origin); import caffe; print(u.find_spec('caffe.io').loader.own_name)"
     done = run("-c", find, cwd=tmp_path, PYTHONPATH=str(alias))
     assert done.stdout.split() == [str(alias / "caffe.py"), "minicaffe.io"] and not done.stderr
@@ -107,7 +98,7 @@ def test_the_alias_is_found_and_imported(alias, tmp_path):
         assert done.stdout == "minicaffe minicaffe.pycaffe.io\n" and not done.stderr, program
 
 
-def test_the_alias_in_a_process_that_is_spawned(alias, tmp_path):
+def test_alias_in_a_spawned_process(alias, tmp_path):
     (tmp_path / "spawn.py").write_text("""
 import multiprocessing
 import caffe
@@ -122,7 +113,7 @@ if __name__ == "__main__":
     assert done.stdout == "[('minicaffe', 'minicaffe.layers.python')]\n", done.stderr
 
 
-def test_the_alias_is_imported_by_threads(alias, tmp_path):
+def test_alias_in_threads(alias, tmp_path):
     done = run("-c", """
 import threading
 start, found = threading.Barrier(8), []
@@ -139,13 +130,9 @@ print(found.count(True))
     assert done.stdout == "8\n", done.stderr
 
 
-def test_the_alias_is_written_again(alias, tmp_path):
-    assert run("-m", "minicaffe.as_caffe", "--install", alias, cwd=tmp_path, PYTHONPATH=str(alias)).returncode == 0
-
-
 @pytest.mark.slow(8)
 @pytest.mark.parametrize("name", ["caffe.py", "caffe/__init__.py"])
-def test_the_alias_shadows_no_other_caffe(name, tmp_path):
+def test_alias_and_another_caffe(name, tmp_path):
     theirs, folder = tmp_path / "theirs" / name, tmp_path / "packages"
     theirs.parent.mkdir(parents=True)
     theirs.write_text("__version__ = 'theirs'\n")
@@ -156,7 +143,7 @@ def test_the_alias_shadows_no_other_caffe(name, tmp_path):
     assert theirs.read_text() == "__version__ = 'theirs'\n"
 
 
-def test_an_alias_that_cannot_be_written(tmp_path):
+def test_unwritable_alias(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder" / "caffe.py").mkdir(parents=True)
     for folder, status, words in ("file/below", 1, "cannot be written: Not a directory; name another FOLDER"), ("folder", 2, "another caffe is installed"):
@@ -182,7 +169,7 @@ def test_minloglevel_of_glog(level, shown, tmp_path):
     assert [word for word in words if word in done.stderr] == [w for w in words if any(w.endswith(s) for s in shown)], done.stderr
 
 
-def test_the_program_has_the_last_word_about_the_log(tmp_path):
+def test_init_log_of_the_program(tmp_path):
     program = "import minicaffe, sys; minicaffe.init_log({}); minicaffe.log('an info line')"
     assert "an info line" in run("-c", program.format("0"), cwd=tmp_path, GLOG_minloglevel="2").stderr
     assert "an info line" not in run("-c", program.format(""), cwd=tmp_path, GLOG_minloglevel="2").stderr
@@ -190,7 +177,7 @@ def test_the_program_has_the_last_word_about_the_log(tmp_path):
 
 
 @pytest.mark.slow(7)
-def test_minloglevel_and_the_lines_of_a_training(tmp_path):
+def test_minloglevel_of_a_training(tmp_path):
     (tmp_path / "net.prototxt").write_text("""
 layer { name: "in" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 dim: 3 } } }
 layer { name: "fc" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 1 } }
@@ -227,7 +214,7 @@ def test_gpu_mode_without_a_driver(way, alias, tmp_path):
 @NO_DRIVER
 @pytest.mark.parametrize("call", ["minicaffe.set_mode_gpu()", "minicaffe.set_device(0)", "net.set_mode_gpu()",
                                   "dnn.readNetFromCaffe('net.prototxt').setPreferableTarget(dnn.DNN_TARGET_CUDA)"])  # fmt: skip
-def test_gpu_mode_by_minicaffes_name(call, tmp_path):
+def test_gpu_mode_by_own_name(call, tmp_path):
     (tmp_path / "net.prototxt").write_text('layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 } } }')
     program = f"import minicaffe\nfrom minicaffe import dnn\nnet = minicaffe.Net('net.prototxt', 1)\n{call}\nprint(minicaffe.common.caffe.mode)"
     done = run("-c", program, cwd=tmp_path, MINICAFFE_DEVICE="")
@@ -236,7 +223,7 @@ def test_gpu_mode_by_minicaffes_name(call, tmp_path):
     assert done.stdout == "cpu\n" and done.stderr.count(": MINICAFFE_DEVICE is cpu; the CPU computes\n") == 1, done.stderr
 
 
-def test_the_cpu_of_the_environment(tmp_path):
+def test_cpu_of_the_environment(tmp_path):
     program = "import minicaffe, os\nminicaffe.set_mode_gpu()\nos.environ['MINICAFFE_DEVICE'] = 'cpu'\nminicaffe.set_mode_gpu()\nprint(minicaffe.common.caffe.mode)"
     done = run("-c", program, cwd=tmp_path, MINICAFFE_DEVICE="sim")
     assert done.stdout == "cpu\n" and done.stderr == "set_mode_gpu(): MINICAFFE_DEVICE is cpu; the CPU computes\n"
@@ -244,17 +231,12 @@ def test_the_cpu_of_the_environment(tmp_path):
 
 # ---- scripts in Python 2
 
-@pytest.mark.parametrize("line", ['print "a"', "print x, y", "x = 0777", 'exec "x = 1"', "try: pass\nexcept ValueError, e: print e", "xrange(3)",
-                                  "{}.iteritems()", "{}.has_key(1)", "import cPickle", "import sys; print >>sys.stderr, 'x'"])
-def test_python_2(line, tmp_path):
+@pytest.mark.parametrize("python, line", [
+    *((2, line) for line in ('print "a"', "print x, y", "x = 0777", 'exec "x = 1"', "try: pass\nexcept ValueError, e: print e", "xrange(3)",
+                             "{}.iteritems()", "{}.has_key(1)", "import cPickle", "import sys; print >>sys.stderr, 'x'")),
+    *((3, line) for line in ("x = (1", "raise ValueError('a' 3)", "y = [].reduce", "import nowhere", "print(1", "x = dict(a='3x3_pool' b=1)"))])
+def test_faults_of_scripts(python, line, tmp_path):
     (tmp_path / "old.py").write_text(f"# old\n{line}\n")
     done = run("-m", "minicaffe.as_caffe", "old.py", cwd=tmp_path)
     assert done.returncode == 1 and f'old.py", line {2 + line.count(chr(10))}' in done.stderr, done.stderr
-    assert "\nthis is Python 2: convert it with 2to3" in done.stderr
-
-
-@pytest.mark.parametrize("line", ["x = (1", "raise ValueError('a' 3)", "y = [].reduce", "import nowhere", "print(1", "x = dict(a='3x3_pool' b=1)"])
-def test_faults_of_python_3(line, tmp_path):
-    (tmp_path / "new.py").write_text(f"{line}\n")
-    done = run("-m", "minicaffe.as_caffe", "new.py", cwd=tmp_path)
-    assert done.returncode == 1 and "new.py" in done.stderr and "Python 2" not in done.stderr
+    assert ("\nthis is Python 2: convert it with 2to3" in done.stderr) == (python == 2)

@@ -76,7 +76,7 @@ def test_the_batch_script(there):
         assert float(score) == pytest.approx(wanted.max(), abs=2e-4) and wanted[labels().index(name)] > wanted.max() - 1e-5
 
 
-def test_the_service_with_requests_of_several_threads(there):
+def test_service(there):
     folder, scores = there
     service = subprocess.Popen([sys.executable, "serve.py"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
@@ -101,8 +101,3 @@ def test_the_service_with_requests_of_several_threads(there):
         service.kill()
         service.wait()
         service.stdout.close()
-
-
-def test_the_service_is_short():
-    code = re.search(r"```python\n# serve.py\n(.*?)```", PAGE.read_text(), re.DOTALL)[1]
-    assert len([line for line in code.splitlines() if line.strip()]) <= 35

@@ -38,6 +38,12 @@ layer { name: "loss" type: "EuclideanLoss" bottom: "ip" bottom: "data" top: "los
 """
 
 
+def check_errors(*calls, kind=WrongTypeError, match=None):
+    for call in calls:
+        with pytest.raises(kind, match=match):
+            call()
+
+
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -52,36 +58,28 @@ def net(files):
 
 @pytest.mark.parametrize("wrong", [5, None, b"x", [], object(), np.zeros(2)], ids=lambda value: type(value).__name__)
 def test_names_that_are_no_strings(net, wrong):
-    for call in (lambda: net.blob_by_name(wrong), lambda: net.layer_index(wrong), lambda: net.forward(blobs=[wrong]),
+    check_errors(lambda: net.blob_by_name(wrong), lambda: net.layer_index(wrong), lambda: net.forward(blobs=[wrong]),
                  lambda: net.backward(diffs=[wrong]), lambda: caffe.Net("net.prototxt", caffe.TEST, keep=[wrong]),
                  lambda: caffe.Net("net.prototxt", caffe.TEST, stages=[wrong]), lambda: Workspace().child(wrong),
-                 lambda: Workspace().create_slot(wrong), lambda: Workspace().rename(wrong, "x"), lambda: Workspace().net(wrong)):
-        with pytest.raises(WrongTypeError):
-            call()
+                 lambda: Workspace().create_slot(wrong), lambda: Workspace().rename(wrong, "x"), lambda: Workspace().net(wrong))
     if wrong is not None:
-        for call in (lambda: net.forward(end=wrong), lambda: net.forward(start=wrong), lambda: net.backward(start=wrong),
-                     lambda: net.backward(end=wrong)):
-            with pytest.raises(WrongTypeError, match="name must be the name of a layer, got"):
-                call()
+        check_errors(lambda: net.forward(end=wrong), lambda: net.forward(start=wrong), lambda: net.backward(start=wrong),
+                     lambda: net.backward(end=wrong), match="name must be the name of a layer, got")
     assert not Workspace().has(wrong)
 
 
 @pytest.mark.parametrize("wrong", ["ip", 5, b"ip"])
 def test_lists_of_names(net, wrong):
-    for call in (lambda: net.forward(blobs=wrong), lambda: net.backward(diffs=wrong),
-                 lambda: caffe.Net("net.prototxt", caffe.TEST, keep=wrong), lambda: caffe.Net("net.prototxt", caffe.TEST, stages=wrong)):
-        with pytest.raises(WrongTypeError, match="must be a list of names, got"):
-            call()
+    check_errors(lambda: net.forward(blobs=wrong), lambda: net.backward(diffs=wrong),
+                 lambda: caffe.Net("net.prototxt", caffe.TEST, keep=wrong), lambda: caffe.Net("net.prototxt", caffe.TEST, stages=wrong), match="must be a list of names, got")
     assert list(net.forward(blobs=("ip",))) == ["loss", "ip"]
 
 
 @pytest.mark.parametrize("wrong", [None, 5, [], object(), 1.5], ids=lambda value: type(value).__name__)
 def test_paths_that_are_none(net, files, wrong):
-    for call in (lambda: caffe.Net(wrong, caffe.TEST), lambda: caffe.SGDSolver(wrong), lambda: caffe.get_solver(wrong),
+    check_errors(lambda: caffe.Net(wrong, caffe.TEST), lambda: caffe.SGDSolver(wrong), lambda: caffe.get_solver(wrong),
                  lambda: net.copy_from(wrong), lambda: net.load_hdf5(wrong), lambda: net.save(wrong), lambda: net.save_hdf5(wrong),
-                 lambda: Workspace().save(wrong), lambda: Workspace().load(wrong), lambda: binary.read_net(wrong)):
-        with pytest.raises(WrongTypeError):
-            call()
+                 lambda: Workspace().save(wrong), lambda: Workspace().load(wrong), lambda: binary.read_net(wrong))
     if wrong is not None:
         with pytest.raises(WrongTypeError, match="a path is a str or an os.PathLike, got"):
             caffe.Net("net.prototxt", caffe.TEST, weights=wrong)
@@ -89,19 +87,15 @@ def test_paths_that_are_none(net, files, wrong):
 
 def test_other_arguments(net, files):
     solver = caffe.SGDSolver("solver.prototxt")
-    for call in (lambda: net.share_with(None), lambda: caffe.Net("net.prototxt", caffe.TEST, level="x"), lambda: solver.step(None),
+    check_errors(lambda: net.share_with(None), lambda: caffe.Net("net.prototxt", caffe.TEST, level="x"), lambda: solver.step(None),
                  lambda: solver.step("3"), lambda: solver.test(None), lambda: solver.share_weights(None), lambda: text.write_text(None),
                  lambda: text.parse_text(None, object), lambda: upgrade.upgrade_net(None), lambda: upgrade.upgrade_solver(None),
                  lambda: Plan(None), lambda: Step("a", None), lambda: memory.make_allocator(None, None),
-                 lambda: Workspace().create_net(5, caffe.TEST), lambda: Workspace().save("x", 5)):
-        with pytest.raises(WrongTypeError):
-            call()
+                 lambda: Workspace().create_net(5, caffe.TEST), lambda: Workspace().save("x", 5))
     with pytest.raises(ConfigError, match="i: must be from 0 to -1, the solver has 0 test nets, got 0"):
         solver.test(0)
-    for call in (lambda: net.add_hook(9, print), lambda: net.remove_hook(-1, print), lambda: net.backward_layer(-1),
-                 lambda: net.backward_layer(10**6)):     # these numbers led outside of a list in memory
-        with pytest.raises(ConfigError, match="must be from 0 to"):
-            call()
+    check_errors(lambda: net.add_hook(9, print), lambda: net.remove_hook(-1, print), lambda: net.backward_layer(-1),
+                 lambda: net.backward_layer(10**6), kind=ConfigError, match="must be from 0 to")     # these numbers led outside of a list in memory
     with pytest.raises((MissingNameError, WrongTypeError)):
         caffe.NetSpec()[None]
 
@@ -109,13 +103,11 @@ def test_other_arguments(net, files):
 @pytest.mark.parametrize("wrong", [-1, 1 << 64, None, "5", 1.5, [], True], ids=lambda value: type(value).__name__)
 def test_numbers_of_bytes(wrong):
     system = memory.SystemAllocator()
-    for call in (lambda: system.alloc(wrong), lambda: memory.CachingAllocator(system).alloc(wrong),
+    check_errors(lambda: system.alloc(wrong), lambda: memory.CachingAllocator(system).alloc(wrong),
                  lambda: memory.BuddyAllocator(system).malloc(wrong, 0), lambda: system.malloc(wrong, 0),
                  lambda: memory.Buffer(system, wrong), lambda: memory.SyncedMemory(wrong), lambda: memory.LimitAllocator(system, wrong),
                  lambda: memory.FailAllocator(system, wrong), lambda: memory.BuddyAllocator(system, wrong),
-                 lambda: memory.BuddyAllocator(system, 256, wrong)):
-        with pytest.raises(WrongTypeError, match="must be an int from 0 to below 2.64, got"):
-            call()
+                 lambda: memory.BuddyAllocator(system, 256, wrong), match="must be an int from 0 to below 2.64, got")
     if wrong is not True:
         with pytest.raises(WrongTypeError, match="memory.alloc needs a number of bytes"):
             memory.alloc(memory.CPUPlace(), wrong)
@@ -135,7 +127,7 @@ def test_long_values_are_cut(net, files):
     assert len(Workspace().create_net(NET, caffe.TEST).layers) > 2
 
 
-def test_what_a_message_shows_of_a_value():
+def test_shown_values():
     class Bad:
         def __repr__(self):
             raise ValueError
@@ -155,9 +147,9 @@ def test_what_a_message_shows_of_a_value():
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "x", [], object(), np.zeros(2)], ids=lambda value: type(value).__name__)
-def test_what_is_no_blob_and_no_message(net, wrong):
+def test_no_blobs_and_no_messages(net, wrong):
     blob, synced, layer = Blob((2, 3)), memory.SyncedMemory(8), net.layer_dict["ip"]
-    for call in (lambda: blob.share_data(wrong), lambda: blob.share_diff(wrong), lambda: blob.copy_from(wrong),
+    check_errors(lambda: blob.share_data(wrong), lambda: blob.share_diff(wrong), lambda: blob.copy_from(wrong),
                  lambda: blob.reshape_like(wrong), lambda: blob.take_pushed(wrong), lambda: blob.from_proto(wrong),
                  lambda: blob.to_proto(wrong), lambda: Layer(wrong),
                  lambda: layer.add_param((1,), wrong, "f"), lambda: layer.set_up([wrong], [blob]), lambda: layer.set_up(5, []),
@@ -165,18 +157,14 @@ def test_what_is_no_blob_and_no_message(net, wrong):
                  lambda: fill(wrong, caffe.proto.caffe_pb2.FillerParameter(), Generator(1)), lambda: fill(blob, wrong, Generator(1)),
                  lambda: fill(blob, caffe.proto.caffe_pb2.FillerParameter(), wrong), lambda: synced.exchange_private(wrong),
                  lambda: synced.copy_on_device(wrong, 4), lambda: synced.private_data(wrong), lambda: caffe.io.blobproto_to_array(wrong),
-                 lambda: caffe.io.datum_to_array(wrong)):
-        with pytest.raises(WrongTypeError):
-            call()
+                 lambda: caffe.io.datum_to_array(wrong))
     assert blob.shape == (2, 3)
 
 
 def test_lists_that_have_too_few_blobs(net):
     layer = net.layer_dict["ip"]
-    for call in (lambda: layer.forward_cpu([], []), lambda: layer.backward_cpu([], [], []), lambda: layer.flops([], []),
-                 lambda: layer.backward_flops([], [], []), lambda: layer.forward_cpu(None, None)):     # these ended the process
-        with pytest.raises(WrongTypeError, match="was set up with 1 bottoms and 1 tops"):
-            call()
+    check_errors(lambda: layer.forward_cpu([], []), lambda: layer.backward_cpu([], [], []), lambda: layer.flops([], []),
+                 lambda: layer.backward_flops([], [], []), lambda: layer.forward_cpu(None, None), match="was set up with 1 bottoms and 1 tops")     # these ended the process
     with pytest.raises(WrongTypeError, match="propagate_down must be a list"):
         layer.backward_cpu([Blob((1, 2))], [], [Blob((1, 2))])
 
@@ -184,42 +172,34 @@ def test_lists_that_have_too_few_blobs(net):
 @pytest.mark.parametrize("wrong", [None, 1.5, "5", [], True, object(), np.zeros(2)], ids=lambda value: type(value).__name__)
 def test_what_is_no_integer(net, wrong):
     blob, system = Blob((2, 3)), memory.SystemAllocator()
-    for call in (lambda: blob.canonical_axis(wrong), lambda: blob.count_from(wrong), lambda: blob.legacy_shape(wrong),
+    check_errors(lambda: blob.canonical_axis(wrong), lambda: blob.count_from(wrong), lambda: blob.legacy_shape(wrong),
                  lambda: net.forward_from_to(wrong, 1), lambda: net.backward_from_to(1, wrong), lambda: net.backward_layer(wrong),
                  lambda: net.add_hook(wrong, print), lambda: caffe.set_num_threads(wrong), lambda: caffe.set_random_seed(wrong),
                  lambda: caffe.set_solver_count(wrong), lambda: caffe.set_solver_rank(wrong), lambda: Generator(1).reserve_counters(wrong),
                  lambda: system.free(wrong), lambda: system.record_stream(wrong, 0), lambda: mark_zero(memory.SyncedMemory(8), wrong),
-                 lambda: Blob((2,), wrong), lambda: memory.CachingAllocator(system).base_allocation(wrong)):
-        with pytest.raises(WrongTypeError):
-            call()
+                 lambda: Blob((2,), wrong), lambda: memory.CachingAllocator(system).base_allocation(wrong))
     if wrong is not None:
         with pytest.raises(WrongTypeError, match="level must be an int, got"):
             caffe.init_log(wrong)
     if wrong is None or type(wrong) is list:
-        for call in (lambda: blob.scale_data(wrong), lambda: blob.scale_diff(wrong), lambda: blob.fill_diff(wrong)):
-            with pytest.raises(WrongTypeError, match="must be a number"):
-                call()
+        check_errors(lambda: blob.scale_data(wrong), lambda: blob.scale_diff(wrong), lambda: blob.fill_diff(wrong), match="must be a number")
     with pytest.raises(Error):
         blob.shape_equals(5)
 
 
 def test_integers_that_are_too_large(net):
     blob, large = Blob((2, 3)), 1 << 80
-    for call in (lambda: blob.canonical_axis(large), lambda: blob.count_from(large), lambda: blob.legacy_shape(-large),
+    check_errors(lambda: blob.canonical_axis(large), lambda: blob.count_from(large), lambda: blob.legacy_shape(-large),
                  lambda: net.forward_from_to(large, 1), lambda: net.backward_from_to(1, -large), lambda: net.backward_layer(large),
                  lambda: net.add_hook(large, print), lambda: caffe.set_num_threads(large), lambda: caffe.set_random_seed(large),
-                 lambda: Generator(1).reserve_counters(large), lambda: memory.SystemAllocator().free(large), lambda: Blob((2,), 99)):
-        with pytest.raises(Error):
-            call()
+                 lambda: Generator(1).reserve_counters(large), lambda: memory.SystemAllocator().free(large), lambda: Blob((2,), 99), kind=Error)
     assert blob.canonical_axis(np.int64(-1)) == 1 and int_of(np.int32(3), "n") == 3 and float_of(np.float32(0.5), "x") == 0.5
 
 
 def test_functions_that_set_something(files):
-    for call in (lambda: caffe.set_precision([]),
+    check_errors(lambda: caffe.set_precision([]),
                  lambda: memory.allocator_of([]), lambda: caffe.register_layer(None, Layer),
-                 lambda: layer_class(None), lambda: memory.SyncedMemory(8, None), lambda: Blob((2,), 0, None)):
-        with pytest.raises(WrongTypeError):
-            call()
+                 lambda: layer_class(None), lambda: memory.SyncedMemory(8, None), lambda: Blob((2,), 0, None))
     assert memory.used(memory.CPUPlace()) >= 0     # its provider is still there
 
 
@@ -254,7 +234,7 @@ def test_a_changed_list_of_parameters(net):
 
 @pytest.mark.parametrize("name, text", [("a\nb", r"a\nb"), ("\x1b[31ma\x9b", r"\x1b[31ma\x9b"), ("a\u202eb", r"a\u202eb"),
                                         ("\udcff", r"\udcff"), ("\u5199\u3000\xe9", "\u5199\u3000\xe9")])
-def test_a_name_with_control_characters_is_escaped(name, text):
+def test_control_characters_in_names(name, text):
     error = FileError(f"no '{name[-1:]}'", file=name, layer=name, field=name)
     assert str(error).startswith(f"{text}: layer '{text}': {text}: ") and error.file == name
     assert not set(str(error)) & set("\x1b\x9b\u202e\udcff")

@@ -60,7 +60,7 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
     net, training = open_net(given, images_dim)
     if center_only and not net.ten_crops:
         options.notify("--center-only: without --images-dim this net gets one crop of each picture anyway")
-    numbers, files, errors = read_each(enumerate(paths), lambda path: io.read_npy(path) if path.endswith(".npy") else None)
+    numbers, files, errors = read_each(enumerate(paths), lambda path: io.read_npy(path) if path.lower().endswith(".npy") else None)
     names, pictures = [], []    # a picture is a path, or an array
     channels = net.transformer.inputs[net.inputs[0]][1]
     for path, rows in zip([paths[i] for i in numbers], files, strict=True):

@@ -192,7 +192,7 @@ def find_mean(given, training, channels, imagenet):
     if given is not None:
         values = _numbers(given)
         if values is None:
-            return read_npy(given) if given.endswith(".npy") else read_mean(given), f"mean of {given}"
+            return read_npy(given) if given.lower().endswith(".npy") else read_mean(given), f"mean of {given}"
         if len(values) not in (1, channels):
             raise ConfigError(f"must be one number, or one for each of the {channels} channels of the net's input, got {given}",
                               field="--mean")

@@ -158,6 +158,7 @@ def _assumed_size(layer, file, inputs, earlier):
     channels = 1 if transform.force_gray else 3
     image, resize = layer.image_data_param, transform.resize_param
     for height, width, origin in ((transform.crop_size, transform.crop_size, "crop_size"),
+                                  (transform.crop_h, transform.crop_w, "crop_h and crop_w"),
                                   (resize.height, resize.width, "resize_param"),
                                   (image.new_height, image.new_width, "new_height and new_width"),
                                   (layer.window_data_param.crop_size, layer.window_data_param.crop_size, "crop_size")):

@@ -8,7 +8,6 @@ from minicaffe.errors import DependencyError
 from minicaffe.memory import (
     BuddyAllocator,
     CachingAllocator,
-    CachingHostAllocator,
     CPUPlace,
     CUDAPlace,
     LimitAllocator,
@@ -18,7 +17,7 @@ from minicaffe.memory.registry import registry
 
 
 @pytest.fixture(autouse=True)
-def allocators_come_back(on_cpu, monkeypatch):
+def restored_allocators(on_cpu, monkeypatch):
     monkeypatch.setenv("MINICAFFE_DEVICE", "cpu")  # the option changes the variable
     before = dict(registry._allocators)
     yield
@@ -40,14 +39,7 @@ def train(minicaffe, folder):
     return run
 
 
-def test_the_buddy_on_the_cpu(train):
-    train("--device", "cpu", "--allocator", "cpu=buddy:min_chunk_size=1KiB,max_chunk_size=4MiB+limit:50%")
-    buddy = memory.allocator_of(CPUPlace())
-    assert isinstance(buddy, BuddyAllocator) and buddy.min_chunk_size == 1024 and isinstance(buddy.upstream, LimitAllocator)
-    assert buddy.stats().allocations > 0
-
-
-def test_places_are_chosen_one_by_one(train, where):
+def test_places_one_by_one(train, where):
     try:
         train("--device", where, "--allocator", "cpu=caching", "--allocator", "pinned=buddy", "--allocator=cuda=limit:75%+caching:thc")
     except DependencyError as error:
@@ -59,21 +51,17 @@ def test_places_are_chosen_one_by_one(train, where):
     assert device.stats().allocations > 0 and memory.allocator_of(PinnedPlace()).stats().allocations > 0
 
 
-def test_without_a_place_it_is_the_cpu_where_that_computes(train):
-    train("--device", "cpu", "--allocator", "buddy:max_chunk_size=16MiB")
-    assert isinstance(memory.allocator_of(CPUPlace()), BuddyAllocator) and memory.allocator_of(CPUPlace()).stats().allocations > 0
-
-
-def test_the_allocator_of_the_cpu_is_that_alone(train, where):
-    train("--device", where, "--allocator", "cpu=buddy:max_chunk_size=16MiB")
-    kinds = [type(memory.allocator_of(place)) for place in (CPUPlace(), PinnedPlace(), CUDAPlace(0))]
-    assert kinds[0] is BuddyAllocator and BuddyAllocator not in kinds[1:]
-
-
-def test_without_a_place_it_is_the_gpu(train, where):
-    train("--device", where, "--allocator", "buddy:max_chunk_size=16MiB")
-    assert isinstance(memory.allocator_of(CUDAPlace(0)), BuddyAllocator)
-    assert isinstance(memory.allocator_of(PinnedPlace()), CachingHostAllocator)
+@pytest.mark.parametrize("on_device, option, place", [
+    (False, "cpu=buddy:min_chunk_size=1KiB,max_chunk_size=4MiB+limit:50%", CPUPlace()), (False, "buddy:max_chunk_size=16MiB", CPUPlace()),
+    (True, "cpu=buddy:max_chunk_size=16MiB", CPUPlace()), (True, "buddy:max_chunk_size=16MiB", CUDAPlace(0))])
+def test_one_place(train, where, on_device, option, place):
+    """That of the device that computes, if the option names none."""
+    train("--device", where if on_device else "cpu", "--allocator", option)
+    buddy = memory.allocator_of(place)
+    assert isinstance(buddy, BuddyAllocator) and (buddy.stats().allocations > 0 or on_device and place == CPUPlace())
+    assert "limit" not in option or buddy.min_chunk_size == 1024 and isinstance(buddy.upstream, LimitAllocator)
+    others = {CPUPlace(), *([PinnedPlace(), CUDAPlace(0)] if on_device else [])} - {place}
+    assert BuddyAllocator not in {type(memory.allocator_of(other)) for other in others}
 
 
 @pytest.mark.parametrize(("option", "message"), [
@@ -84,9 +72,9 @@ def test_without_a_place_it_is_the_gpu(train, where):
     ("cpu=plain:alignment=3000", "SystemAllocator.alignment: must be a power of two from 64 to 2^47, got 3000"),
     ("cpu=limit:0%", "a percentage must be above 0% and at most 100%, got '0%'"),
 ])
-def test_what_is_refused(train, option, message):
+def test_refusals(train, option, message):
     assert message in train("--device", "cpu", "--allocator", option, status=2)
 
 
-def test_a_limit_ends_the_run_with_its_bytes(train):
+def test_limit(train):
     assert "the limit is 200 bytes" in train("--device", "cpu", "--allocator", "cpu=limit:200B", status=1)

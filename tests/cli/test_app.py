@@ -12,11 +12,11 @@ from minicaffe import __version__, cli
 from minicaffe.cli import app
 from minicaffe.cli.options import normalize_arguments
 from minicaffe.cli.train import train
-from minicaffe.errors import ConfigError, FileError, ShapeError
+from minicaffe.errors import ConfigError, DataError, FileError, ShapeError
 from minicaffe.proto import binary
 
 
-def failed(capsys, arguments, status, *texts):
+def check_failed(capsys, arguments, status, *texts):
     """Check the exit status of `arguments` and that standard error ends with one line that holds `texts`."""
     assert cli.main(arguments) == status
     err = capsys.readouterr().err
@@ -33,37 +33,18 @@ def test_version_and_help(capsys):
     assert all(command in out for command in ("train", "test", "time", "device_query", "data"))
 
 
-def test_a_group_without_a_command(capsys):
-    assert failed(capsys, ["data"], 2, "Missing command", "minicaffe data --help").count("\n") == 1
-
-
-def test_help_imports_no_command():
-    code = ("import sys; from minicaffe import cli; cli.main(['--help']); "
-            "print([name for name in ('rich', 'lmdb', 'h5py', 'cv2', 'minicaffe.cli.train') if name in sys.modules])")
+@pytest.mark.parametrize("code, names", [
+    ("from minicaffe import cli; cli.main(['--help'])", "rich lmdb h5py cv2 minicaffe.cli.train"),
+    ("import minicaffe", "click rich minicaffe.cli minicaffe.addons.gradcheck minicaffe.inspection.summary minicaffe.inspection.drawing minicaffe.addons.trace")])
+def test_what_is_not_imported(code, names):
+    code += f"; import sys; print(set({names.split()!r}) & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
-    assert result.stdout.splitlines()[-1] == "[]", result.stdout + result.stderr
+    assert result.stdout.splitlines()[-1] == "set()", result.stdout + result.stderr
 
 
-def test_importing_the_package_does_not_import_the_command_line_nor_what_is_for_looking_inside():
-    code = ("import sys, minicaffe; print([name for name in ('click', 'rich', 'minicaffe.cli', 'minicaffe.addons.gradcheck', "
-            "'minicaffe.inspection.summary', 'minicaffe.inspection.drawing', 'minicaffe.addons.trace') if name in sys.modules])")
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
-
-
-def test_what_is_imported_late_is_found_by_its_name():
+def test_late_imports():
     import minicaffe
     assert "gradcheck" in dir(minicaffe) and minicaffe.gradcheck.__module__ == "minicaffe.addons.gradcheck.gradient_check"
-
-
-@pytest.mark.parametrize("name", app.commands())
-def test_every_command_has_help(name, capsys):
-    assert cli.main([name, "--help"]) == 0
-    assert f"Usage: minicaffe {name}" in capsys.readouterr().out
-
-
-def test_unknown_command_names_near_ones(capsys):
-    failed(capsys, ["trian"], 2, "no command 'trian'", "'train'")
-    failed(capsys, ["xyzzy"], 2, "device_query")
 
 
 def test_device_query_in_both_spellings(capsys):
@@ -73,57 +54,17 @@ def test_device_query_in_both_spellings(capsys):
         assert "Processor:" in out and "BLAS:" in out and "CUDA driver:" in out
 
 
-def test_unknown_option_names_near_ones(capsys):
-    failed(capsys, ["train", "net.prototxt", "-bse_lr", "1"], 2, "--base-lr")
-
-
-@pytest.mark.parametrize("options, words", [
-    (["--gpu", "0,0"], "must be the number of a GPU, got '0,0'; several have commas"), (["--gpu", "first"], "must be the number of a GPU, got 'first'"),
-    (["--device", "tpu"], "must be cpu, gpu or sim, got 'tpu'")])
-def test_a_wrong_device_is_refused_in_one_line(options, words, capsys):
-    err = failed(capsys, ["device_query", *options], 2, words)
-    assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize("given, first", [
-    (["-solver", "x", "train"], ["train", "-solver", "x"]),
-    (["--solver=x", "train"], ["train", "--solver=x"]),
-    (["-model", "test", "-weights=w", "test"], ["test", "-model", "test", "-weights=w"]),
-    (["--quiet", "time", "n"], ["time", "--quiet", "n"]),
-    (["train", "x", "test"], ["train", "x", "test"]),
-    (["--help"], ["--help"]),
-])
-def test_options_before_the_command(given, first):
-    assert app.command_first(given) == first
-
-
-@pytest.mark.parametrize("given, tidied", [
-    (["-max_iter", "5"], ["--max-iter=5"]),
-    (["--max_iter=5"], ["--max-iter=5"]),
-    (["--gamma", "-0.5"], ["--gamma=-0.5"]),
-    (["-solver", "-x"], ["--solver=-x"]),
-    (["--snapshot-diff", "net.prototxt"], ["--snapshot-diff=true", "net.prototxt"]),
-    (["--snapshot_diff", "false"], ["--snapshot-diff=false"]),
-    (["--no-test-initialization"], ["--test-initialization=false"]),
-    (["-quiet", "x"], ["--quiet", "x"]),
-    (["--", "-quiet"], ["--", "-quiet"]),
-    (["--solver"], ["--solver"]),
-])
-def test_gflags_spellings(given, tidied):
-    assert normalize_arguments(given, train.params) == tidied
-
-
-@pytest.mark.parametrize("error, status", [
-    (ConfigError("rule", file="f", line=3), 2), (ShapeError("rule"), 2), (FileError("gone", file="f"), 1),
-    (MemoryError(), 1), (OSError(28, "No space left on device"), 1), (OSError(2, "No such file", "f"), 1),
-])
-def test_errors_become_one_line_and_a_status(error, status):
-    line, got = app.explain(error)
-    assert got == status and line and "\n" not in line
+@pytest.mark.parametrize("arguments, texts", [
+    (["device_query", "--gpu", "0,0"], ["must be the number of a GPU, got '0,0'; several have commas"]),
+    (["device_query", "--gpu", "first"], ["must be the number of a GPU, got 'first'"]), (["device_query", "--device", "tpu"], ["must be cpu, gpu or sim, got 'tpu'"]),
+    (["data"], ["Missing command", "minicaffe data --help"]), (["trian"], ["no command 'trian'", "'train'"]), (["xyzzy"], ["device_query"]),
+    (["train", "net.prototxt", "-bse_lr", "1"], ["--base-lr"])])
+def test_wrong_words(arguments, texts, capsys):
+    assert check_failed(capsys, arguments, 2, *texts).count("\n") == 1
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), BrokenPipeError(32, "Broken pipe")])
-def test_an_error_leaves_the_streams_of_the_calling_program(monkeypatch, capfd, error):
+def test_streams_of_the_calling_program(monkeypatch, capfd, error):
     """Standard output may be a file of the program, as it is pytest's, also where a command fails."""
     def broken(*_, **__):
         raise error
@@ -139,13 +80,13 @@ def test_an_error_leaves_the_streams_of_the_calling_program(monkeypatch, capfd, 
     assert capfd.readouterr().out.endswith("still here\n")
 
 
-def test_unforeseen_errors_name_their_place_and_debug_shows_the_traceback(monkeypatch, capsys):
+def test_unforeseen_errors(monkeypatch, capsys):
     def broken(*_, **__):
         raise ZeroDivisionError("two\nlines")
     monkeypatch.setattr("minicaffe.cli.device_query.blas", broken)
-    err = failed(capsys, ["device_query"], 1, "ZeroDivisionError: two lines", "test_app.py:")
+    err = check_failed(capsys, ["device_query"], 1, "ZeroDivisionError: two lines", "test_app.py:")
     assert err.count("\n") == 1
-    assert "Traceback" in failed(capsys, ["device_query", "--debug"], 1, "ZeroDivisionError")
+    assert "Traceback" in check_failed(capsys, ["device_query", "--debug"], 1, "ZeroDivisionError")
 
 
 def test_broken_pipe_and_full_disk(tmp_path):
@@ -190,10 +131,47 @@ def test_names_of_caffes_tools(name, words, capsys):
 
 @pytest.mark.parametrize("name", app.REPLACEMENTS)
 def test_replacements_of_caffes_tools(name, capsys):
-    """The error names a command with options that there are."""
-    failed(capsys, [name, "a", "b"], 2, f"no command '{name}'; minicaffe ", " does the same")
+    check_failed(capsys, [name, "a", "b"], 2, f"no command '{name}'; minicaffe ", " does the same")
     words = app.REPLACEMENTS[name].removeprefix("minicaffe ").split()
     command = next(word for word in words if word.startswith("-") or word.isupper() or word.endswith("..."))
     assert cli.main([*words[:words.index(command)], "--help"]) == 0
     shown = capsys.readouterr().out.split()
     assert all(word in shown for word in words if word.startswith("--"))
+
+
+@pytest.mark.parametrize("error, wanted", [
+    (ConfigError("rule", file="f", line=3), ("f:3: rule", 2)), (ShapeError("rule"), ("rule", 2)), (FileError("gone", file="f"), ("f: gone", 1)),
+    (DataError("no"), ("no", 1)), (OSError(28, "No space left"), ("No space left", 1)), (OSError(2, "No such file", "f"), ("f: No such file", 1)),
+    (OSError("said by a library"), ("said by a library", 1)), (MemoryError(), ("out of memory", 1)), (MemoryError("3 GB"), ("3 GB", 1))])
+def test_line_and_status_of_errors(error, wanted):
+    assert app.explain(error) == wanted
+
+
+@pytest.mark.parametrize(("words", "wanted"), [
+    (["-max_iter", "5", "f"], ["--max-iter=5", "f"]), (["--max-iter=5", "--", "-quiet", "--x"], ["--max-iter=5", "--", "-quiet", "--x"]),
+    (["--watch", "7", "f"], ["--watch=7", "f"]), (["--watch", "f"], ["--watch=0", "f"]), (["--watch=3"], ["--watch=3"]),
+    (["--debug-info", "net"], ["--debug-info=true", "net"]), (["--debug_info", "false", "f"], ["--debug-info=false", "f"]),
+    (["--nodebug-info"], ["--nodebug-info"]), (["--no-debug-info", "f"], ["--debug-info=false", "f"]), (["--no-overlap", "f"], ["--no-overlap", "f"]),
+    (["-quiet", "f"], ["--quiet", "f"]), (["-5", "f"], ["-5", "f"]), (["--json", "a=b"], ["--json=a=b"]), (["--json"], ["--json"]),
+    (["--gamma", "-0.5"], ["--gamma=-0.5"]), (["-solver", "-x"], ["--solver=-x"]), (["--max_iter=5"], ["--max-iter=5"]),
+    (["--no-debug-info=true"], ["--no-debug-info=true"]), (["--no-snapshot-prefix"], ["--no-snapshot-prefix"]), (["--to-debug-info"], ["--to-debug-info"])])
+def test_each_option_is_one_word(words, wanted):
+    assert normalize_arguments(words, train.params) == wanted
+
+
+@pytest.mark.parametrize("given, first", [
+    (["-solver", "x", "train"], ["train", "-solver", "x"]), (["--solver=x", "train"], ["train", "--solver=x"]),
+    (["-model", "test", "-weights=w", "test"], ["test", "-model", "test", "-weights=w"]), (["--quiet", "time", "n"], ["time", "--quiet", "n"]),
+    (["-model", "test", "--solver=x", "train"], ["train", "-model", "test", "--solver=x"]), (["-gpu", "value", "summary", "a", "-x=1"], ["summary", "-gpu", "value", "a", "-x=1"]),
+    (["-gpu", "test", "file", "a"], ["test", "-gpu", "file", "a"]), (["train", "x", "test"], ["train", "x", "test"]), (["train", "-gpu", "test"], ["train", "-gpu", "test"]),
+    (["file", "train"], ["file", "train"]), (["--help"], ["--help"]), (["-gpu", "--quiet"], ["-gpu", "--quiet"])])
+def test_options_before_the_command(given, first):
+    """A word that follows an option without ``=`` may be its value, unless no other word is a command."""
+    assert app.command_first(given) == first
+
+
+@pytest.mark.parametrize("words, wanted", [
+    ([], None), (["--help"], None), (["nosuch"], None), (["nosuch", "train"], None), (["train"], "train"), (["device-query", "-gpu", "0"], "device_query"),
+    (["--solver=x", "extract-features"], "extract_features")])
+def test_command_of_words(words, wanted):
+    assert app.command_of(words) == wanted

@@ -51,7 +51,7 @@ def pictures(tmp_path):
 @pytest.mark.parametrize("gray", [False, True])
 @pytest.mark.parametrize("transform", ["", "scale: 0.004", "scale: 0.01 crop_size: 5 mean_value: 90",
                                        'crop_size: 6 scale: 0.02 mean_file: "mean.binaryproto"', 'scale: 0.02 mean_file: "mean.binaryproto"'])
-def test_scores_are_those_of_the_training_net(minicaffe, pictures, tmp_path, transform, gray):
+def test_scores(minicaffe, pictures, tmp_path, transform, gray):
     want, shape = pictures(transform, gray)
     weights = ("--ext=png", "--weights", "w.caffemodel")
     minicaffe("classify", ".", "--out", "own.npy", *weights, "--model", "net.prototxt")
@@ -87,7 +87,7 @@ def test_a_training_net_of_a_list(minicaffe, pictures, tmp_path, gray, crop):
             assert "the input's size is open" in minicaffe("classify", "1.png", "--model", "net.prototxt", "--weights", "w.caffemodel", status=2)
 
 
-def test_which_net_beside_the_model_counts(minicaffe, pictures, tmp_path):
+def test_net_beside_the_model(minicaffe, pictures, tmp_path):
     _, shape = pictures("scale: 0.004 mirror: true")
     (tmp_path / "deploy.prototxt").write_text(DEPLOY % shape)
     common = ("classify", "1.png", "--model", "deploy.prototxt", "--weights", "w.caffemodel")
@@ -122,7 +122,7 @@ def test_a_crop_without_the_database(minicaffe, pictures, tmp_path):
     assert "net.prototxt cuts 5 x 5 out of pictures whose size is not known here" in minicaffe.messages
 
 
-def test_the_best_classes_are_printed(minicaffe, pictures, tmp_path):
+def test_best_classes(minicaffe, pictures, tmp_path):
     scores = pictures("scale: 0.004")[0]
     common = ("classify", "1.png", "--model", "net.prototxt", "--weights", "w.caffemodel")
     best = np.argsort(-scores[1])
@@ -141,7 +141,7 @@ def test_the_best_classes_are_printed(minicaffe, pictures, tmp_path):
     assert minicaffe(*common, "--quiet") and minicaffe.messages == ""
 
 
-def test_what_is_guessed_is_said(minicaffe, pictures, tmp_path):
+def test_guesses(minicaffe, pictures, tmp_path):
     _, shape = pictures("scale: 0.004")
     (tmp_path / "deploy.prototxt").write_text(DEPLOY % shape)
     common = ("classify", "1.png", "--model", "deploy.prototxt", "--weights", "w.caffemodel")
@@ -168,7 +168,7 @@ def test_what_is_guessed_is_said(minicaffe, pictures, tmp_path):
     assert "give --weights FILE, the trained" in minicaffe(*common[:-2], status=2)
 
 
-def test_the_defaults_of_imagenet_are_for_its_nets(minicaffe, pictures, tmp_path):
+def test_defaults_of_imagenet(minicaffe, pictures, tmp_path):
     pictures("")
     (tmp_path / "net.prototxt").unlink()
     (tmp_path / "deploy.prototxt").write_text((DEPLOY % (3, 8, 8)).replace("num_output: 4", "num_output: 1000"))
@@ -187,16 +187,7 @@ def test_the_defaults_of_imagenet_are_for_its_nets(minicaffe, pictures, tmp_path
     assert "resized to 256 x 256, minus mean 9, times 0.5; as in net.prototxt" in minicaffe.messages
 
 
-@pytest.mark.parametrize("channels, classes, imagenet", [(3, 1000, True), (1, 1000, False), (3, 999, False), (3, 1001, False), (1, 4, False)])
-def test_which_nets_get_the_defaults_of_imagenet(minicaffe, pictures, tmp_path, channels, classes, imagenet):
-    (tmp_path / "deploy.prototxt").write_text((DEPLOY % (channels, 8, 8)).replace("num_output: 4", f"num_output: {classes}"))
-    caffe.Net("deploy.prototxt", caffe.TEST).save("w.caffemodel")
-    minicaffe("classify", "1.png", "--model", "deploy.prototxt", "--weights", "w.caffemodel")
-    assert ("resized to 256 x 256, minus the channel means of ImageNet" in minicaffe.messages) == imagenet
-    assert (", 8 x 8, no mean, no scale; " in minicaffe.messages) != imagenet
-
-
-def test_scores_of_pixels_have_no_best_class(minicaffe, pictures, tmp_path):
+def test_scores_of_pixels(minicaffe, pictures, tmp_path):
     text = (DEPLOY % (3, 7, 8)).replace("InnerProduct", "Convolution").replace("inner_product_param {", "convolution_param { kernel_size: 1")
     (tmp_path / "deploy.prototxt").write_text(text)
     caffe.Net("deploy.prototxt", caffe.TEST).save("w.caffemodel")
@@ -205,7 +196,7 @@ def test_scores_of_pixels_have_no_best_class(minicaffe, pictures, tmp_path):
     assert minicaffe(*common, "--out=o.npy").splitlines()[-1] == "Saving results into o.npy" and np.load("o.npy").shape == (2, 4, 7, 8)
 
 
-def test_an_untrusted_net_names_no_file_outside(minicaffe, pictures, tmp_path):
+def test_untrusted_net(minicaffe, pictures, tmp_path):
     pictures("")
     outside = tmp_path.parent / f"{tmp_path.name}_outside"
     outside.mkdir()
@@ -221,12 +212,6 @@ def test_an_untrusted_net_names_no_file_outside(minicaffe, pictures, tmp_path):
     minicaffe(*common)
     assert "names of the classes" in minicaffe.messages
     assert "outside the working directory" in minicaffe(*common, "--untrusted", status=2)
-
-
-def test_a_training_net_needs_a_deploy_net_elsewhere(minicaffe, pictures):
-    pictures("")
-    with pytest.raises(caffe.errors.ConfigError, match="net.prototxt: the net has no input"):
-        caffe.Classifier("net.prototxt", "w.caffemodel")
 
 
 def test_bundled_picture(minicaffe, monkeypatch, tmp_path):

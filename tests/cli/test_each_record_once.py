@@ -4,12 +4,14 @@ extract_features does the same.
 """
 
 import json
+import random
 import re
 
 import numpy as np
 import pytest
 
 import minicaffe as caffe
+from minicaffe.cli import training_file
 from minicaffe.data.db import open_db
 from minicaffe.proto import caffe_pb2
 from minicaffe.solver.report import OutputMeans, RecordCounts, run_batches
@@ -48,7 +50,7 @@ def values(out):
 
 
 @pytest.mark.parametrize("size", [8, 36, 7, 35, 40, 1])
-def test_test_counts_each_record_once(minicaffe, records, tmp_path, size):
+def test_records_of_a_test(minicaffe, records, tmp_path, size):
     right, loss = records[2:]
     (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % size, ""))
     out = minicaffe("test", "net.prototxt", "--weights=w.caffemodel")
@@ -59,7 +61,7 @@ def test_test_counts_each_record_once(minicaffe, records, tmp_path, size):
     assert f"test: 36 records, each once, in {batches} batch{'es' * (batches != 1)} of {size}{last}" in minicaffe.messages
 
 
-def test_a_given_number_of_batches_is_caffes(minicaffe, records, tmp_path):
+def test_given_iterations(minicaffe, records, tmp_path):
     (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, ""))
     common = ("test", "net.prototxt", "--weights=w.caffemodel")
     minicaffe(*common, "--iterations=4")
@@ -74,7 +76,7 @@ def test_a_given_number_of_batches_is_caffes(minicaffe, records, tmp_path):
 
 
 @pytest.mark.parametrize("more", [(), ("--test-batch-size=5",)])
-def test_a_training_counts_each_record_once_in_every_test(minicaffe, records, tmp_path, more):
+def test_records_of_tests_of_a_training(minicaffe, records, tmp_path, more):
     (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, ""))
     minicaffe("train", "net.prototxt", "--weights=w.caffemodel", "--base-lr=0", "--max-iter=6", "--test-interval=2", "--json=r.jsonl", *more)
     size = 5 if more else 8
@@ -85,7 +87,7 @@ def test_a_training_counts_each_record_once_in_every_test(minicaffe, records, tm
         assert {o["name"]: o["value"] for o in outputs} == {"right": pytest.approx(records[2], abs=1e-6), "loss": pytest.approx(records[3], rel=1e-5)}
 
 
-def test_a_given_test_iter_is_caffes(minicaffe, records, tmp_path):
+def test_given_test_iter(minicaffe, records, tmp_path):
     (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, ""))
     (tmp_path / "solver.prototxt").write_text("net: 'net.prototxt' base_lr: 0 lr_policy: 'fixed' max_iter: 1 test_iter: 4 test_interval: 1")
     minicaffe("train", "solver.prototxt")
@@ -96,7 +98,7 @@ def test_a_given_test_iter_is_caffes(minicaffe, records, tmp_path):
     assert minicaffe.messages == ""
 
 
-def test_lists_of_hdf5_files_and_of_pictures_are_counted(minicaffe, records, tmp_path):
+def test_records_of_lists(minicaffe, records, tmp_path):
     h5py = pytest.importorskip("h5py")
     pixels, labels, right, loss = records
     for name, part in (("a.h5", slice(0, 10)), ("b.h5", slice(10, COUNT))):
@@ -114,7 +116,7 @@ def test_lists_of_hdf5_files_and_of_pictures_are_counted(minicaffe, records, tmp
     assert values(minicaffe("test", "net.prototxt", "--weights=w.caffemodel"))["right"] == pytest.approx(right, abs=1e-5)
 
 
-def test_a_net_that_takes_no_smaller_batch_says_so(minicaffe, records, tmp_path):
+def test_net_of_one_batch_size(minicaffe, records, tmp_path):
     fixed = 'layer { name: "flat" type: "Reshape" bottom: "data" top: "flat" reshape_param { shape { dim: 8 dim: 6 } } include { phase: TEST } }\n' \
             'layer { name: "none" type: "Silence" bottom: "flat" include { phase: TEST } }'
     (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, fixed))
@@ -135,7 +137,7 @@ SUMS = {
 
 
 @pytest.mark.parametrize("case", SUMS)
-def test_a_sum_over_a_smaller_batch_is_not_taken_for_that_of_a_whole_one(minicaffe, records, tmp_path, case):
+def test_sums_over_a_batch(minicaffe, records, tmp_path, case):
     before, after, field = SUMS[case]
     for size, once in ((8, field is None), (9, True)):
         text = NET % ("Data", DATA % size, after if not before else "")
@@ -147,7 +149,7 @@ def test_a_sum_over_a_smaller_batch_is_not_taken_for_that_of_a_whole_one(minicaf
         assert not RecordCounts.of(net, mean=False).why
 
 
-def test_data_whose_number_is_not_known(minicaffe, tmp_path):
+def test_unknown_number_of_records(minicaffe, tmp_path):
     (tmp_path / "net.prototxt").write_text("""layer { name: "in" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 } data_filler { type: "constant" value: 3 } } }
         layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 1 axis: 0 } }
         layer { name: "loss" type: "Reduction" bottom: "ip" top: "loss" loss_weight: 1 }""")
@@ -172,7 +174,7 @@ def test_outputs_for_each_record(records, tmp_path):
     np.testing.assert_array_equal(net.blobs["data"].data, records[0][:8])    # whole batches again, from the first record on
 
 
-def test_a_deploy_net_is_not_tested(minicaffe, tmp_path):
+def test_deploy_net(minicaffe, tmp_path):
     (tmp_path / "deploy.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
         layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 1 } }""")
     caffe.Net("deploy.prototxt", caffe.TEST).save("w.caffemodel")
@@ -194,3 +196,31 @@ def test_features_of_each_record(minicaffe, records, tmp_path):
     fixed = 'layer { name: "flat" type: "Reshape" bottom: "data" top: "flat" reshape_param { shape { dim: 8 dim: 6 } } include { phase: TEST } }'
     (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, fixed))
     assert "BATCHES: must be a number of batches: " in minicaffe("extract_features", "w.caffemodel", "net.prototxt", "data", "g", 0, status=2)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_report_of_records(seed, monkeypatch):
+    dice, said = random.Random(seed), []
+    monkeypatch.setattr(training_file, "notify", said.append)
+    for _ in range(20):
+        size, why = dice.randint(1, 9), dice.choice(["", "", "a reason"])
+        records = dice.choice([None, dice.randint(1, 40), size * dice.randint(1, 4)])
+        batches = dice.choice([None, 0, dice.randint(1, 9), *([-(-records // size), records // size] if records else [])])
+        said.clear()
+        training_file.report_records("x", RecordCounts(records, size, why), batches)
+        if records is None:
+            wanted = [f"x: {why}, so 50 batches are tested"] if batches is None else []
+        elif batches is None:
+            full, last = divmod(records, size)
+            count = full + bool(last)
+            each = (f", {size - last} of them twice: a reason" if why else ", each once") if last else ", each once"
+            wanted = [f"x: {records} records{each}, in {count} {'batch' if count == 1 else 'batches'} of {size}" + (f", the last of {last}" if last and not why else "")]
+        else:
+            wanted, together = [], batches * size
+            if batches and together < records:
+                wanted = [f"x: {batches} batches of {size} are {together} of the {records} records of the test data; the others are left out of a test, "
+                          "and the next one begins with them"]
+            elif together > records:
+                wanted = [f"x: {batches} batches of {size} are {together} records, and the test data hold {records}: they begin again, so some may count "
+                          "more often than others"]
+        assert said == wanted

@@ -9,22 +9,12 @@ from pathlib import Path
 
 import click
 import pytest
-from tiny import COMMAND, PATIENCE
+from tiny import COMMAND, PATIENCE, commands
 
 from minicaffe import cli
 from minicaffe.cli import app, help
 from minicaffe.cli.solver_options import FIELDS
 from minicaffe.cli.train import train
-
-
-def all_commands():
-    """Yield the words and the click command of each command, those of groups too."""
-    for name in app.commands():
-        command = app.minicaffe.get_command(None, name)
-        yield from (((name, inner), one) for inner, one in command.commands.items()) if hasattr(command, "commands") else [((name,), command)]
-
-
-ALL = list(all_commands())
 
 
 def help_text(words, capsys, monkeypatch, columns=80):
@@ -44,7 +34,7 @@ def sections(out):
     return found
 
 
-def test_the_help_of_train_has_subjects(capsys, monkeypatch):
+def test_subjects_of_train(capsys, monkeypatch):
     found = sections(help_text(["train"], capsys, monkeypatch))
     assert list(found) == [*help.SUBJECTS] and "Options" not in found
     assert max(map(len, found.values())) <= 14 and sum(map(len, found.values())) >= len(FIELDS) + 25
@@ -52,11 +42,12 @@ def test_the_help_of_train_has_subjects(capsys, monkeypatch):
     assert found["Messages"][-1] in ("-h", "--help")
     names = [name for text in help.SUBJECTS.values() for name in text.split()]
     assert len(names) == len(set(names))
-    known = {param.name.removeprefix("field_") for _, command in ALL for param in command.params}
+    known = {param.name.removeprefix("field_") for _, command in commands() for param in command.params}
     assert set(names) <= known     # no subject has an option that no command has
+    assert {param.name.removeprefix("field_") for param in train.params if isinstance(param, click.Option)} <= set(names)
 
 
-def test_short_helps_are_one_list(capsys, monkeypatch):
+def test_short_helps(capsys, monkeypatch):
     assert list(sections(help_text(["data", "mean"], capsys, monkeypatch))) == ["Options"]
     assert "Device and precision" in sections(help_text(["classify"], capsys, monkeypatch))
 
@@ -72,7 +63,7 @@ def groups_in(out):
             for heading, body in re.findall(r"^([A-Z][\w ]+):\n((?:  .*\n?)+)", out, re.MULTILINE) if heading != "Options"}
 
 
-def test_commands_are_in_groups(capsys, monkeypatch):
+def test_groups_of_commands(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert cli.main(["--help"]) == 0
     out = capsys.readouterr().out
@@ -83,7 +74,7 @@ def test_commands_are_in_groups(capsys, monkeypatch):
     assert [line.split()[0] for line in out.partition("Names of Caffe's tools:\n")[2].splitlines()] == sorted(app.ALIASES)
 
 
-def test_the_page_has_the_same_groups():
+def test_groups_of_the_page():
     page, _, rest = (Path(__file__).parents[2] / "docs" / "cli.md").read_text().partition("## Names of Caffe's tools")
     assert dict(re.findall(r"^\| `(\w+)` \| `(.*)` \|$", rest.partition("## Options")[0], re.MULTILINE)) == app.ALIASES
     found = {heading: list(dict.fromkeys(re.findall(r"^\| `(\w+)", body, re.MULTILINE)))
@@ -112,28 +103,21 @@ def test_completions(words, wanted):
     assert completions(words) == wanted
 
 
-def test_commands_are_completed_in_their_groups():
+def test_completed_commands():
     assert [line.removeprefix("plain,") for line in completions([""])] == list(app.commands())
-    assert completions(["s"]) == ["plain,show", "plain,summary"]
-
-
-def test_an_unknown_command_is_no_error_of_a_completion():
-    assert "plain,train" in completions(["xyzzy", ""])
-
-
-def test_commands_are_completed_with_their_lines():
+    assert completions(["s"]) == ["plain,show", "plain,summary"] and "plain,train" in completions(["xyzzy", ""])
     assert completions(["summ"], "fish") == ["plain,summary\tShow what a net consists of, and what a training needs."]
     assert completions(["summ"], "zsh") == ["plain", "summary", "Show what a net consists of, and what a training needs."]
 
 
-def test_a_completion_sets_nothing_and_starts_no_process(tmp_path):
+def test_completion_sets_nothing(tmp_path):
     """Options choose devices, start ranks and register allocators; a completion does no more than --help does."""
     assert completions(["train", "--gpu", "0,1", "--allocator", "none=x", "--threads", "2", "--me"], cwd=tmp_path) == []
     assert completions(["train", "--gpu", "0,1", "--allocator", "none=x", "--momentum2"], cwd=tmp_path) == ["plain,--momentum2"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_a_shell(shell):
+def test_scripts_of_shells(shell):
     done = subprocess.run(COMMAND, capture_output=True, text=True, timeout=PATIENCE, env={**os.environ, "_MINICAFFE_COMPLETE": f"{shell}_source"})
     assert done.returncode == 0 and f"_MINICAFFE_COMPLETE={shell}_complete" in done.stdout, done.stderr
     if program := shutil.which(shell):
@@ -149,8 +133,3 @@ def test_bash_completes(tmp_path):
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path,
                           env={**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"})
     assert done.stdout.splitlines()[0] == "summary" and "_minicaffe_completion" in done.stdout, done.stderr
-
-
-def test_every_field_is_under_a_subject():
-    listed = {name for names in help.SUBJECTS.values() for name in names.split()}
-    assert {param.name.removeprefix("field_") for param in train.params if isinstance(param, click.Option)} <= listed

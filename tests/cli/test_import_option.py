@@ -6,9 +6,7 @@ import sys
 
 import pytest
 import small_ssd
-from tiny import SOLVER, run
-
-from minicaffe.cli import app
+from tiny import SOLVER, commands, run
 
 MODULE = """
 import minicaffe
@@ -75,7 +73,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_each_command_builds_it(folder):
+def test_commands(folder):
     for module in "cv2", "onnx", "onnxruntime":
         pytest.importorskip(module)
     import cv2
@@ -92,11 +90,10 @@ def test_each_command_builds_it(folder):
         assert status == 0, (words, error)
 
 
-def test_every_command_that_reads_a_net_has_it():
-    for name in app.commands():
-        command = app.minicaffe.get_command(None, name)
+def test_commands_that_read_nets():
+    for words, command in commands():
         names = {option for param in command.params for option in param.opts}
-        assert ("--import" in names) == ("--untrusted" in names), name
+        assert ("--import" in names) == ("--untrusted" in names), words
 
 
 @pytest.mark.parametrize("module, words", [
@@ -123,7 +120,7 @@ def test_modules(folder, module, words):
     assert not words or words in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
-def test_resume_command_imports_too(folder):
+def test_resume_command(folder):
     done = run("train", "solver.prototxt", "--import", "twice", "--patience=1", "--snapshot-after-train=true", "--snapshot-prefix=x", "--base-lr=0",
                cwd=folder)
     assert done.returncode == 0 and "--import=twice" in done.stdout.splitlines()[-1], done.stdout + done.stderr

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OWN = sorted(name for name, cls in layer_types().items() if cls.__module__.startswith("minicaffe.layers."))
 
 
-def test_the_list_has_a_line_for_each_type(capsys):
+def test_list(capsys):
     assert cli.main(["layers"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:-1]] == sorted(layer_types(), key=str.lower)
@@ -47,12 +47,12 @@ def test_one_type(capsys):
     assert "](" not in out and "<br>" not in out and "|" not in out
 
 
-def test_a_list_in_a_docstring_is_shown_as_one(capsys):
+def test_list_in_a_docstring(capsys):
     assert cli.main(["layers", "Interp"]) == 0
     assert re.search(r"^ . use_blob_size: that of bottom\[1\]\n . shrink_factor: ", capsys.readouterr().out, re.M)
 
 
-def test_messages_of_fields_follow(capsys):
+def test_messages_of_fields(capsys):
     assert cli.main(["layers", "InnerProduct"]) == 0
     out = capsys.readouterr().out
     assert out.index("\nFields of inner_product_param (InnerProductParameter)") < out.index("\nFillerParameter: Initial values")
@@ -68,7 +68,7 @@ def test_messages_of_fields_follow(capsys):
     assert re.search(r"^ min +float +required ", capsys.readouterr().out, re.M)
 
 
-def test_a_terminal_gets_lines_of_its_width(capsys, monkeypatch):
+def test_width_of_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr("minicaffe.cli.layers.bars.table_console", lambda: Console(width=70, highlight=False))
     assert cli.main(["layers", "MultiBoxLoss"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -93,7 +93,7 @@ def test_comments_that_are_not_installed(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("word, hint", [("convolutoin", "did you mean 'Convolution'"), ("MultiStageMeanfield", "the fork .* has it")])
-def test_an_unknown_type_has_near_names(capsys, word, hint):
+def test_unknown_type(capsys, word, hint):
     assert cli.main(["layers", word]) == 2
     error = capsys.readouterr().err
     assert f"unknown layer type '{word}'" in error and re.search(hint, error)
@@ -128,14 +128,26 @@ def test_a_type_of_a_program(monkeypatch, capsys):
 # ---- what is said agrees with the sources
 
 @pytest.mark.parametrize("name", OWN)
-def test_a_type_is_described(name):
+def test_descriptions(name):
     entry = describe(name)
     assert 8 < len(entry.summary) < 200 and "\n" not in entry.summary and "``" not in entry.summary and "_layer.cpp" not in entry.summary
     assert entry.text and all("----" not in paragraph for paragraph in entry.text)
+    for message in entry.messages:
+        cls = getattr(caffe_pb2, message.name, None)     # None for the message of a fork
+        for each in message.fields:
+            assert each.comment, each.name
+            if each.default in ("", "required"):
+                continue
+            if cls is None:
+                assert parse_fields(f"{each.name}: {each.default}").get(each.name) == {
+                    field.name: field.default for field in layer_types()[name].fields_of_message}[each.name]
+            else:
+                made = text_format.Parse(f"{each.name}: {each.default}", cls())
+                assert made.HasField(each.name) and getattr(made, each.name) == getattr(cls(), each.name), each.name
 
 
 @pytest.mark.parametrize("name", [name for name in OWN if name not in ("Python", "PriorBoxClustered")])
-def test_the_fields_are_those_that_the_source_reads(name):
+def test_fields_and_sources(name):
     """Each message that the classes of a type read is among its fields, and its own field is read."""
     cls = layer_types()[name]
     chain = [base for base in cls.__mro__ if base.__module__.startswith("minicaffe.layers.") and base is not caffe.Layer]
@@ -150,13 +162,7 @@ def test_the_fields_are_those_that_the_source_reads(name):
     assert [param for param in named if param not in sources] == []
 
 
-def test_every_field_of_a_layer_has_a_comment():
-    silent = [f"{message.name}.{each.name}" for name in OWN for message in describe(name).messages for each in message.fields
-              if not each.comment]
-    assert silent == []
-
-
-def test_comments_name_what_is_in_the_messages():
+def test_names_in_comments():
     layer_reference._comments.cache_clear()
     names = list(layer_reference._comments())
     assert len(names) > 500 and len(set(names)) == len(names)
@@ -168,16 +174,3 @@ def test_comments_name_what_is_in_the_messages():
             inner = {**getattr(found, "fields_by_name", {}), **getattr(found, "nested_types_by_name", {}),
                      **getattr(found, "enum_types_by_name", {}), **getattr(found, "values_by_name", {})}
             found = inner[word]
-
-
-@pytest.mark.parametrize("name", OWN)
-def test_defaults_are_text_that_a_prototxt_may_have(name):
-    for message in describe(name).messages:
-        cls = getattr(caffe_pb2, message.name, None)     # None for the message of a fork
-        for each in message.fields:
-            if each.default not in ("", "required") and cls is None:
-                assert parse_fields(f"{each.name}: {each.default}").get(each.name) == {
-                    field.name: field.default for field in layer_types()[name].fields_of_message}[each.name]
-            elif each.default not in ("", "required"):
-                made = text_format.Parse(f"{each.name}: {each.default}", cls())
-                assert made.HasField(each.name) and getattr(made, each.name) == getattr(cls(), each.name), each.name

@@ -55,7 +55,7 @@ def test_missing_data_with_advice(folder, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("command", ["summary", "train"])
-def test_lines_of_a_net_inside_its_solver(folder, monkeypatch, capsys, command):
+def test_lines_in_a_solver(folder, monkeypatch, capsys, command):
     monkeypatch.chdir(folder)
     net = NET % "inner_product_param { num_output: 0 }"
     (folder / "inline.prototxt").write_text(f'base_lr: 0.1 lr_policy: "fixed" max_iter: 1\nnet_param {{\n{net}}}\n')

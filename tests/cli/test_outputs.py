@@ -1,27 +1,17 @@
-"""No command overwrites a file without --force; a training keeps the files of earlier ones under numbered names."""
+"""No command overwrites a file without --force. Files of trainings: test_earlier_files.py."""
 
 import json
-import os
 import re
 import shutil
 
 import numpy as np
 import pytest
 from test_classify import DEPLOY, pictures  # noqa: F401  (a fixture)
-from tiny import Process
+from tiny import LINES
 
 import minicaffe as caffe
-from minicaffe.cli import app, earlier_files
-from minicaffe.errors import ConfigError
+from minicaffe.cli import app
 
-LOG = """I1121 03:31:07.123456 12345 solver.cpp:1] Solving n
-I1121 03:31:08.123456 12345 solver.cpp:1] Iteration 0, loss = 2
-I1121 03:31:08.123456 12345 solver.cpp:1]     Train net output #0: loss = 2 (* 1 = 2 loss)
-I1121 03:31:08.123456 12345 solver.cpp:1] Iteration 0, lr = 0.01
-I1121 03:31:08.123456 12345 solver.cpp:1] Iteration 0, Testing net (#0)
-I1121 03:31:08.123456 12345 solver.cpp:1]     Test net output #0: accuracy = 0.5
-I1121 03:31:09.123456 12345 solver.cpp:1] Optimization Done.
-"""
 COMMON = ["--model", "net.prototxt", "--weights", "w.caffemodel"]
 WRITERS = {     # the command, and the file that it writes
     "classify .npy": (["classify", "1.png", "--out", "o.npy", *COMMON], "o.npy"),
@@ -53,14 +43,14 @@ WRITERS = {     # the command, and the file that it writes
 
 @pytest.mark.no_plan("extract_features reads a blob from the middle of the net, and has no plan")
 @pytest.mark.parametrize("writer", WRITERS)
-def test_nothing_is_overwritten_without_force(minicaffe, pictures, tmp_path, writer):  # noqa: F811
+def test_overwriting(minicaffe, pictures, tmp_path, writer):  # noqa: F811
     command, out = WRITERS[writer]
     if command[0] == "plot":
         pytest.importorskip("matplotlib")
     if command[0] in ("export", "import") and "torch" not in command:
         pytest.importorskip("onnxruntime")
     pictures("scale: 0.004")
-    (tmp_path / "t.log").write_text(LOG)
+    (tmp_path / "t.log").write_text("".join(LINES))
     (tmp_path / "d.prototxt").write_text(DEPLOY % (3, 7, 8))
     if command[0] == "import":
         minicaffe("export", "d.prototxt", "-o", "m.onnx", "--no-check")
@@ -75,7 +65,7 @@ def test_nothing_is_overwritten_without_force(minicaffe, pictures, tmp_path, wri
     assert path.is_dir() or path.read_bytes() != b"years of work"
 
 
-def test_every_option_and_argument_that_names_an_output_is_tried(minicaffe):
+def test_commands_that_write(minicaffe):
     """A command with --force is one that writes; those whose outputs are not listed above have tests of their own."""
     own = {"train", "data", "convert_annoset", "finetune", "detect"}
     for name in app.commands():
@@ -83,7 +73,7 @@ def test_every_option_and_argument_that_names_an_output_is_tried(minicaffe):
             assert name in own or any(command[0] == name for command, _ in WRITERS.values()), name
 
 
-def test_a_second_picture_is_an_input(minicaffe, pictures, tmp_path):  # noqa: F811
+def test_several_inputs(minicaffe, pictures, tmp_path):  # noqa: F811
     scores = pictures("scale: 0.004")[0]
     kept = (tmp_path / "2.png").read_bytes()
     out = minicaffe("classify", "1.png", "2.png", *COMMON)
@@ -104,7 +94,7 @@ def test_a_second_picture_is_an_input(minicaffe, pictures, tmp_path):  # noqa: F
     np.testing.assert_allclose(made["pictures"][0]["scores"], scores[1], rtol=2e-4)
 
 
-def test_an_output_in_the_place_of_an_input_is_named(minicaffe, pictures, tmp_path):  # noqa: F811
+def test_outputs_in_the_place_of_inputs(minicaffe, pictures, tmp_path):  # noqa: F811
     pictures("scale: 0.004")
     assert "scores.npy: no such picture or folder, and no pattern that fits one; results are written to a file by --out scores.npy" in \
         minicaffe("classify", "1.png", "scores.npy", *COMMON, status=1)
@@ -118,6 +108,16 @@ def test_an_output_in_the_place_of_an_input_is_named(minicaffe, pictures, tmp_pa
     assert "must end in .npy, as each picture has 4 x 7 x 8 scores" in minicaffe("classify", "1.png", "--out=x.csv", *there, status=2)
     minicaffe("classify", "1.png", "--out=x.npy", *there)
     assert np.load("x.npy").shape == (1, 4, 7, 8)
+
+
+def test_extensions_in_capitals(minicaffe, pictures, tmp_path):  # noqa: F811
+    pictures("scale: 0.004")
+    with open("A.NPY", "wb") as file:
+        np.save(file, np.zeros((2, 7, 8, 3), np.float32))
+    for kind in "npy", "csv", "json":
+        for ending in kind, kind.upper():
+            minicaffe("classify", "A.NPY", "1.png", f"--out=o.{ending}", *COMMON)
+        assert (tmp_path / f"o.{kind}").read_bytes() == (tmp_path / f"o.{kind.upper()}").read_bytes()
 
 
 def test_mean_by_numbers(minicaffe, pictures, tmp_path):  # noqa: F811
@@ -135,119 +135,8 @@ def test_mean_by_numbers(minicaffe, pictures, tmp_path):  # noqa: F811
 
 # ---- trainings
 
-@pytest.fixture
-def trains(minicaffe, folder):
-    """Run the tiny training, which makes a snapshot every 10 of 20 iterations."""
-    return lambda *more, status=0: minicaffe("train", "solver.prototxt", "--max-iter=20", "--snapshot-interval=10", *more, status=status)
 
-
-@pytest.mark.parametrize("form", ["", ".h5"])
-def test_an_earlier_training_is_kept(trains, folder, form):
-    more = ("--snapshot-format=HDF5",) if form else ()
-    trains("--random-seed=1", "--json=run.jsonl", *more)
-    first = {path.name: path.read_bytes() for path in folder.glob("tiny_iter_*")}
-    assert set(first) == {f"tiny_iter_{i}.{kind}{form}" for i in (10, 20) for kind in ("caffemodel", "solverstate")}
-    records = (folder / "run.jsonl").read_text()
-    trains("--random-seed=2", "--json=run.jsonl", "--base-lr=0.02", *more)
-    for name, content in first.items():
-        stem, extension = name.split(".", 1)
-        assert (folder / f"{stem}.1.{extension}").read_bytes() == content != (folder / name).read_bytes()
-    assert (folder / "run.1.jsonl").read_text() == records != (folder / "run.jsonl").read_text()
-    trains("--random-seed=3", *more)
-    assert (folder / f"tiny_iter_20.2.caffemodel{form}").exists()
-    # The state that was renamed continues from the weights that were, not from those that have their name now.
-    solver = caffe.get_solver("solver.prototxt")
-    solver.restore(f"tiny_iter_20.1.solverstate{form}")
-    kept = caffe.Net("net.prototxt", caffe.TRAIN, weights=f"tiny_iter_20.1.caffemodel{form}")
-    np.testing.assert_array_equal(solver.net.params["scale"][0].data, kept.params["scale"][0].data)
-    now = caffe.Net("net.prototxt", caffe.TRAIN, weights=f"tiny_iter_20.caffemodel{form}")
-    assert (now.params["scale"][0].data != kept.params["scale"][0].data).any()
-
-
-def test_what_is_kept_is_said_in_one_line(minicaffe, trains):
-    for _ in range(2):
-        trains("--json=run.jsonl")
-    assert re.findall(r"^W.*\] (.*)$", minicaffe.log, re.M) == [
-        "run.jsonl of an earlier run is kept as run.1.jsonl; --force overwrites it",
-        "tiny.log of an earlier run is kept as tiny.1.log; --force overwrites it",
-        "tiny_iter_10.caffemodel and tiny_iter_10.solverstate of an earlier training are kept as tiny_iter_10.1.caffemodel and "
-        "tiny_iter_10.1.solverstate, and so is each later one; --force overwrites them"]
-
-
-def test_force_overwrites_as_caffe_does(trains, folder):
-    trains("--json=run.jsonl")
-    names = {path.name for path in folder.iterdir()}
-    trains("--json=run.jsonl", "--force")
-    assert {path.name for path in folder.iterdir()} == names
-
-
-def test_resumed_training_overwrites_its_own(trains, folder):
-    trains("--json=run.jsonl", "--random-seed=1")
-    names = {path.name for path in folder.iterdir()}
-    trains("--json=run.jsonl", "--snapshot=tiny_iter_10.solverstate")
-    assert {path.name for path in folder.iterdir()} == names
-    trains("--random-seed=2")
-    # The earlier training continues: its snapshots of iteration 20 were renamed, and the later one's stay.
-    later = (folder / "tiny_iter_20.caffemodel").read_bytes()
-    trains("--snapshot=tiny_iter_10.1.solverstate")
-    assert (folder / "tiny_iter_20.2.caffemodel").read_bytes() == later
-    assert (folder / "tiny_iter_20.caffemodel").read_bytes() == (folder / "tiny_iter_20.1.caffemodel").read_bytes()
-
-
-def test_the_api_overwrites_as_pycaffe_does(folder):
-    for _ in range(2):
-        solver = caffe.get_solver("solver.prototxt")
-        solver.step(1)
-        solver.snapshot()
-        solver.net.save("w.caffemodel")
-    assert {path.name for path in folder.iterdir()} == {"net.prototxt", "solver.prototxt", "w.caffemodel", "tiny_iter_1.caffemodel",
-                                                        "tiny_iter_1.solverstate"}
-
-
-def test_a_link_or_device_is_not_renamed_or_followed(trains, folder):
-    (folder / "elsewhere").write_text("weights of long ago")
-    (folder / "tiny_iter_10.caffemodel").symlink_to("elsewhere")
-    trains("--json=/dev/null")
-    assert (folder / "elsewhere").read_text() == "weights of long ago" and not (folder / "tiny_iter_10.caffemodel").is_symlink()
-    assert (folder / "tiny_iter_10.1.caffemodel").resolve().name == "elsewhere"
-
-
-def test_names_of_what_is_kept():
-    for path, name in (("a.log", "a.3.log"), ("d.x/a", "d.x/a.3"), ("a.b.jsonl", "a.b.3.jsonl"), ("n_iter_5.caffemodel.h5", "n_iter_5.3.caffemodel.h5"),
-                       ("n.solverstate", "n.3.solverstate")):
-        assert earlier_files.numbered(path, 3) == name
-    assert earlier_files.is_same_training("a/n_iter_5.solverstate", "a/n") and earlier_files.is_same_training("./a/n_iter_5.solverstate.h5", "a/n")
-    for state in ("a/n_iter_5.1.solverstate", "n_iter_5.solverstate", "a/n_iter_5.caffemodel", "a/m_iter_5.solverstate"):
-        assert not earlier_files.is_same_training(state, "a/n")
-
-
-def test_a_file_that_the_training_reads_is_not_renamed(minicaffe, folder):
-    there = sorted(path.name for path in folder.iterdir())
-    for name in ("solver.prototxt", "net.prototxt"):
-        for force in ((), ("--force",)):
-            error = minicaffe("train", "solver.prototxt", "--max-iter=2", f"--json={name}", *force, status=2)
-            assert f"{name}: --json: is a file that this training reads; name another" in error
-    assert sorted(path.name for path in folder.iterdir()) == there
-
-
-def test_a_number_is_free_for_all_files_of_a_snapshot(tmp_path):
-    """Else the state that was kept first would continue from the model of the second training."""
-    model, state = (str(tmp_path / f"n_iter_5.{kind}") for kind in ("caffemodel", "solverstate"))
-    for path in (model, earlier_files.numbered(state, 1)):
-        with open(path, "w") as file:
-            file.write("x")
-    assert earlier_files.keep_files([model, state]) == ([model], [earlier_files.numbered(model, 2)])
-
-
-def test_the_log_of_an_earlier_training_is_kept(folder):
-    for _ in range(2):
-        process = Process("train", "solver.prototxt", cwd=folder, size=(24, 100))
-        assert process.finish()[0] == 0
-    assert " ".join(process.text.split()).count("tiny.log of an earlier run is kept as tiny.1.log") == 1
-    assert "Optimization Done." in (folder / "tiny.1.log").read_text() and "Optimization Done." in (folder / "tiny.log").read_text()
-
-
-def test_force_replaces_no_folder_of_something_else(minicaffe, pictures, tmp_path):  # noqa: F811
+def test_folders_of_something_else(minicaffe, pictures, tmp_path):  # noqa: F811
     pictures("")
     for name in ("cats", "dogs"):
         (tmp_path / "photos" / name).mkdir(parents=True)
@@ -262,27 +151,9 @@ def test_force_replaces_no_folder_of_something_else(minicaffe, pictures, tmp_pat
     minicaffe(*made, "empty", "--force")
 
 
-def test_both_databases_of_cifar_are_looked_at_first(minicaffe, tmp_path):
+def test_databases_of_cifar(minicaffe, tmp_path):
     for name in [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]:
         (tmp_path / name).write_bytes(bytes(3073))
     (tmp_path / "cifar10_test_lmdb").mkdir()
     assert "cifar10_test_lmdb: exists already" in minicaffe("data", "cifar10", "--from", ".", "--out", ".", status=1)
     assert not (tmp_path / "cifar10_train_lmdb").exists()
-
-
-def test_a_file_that_another_process_renames_just_now_is_not_one_that_is_read(tmp_path, monkeypatch):
-    """Of ranks that train together the first renames files of earlier trainings, and the others check the same names."""
-    there, read = tmp_path / "two.json", tmp_path / "net.prototxt"
-    there.write_text(""), read.write_text("")
-    before = os.path.samefile
-
-    def renamed(a, b):
-        there.rename(tmp_path / "two.1.json")
-        return before(a, b)
-
-    monkeypatch.setattr(os.path, "samefile", renamed)
-    earlier_files.check_is_no_input(str(there), "--json", [str(read)])
-    monkeypatch.undo()
-    earlier_files.check_is_no_input(None, "--json", [str(read)])
-    with pytest.raises(ConfigError, match="is a file that this training reads"):
-        earlier_files.check_is_no_input(str(read), "--json", [None, str(there), str(read)])

@@ -7,6 +7,8 @@ import pytest
 
 from minicaffe.cli import picture_nets
 from minicaffe.errors import DataError, FileError
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 
 NET = """layer { name: "in" type: "MemoryData" top: "data" top: "label" memory_data_param { batch_size: 2 channels: 3 height: 8 width: 6 }
   transform_param { scale: %s } }
@@ -28,7 +30,7 @@ def lines(monkeypatch):
 def a_net(channels=3, scores=4, side=8, last="Softmax"):
     return SimpleNamespace(nodes=[SimpleNamespace(type="Input"), SimpleNamespace(type=last)], inputs=["x"], outputs=["y"],
                            blobs={"y": SimpleNamespace(shape=(1, scores))},
-                           transformer=SimpleNamespace(inputs={"x": (1, channels, side, side)}))
+                           transformer=SimpleNamespace(inputs={"x": (1, channels, *(side if isinstance(side, tuple) else (side, side)))}))
 
 
 def a_training(rgb=False, size=(12, 14)):
@@ -47,13 +49,16 @@ WHOLE = a_training().mean(3)[0]
     ({"scores": 1000}, None, None, (256, 256), True, IMAGENET, (2, 1, 0)),
     ({"scores": 1000, "side": 256}, None, None, (256, 256), True, IMAGENET, (2, 1, 0)),
     ({"scores": 1000, "side": 257}, None, None, (257, 257), True, IMAGENET, (2, 1, 0)),
-    ({"scores": 200}, None, None, (8, 8), False, None, (2, 1, 0)),
+    *(({"scores": scores}, None, None, (8, 8), False, None, (2, 1, 0)) for scores in (200, 999, 1001)),
+    ({"scores": 1000, "channels": 1}, None, None, (8, 8), False, None, None),
     ({}, None, (20, 30), (20, 30), True, None, (2, 1, 0)),
     ({}, a_training(), None, (12, 14), False, WHOLE[:, 2:10, 3:11], (2, 1, 0)),
     ({}, a_training(True), None, (12, 14), False, WHOLE[:, 2:10, 3:11], None),
     ({}, a_training(size=(11, 14)), None, (11, 14), False, WHOLE, (2, 1, 0)),
     ({}, a_training(), (12, 14), (12, 14), True, WHOLE, (2, 1, 0)),
     ({}, a_training(), (20, 30), (20, 30), True, WHOLE, (2, 1, 0)),
+    ({"side": (4, 10)}, a_training(), None, (12, 14), False, WHOLE[:, 4:8, 2:12], (2, 1, 0)),
+    ({"side": (4, 10)}, None, None, (4, 10), False, None, (2, 1, 0)),
     ({"last": "DetectionOutput"}, a_training(), None, (12, 14), False, WHOLE[:, 2:10, 3:11], (2, 1, 0))])
 def test_preprocessing(monkeypatch, lines, about, training, images_dim, size, ten_crops, mean, swap):
     found, net = [], a_net(**about)
@@ -65,15 +70,16 @@ def test_preprocessing(monkeypatch, lines, about, training, images_dim, size, te
     assert (scale, raw_scale, its_swap) == (0.5 if training else None, 255, swap)
     np.testing.assert_array_equal(its_mean, mean)
     side = about.get("side", 8)
+    height, width = side if isinstance(side, tuple) else (side, side)
     order = "1 channel" if "channels" in about else "3 channels (BGR)" if swap else "3 channels (RGB)"
-    resized = "" if size == (side, side) else f", resized to {size[0]} x {size[1]}"
+    resized = "" if size == (height, width) else f", resized to {size[0]} x {size[1]}"
     [line] = lines
-    assert line.startswith(f"pictures: {order}, {side} x {side}{resized}, {'no mean' if mean is None else 'minus '}")
+    assert line.startswith(f"pictures: {order}, {height} x {width}{resized}, {'no mean' if mean is None else 'minus '}")
     assert line.endswith("times 0.5; as in train.prototxt" if training else "no scale; no training net")
 
 
 @pytest.mark.parametrize("error, imagenet, taken", [(FileError, True, True), (FileError, False, False), (DataError, True, False), (DataError, False, False)])
-def test_a_mean_that_cannot_be_read(lines, error, imagenet, taken):
+def test_unreadable_mean(lines, error, imagenet, taken):
     """Nets of ImageNet have another one if the file is missing; a damaged file is an error always."""
     def mean(channels):
         raise error("cannot be read", file="m")
@@ -90,7 +96,7 @@ def test_a_mean_that_cannot_be_read(lines, error, imagenet, taken):
 
 @pytest.mark.parametrize("model, weights, wanted", [
     (None, None, "lenet"), (None, "w", None), ("lenet", None, "lenet"), ("lenet", "w", "lenet"), ("a.prototxt", "w", None)])
-def test_when_a_net_of_the_package_is_taken(lines, model, weights, wanted):
+def test_nets_of_the_package(lines, model, weights, wanted):
     given = {"model": model, "weights": weights}
     found = picture_nets.select_pretrained(given, "lenet")
     if wanted is None:
@@ -121,9 +127,28 @@ def opened(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("like, file", [(None, "own.prototxt"), ("other.prototxt", "other.prototxt")])
-def test_like_counts_for_a_training_net_too(opened, like, file):
+def test_like(opened, like, file):
     assert opened("own.prototxt", like) == (["Input", "InnerProduct"], file)
 
 
-def test_a_training_net_of_boxes_that_outputs_them(opened):
+def test_nets_of_boxes(opened):
     assert opened("boxes.prototxt") == (["Input", "InnerProduct", "DetectionOutput"], "boxes.prototxt")
+
+
+@pytest.mark.parametrize("phases, scale", [(("TRAIN", "TEST"), 0.25), (("TEST", "TRAIN"), 0.5), (("TRAIN", "TRAIN"), 0.5)])
+def test_source_of_the_other_phase(phases, scale):
+    """The data layer of TEST counts; that of TRAIN if there is no other."""
+    net = "".join(NET.partition("layer { name: \"ip\"")[0].replace('"in"', f'"in{i}"').replace("%s }", f"{share} }} include {{ phase: {phase} }}")
+                  for i, (phase, share) in enumerate(zip(phases, (0.5, 0.25))))
+    param = parse_text(net, caffe_pb2.NetParameter)[0]
+    if phases[0] == phases[1]:
+        del param.layer[1:]
+    assert picture_nets.PictureSource.of(param, "net.prototxt").scale == scale
+
+
+@pytest.mark.parametrize("name", ["mean.npy", "mean.NPY"])
+def test_mean_of_an_array(tmp_path, name):
+    with open(tmp_path / name, "wb") as file:
+        np.save(file, np.arange(3.0))
+    values, text = picture_nets.find_mean(str(tmp_path / name), None, 3, False)
+    assert values.tolist() == [0, 1, 2] and text == f"mean of {tmp_path}/{name}"

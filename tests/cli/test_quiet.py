@@ -5,11 +5,10 @@ import re
 
 import pytest
 import small_ssd
-from tiny import SOLVER, Process, run
+from tiny import SOLVER, Process, commands, run
 
 import minicaffe as caffe
 from minicaffe import cli
-from minicaffe.cli import app
 from minicaffe.data.class_folders import convert_folders
 
 cv2 = pytest.importorskip("cv2")
@@ -64,7 +63,7 @@ def there(tmp_path, monkeypatch):
 
 @pytest.mark.slow(30)
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_that_builds_a_net_logs_few_lines(there, name):
+def test_lines_of_the_log(there, name):
     most, words = COMMANDS[name]
     done = run(*words.split(), cwd=there)
     lines = done.stderr.splitlines()
@@ -76,36 +75,28 @@ def test_a_command_that_builds_a_net_logs_few_lines(there, name):
         assert verbose.stderr.count("] Setting up ") >= 2 + 2 * BLOCKS
 
 
-def test_every_command_that_builds_a_net_is_tried():
+def test_commands_that_build_nets():
     """By the options of a model file, which commands that only read a definition lack or do not use."""
-    for name in set(app.commands()) - set(COMMANDS):
-        command = app.minicaffe.get_command(None, name)
-        assert "untrusted" not in {param.name for param in command.params}, name
+    for (name, *_), command in commands():
+        assert name in COMMANDS or "untrusted" not in {param.name for param in command.params}, name
 
 
-def commands():
-    """Yield the words of each command, those of groups too."""
-    for name in app.commands():
-        command = app.minicaffe.get_command(None, name)
-        yield from ((name, inner) for inner in command.commands) if hasattr(command, "commands") else [(name,)]
-
-
-@pytest.mark.parametrize("words", list(commands()), ids=" ".join)
-def test_every_command_has_quiet_and_verbose(words, capsys):
+@pytest.mark.parametrize("words", [words for words, _ in commands()], ids=" ".join)
+def test_help_has_quiet_and_verbose(words, capsys):
     assert cli.main([*words, "--help"]) == 0
     out = capsys.readouterr().out
-    assert "--quiet" in out and "--verbose" in out
+    assert f"Usage: minicaffe {' '.join(words)}" in out and "--quiet" in out and "--verbose" in out
 
 
 @pytest.mark.parametrize("size", [None, (24, 80)], ids=["pipe", "terminal"])
-def test_classify_of_one_picture_prints_at_most_twelve_lines(there, size):
+def test_lines_of_classify(there, size):
     process = Process(*COMMANDS["classify"][1].split(), cwd=there, size=size)
     status, out = process.finish()
     shown = [line for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", process.text + (out or "")).splitlines() if line.strip()]
     assert status == 0 and len(shown) <= 12 and "0.png:" in shown, shown
 
 
-def test_verbose_on_a_terminal_shows_how_a_net_is_built(there):
+def test_verbose_on_a_terminal(there):
     process = Process(*COMMANDS["classify"][1].split(), "--verbose", cwd=there, size=(24, 80))
     assert process.finish()[0] == 0 and process.text.count("] Setting up ") == 3 + 2 * BLOCKS
 
@@ -115,7 +106,7 @@ def test_verbose_on_a_terminal_shows_how_a_net_is_built(there):
 LONG = "a_block_with_a_long_name_{}/conv"
 
 
-def test_piped_time_has_names_in_full_and_engines_only_with_verbose(there, device):
+def test_time_in_a_pipe(there, device):
     done = run("time", "net.prototxt", "--iterations", 1, "--quiet", cwd=there)
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and "engine" not in lines[0] and "refused" not in done.stdout and "…" not in done.stdout
@@ -127,12 +118,12 @@ def test_piped_time_has_names_in_full_and_engines_only_with_verbose(there, devic
 
 
 @pytest.mark.parametrize("size", [(24, 60), (24, 120)])
-def test_time_on_a_terminal_cuts_no_name(there, size):
+def test_time_on_a_terminal(there, size):
     process = Process("time", "net.prototxt", "--iterations", "1", cwd=there, size=size)
     assert process.finish()[0] == 0 and "…" not in process.text and "share" in process.text and "  engine  " not in process.text
 
 
-def test_summary_has_one_row_a_layer(there):
+def test_rows_of_summary(there):
     done = run("summary", "net.prototxt", cwd=there)
     lines = done.stdout.splitlines()
     end = lines.index("", 2)
@@ -144,14 +135,14 @@ def test_summary_has_one_row_a_layer(there):
     assert verbose[2].endswith("computed by") and "CAFFE" in "\n".join(verbose)
 
 
-def test_summary_on_a_narrow_terminal_leaves_columns_out_and_says_so(there):
+def test_summary_on_a_narrow_terminal(there):
     process = Process("summary", "net.prototxt", cwd=there, size=(24, 90))
     assert process.finish()[0] == 0
     assert re.search("left out at 90 columns: (scratch, )?diff", process.text) and LONG.format(29) in process.text
     assert "left out" not in run("summary", "net.prototxt", cwd=there).stdout
 
 
-def test_depth_of_a_summary(there, capsys):
+def test_depth_of_summary(there, capsys):
     assert cli.main(["summary", "net.prototxt", "--depth", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     end = lines.index("", 2)
@@ -164,13 +155,13 @@ def test_depth_of_a_summary(there, capsys):
     assert made["rows"][1]["block"] == "a_block_with_a_long_name_0"
 
 
-def test_tables_have_no_spaces_at_the_ends_of_lines_in_a_pipe(there):
+def test_tables_in_a_pipe(there):
     for name in ("trace", "gradcheck"):
         out = run(*COMMANDS[name][1].split(), cwd=there).stdout
         assert len(out.splitlines()) >= 5 and not re.search(" $", out, re.M), out
 
 
-def test_upgrade_on_a_terminal_shows_each_change_once(there):
+def test_upgrade_on_a_terminal(there):
     (there / "old.prototxt").write_text("input: 'x' input_dim: [1, 1, 1, 1, 5] layers { name: 'a' type: RELU bottom: 'x' top: 'y' }")
     process = Process("upgrade", "net_text", "old.prototxt", "new.prototxt", cwd=there, size=(24, 80))
     assert process.finish()[0] == 0

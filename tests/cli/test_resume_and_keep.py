@@ -4,6 +4,9 @@ import os
 
 import pytest
 
+from minicaffe.errors import FileError
+from minicaffe.solver import snapshot
+
 TRAIN = ("train", "solver.prototxt", "--snapshot-interval=10")
 
 
@@ -84,16 +87,16 @@ def test_keep_counts_those_before_a_resume(minicaffe, folder):
 
 def test_keep_waits_for_the_newer_one(minicaffe, folder, monkeypatch):
     """Nothing is deleted when the newer snapshot cannot be written."""
-    from minicaffe.errors import FileError
-    from minicaffe.solver import snapshot
     write = snapshot.write_model
-    monkeypatch.setattr(snapshot, "write_model", lambda solver, path: write(solver, path) if solver.iter < 20 else _fail(FileError, path))
+
+    def write_first(solver, path):
+        if solver.iter >= 20:
+            raise FileError("no space left on device", file=path)
+        return write(solver, path)
+
+    monkeypatch.setattr(snapshot, "write_model", write_first)
     minicaffe(*TRAIN, "--keep=1", status=1)
     assert names(folder) == ["tiny_iter_10.solverstate"] and names(folder, "caffemodel") == ["tiny_iter_10.caffemodel"]
-
-
-def _fail(kind, path):
-    raise kind("no space left on device", file=path)
 
 
 def test_keep_says_what_cannot_be_deleted(minicaffe, folder, monkeypatch):

@@ -27,7 +27,7 @@ def files(tmp_path, monkeypatch):
     return net
 
 
-def test_brackets_in_a_name_are_no_markup(minicaffe, tmp_path, monkeypatch):
+def test_brackets_in_names(minicaffe, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.prototxt").write_text(NET.replace('name: "ip"', 'name: "ip[/bold]"'))
     caffe.Net("net.prototxt", caffe.TEST).save("a.caffemodel")
@@ -98,7 +98,7 @@ def test_two_files(minicaffe, files, tmp_path):
     assert row.split()[2] == "inf" and "[3]: 0 and inf" in row
 
 
-def test_differences_where_values_are_not_finite(minicaffe, tmp_path):
+def test_values_that_are_not_finite(minicaffe, tmp_path):
     """NaN against infinity is a difference; NaN in both files is none, and does not make the others one."""
     for name, values in {"a": [1, np.nan, 2], "b": [1, np.inf, 2], "c": [1.5, np.nan, 2]}.items():
         with h5py.File(tmp_path / f"{name}.h5", "w") as file:
@@ -108,3 +108,10 @@ def test_differences_where_values_are_not_finite(minicaffe, tmp_path):
     assert line.split()[2:5] == ["inf", "[1]:", "nan"]
     line = next(line for line in minicaffe("show", a, c).splitlines() if line.startswith("scale[0]"))
     assert line.split()[2:4] == ["0.5", "[0]:"] and f"{0.5 / 5 ** 0.5:.2e}" in line
+
+
+def test_order_of_hdf5_parameters(tmp_path):
+    with h5py.File(tmp_path / "w.h5", "w") as file:
+        for i in (0, 2, 11, 1, 10, 3):
+            file[f"data/a/{i}"] = np.float32([i])
+    assert [(one.name, one.array.tolist()) for one in read_parameters(tmp_path / "w.h5")] == [(f"a[{i}]", [i]) for i in (0, 1, 2, 3, 10, 11)]

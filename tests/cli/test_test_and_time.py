@@ -1,12 +1,18 @@
 """``minicaffe test`` and ``minicaffe time``: Caffe's words in the log, the result on standard output."""
 
+import io
 import json
+import random
 import re
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 from tiny import Process, run
 
 from minicaffe import cli
+from minicaffe.cli import bars, time
+from minicaffe.inspection.timing import StepTime, Times
 
 
 @pytest.fixture
@@ -30,13 +36,12 @@ def test_test_prints_means(folder, weights):
     assert re.fullmatch(r"loss = (\S+) \(\* 1 = \1 loss\)", mean) and total.startswith("total = ")
 
 
-def test_test_on_a_terminal_shows_the_result_once(folder, weights):
+def test_result_on_a_terminal(folder, weights):
     process = Process("test", "net.prototxt", "--weights", weights, cwd=folder, size=(24, 80))
     assert process.finish()[0] == 0 and process.text.count("Loss: ") == 1 and "Batch" not in process.text
 
 
-def test_quiet_leaves_out_the_progress_bar(folder, weights):
-    """Of every command that draws one: also of those that --quiet once did not reach."""
+def test_progress_bar(folder, weights):
     for more, drawn in ([], True), (["--quiet"], False):
         process = Process("test", "net.prototxt", "--weights", weights, *more, cwd=folder, size=(24, 80))
         assert process.finish()[0] == 0 and ("testing" in process.text) == drawn and "Loss: " in process.text
@@ -104,23 +109,48 @@ def test_time_writes_json(on_cpu, folder, capsys):
     assert json.loads((folder / "times.json").read_text()) != found
 
 
-def test_time_names_engines(tmp_path, capsys):
-    (tmp_path / "net.prototxt").write_text("""
-        layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 1 dim: 4 dim: 4 } } }
-        layer { name: "conv" type: "Convolution" bottom: "data" top: "y" convolution_param { num_output: 1 kernel_size: 3 engine: CAFFE } }""")
-    assert cli.main(["time", str(tmp_path / "net.prototxt"), "--iterations", "1", "--quiet", "--verbose"]) == 0
-    assert [line.split()[:3] for line in capsys.readouterr().out.splitlines()[3:4]] == [["conv", "Convolution", "CAFFE"]]
-
-
 def test_time_on_a_narrow_terminal(folder):
     process = Process("time", "net.prototxt", cwd=folder, size=(24, 40))    # on a device, too
     assert process.finish()[0] == 0 and "100.0%" in process.text and "Benchmark" not in process.text
 
 
-def test_time_runs_parameters_backward_in_a_net_without_loss(on_cpu, folder, capsys):
+def test_time_of_a_net_without_loss(on_cpu, folder, capsys):
     (folder / "deploy.prototxt").write_text("""
 layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
 layer { name: "scale" type: "Scale" bottom: "x" top: "s" }
 """)
     assert cli.main(["time", "deploy.prototxt", "--iterations", "1", "--phase", "test", "--quiet"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["layer", "forward", "in", "scale", "backward", "scale", "all"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_tables_of_times(seed, monkeypatch):
+    dice = random.Random(seed)
+    device, width, verbose = dice.choice(["cpu", "gpu", "sim"]), dice.choice([80, 120]), dice.random() < 0.5
+    steps = []
+    for i in range(dice.randint(1, 6)):
+        figures = [dice.choice([None, dice.uniform(0, 500)]) for _ in range(2)]
+        layers = [f"l{i}{k}" for k in range(dice.randint(1, 2))]
+        steps.append(StepTime(dice.choice(["forward", "backward"]), i, layers, ["First", "Second"][: len(layers)], dice.choice([None, "CAFFE"]),
+                              dice.choice([0.0, dice.uniform(0, 3)]), 9.0, 1, 1, *figures))
+    times = Times(device, steps)
+    out = Console(width=width, file=io.StringIO(), highlight=False, markup=False)
+    monkeypatch.setattr(bars, "table_console", lambda: out)
+    monkeypatch.setattr(time.click, "get_current_context", lambda: SimpleNamespace(meta={"verbose": verbose}))
+    net = SimpleNamespace(engines=lambda: [{"layer": "l0", "refused": {"ONEDNN": "too small"}}])
+    time.print_times(net, times)
+    lines = out.file.getvalue().splitlines()
+    whole = sum(step.ms for step in steps)
+    wanted = [f"layer type {'engine ' * verbose}ms share GB/s GFLOP/s".split()]
+    for direction in ("forward", "backward"):
+        those = [step for step in steps if step.direction == direction]
+        wanted += [[direction, f"{sum(step.ms for step in those):.3f}"]] if those else []
+        for step in those:
+            cells = [" + ".join(step.layers), "First", *([step.engine] if verbose and step.engine else []), f"{step.ms:.3f}",
+                     f"{100 * step.ms / whole if whole else 0:.1f}%"]
+            cells += [f"{value:.1f}" for value in (step.gb_s, step.gflop_s) if value is not None]
+            wanted.append(" ".join(cells).split())
+    wanted.append(["all", f"{whole:.3f}", "100.0%"])
+    assert [line.split() for line in lines[: len(wanted)]] == wanted
+    rest = ["the figures are those of the simulated device, which is no GPU"] if device == "sim" else []
+    assert lines[len(wanted):] == rest + ["l0: engine ONEDNN refused: too small"] * verbose

@@ -1,5 +1,6 @@
 """Distinguishing solvers from nets, the solver for a net alone, options for every field, batch sizes."""
 
+import logging
 import os
 
 import click
@@ -11,6 +12,7 @@ import minicaffe as caffe
 from minicaffe.cli import solver_options, training_file
 from minicaffe.cli.options import suggest_data_command
 from minicaffe.cli.train import train
+from minicaffe.common import caffe as settings
 from minicaffe.data.db import open_db
 from minicaffe.errors import ConfigError, FileError
 from minicaffe.proto import caffe_pb2, upgrade
@@ -22,7 +24,7 @@ from minicaffe.proto import caffe_pb2, upgrade
     ('# base_lr: 1 max_iter: 2\nname: "base_lr: 0.1 net: { solver_mode: CPU"\nlayer { type: "x" }', True),
     ('input: "data" input_dim: [1, 2, 3, 4] layers { type: RELU }', True),
 ])
-def test_net_and_solver_are_distinguished(tmp_path, text, expected):
+def test_nets_and_solvers(tmp_path, text, expected):
     path = tmp_path / "file.prototxt"
     path.write_text(text)
     definition = upgrade.load(path)
@@ -35,14 +37,14 @@ def test_net_and_solver_are_distinguished(tmp_path, text, expected):
     ('layer { name: "broken" }}', "expected a field of NetParameter"),
     ("base_lr: 0.1 }}} max_iter: ", "expected a field of SolverParameter"),
 ])
-def test_a_broken_file_is_read_as_what_it_is_most_likely(tmp_path, text, message):
+def test_broken_files(tmp_path, text, message):
     path = tmp_path / "file.prototxt"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         upgrade.load(path)
 
 
-def test_other_files_are_neither(tmp_path):
+def test_other_files(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("dear reader: this is no prototxt")
     with pytest.raises(ConfigError, match="notes.txt:1: is neither a net nor a solver"):
@@ -55,25 +57,18 @@ def default_solver(path, *max_iter):
     return training_file.default_solver(upgrade.read_net_file(path)[0], path, *max_iter)
 
 
-def test_default_solver_tests_a_net_with_a_test_phase(folder):
+def test_default_solver(folder):
     param = default_solver("net.prototxt")
     assert (param.net, param.snapshot_prefix, param.type, param.lr_policy) == ("net.prototxt", "net", "SGD", "inv")
     assert list(param.test_iter) == [training_file.DEFAULT_TEST_ITER] and param.max_iter == training_file.MAX_ITER
-    assert default_solver("net.prototxt").test_interval == training_file.TEST_INTERVAL
-
-
-@pytest.mark.parametrize(("records", "batch_size", "batches"), [(7, 2, 4), (7, 8, 1), (7, 7, 1), (300, 2, 150)])
-def test_default_solver_counts_the_test_data(folder, records, batch_size, batches):
-    with open_db("db", "LMDB", "w") as db:
-        for i in range(records):
-            db.put(b"%03d" % i, b"x")
-    (folder / "data.prototxt").write_text(f"""layer {{ name: "in" type: "Input" top: "data" include {{ phase: TRAIN }} }}
-        layer {{ name: "test" type: "Data" top: "data" include {{ phase: TEST }} data_param {{ source: "db" backend: LMDB batch_size: {batch_size} }} }}""")
-    assert list(default_solver("data.prototxt").test_iter) == [batches]
+    assert param.test_interval == training_file.TEST_INTERVAL
+    (folder / "plain.prototxt").write_text(NET.replace(" include { phase: TEST }", ""))
+    param = default_solver("plain.prototxt")
+    assert not param.test_iter and not param.test_interval
 
 
 @pytest.mark.parametrize("max_iter", [0, 1, 7, 97, 200, 700, 1300, 2000, 3001])
-def test_default_solver_ends_with_a_test(folder, max_iter):
+def test_last_test_of_default_solver(folder, max_iter):
     param = default_solver("net.prototxt", max_iter)
     assert param.max_iter % param.test_interval == 0 and param.display >= 1
 
@@ -86,17 +81,11 @@ def test_default_solver_least_tests(folder, max_iter, tests):
 
 
 @pytest.mark.parametrize("max_iter, display", [(0, 1), (10, 1), (60, 3), (training_file.MAX_ITER, 75), (10_000, training_file.DISPLAY)])
-def test_default_solver_displays_some_twenty_times(folder, max_iter, display):
+def test_displays_of_default_solver(folder, max_iter, display):
     assert default_solver("net.prototxt", max_iter).display == display
 
 
-def test_default_solver_of_a_net_without_test_phase(folder):
-    (folder / "plain.prototxt").write_text(NET.replace(" include { phase: TEST }", ""))
-    param = default_solver("plain.prototxt")
-    assert not param.test_iter and not param.test_interval
-
-
-def test_batch_size_of_every_kind_of_data_layer():
+def test_batch_size_of_data_layers():
     net = caffe_pb2.NetParameter()
     net.layer.add(type="Data").data_param.batch_size = 1
     net.layer.add(type="HDF5Data").hdf5_data_param.batch_size = 1
@@ -117,7 +106,7 @@ layer { name: "loss" type: "EuclideanLoss" bottom: "s" bottom: "y" top: "loss" }
 """
 
 
-def test_batch_sizes_reach_the_nets_of_the_solver(folder):
+def test_batch_sizes_of_a_solver(folder):
     h5py = pytest.importorskip("h5py")
     with h5py.File(folder / "data.h5", "w") as file:
         file["x"] = file["y"] = [[1.0, 2.0]] * 6
@@ -139,7 +128,7 @@ TWO_FILES = SOLVER.replace("net: ", "train_net: ") + 'test_net: "net.prototxt"'
     (lambda minicaffe: caffe.get_solver("solver.prototxt").step(1), ["net.prototxt", "solver.prototxt"]),
     (lambda minicaffe: caffe.SGDSolver("solver.prototxt").step(1), ["net.prototxt", "solver.prototxt"]),
 ], ids=["net", "solver", "train_net and test_net", "get_solver", "SGDSolver"])
-def test_a_training_reads_each_prototxt_once(minicaffe, folder, monkeypatch, train, files):
+def test_each_file_is_read_once(minicaffe, folder, monkeypatch, train, files):
     (folder / "fields.prototxt").write_text(TWO_FILES)
     opened, real = [], open
 
@@ -162,7 +151,7 @@ KINDS = {"TEXT": ("word", "word"), "true|false": ("true", True), "NUMBER": ("-0.
 
 
 @pytest.mark.parametrize("field", list(solver_options.FIELDS), ids=lambda field: field.name)
-def test_every_field_has_an_option_that_sets_it(field):
+def test_option_of_each_field(field):
     assert field.name in solver_options.HELP
     kind = solver_options.FieldOption(field).type
     text, value = VALUES.get(field.name) or KINDS.get(kind.name) or ("", None)
@@ -182,13 +171,13 @@ def test_every_field_has_an_option_that_sets_it(field):
             assert value is None or getattr(param, field.name) == value
 
 
-def test_the_old_solver_type_replaces_the_files_type():
+def test_old_solver_type():
     param = caffe_pb2.SolverParameter(type="Adam")
     solver_options.set_fields(param, {"solver_type": caffe_pb2.SolverParameter.NESTEROV})
     assert not param.HasField("type") and param.solver_type == caffe_pb2.SolverParameter.NESTEROV
 
 
-def test_messages_are_given_as_prototxt():
+def test_messages_as_prototxt():
     params = train.make_context("train", ["f", "--train-state", 'stage: "a" level: 2']).params
     assert solver_options.given_fields(params)[0]["train_state"] == caffe_pb2.NetState(stage=["a"], level=2)
 
@@ -198,7 +187,7 @@ def test_messages_are_given_as_prototxt():
     (["--solver-mode", "TPU"], "CPU, GPU"), (["--max-iter", "9999999999"], "2147483647"), (["--snapshot-diff=perhaps"], "true or false"),
     (["--train-state", "stag: 1"], "unknown field"), (["--batch-size", "0"], "1<=x<=2147483647"), (["--sigint-effect", "explode"], "snapshot"),
 ])
-def test_wrong_values_are_usage_errors(arguments, text):
+def test_wrong_values(arguments, text):
     result = CliRunner().invoke(train, ["f", *arguments])
     assert result.exit_code == 2 and text in result.stderr
 
@@ -208,13 +197,16 @@ def test_wrong_values_are_usage_errors(arguments, text):
     ("fashion_mnist_test_lmdb", "minicaffe data fashion-mnist --out ."),
     ("/my data/cifar10_train_leveldb", "minicaffe data cifar10 --out '/my data'"),
 ])
-def test_a_missing_well_known_database_comes_with_its_command(source, command):
+def test_commands_for_missing_databases(source, command):
     error = FileError(f"{source}: no such database; check the path", field="data_param.source")
     suggest_data_command(error)
     assert error.message.endswith(command)
 
 
-def test_a_database_that_is_there_from_another_folder(tmp_path):
+def test_database_from_another_folder(tmp_path):
+    error = FileError("ilsvrc12_train_lmdb: no such database; check the path")
+    suggest_data_command(error)
+    assert error.message.endswith("check the path")
     (tmp_path / "models" / "lenet").mkdir(parents=True)
     (tmp_path / "data" / "mnist_train_lmdb").mkdir(parents=True)
     error = FileError("data/mnist_train_lmdb: no such database; check the path", file=str(tmp_path / "models" / "lenet" / "net.prototxt"))
@@ -222,39 +214,27 @@ def test_a_database_that_is_there_from_another_folder(tmp_path):
     assert error.message.endswith(f"; it is there from {tmp_path}: run the command in that folder")
 
 
-def test_other_errors_are_left_alone():
-    error = FileError("ilsvrc12_train_lmdb: no such database; check the path")
-    suggest_data_command(error)
-    assert error.message.endswith("check the path")
-
-
 @pytest.mark.parametrize("layers, size, wanted", [
-    ("IP, Data 4", None, 3), ("IP, Data 4", 5, 3), ("Data 4", 10, 2), ("Data 0", 11, 1), ("Data 0", None, 50), ("IP", 5, 50), ("IP, AnnotatedData 1", None, 11),
-    ("Data 4, Data 1", None, 3)])
-def test_batches_of_a_default_test(monkeypatch, layers, size, wanted):
+    ("IP, Data 4", None, 3), ("IP, Data 4", 5, 3), ("Data 4", 10, 2), ("Data 11", None, 1), ("Data 0", 11, 1), ("Data 0", None, 50), ("IP", 5, 50),
+    ("IP, AnnotatedData 1", None, 11), ("Data 4, Data 1", None, 3)])
+def test_batches_of_default_tests(folder, layers, size, wanted):
     """So many that the first layer with a database gives each of its 11 records; 50 where that is not known."""
+    with open_db("db", "LMDB", "w") as db:
+        for i in range(11):
+            db.put(b"%03d" % i, b"x")
     found = []
     for text in layers.split(", "):
         kind, _, own = text.partition(" ")
         found.append(caffe_pb2.LayerParameter(type="InnerProduct" if kind == "IP" else kind))
         if own != "":
-            found[-1].data_param.batch_size = int(own)
-    monkeypatch.setattr(training_file, "count_records", lambda param: 11)
+            found[-1].data_param.MergeFrom(caffe_pb2.DataParameter(source="db", backend="LMDB", batch_size=int(own)))
     assert training_file._test_batches(found, size) == wanted
-
-
-def test_a_net_without_batches_is_divided_by_one(folder):
-    """A batch that is not divided needs no layer with a batch_size."""
-    seen = []
-    definition = upgrade.load("solver.prototxt")
-    solver = training_file.build_solver(definition.param, file="solver.prototxt", changes=[lambda solver, net, *given: seen.append(net.state.phase)])
-    assert seen == [caffe_pb2.TRAIN] and type(solver).__name__ == "SGDSolver"
 
 
 @pytest.mark.parametrize("name, text, message", [
     ("base_lr", " ", "must have a value, NUMBER, got ' '"), ("max_iter", "", "must have a value, N, got ''"),
     ("solver_mode", "", "must have a value, CPU|GPU, got ''"), ("max_iter", "1 max_iter: 2", None), ("net", "", ""), ("net_param", "", "")])
-def test_values_of_fields_that_are_none(name, text, message):
+def test_empty_values(name, text, message):
     """An empty text is a value of a string and of a message alone."""
     option = solver_options.FieldOption(caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name[name])
     if message == "":
@@ -263,3 +243,32 @@ def test_values_of_fields_that_are_none(name, text, message):
         with pytest.raises(click.BadParameter) as caught:
             option.type.convert(text, option, None)
         assert message is None or caught.value.message == message
+
+
+def test_trial_restores_state():
+    logger, generator = logging.getLogger("minicaffe"), settings.generator
+    state = generator.seed, generator.offset
+    level = logger.level
+    for error in (None, KeyError):
+        try:
+            with training_file.trial():
+                assert not logger.isEnabledFor(logging.CRITICAL)
+                generator.seed, generator.offset = 12345, 678
+                if error:
+                    raise error
+        except KeyError:
+            pass
+        assert (generator.seed, generator.offset) == state and logger.level == level
+
+
+def test_names_that_are_not_utf8(minicaffe, tmp_path):
+    """Texts that name the file have an escape; a solver, which is a prototxt, cannot name it."""
+    name = os.fsdecode(b"net\xff.prototxt")
+    (tmp_path / name).write_text("""name: "small"
+layer { name: "in" type: "MemoryData" top: "x" top: "l" memory_data_param { batch_size: 2 channels: 1 height: 4 width: 4 } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 3 } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "y" bottom: "l" top: "loss" }""")
+    minicaffe("deploy", name, "-o", "deploy")
+    assert (tmp_path / "deploy.prototxt").read_text().startswith("# The deploy net of net\\udcff.prototxt.\n")
+    for command in "summary", "train":
+        assert "its name is not UTF-8" in minicaffe(command, name, status=2)

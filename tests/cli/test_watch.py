@@ -1,5 +1,7 @@
 """train --watch: what it says and writes, also of values that are not finite, and that a training without it does nothing of it."""
 
+import math
+import random
 import re
 
 import pytest
@@ -48,20 +50,49 @@ def test_where_a_nan_began(folder):
     assert done.returncode == 1 and re.search(r"Layer scale: .*update of scale\[\d\] is not finite", done.stderr)
 
 
-def test_a_sample_without_a_norm_is_no_record(minicaffe, folder):
+def test_sample_without_a_norm(minicaffe, folder):
     (folder / "odd.jsonl").write_text('{"event": "watch", "time": 1, "iteration": 0, "samples": [{"layer": "a", "blob": "x"}]}\n')
     assert "odd.jsonl:1: is no record of minicaffe train --json: 'norm'" in minicaffe("plot", "odd.jsonl", status=1)
 
 
-@pytest.mark.parametrize("samples, expected", [
-    ([{"layer": "a", "blob": "x", "norm": 3.0, "zeros": 0.5, "saturated": None, "not_finite": 0.0},
-      {"layer": "a", "parameter": "a[0]", "norm": 3.0, "zeros": 0, "saturated": None, "not_finite": 0.0, "data": 1.0, "update": 0.03},
-      {"layer": "a", "parameter": "a[1]", "norm": 4.0, "zeros": 0, "saturated": None, "not_finite": 0.0, "data": 0.0, "update": 0.04}],
-     {"activations": 3.0, "zeros": 0.5, "gradient": 5.0, "weights": 1.0, "update/weights": 0.05, "not_finite": ""}),
-    ([{"layer": "a", "blob": "x", "norm": 1.0, "zeros": 0, "saturated": 0.25, "not_finite": 1e-6}], {"not_finite": "x", "saturated": 0.25}),
-    ([{"layer": "a", "blob": "x", "norm": 1.0, "zeros": 0, "saturated": None, "not_finite": 0},
-      {"layer": "a", "diff": "x", "norm": 2.0, "zeros": 0, "saturated": None, "not_finite": 0.5}], {"diff": 2.0, "not_finite": "x diff"}),
-])
-def test_rows(samples, expected):
-    [row] = rows(samples)
-    assert {key: pytest.approx(row[key]) if isinstance(row[key], float) else row[key] for key in expected} == expected
+@pytest.mark.parametrize("seed", range(40))
+def test_random_rows(seed):
+    dice = random.Random(seed)
+    layers, samples = [f"layer{i}" for i in range(dice.randint(1, 7))], []
+    for layer in layers:
+        for key in dice.choices(["blob", "diff", "parameter"], k=dice.randint(1, 5)):
+            size = dice.choice([math.nan, math.inf]) if dice.random() < 0.1 else dice.choice([0.0, dice.uniform(0, 9)])
+            one = {"layer": layer, key: f"{key} {len(samples)}", "norm": size, "zeros": dice.random(), "saturated": dice.choice([None, dice.random()]),
+                   "not_finite": 0.1 if dice.random() < 0.1 else 0}
+            if key == "parameter":
+                one |= {"data": dice.choice([0.0, dice.random()]), "update": dice.choice([None, dice.random()])}
+            samples.append(one)
+
+    def sizes(some):
+        return [one["norm"] for one in some]
+
+    wanted = []
+    for layer in layers:
+        blobs, diffs, params = ([one for one in samples if one["layer"] == layer and key in one] for key in ("blob", "diff", "parameter"))
+
+        def chosen(some):
+            """The first sample, or the last one that is no number."""
+            return ([one for one, size in zip(some, sizes(some)) if math.isnan(size)][-1:] or some[:1] or [None])[0]
+
+        def together(values):
+            return math.sqrt(sum(value * value for value in values)) if values else None
+
+        top, diff = chosen(blobs), chosen(diffs)
+        row = {"layer": layer, "activations": top and sizes([top])[0], "zeros": top and top.get("zeros"), "saturated": top and top.get("saturated"),
+               "diff": diff and sizes([diff])[0]}
+        gradient = sizes(params)
+        row["gradient"] = math.inf if math.inf in gradient else together(gradient)
+        row["weights"], update = (together([one[key] for one in params if one.get(key) is not None]) for key in ("data", "update"))
+        row["update/weights"] = update / row["weights"] if row["weights"] and update is not None else None
+        bad = [one for one, size in zip(samples, sizes(samples)) if one["layer"] == layer and (one.get("not_finite") or not math.isfinite(size))]
+        row["not_finite"] = "" if not bad else bad[0].get("parameter") or bad[0].get("blob") or f"{bad[0]['diff']} diff"
+        wanted.append(row)
+    found = rows(samples)
+    for row in found:
+        row.pop("update", None)
+    assert found == [{key: pytest.approx(value, nan_ok=True) if isinstance(value, float) else value for key, value in row.items()} for row in wanted]

@@ -11,8 +11,6 @@ import pytest
 from five_users import write_pictures
 from tiny import PATIENCE
 
-from minicaffe.cli import app
-
 cv2 = pytest.importorskip("cv2")
 PAGE = Path(__file__).parents[2] / "docs" / "your_own_pictures.md"
 MOST = 6  # commands
@@ -53,13 +51,3 @@ def test_the_commands_for_numbers(tmp_path):
     values = np.array([line.split() for line in done.stdout.splitlines()], float)
     predicted, wanted = values[:, :2], values[:, 2:]
     assert values.shape == (16, 4) and np.abs(predicted - wanted).mean() < 0.3 * np.abs(wanted - wanted.mean(axis=0)).mean()
-
-
-def test_a_root_without_its_slash(tmp_path, capsys):
-    (tmp_path / "pictures").mkdir()
-    cv2.imwrite(str(tmp_path / "pictures" / "1.png"), np.zeros((4, 4, 3), np.uint8))
-    (tmp_path / "list").write_text("1.png 0\n")
-    root = tmp_path / "pictures"
-    assert app.run(["data", "images", str(root), str(tmp_path / "list"), str(tmp_path / "db")]) == 1
-    error = capsys.readouterr().err
-    assert f"{root}1.png: no such picture" in error and f"end it with a slash: '{root}/'" in error

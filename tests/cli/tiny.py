@@ -2,10 +2,14 @@
 
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
 import time
+
+from minicaffe.cli import app, training_file
+from minicaffe.proto import binary, upgrade
 
 NET = """name: "tiny"
 layer { name: "in" type: "DummyData" top: "data" top: "target"
@@ -18,11 +22,43 @@ layer { name: "sum" type: "Reduction" bottom: "scaled" top: "total" include { ph
 SOLVER = """net: "net.prototxt" base_lr: 0.01 lr_policy: "fixed" momentum: 0.9 max_iter: 30 display: 10
 test_iter: 2 test_interval: 10 snapshot_prefix: "tiny" solver_mode: CPU random_seed: 1
 """
+LINES = [f"I1121 03:31:{second:02}.000000 1 solver.py:1] {text}\n" for second, text in enumerate((
+    "Solving tiny",
+    "Iteration 0, Testing net (#0)",
+    "    Test net output #0: accuracy = 0.1",
+    "    Test net output #1: loss = 2.5 (* 1 = 2.5 loss)",
+    "Iteration 0 (0 iter/s, 0s/10 iters), loss = 2.4",
+    "    Train net output #0: loss = 2.4 (* 1 = 2.4 loss)",
+    "Iteration 0, lr = 0.01",
+    "Iteration 10 (0 iter/s, 0s/10 iters), loss = 1.25",
+    "    Train net output #0: loss = 1.25 (* 1 = 1.25 loss)",
+    "Iteration 10, lr = 1e-3",
+    "Optimization Done."))]     # of a log
 COMMAND = [sys.executable, "-m", "minicaffe"]
 # Runs a command with its standard input as controlling terminal. (pty.fork, which does the same, warns where there are threads.)
 ON_TERMINAL = [sys.executable, "-c", "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
                "os.execvp(sys.argv[1], sys.argv[1:])"]  # fmt: skip
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\r")      # of a terminal
+LONG = ["--max-iter", "100000000", "--display", "1000", "--test-interval", "1000000"]
 PATIENCE = 60  # seconds that a process may take for what should take one
+
+
+def commands():
+    """Return the words and the click command of each command, those of groups, too."""
+    return [(words, one) for name in app.commands() for command in [app.minicaffe.get_command(None, name)]
+            for words, one in ([((name, inner), one) for inner, one in command.commands.items()] if hasattr(command, "commands")
+                               else [((name,), command)])]
+
+
+def snapshot_iteration(path):
+    """Return the iteration of a snapshot's state."""
+    return binary.read_solver_state(str(path)).iter
+
+
+def own_solver():
+    """Return the solver that ``minicaffe train net.prototxt`` makes."""
+    net, _ = upgrade.read_net_file("net.prototxt")
+    return training_file.build_solver(training_file.default_solver(net, "net.prototxt"))
 
 
 def run(*arguments, cwd, **options):

@@ -23,11 +23,11 @@ def test_records(split, per_class):
         assert len({picture_of(read_datum(value)).tobytes() for _, value in records}) > 9.9 * per_class
 
 
-def test_no_lock_file_is_bundled_or_made():
+def test_no_lock_file():
     assert [p.name for p in FOLDER.glob("*_lmdb/*")] == ["data.mdb", "data.mdb"]
 
 
-def test_the_picture_is_a_record_and_has_a_name():
+def test_bundled_picture():
     cv2 = pytest.importorskip("cv2")
     names = (FOLDER / "labels.txt").read_text().splitlines()
     with open_db(FOLDER / "fashion_mnist_test_lmdb", "LMDB") as db:

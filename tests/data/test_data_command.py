@@ -21,7 +21,7 @@ from minicaffe.errors import FileError
 from minicaffe.proto import caffe_pb2
 
 
-def failed(result, status, text):
+def check_failed(result, status, text):
     """Check exit status, that nothing but one line of error was printed, and its text."""
     assert result.exit_code == status
     assert result.stdout == ""
@@ -49,23 +49,18 @@ def test_data_set(tmp_path, originals):
     assert result.exit_code == 0, result.stderr
     assert result.stdout == f"{out}/mnist_train_lmdb: 10 records\n{out}/mnist_test_lmdb: 8 records\n"
     assert result.stderr == ""
-    assert failed(run("mnist", "--from", originals, "--out", out), 1, "mnist_train_lmdb: exists already; --force")
+    assert check_failed(run("mnist", "--from", originals, "--out", out), 1, "mnist_train_lmdb: exists already; --force")
     assert run("mnist", "--from", originals, "--out", out, "--force").exit_code == 0
     assert sorted(os.listdir(out)) == ["mnist_test_lmdb", "mnist_train_lmdb"]
 
 
-def test_usage_errors_exit_with_2(tmp_path):
-    assert run("mnist", "--limit", "0").exit_code == 2
-    assert run("images", "a").exit_code == 2
-    assert run("info").exit_code == 2
-    assert run("mean", "db", "--backend", "hdf5").exit_code == 2
-    assert failed(run("mnist", "--out", tmp_path, "--url", "ftp://x"), 2, "must start with http")
-
-
-def test_failures_exit_with_1(tmp_path):
-    assert failed(run("info", tmp_path / "nowhere"), 1, "nowhere: no such database")
-    assert failed(run("mean", tmp_path / "nowhere"), 1, "nowhere: no such database")
-    assert failed(run("mnist", "--from", tmp_path / "nowhere"), 1, "no such directory")
+@pytest.mark.parametrize(("words", "status", "text"), [
+    ("mnist --limit 0", 2, "--limit"), ("images a", 2, "give ROOT, LIST and DB"), ("info", 2, "Missing argument"), ("mean db --backend hdf5", 2, "hdf5"),
+    ("mnist --out out --url ftp://x", 2, "must start with http"), ("info nowhere", 1, "nowhere: no such database"), ("mean nowhere", 1, "nowhere: no such database"),
+    ("mnist --from nowhere", 1, "no such directory")])
+def test_faults(tmp_path, monkeypatch, words, status, text):
+    monkeypatch.chdir(tmp_path)
+    assert check_failed(run(*words.split()), status, text)
 
 
 def test_images_with_all_options(tmp_path, leveldb):
@@ -97,7 +92,7 @@ def test_images_with_real_labels(tmp_path, encoded):
     shown = run("info", path).stdout
     assert "real-valued labels: 3 in each of 3 records\n" in shown
     assert "labels: 1 different" not in shown
-    assert failed(run("images", "--float-labels", 4, f"{tmp_path}/", tmp_path / "list", tmp_path / "other"), 1, "list:1: label '0.png' is not")
+    assert check_failed(run("images", "--float-labels", 4, f"{tmp_path}/", tmp_path / "list", tmp_path / "other"), 1, "list:1: label '0.png' is not")
     assert run("images", "--float-labels", 0, "a/", "b", "c").exit_code == 2
     result = run("images", "--seed", 1, "--ext", "png", "a/", "b", "c")
     assert result.exit_code == 2 and "--seed, --ext: for the pictures of --from-folders, which is not given" in result.stderr
@@ -129,7 +124,7 @@ def test_mean(make_db, tmp_path):
     assert result.exit_code == 0, result.stderr
     assert result.stdout == "Number of channels: 2\nmean_value channel [0]: 10.5\nmean_value channel [1]: 20.5\n"
     assert read_mean(tmp_path / "mean.binaryproto")[:, 0, 0].tolist() == [10.5, 20.5]
-    assert failed(run("mean", path, tmp_path / "mean.binaryproto"), 1, "exists already")
+    assert check_failed(run("mean", path, tmp_path / "mean.binaryproto"), 1, "exists already")
     assert run("mean", path, tmp_path / "mean.binaryproto", "--force").exit_code == 0
     assert run("mean", path).stdout == result.stdout
 
@@ -152,14 +147,18 @@ def test_info(make_db, backend, tmp_path):
     assert cv2.imread(str(tmp_path / "sheet.png")).shape == (4, 17, 3)  # widths 5, 5, 3 in columns of 6
 
 
-def test_info_of_long_names_and_many_labels(make_db, monkeypatch):
-    """Lines with a path or labels are not wrapped."""
+@pytest.mark.parametrize("count", [50, 51])
+def test_long_names_and_many_labels(make_db, monkeypatch, count):
+    """Lines with a path or labels are not wrapped; labels of most records are listed."""
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.setattr(command, "Console", lambda **how: Console(width=20, **how))
-    path = make_db([caffe_pb2.Datum(channels=1, height=1, width=1, data=b"x", float_data=range(count)).SerializeToString() for count in (50, 51)])
+    path = make_db([datum(np.zeros((1, 2, 2), np.uint8), label=label) for label in [7, *range(count)]])
     lines = run("info", path).stdout.splitlines()
-    assert lines[0] == f"{path}: 2 records, LMDB"
-    assert lines[-2:] == [f"real-valued labels: {count} in each of 1 records" for count in (50, 51)]
+    line = next(line for line in lines if line.startswith("labels: "))
+    assert line.startswith(f"labels: {count} different: 7 (2), 0 (1), ") and line.endswith(", ...") == (count > 50)
+    assert lines[0] == f"{path}: {count + 1} records, LMDB"
+    path = make_db([caffe_pb2.Datum(channels=1, height=1, width=1, data=b"x", float_data=range(n)).SerializeToString() for n in (count, 7)], name="real")
+    assert run("info", path).stdout.splitlines()[-2:] == [f"real-valued labels: {n} in each of 1 records" for n in (7, count)]
 
 
 def test_result_of_folders(capsys):
@@ -172,14 +171,7 @@ def test_result_of_folders(capsys):
 
 def test_info_names_a_wrong_record(make_db):
     path = make_db([datum(np.zeros((1, 2, 2), np.uint8)), b"\x08"])
-    assert failed(run("info", path), 1, "db: record 1 (key '00000001'): is no Datum")
-
-
-@pytest.mark.parametrize("count", [50, 51])
-def test_info_lists_the_labels_of_most_records(make_db, count):
-    path = make_db([datum(np.zeros((1, 2, 2), np.uint8), label=label) for label in [7, *range(count)]])
-    line = next(line for line in run("info", path).stdout.splitlines() if line.startswith("labels: "))
-    assert line.startswith(f"labels: {count} different: 7 (2), 0 (1), ") and line.endswith(", ...") == (count > 50)
+    assert check_failed(run("info", path), 1, "db: record 1 (key '00000001'): is no Datum")
 
 
 def test_png_is_what_opencv_reads(tmp_path):

@@ -11,7 +11,6 @@ from pathlib import Path
 import lmdb
 import numpy as np
 import pytest
-from leveldb_package import need_leveldb
 
 from minicaffe.data import db_lmdb
 from minicaffe.data.db import new_database, open_db
@@ -23,32 +22,26 @@ def read(cursor, count, skip=0, gap=1):
     return [step() for step in itertools.islice(cursor, skip, skip + (count - 1) * gap + 1, gap)]
 
 
+def overwrite(path, *changes):
+    """Write bytes into the file of an LMDB: (offset, content) each."""
+    with open(path / "data.mdb", "r+b") as file:
+        for offset, content in changes:
+            file.seek(offset)
+            file.write(content)
 
-def test_every_nth_record(make_db, backend):
+
+def test_cursor(make_db, backend):
     with open_db(make_db([b"%d" % i for i in range(7)], backend), backend) as db:
+        assert len(db) == 7 and bytes(read(db.cursor(1), 1)[0][0]) == b"00000001"
+        for index in 0, 1, 6, 7, 12, 3_000_000_001:
+            assert [int(bytes(value)) for _, value in read(db.cursor(index), 16)] == [(index + i) % 7 for i in range(16)]
         cursor = db.cursor()
         assert [bytes(value) for _, value in read(cursor, 3, skip=2, gap=4)] == [b"2", b"6", b"3"]
         assert [bytes(value) for _, value in read(cursor, 2, skip=8)] == [b"5", b"6"]
 
 
-def test_cursor_goes_in_key_order_and_round(make_db, backend):
-    path = make_db([b"a", b"b", b"c"], backend)
-    with open_db(path, backend) as db:
-        cursor = db.cursor()
-        assert len(db) == 3
-        assert [bytes(v) for _, v in read(cursor, 7)] == [b"a", b"b", b"c", b"a", b"b", b"c", b"a"]
-        assert [bytes(part) for part in read(cursor, 1)[0]] == [b"00000001", b"b"]
-
-
-@pytest.mark.parametrize("index", [0, 1, 2, 3, 5, 3_000_000_001])
-def test_seek_counts_modulo_the_number_of_records(make_db, backend, index):
-    with open_db(make_db([b"0", b"1", b"2"], backend), backend) as db:
-        cursor = db.cursor(index)
-        assert [int(bytes(v)) for _, v in read(cursor, 4)] == [(index + i) % 3 for i in range(4)]
-
-
 @pytest.mark.parametrize("how", [{}, {"readonly": True, "lock": False}, {"readonly": True}])
-def test_an_lmdb_that_the_program_itself_holds_open(make_db, how):
+def test_lmdb_held_by_the_program(make_db, how):
     path = make_db([b"0", b"1", b"2"], "LMDB")
     lmdb.open(str(path)).close()  # makes the lock file
 
@@ -67,7 +60,7 @@ def test_an_lmdb_that_the_program_itself_holds_open(make_db, how):
         assert bytes(read(cursor, 1)[0][1]) == b"2" and values(db) == [b"0", b"1", b"2"]
 
 
-def test_the_program_writes_between_two_rounds(make_db):
+def test_writing_between_rounds(make_db):
     path = make_db([b"0", b"1"], "LMDB")
     with lmdb.open(str(path), map_size=1 << 26) as env, open_db(path, "LMDB") as db:
         cursor = db.cursor()
@@ -80,7 +73,7 @@ def test_the_program_writes_between_two_rounds(make_db):
         assert values[:2] == [b"0", b"1"] and all(value == b"%d" % i * 2000 for i, value in enumerate(values[2:], 2))
 
 
-def test_writing_while_it_is_read_is_an_error(tmp_path):
+def test_writing_while_it_is_read(tmp_path):
     with lmdb.open(str(tmp_path), map_size=1 << 26) as env:
         def write(text):
             with env.begin(write=True) as transaction:
@@ -100,7 +93,7 @@ def test_writing_while_it_is_read_is_an_error(tmp_path):
                 read(cursor, 150)
 
 
-def test_what_a_writer_has_overwritten_is_no_damage(tmp_path):
+def test_overwritten_pages(tmp_path):
     """The values of a page that was read before the transactions, and a page that they have put to another use."""
     with lmdb.open(str(tmp_path), map_size=1 << 26) as env:
         def write(size):
@@ -127,7 +120,7 @@ def random_records(count):
 
 
 @pytest.mark.parametrize("count", [1, 2, 50, 3000])
-def test_lmdb_is_read_as_py_lmdb_reads_it(tmp_path, count):
+def test_lmdb_as_by_py_lmdb(tmp_path, count):
     records = random_records(count)
     with lmdb.open(str(tmp_path), map_size=1 << 28, sync=False) as env:
         for part in range(3):
@@ -145,7 +138,7 @@ def test_lmdb_is_read_as_py_lmdb_reads_it(tmp_path, count):
                 assert bytes(read(db.cursor(start), 1)[0][0]) == wanted[start][0]
 
 
-def test_pages_that_are_damaged_are_an_error(tmp_path):
+def test_damaged_pages(tmp_path):
     """Whatever bytes change, reading gives records or an error, and never touches what lies behind the file."""
     with lmdb.open(str(tmp_path / "good"), map_size=1 << 26, lock=False) as env, env.begin(write=True) as transaction:
         for key, value in random_records(400).items():
@@ -173,19 +166,36 @@ def test_pages_that_are_damaged_are_an_error(tmp_path):
 @pytest.mark.parametrize(("offset", "value", "error"), [
     (20, 2, "it has LMDB's data format 2, format 1"), (16, 7, "it has no magic number of one"), (40, 100, "its page size is 100"),
     (40, 128, "its page size is 128"), (40, 256, "it has no magic number of one"), (40, 768, "its page size is 768"),
-    (92, 4, "its keys have several values each"),
-])
+    (92, 4, "its keys have several values each")])
 def test_another_kind_of_lmdb(make_db, offset, value, error):
     path = make_db([b"a"])
-    with open(path / "data.mdb", "r+b") as file:
-        for page in (0, 4096):
-            file.seek(page + offset)
-            file.write(value.to_bytes(2, "little"))
+    overwrite(path, *((page + offset, value.to_bytes(2, "little")) for page in (0, 4096)))
     with pytest.raises(FileError, match=f"db: is not a readable LMDB: {error}"):
         open_db(path, "LMDB")
 
 
-def test_keys_are_sorted_as_bytes_and_the_last_value_wins(tmp_path, backend):
+@pytest.mark.parametrize(("size", "error"), [
+    (0, "is not a readable LMDB: data.mdb has 0 bytes"), (151, "is not a readable LMDB: data.mdb has 151 bytes"), (152, "is not a readable LMDB: its second page is missing"),
+    (3000, "is not a readable LMDB: its second page is missing"), (4247, "is not a readable LMDB: its second page is missing"),
+    (4248, "data.mdb is cut off: 4248 bytes of {whole}"), (40_000, "data.mdb is cut off: 40000 bytes of {whole}; copy it again"),
+    (-4096, "data.mdb is cut off: {size} bytes of {whole}; copy it again")])
+def test_lmdb_that_is_cut_off(make_db, size, error):
+    """The heads of the first two pages have 152 bytes each."""
+    path = make_db([bytes(3000)] * 100)
+    whole = (path / "data.mdb").stat().st_size
+    os.truncate(path / "data.mdb", size % whole)
+    with pytest.raises(FileError, match=f"^{path}: {error.format(whole=whole, size=size % whole)}"):
+        open_db(path, "LMDB")
+
+
+@pytest.mark.parametrize("content", [b"nonsense", b"nonsense" * 2000])
+def test_data_mdb_of_other_content(tmp_path, content):
+    (tmp_path / "data.mdb").write_bytes(content)
+    with pytest.raises(FileError, match="is not a readable LMDB"):
+        open_db(tmp_path, "LMDB")
+
+
+def test_order_of_keys(tmp_path, backend):
     with open_db(tmp_path / "db", backend, "w") as db:
         for key, value in [(b"10", b"x"), (b"9", b"y"), (b"1", b"z"), (b"9", b"w")]:
             db.put(key, value)
@@ -193,7 +203,7 @@ def test_keys_are_sorted_as_bytes_and_the_last_value_wins(tmp_path, backend):
         assert [tuple(map(bytes, r)) for r in read(db.cursor(), 3)] == [(b"1", b"z"), (b"10", b"x"), (b"9", b"w")]
 
 
-def test_lmdb_grows_past_its_first_map(tmp_path, monkeypatch):
+def test_growing_lmdb(tmp_path, monkeypatch):
     monkeypatch.setattr(db_lmdb, "MAP_SIZE", 1 << 16)
     with open_db(tmp_path / "db", "lmdb", "w") as db:
         for i in range(2500):  # three transactions, 2.5 MB
@@ -203,7 +213,7 @@ def test_lmdb_grows_past_its_first_map(tmp_path, monkeypatch):
         assert bytes(read(db.cursor(), 2500)[2499][1]) == b"2499" * 250
 
 
-def test_lmdb_is_read_from_a_read_only_directory_without_lock_file(make_db):
+def test_read_only_folder(make_db):
     path = make_db([b"a"])
     assert sorted(os.listdir(path)) == ["data.mdb"]
     os.chmod(path / "data.mdb", 0o444)
@@ -214,7 +224,7 @@ def test_lmdb_is_read_from_a_read_only_directory_without_lock_file(make_db):
     os.chmod(path, 0o755)
 
 
-def test_one_process_opens_a_database_twice(make_db, backend):
+def test_opening_twice(make_db, backend):
     path = make_db([b"a", b"b"], backend)
     first, second = open_db(path, backend), open_db(path, backend)
     cursor = second.cursor()
@@ -235,23 +245,7 @@ def test_backend_by_number_and_unknown(make_db):
         open_db("x", "lmdb", "a")
 
 
-def test_missing_path(tmp_path, backend):
-    with pytest.raises(FileError, match="nowhere.*no such database.*check the path"):
-        open_db(tmp_path / "nowhere", backend)
-
-
-def test_a_file_is_no_database(tmp_path, backend):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(FileError, match="file: is text, where the folder of a database of kind"):
-        open_db(tmp_path / "file", backend)
-
-
-def test_an_empty_directory_is_no_database(tmp_path, backend):
-    with pytest.raises(FileError, match="is not a database of kind"):
-        open_db(tmp_path, backend)
-
-
-def test_the_other_kind_is_named(make_db, backend):
+def test_other_backend(make_db, backend):
     other = {"LMDB": "LEVELDB", "LEVELDB": "LMDB"}[backend]
     with pytest.raises(FileError, match=f"set backend: {backend}"):
         open_db(make_db([b"a"], backend), other)
@@ -262,39 +256,6 @@ def test_no_records(make_db, backend):
         open_db(make_db([], backend), backend)
 
 
-@pytest.mark.parametrize("content", [b"", b"nonsense", b"nonsense" * 2000])
-def test_data_mdb_of_other_content(tmp_path, content):
-    (tmp_path / "data.mdb").write_bytes(content)
-    with pytest.raises(FileError, match="is not a readable LMDB"):
-        open_db(tmp_path, "LMDB")
-
-
-@pytest.mark.parametrize("keep", [0.99, 0.5, 0.1])
-def test_truncated_lmdb(make_db, keep):
-    path = make_db([bytes(3000)] * 100)
-    size = (path / "data.mdb").stat().st_size
-    os.truncate(path / "data.mdb", int(size * keep))
-    with pytest.raises(FileError, match=f"cut off: {int(size * keep)} bytes of {size}; copy it again"):
-        open_db(path, "LMDB")
-
-
-def test_truncated_lmdb_inside_its_first_pages(make_db):
-    path = make_db([b"a"])
-    os.truncate(path / "data.mdb", 3000)
-    with pytest.raises(FileError, match="is not a readable LMDB|cut off"):
-        open_db(path, "LMDB")
-
-
-@pytest.mark.parametrize(("size", "error"), [(151, "data.mdb has 151 bytes"), (152, "its second page is missing"), (4247, "its second page is missing"),
-                                             (4248, "data.mdb is cut off: 4248 bytes of ")])
-def test_an_lmdb_that_ends_within_its_first_pages(make_db, size, error):
-    """The heads of the first two pages have 152 bytes each."""
-    path = make_db([b"a"])
-    os.truncate(path / "data.mdb", size)
-    with pytest.raises(FileError, match=f"^{path}: (is not a readable LMDB: )?{error}"):
-        open_db(path, "LMDB")
-
-
 def test_damaged_leveldb(make_db):
     path = make_db([bytes(3000)] * 10, "LEVELDB")
     (path / "CURRENT").write_text("MANIFEST-999999\n")
@@ -302,7 +263,7 @@ def test_damaged_leveldb(make_db):
         open_db(path, "LEVELDB")
 
 
-def test_leveldb_with_a_broken_table_names_the_database(make_db):
+def test_leveldb_of_a_broken_table(make_db):
     path = make_db([os.urandom(3000) for _ in range(200)], "LEVELDB")
     import plyvel
 
@@ -317,13 +278,9 @@ def test_leveldb_with_a_broken_table_names_the_database(make_db):
         read(db.cursor(), 200)
 
 
-def test_writing_over_something_is_refused(make_db, backend):
-    path = make_db([b"a"], backend)
+def test_writing_where_nothing_can_be_made(make_db, tmp_path, backend):
     with pytest.raises(FileError, match="exists already"):
-        open_db(path, backend, "w")
-
-
-def test_writing_where_nothing_can_be_made(tmp_path, backend):
+        open_db(make_db([b"a"], backend), backend, "w")
     (tmp_path / "file").write_text("x")
     with pytest.raises(FileError, match="cannot be created"):
         open_db(tmp_path / "file" / "db", backend, "w")
@@ -336,25 +293,20 @@ def test_key_too_long_for_lmdb(tmp_path):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_new_database_leaves_nothing_after_an_exception(tmp_path, backend, error):
-    with pytest.raises(error), new_database(tmp_path / "db", backend) as db:
-        db.put(b"1", b"a")
-        db.commit()
-        raise error
-    assert os.listdir(tmp_path) == []
-
-
-def test_an_exception_writes_only_what_was_committed(tmp_path, backend):
-    with pytest.raises(ValueError), open_db(tmp_path / "db", backend, "w") as db:
-        db.put(b"1", b"a")
-        db.commit()
-        db.put(b"2", b"b")
-        raise ValueError
+def test_exceptions_while_writing(tmp_path, backend, error):
+    """A new database is whole or absent; one that is opened keeps what was committed."""
+    for make, left in (new_database, []), (lambda path, backend: open_db(path, backend, "w"), [b"1"]):
+        with pytest.raises(error), make(tmp_path / "db", backend) as db:
+            db.put(b"1", b"a")
+            db.commit()
+            db.put(b"2", b"b")
+            raise error
+        assert (os.listdir(tmp_path) == []) == (left == [])
     with open_db(tmp_path / "db", backend) as db:
-        assert [bytes(key) for key, _ in db.records()] == [b"1"]
+        assert [bytes(key) for key, _ in db.records()] == left
 
 
-def test_a_replacement_that_fails_at_the_end_keeps_the_old_database(tmp_path, monkeypatch):
+def test_replacement_that_fails(tmp_path, monkeypatch):
     rename = Path.rename
 
     def fails_for_the_new_one(path, target):
@@ -369,7 +321,7 @@ def test_a_replacement_that_fails_at_the_end_keeps_the_old_database(tmp_path, mo
     assert len(open_db(tmp_path / "db", "LMDB")) == 1
 
 
-def test_new_database_replaces_only_by_force_and_only_when_whole(make_db, backend):
+def test_replacement_by_force(make_db, backend):
     path = make_db([b"old"], backend)
     with pytest.raises(FileError, match="--force"), new_database(path, backend):
         pass
@@ -385,22 +337,14 @@ def test_new_database_replaces_only_by_force_and_only_when_whole(make_db, backen
     assert os.listdir(path.parent) == ["db"]
 
 
-def test_leveldb_without_plyvel_says_what_to_install(make_db, monkeypatch):
+def test_leveldb_without_plyvel(make_db, monkeypatch):
     path = make_db([b"a"], "LEVELDB")
     monkeypatch.setitem(sys.modules, "plyvel", None)
     with pytest.raises(DependencyError, match=r'pip install "minicaffe\[leveldb\]"'):
         open_db(path, "LEVELDB")
 
 
-def test_lmdb_written_by_others_with_lock_file(tmp_path):
-    with lmdb.open(str(tmp_path / "db")) as env, env.begin(write=True) as transaction:
-        transaction.put(b"k", b"v")
-    shutil.move(tmp_path / "db", tmp_path / "moved")
-    with open_db(tmp_path / "moved", "LMDB") as db:
-        assert tuple(map(bytes, read(db.cursor(), 1)[0])) == (b"k", b"v")
-
-
-def test_a_reader_of_batches_closes_its_cursor(make_db, backend):
+def test_record_batches_close_their_cursor(make_db, backend):
     from minicaffe.data.record_batches import RecordBatches
     reader = RecordBatches(make_db([b"a"], backend), backend, None)
     reader.cursor = reader.db.cursor()
@@ -410,7 +354,7 @@ def test_a_reader_of_batches_closes_its_cursor(make_db, backend):
     RecordBatches(make_db([b"a"], backend, "other"), backend, None).close()      # that was never opened
 
 
-def test_a_file_that_has_not_grown_is_not_mapped_again(make_db):
+def test_mapping_again(make_db):
     path = make_db([b"a"])
     with open_db(path, "LMDB") as db:
         mapped = db._bytes
@@ -427,9 +371,7 @@ def test_numbers_of_pages_have_48_bits(make_db, number):
     with open_db(path, "LMDB") as db:
         root, last = db._snapshot().root, db._snapshot().last
         first = int.from_bytes(db._bytes[root * 4096 + 16:root * 4096 + 18], "little")
-    with open(path / "data.mdb", "r+b") as file:
-        file.seek(root * 4096 + first)
-        file.write(number.to_bytes(6, "little"))
+    overwrite(path, (root * 4096 + first, number.to_bytes(6, "little")))
     with open_db(path, "LMDB") as db, pytest.raises(FileError, match=f"page {number} lies behind the last, {last}"):
         read(db.cursor(), 1)
 
@@ -444,30 +386,26 @@ def test_numbers_of_pages_have_48_bits(make_db, number):
     (12, (16).to_bytes(2, "little"), "it has 0 records, and declares 2"),
     (16, (4088).to_bytes(2, "little"), "a value of 808464432 bytes does not fit into its page"),      # it takes "0000" for the length
 ])
-def test_each_field_of_a_page_is_checked(make_db, at, content, message):
+def test_fields_of_a_page(make_db, at, content, message):
     path = make_db([b"a", b"b"])
     with open_db(path, "LMDB") as db:
         page = db._snapshot().root
         lower = int.from_bytes(db._bytes[page * 4096 + 12:page * 4096 + 14], "little")
-    with open(path / "data.mdb", "r+b") as file:
-        file.seek(page * 4096 + at)
-        file.write(content)
+    overwrite(path, (page * 4096 + at, content))
     with pytest.raises(FileError) as caught, open_db(path, "LMDB") as db:
         read(db.cursor(), 2)
     assert str(caught.value) == f"{path}: cannot be read on: {message.format(page=page, lower=lower)}; the database is damaged, make it again"
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_a_value_ends_with_its_page_at_most(make_db, more):
+def test_longest_value(make_db, more):
     """The node that lies last in its page, longer by a byte than what is there."""
     path = make_db([b"ab"])
     with open_db(path, "LMDB") as db:
         page = db._snapshot().root
         _, _, pointers = db._page(db._bytes, db._snapshot(), page)
         room = 4096 - pointers[0] - 8 - len(b"00000000")
-    with open(path / "data.mdb", "r+b") as file:
-        file.seek(page * 4096 + pointers[0])
-        file.write((room + more).to_bytes(2, "little"))
+    overwrite(path, (page * 4096 + pointers[0], (room + more).to_bytes(2, "little")))
     with open_db(path, "LMDB") as db:
         if more:
             with pytest.raises(FileError, match=f"a value of {room + 1} bytes does not fit into its page"):
@@ -477,22 +415,28 @@ def test_a_value_ends_with_its_page_at_most(make_db, more):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 6, 7])
-def test_records_are_written_some_at_a_time(tmp_path, backend, monkeypatch, count):
+def test_commits(tmp_path, backend, monkeypatch, count):
+    """A database that is written can be read, too: what is committed."""
     monkeypatch.setattr("minicaffe.data.database.COMMIT_EVERY", 3)
+    values = [(b"%d" % i, b"value %d" % i) for i in range(count)]
     with open_db(tmp_path / "db", backend, "w") as db:
         written, write = [], db._write
         monkeypatch.setattr(db, "_write", lambda records: (written.append(len(records)), write(records)))
-        for i in range(count):
-            db.put(b"%d" % i, b"value")
-            assert sum(written) == (i + 1) // 3 * 3
+        assert len(db) == 0 and list(db.records()) == []
+        for i, record in enumerate(values):
+            db.put(*record)
+            assert sum(written) == (i + 1) // 3 * 3 == len(db)
         db.commit()
         db.commit()     # nothing is pending
         assert written == [3] * (count // 3) + [count % 3] * (count % 3 > 0)
+        assert [(bytes(key), bytes(value)) for key, value in db.records()] == values
+        assert [bytes(key) for key, _ in read(db.cursor(count - 1), 2)] == [values[-1][0], b"0"]
+        db.put(b"9", b"")
     with open_db(tmp_path / "db", backend) as db:
-        assert len(db) == count
+        assert len(db) == count + 1
 
 
-def test_what_was_written_is_on_the_disk_when_it_is_closed(tmp_path, monkeypatch):
+def test_sync_at_the_end(tmp_path, monkeypatch):
     """The environment writes without syncing: one sync at the end, after the last records."""
     class Recorded:
         def __init__(self, env):
@@ -514,7 +458,7 @@ def test_what_was_written_is_on_the_disk_when_it_is_closed(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("before", [1, 2])
-def test_either_page_of_the_transactions_shows_that_it_is_written_to(tmp_path, before):
+def test_both_pages_of_transactions(tmp_path, before):
     """The newest one alternates between the first two pages."""
     with lmdb.open(str(tmp_path), map_size=1 << 26) as env:
         def write():
@@ -535,34 +479,19 @@ def test_either_page_of_the_transactions_shows_that_it_is_written_to(tmp_path, b
             assert bytes(read(first, 1)[0][0]) == bytes(read(second, 1)[0][0]) == b"key"
 
 
-def test_a_number_of_records_that_is_not_theirs(make_db):
+@pytest.mark.parametrize(("offset", "content", "error"), [
+    (6, bytes(2), "it declares .* levels"), (6, b"\x21\0", "it declares .* levels"), (32, b"\xff" * 8, "it declares .* levels"),
+    (32, b"\x03", "it has 2 records, and declares 3")])
+def test_wrong_levels_and_records(make_db, offset, content, error):
+    """Some made reading endless, or were an OverflowError."""
     path = make_db([b"a", b"b"])
-    content = bytearray((path / "data.mdb").read_bytes())
-    for page in 0, 4096:
-        at = page + 16 + 4 + 4 + 8 + 8 + 48 + 4 + 2 + 2 + 8 * 3     # the entries of the main database
-        if int.from_bytes(content[at:at + 8], "little") == 2:
-            content[at:at + 8] = (3).to_bytes(8, "little")
-    (path / "data.mdb").write_bytes(content)
-    with open_db(path, "LMDB") as db, pytest.raises(FileError, match="cannot be read on: it has 2 records, and declares 3; the database is damaged"):
+    main_database = 16 + 4 + 4 + 8 + 8 + 48      # in a meta page: flags, depth, numbers of pages, entries, root
+    overwrite(path, *((page + main_database + offset, content) for page in (0, 4096)))
+    with pytest.raises(FileError, match=f"cannot be read on: {error}; the database is damaged"), open_db(path, "LMDB") as db:
         read(db.cursor(), 3)
 
 
-MAIN_DATABASE = 16 + 4 + 4 + 8 + 8 + 48      # in a meta page: flags, depth, numbers of pages, entries, root
-
-
-@pytest.mark.parametrize(("offset", "content"), [(4 + 2, bytes(2)), (4 + 2, b"\x21\0"), (4 + 2 + 2 + 24, b"\xff" * 8)])
-def test_a_tree_that_no_file_can_have(make_db, offset, content):
-    """Levels and records as declared; either made reading endless, or was an OverflowError."""
-    path = make_db([b"a", b"b"])
-    with open(path / "data.mdb", "r+b") as file:
-        for page in 0, 4096:
-            file.seek(page + MAIN_DATABASE + offset)
-            file.write(content)
-    with pytest.raises(FileError, match="cannot be read on: it declares .* levels; the database is damaged"), open_db(path, "LMDB") as db:
-        read(db.cursor(), 1)
-
-
-def test_a_page_that_is_in_its_tree_more_than_once(make_db):
+def test_repeated_page(make_db):
     path = make_db([bytes(1000)] * 12)
     with open_db(path, "LMDB") as db:
         root, last, content = db._snapshot().root, db._snapshot().last, bytearray(db._bytes)
@@ -578,7 +507,7 @@ def test_a_page_that_is_in_its_tree_more_than_once(make_db):
         read(db.cursor(), 100)
 
 
-def test_a_database_that_is_closed_while_it_is_read(make_db):
+def test_closed_while_it_is_read(make_db):
     with open_db(make_db([b"a", b"b"]), "LMDB") as db:
         new, begun = db.cursor(), db.cursor()
         step = next(begun)
@@ -587,23 +516,26 @@ def test_a_database_that_is_closed_while_it_is_read(make_db):
             call()
 
 
-def test_what_is_no_database_is_named(tmp_path, backend):
-    marker = {"LMDB": "data.mdb", "LEVELDB": "CURRENT"}[backend]
-    (tmp_path / "lock.mdb").write_bytes(b"")
-    with pytest.raises(FileError) as caught:
-        open_db(tmp_path, backend)
-    assert str(caught.value) == (f"{tmp_path}: is not a database of kind {backend}: no {marker} in it; only its lock file lock.mdb is there: "
-                                 "copy data.mdb, too")
-    (tmp_path / "lock.mdb").unlink()
-    with pytest.raises(FileError) as caught:
-        open_db(tmp_path, backend)
-    assert str(caught.value) == f"{tmp_path}: is not a database of kind {backend}: no {marker} in it; check the path"
+def test_paths_without_a_database(tmp_path, backend, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    marker, kind = {"LMDB": "data.mdb", "LEVELDB": "CURRENT"}[backend], f"a database of kind {backend}"
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "locked" / "lock.mdb").write_bytes(b"")
     (tmp_path / "unknown").write_bytes(bytes(range(200, 256)))
-    with pytest.raises(FileError, match=f"^{tmp_path}/unknown: is a file, but a database of kind {backend} is a directory"):
-        open_db(tmp_path / "unknown", backend)
+    (tmp_path / "text").write_text("x")
+    for name, message in (("nowhere", "no such database; check the path"), ("folder", f"is not {kind}: no {marker} in it; check the path"),
+                          ("locked", f"is not {kind}: no {marker} in it; only its lock file lock.mdb is there: copy data.mdb, too"),
+                          ("unknown", f"is a file, but {kind} is a directory"), ("text", f"is text, where the folder of {kind} is expected")):
+        with pytest.raises(FileError) as caught:
+            open_db(tmp_path / name, backend)
+        assert str(caught.value).startswith(f"{tmp_path}/{name}: {message}"), caught.value
+        assert "relative" not in str(caught.value)
+    with pytest.raises(FileError, match="nowhere: no such database; check the path, which is relative to the working directory$"):
+        open_db("nowhere", backend)
 
 
-def test_folders_with_databases_are_replaced_and_others_are_not(tmp_path, backend):
+def test_folders_replaced_by_force(tmp_path, backend):
     """A folder that holds a database itself, or the train_lmdb or train_leveldb of several."""
     for name in ("train_lmdb", "train_leveldb", "data.mdb", "CURRENT"):
         (tmp_path / "old" / name).mkdir(parents=True)
@@ -624,7 +556,7 @@ def test_folders_with_databases_are_replaced_and_others_are_not(tmp_path, backen
         shutil.rmtree(tmp_path / "mine")
 
 
-def test_a_database_that_another_program_has_emptied(make_db):
+def test_emptied_database(make_db):
     """The end of a round is an error then; without one the search for a next record would have no end."""
     path = make_db([b"a", b"b", b"c"], "LMDB")
     with open_db(path, "LMDB") as db:
@@ -641,7 +573,7 @@ def test_a_database_that_another_program_has_emptied(make_db):
             assert str(caught.value) == f"{path}: holds no records any more; make the database again"
 
 
-def test_a_record_that_another_program_has_removed_is_no_end(make_db):
+def test_removed_record(make_db):
     """A cursor that was moved to it begins again with the first record."""
     path = make_db([b"a", b"b", b"c"], "LMDB")
     with open_db(path, "LMDB") as db:
@@ -652,7 +584,7 @@ def test_a_record_that_another_program_has_removed_is_no_end(make_db):
 
 
 @pytest.mark.parametrize("what", ["link", "file", "link to a file", "link to nowhere"])
-def test_what_is_replaced_by_force_is_the_name(tmp_path, backend, what):
+def test_links_replaced_by_force(tmp_path, backend, what):
     """A link is replaced, and what it leads to stays."""
     target = tmp_path / "target"
     if what == "link":
@@ -676,36 +608,3 @@ def test_what_is_replaced_by_force_is_the_name(tmp_path, backend, what):
         with open_db(target, backend) as db:
             assert [bytes(key) for key, _ in db.records()] == [b"old"]
     assert what != "link to a file" or target.read_bytes() == b"mine"
-
-
-def test_records_of_a_leveldb_are_counted_again_after_each_commit(tmp_path, leveldb):
-    with open_db(tmp_path / "db", "LEVELDB", "w") as db:
-        for count in 1, 2, 3:
-            db.put(b"%d" % count, b"value")
-            db.commit()
-            assert len(db) == count
-
-
-@pytest.mark.parametrize("backend", ["lmdb", "leveldb"])
-def test_a_database_that_is_written_is_read(backend, tmp_path):
-    if backend == "leveldb":
-        need_leveldb()
-    with open_db(tmp_path / "db", backend, "w") as db:
-        assert len(db) == 0 and list(db.records()) == []
-        for number in range(5):
-            db.put(b"%d" % number, b"value %d" % number)
-        assert len(db) == 0     # nothing is committed
-        db.commit()
-        assert len(db) == 5 and [(bytes(key), bytes(value)) for key, value in db.records()] == [(b"%d" % n, b"value %d" % n) for n in range(5)]
-        assert [bytes(key) for key, _ in read(db.cursor(4), 2)] == [b"4", b"0"]
-        db.put(b"5", b"")
-    with open_db(tmp_path / "db", backend) as db:
-        assert len(db) == 6
-
-
-def test_absolute_paths_are_not_called_relative(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileError, match="check the path$"):
-        open_db(str(tmp_path / "nowhere"), "LMDB")
-    with pytest.raises(FileError, match="check the path, which is relative to the working directory$"):
-        open_db("nowhere", "LMDB")

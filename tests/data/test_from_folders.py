@@ -62,7 +62,7 @@ def test_what_is_made(folder):
     np.testing.assert_allclose(read_mean("db/mean.binaryproto"), np.mean([pixels for _, _, pixels in train], axis=0), rtol=1e-6)
 
 
-def test_pictures_of_several_kinds_in_nested_folders(folder):
+def test_kinds_of_pictures(folder):
     (folder / "zoo" / "cow" / "2024" / "may").mkdir(parents=True)
     picture = np.zeros((6, 5, 3), np.uint8)
     for name in ("one.JPG", "two.jpeg", "3.bmp", "4.webp", "5.tiff"):
@@ -79,7 +79,7 @@ def test_pictures_of_several_kinds_in_nested_folders(folder):
     assert len(records("db2/train_lmdb")) + len(records("db2/test_lmdb")) == 17
 
 
-def test_folders_of_a_split_are_no_classes(folder):
+def test_folders_of_a_split(folder):
     for split in ("train", "Val"):
         for name in "ab":
             (folder / "all" / split / name).mkdir(parents=True)
@@ -115,8 +115,7 @@ def test_leveldb(folder, leveldb):
     (("--from-folders", "zoo", "db", "--ext", "png,"), 2, "must be extensions with commas, such as jpg,png, got 'png,'"),
     (("--from-folders", "zoo", "db", "--ext", "gif"), 1, "zoo/ant: holds no pictures"),
     (("--from-folders", "zoo", "list", "db"), 2, "give DB alone with --from-folders DIR"),
-    (("zoo", "db"), 2, "give ROOT, LIST and DB, or --from-folders DIR and DB; got zoo db"),
-])
+    (("zoo", "db"), 2, "give ROOT, LIST and DB, or --from-folders DIR and DB; got zoo db")])
 def test_faults(folder, arguments, status, text):
     assert text in " ".join(run(*arguments, status=status).replace("│", " ").split())
     assert not (folder / "db").exists()
@@ -145,12 +144,12 @@ def test_faults_of_the_pictures(folder):
 
 
 @pytest.mark.parametrize("share", [-0.1, 1, 1.5, float("nan")])
-def test_a_share_that_leaves_one_of_the_databases_empty(folder, share):
+def test_wrong_shares(folder, share):
     with pytest.raises(ConfigError, match=f"^test_share: must be at least 0 and below 1, got {share:g}$"):
         convert_folders("zoo", "db", test_share=share)
 
 
-def test_hidden_folders_are_ignored_and_one_class_with_pictures_is_a_class(folder):
+def test_one_class(folder):
     for name in (".git", "b", "a"):
         (folder / "one" / "bee" / name).mkdir(parents=True)
         cv2.imwrite(f"one/bee/{name}/1.png", np.zeros((6, 5, 3), np.uint8))
@@ -162,7 +161,7 @@ def test_hidden_folders_are_ignored_and_one_class_with_pictures_is_a_class(folde
     assert "train_lmdb: 2 records" in out and (folder / "db" / "labels.txt").read_text() == "bee\n"
 
 
-def test_pictures_that_are_all_in_inner_folders_of_two_classes(folder):
+def test_inner_folders(folder):
     """Two classes whose names are those of no split: their inner folders count for them."""
     for name in ("cat", "dog"):
         (folder / "pets" / name / "2024").mkdir(parents=True)
@@ -172,7 +171,7 @@ def test_pictures_that_are_all_in_inner_folders_of_two_classes(folder):
     assert (folder / "db" / "labels.txt").read_text() == "cat\ndog\n"
 
 
-def test_the_pictures_for_tests_are_drawn(folder):
+def test_drawn_pictures(folder):
     """Not the first ones of each class, which may have been taken one after the other."""
     drawn = set()
     for seed in range(4):

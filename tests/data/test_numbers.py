@@ -1,4 +1,4 @@
-"""Labels that are real numbers: the text of a list, and the records of a database."""
+"""Labels in the text of a list and in the records of a database: integers, and real numbers."""
 
 import numpy as np
 import pytest
@@ -9,35 +9,37 @@ import minicaffe
 from minicaffe.data.datum import labels_of, read_datum
 from minicaffe.data.db import open_db
 from minicaffe.data.image_list import ImageList
-from minicaffe.data.numbers import label_fields, real
+from minicaffe.data.numbers import integer, label_fields, real
 from minicaffe.errors import DataError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 
 
-@pytest.mark.parametrize(("text", "value"), [
-    ("2.883", 2.883), ("-0", 0), ("+.5", 0.5), ("3.", 3), ("1e-3", 1e-3), ("16777216", 2**24), ("-1.5E+3", -1500), ("0.000", 0), ("0e99", 0),
-])
-def test_numbers(text, value):
-    assert real(text) == value
+@pytest.mark.parametrize(("read", "text", "value"), [
+    *((real, text, value) for text, value in (
+        ("2.883", 2.883), ("-0", 0), ("+.5", 0.5), ("3.", 3), ("1e-3", 1e-3), ("16777216", 2**24), ("-1.5E+3", -1500), ("0.000", 0), ("0e99", 0))),
+    *((integer, text, value) for text, value in (("0", 0), ("007", 7), ("+3", 3), ("-2147483648", -(1 << 31)), ("2147483647", (1 << 31) - 1)))])
+def test_numbers(read, text, value):
+    assert (read(text, "label") if read is integer else read(text)) == value
 
 
-@pytest.mark.parametrize("text", ["", "nan", "inf", "-Infinity", "0x1p3", "1_000", "1,5", "7x", ".", "e5", "\u0663", "1" * 100 + "x"])
-def test_what_is_no_number(text):
-    with pytest.raises(DataError, match=f"^label '{text[:80]}' is not a number$"):
-        real(text)
+@pytest.mark.parametrize(("read", "text", "message"), [
+    *((real, text, f"label '{text[:80]}' is not a number$") for text in (
+        "", "nan", "inf", "-Infinity", "0x1p3", "1_000", "1,5", "7x", ".", "e5", "\u0663", "1" * 100 + "x")),
+    *((real, text, "label .* does not fit into a float32") for text in ("1e39", "-3.5e38", "1e-50", "-0.01e-50", "9" * 400, "1e999999")),
+    *((real, text, rf"label {text} becomes {np.float32(int(text)):.0f} in a float32") for text in ("16777217", "-33554433", "123456789")),
+    *((integer, text, f"label '{text}' is not an integer; use one$") for text in (
+        "", "2.883", "3.0", "7x", "1e3", "1_000", "0x10", "--2", " 1", "\u00b2", "\u0663", "nan", "cat")),
+    *((integer, text, "label -?[0-9]{10,80} does not fit into 32 bits$") for text in ("2147483648", "-2147483649", "9" * 5000))])
+def test_wrong_numbers(read, text, message):
+    with pytest.raises(DataError, match=f"^{message}"):
+        read(text, "label", "use one") if read is integer else read(text)
 
 
-@pytest.mark.parametrize("text", ["1e39", "-3.5e38", "1e-50", "-0.01e-50", "9" * 400, "1e999999"])
-def test_what_float32_does_not_hold(text):
-    with pytest.raises(DataError, match="does not fit into a float32"):
-        real(text)
-
-
-@pytest.mark.parametrize("text", ["16777217", "-33554433", "123456789"])
-def test_an_integer_that_float32_rounds(text):
-    with pytest.raises(DataError, match=rf"^label {text} becomes {np.float32(int(text)):.0f} in a float32"):
-        real(text)
+def test_lower_bound():
+    assert integer("1", "a height", least=1) == 1
+    with pytest.raises(DataError, match="^a height must be at least 1, got 0$"):
+        integer("0", "a height", least=1)
 
 
 def test_labels_of_a_record():

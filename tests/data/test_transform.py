@@ -75,7 +75,7 @@ def test_like_the_slow_version(pixels, tmp_path, dtype, kind, phase, crop_size, 
     assert labels.tolist() == list(range(10))
 
 
-def test_images_are_interleaved_and_may_be_strided(pixels):
+def test_strided_images(pixels):
     images = [p.transpose(1, 2, 0) for p in pixels]  # views, not contiguous
     batch = Transformer(param(crop_size=3), TEST).load_images(images, range(10))
     out, labels = np.empty(batch.shape, np.float32), np.empty(10, np.float32)
@@ -86,27 +86,7 @@ def test_images_are_interleaved_and_may_be_strided(pixels):
     assert gray.shape == (1, 1, 2, 3)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("kind", [np.uint8, np.float32])
-@pytest.mark.parametrize("channels", [1, 2, 3, 4])
-@pytest.mark.parametrize("mean", ["none", "one", "each", "file"])
-def test_images_like_the_slow_version(tmp_path, dtype, kind, channels, mean):
-    """Pixels that lie side by side, of any number of channels: crop, mirror, mean, then scale."""
-    images = np.random.default_rng(4).integers(0, 256, (6, channels, 7, 5)).astype(kind)
-    values = {"none": None, "one": np.array([3.5]), "each": np.arange(channels) * 2.5 + 1,
-              "file": np.round(images.mean(axis=0), 1).astype(np.float32)}[mean]
-    fields = {"scale": 0.25, "crop_size": 4, "mirror": True}
-    if mean == "file":
-        write_mean(tmp_path / "mean", values)
-        transformer = Transformer(param(mean_file=str(tmp_path / "mean"), **fields), TRAIN, seed=11)
-    else:
-        transformer = Transformer(param(mean_value=[] if values is None else values, **fields), TRAIN, seed=11)
-    out = np.empty((6, channels, 4, 4), dtype)
-    transformer.load_images([np.ascontiguousarray(image.transpose(1, 2, 0)) for image in images]).write(out, None, 1000, 3)
-    assert (out == [slow(image, 1000 + 3 * i, TRAIN, 11, dtype, mean=values, **fields) for i, image in enumerate(images)]).all()
-
-
-def test_images_have_eight_bits_or_are_float32():
+def test_types_of_images():
     floats = np.random.default_rng(2).random((2, 3, 1), np.float32)
     data = np.empty((1, 1, 2, 3))
     Transformer(param(scale=2), TEST).load_images([floats]).write(data)
@@ -120,7 +100,7 @@ def test_images_have_eight_bits_or_are_float32():
             Transformer(param(), TEST).load_images([np.ones(shape, np.uint8)])
 
 
-def test_draws_depend_on_seed_and_ordinal_only(pixels):
+def test_seeds_of_draws(pixels):
     records = [datum(p) for p in pixels]
     transformer = Transformer(param(crop_size=3, mirror=True), TRAIN, seed=5)
     whole, parts = np.empty((10, 3, 3, 3), np.float32), np.empty((10, 3, 3, 3), np.float32)
@@ -132,7 +112,7 @@ def test_draws_depend_on_seed_and_ordinal_only(pixels):
     assert (whole != parts).any()
 
 
-def test_draws_are_uniform_and_independent():
+def test_distribution_of_draws():
     numbers = np.array([[draw(9, i, which, 6) for which in range(3)] for i in range(30_000)])
     for column in numbers.T:
         counts = np.bincount(column, minlength=6)
@@ -151,49 +131,29 @@ def test_mirror_acts_in_test_phase_too(pixels):
     assert 16 < mirrored.sum() < 48  # 32 expected, standard deviation 4
 
 
-def test_values_that_are_no_numbers_pass():
+def test_values_that_are_no_numbers():
     record = datum(np.array([[[np.nan, np.inf, -np.inf, -0.0]]], np.float32))
     out = np.empty((1, 1, 1, 4), np.float32)
     Transformer(param(scale=2), TEST).load([record]).write(out)
     assert np.isnan(out[0, 0, 0, 0]) and out[0, 0, 0, 1:3].tolist() == [np.inf, -np.inf]
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"force_color": True, "force_gray": True}, "force_color and force_gray: cannot both"),
-        ({"mean_file": "x", "mean_value": [1]}, "mean_file and mean_value: cannot both"),
-    ],
-)
-def test_fields_that_exclude_each_other(fields, message):
-    with pytest.raises(ConfigError, match=message):
-        Transformer(param(**fields), TEST)
+@pytest.mark.parametrize(("fields", "kind", "message"), [
+    ({"force_color": True, "force_gray": True}, ConfigError, "force_color and force_gray: cannot both"),
+    ({"mean_file": "x", "mean_value": [1]}, ConfigError, "mean_file and mean_value: cannot both"),
+    ({"crop_h": 4}, ConfigError, "give crop_h and crop_w, or neither"), ({"crop_size": 1, "crop_h": 1, "crop_w": 1}, ConfigError, "not both"),
+    ({"crop_size": 6}, ShapeError, "^record 0: transform_param.crop_size: must be at most.* got 6 for 3 x 7 x 5"),
+    ({"crop_size": 2**32 - 1}, ShapeError, f"crop_size: must be at most.* got {2**32 - 1} for 3 x 7 x 5"),
+    ({"crop_h": 8, "crop_w": 2}, ShapeError, "transform_param.crop_h: must be at most height and width of the picture, got 8 x 2"),
+    ({"crop_h": 2, "crop_w": 6}, ShapeError, "must be at most height and width of the picture, got 2 x 6"),
+    ({"mean_value": [1, 2]}, ShapeError, "mean_value: give one value, or one for each of the 3 channels of the picture, got 2")])
+def test_wrong_fields(pixels, fields, kind, message):
+    for load in (lambda rule: rule.load([datum(pixels[0])]).shape, lambda rule: rule.load_images([picture.transpose(1, 2, 0) for picture in pixels])):
+        with pytest.raises(kind, match=message):
+            load(Transformer(param(**fields), TEST))
 
 
-def test_crop_larger_than_the_picture(pixels):
-    with pytest.raises(ShapeError, match="record 0: transform_param.crop_size: must be at most.* got 6 for 3 x 7 x 5"):
-        Transformer(param(crop_size=6), TEST).load([datum(pixels[0])]).shape[1:]
-    with pytest.raises(ShapeError, match=f"crop_size: must be at most.* got {2**32 - 1} for 3 x 7 x 5"):
-        Transformer(param(crop_size=2**32 - 1), TEST).load([datum(pixels[0])])
-
-
-def test_a_crop_larger_than_all_pictures_of_a_batch_names_the_first(pixels):
-    with pytest.raises(ShapeError, match="^record 0: transform_param.crop_size: must be at most"):
-        Transformer(param(crop_size=6), TEST).load_images([picture.transpose(1, 2, 0) for picture in pixels])
-
-
-def test_number_of_mean_values(pixels):
-    with pytest.raises(ShapeError, match=r"mean_value: give one value, or one for each of the 3 channels of the picture, got 2"):
-        Transformer(param(mean_value=[1, 2]), TEST).load([datum(pixels[0])]).shape[1:]
-
-
-def test_mean_file_of_another_size(pixels, tmp_path):
-    write_mean(tmp_path / "mean", np.zeros((3, 4, 4), np.float32))
-    with pytest.raises(ShapeError, match="mean_file.*3 x 4 x 4.*3 x 7 x 5.*uncropped"):
-        Transformer(param(mean_file=str(tmp_path / "mean"), crop_size=4), TEST).load([datum(pixels[0])]).shape[1:]
-
-
-def test_mean_files_with_shape_and_double_data(tmp_path):
+def test_mean_of_doubles(tmp_path):
     blob = caffe_pb2.BlobProto(double_data=[1, 2, 3, 4], shape={"dim": [1, 1, 2, 2]})
     (tmp_path / "mean").write_bytes(blob.SerializeToString())
     assert read_mean(tmp_path / "mean").tolist() == [[[1, 2], [3, 4]]]
@@ -206,29 +166,18 @@ def test_a_mean_is_counted(tmp_path, monkeypatch):
         read_mean(tmp_path / "mean")
 
 
-@pytest.mark.parametrize(
-    ("content", "kind", "message"),
-    [
-        (None, FileError, "no such file"),
-        (b"\xff\xff", DataError, "is cut off or damaged: .*; fetch the file again"),
-        (
-            caffe_pb2.BlobProto(num=1, channels=1, height=2, width=2, data=[1]),
-            DataError,
-            "holds 1 number in data, its shape 1x1x2x2 needs 4",
-        ),
-        (
-            caffe_pb2.BlobProto(num=2, channels=1, height=1, width=1, data=[1, 2]),
-            DataError,
-            "is no mean file: has the shape 2x1x1x1 in the place of 1 x channels x height x width",
-        ),
-        (caffe_pb2.BlobProto(shape={"dim": [1 << 62, 1 << 62, 16]}, data=[]), DataError, "a blob holds at most 2147483647"),
-        (caffe_pb2.BlobProto(), DataError, "is empty"),
-        *((caffe_pb2.BlobProto(shape={"dim": shape}, data=[1] * int(np.prod(shape))), DataError, "has the shape .* in the place of 1 x channels")
-          for shape in ([2, 2], [4], [1, 2, 1, 1, 1], [2, 1, 1, 1, 1], [2, 1, 1, 2])),
-        *((caffe_pb2.BlobProto(shape={"dim": shape}), DataError, "holds a blob of shape .* without numbers") for shape in ([1, 3, 0, 5], [0, 2, 2])),
-    ],
-)
-def test_mean_files_that_are_none(tmp_path, content, kind, message):
+@pytest.mark.parametrize(("content", "kind", "message"), [
+    (None, FileError, "no such file"),
+    (b"\xff\xff", DataError, "is cut off or damaged: .*; fetch the file again"),
+    (caffe_pb2.BlobProto(num=1, channels=1, height=2, width=2, data=[1]), DataError, "holds 1 number in data, its shape 1x1x2x2 needs 4"),
+    (caffe_pb2.BlobProto(num=2, channels=1, height=1, width=1, data=[1, 2]), DataError,
+     "is no mean file: has the shape 2x1x1x1 in the place of 1 x channels x height x width"),
+    (caffe_pb2.BlobProto(shape={"dim": [1 << 62, 1 << 62, 16]}, data=[]), DataError, "a blob holds at most 2147483647"),
+    (caffe_pb2.BlobProto(), DataError, "is empty"),
+    *((caffe_pb2.BlobProto(shape={"dim": shape}, data=[1] * int(np.prod(shape))), DataError, "has the shape .* in the place of 1 x channels")
+      for shape in ([2, 2], [4], [1, 2, 1, 1, 1], [2, 1, 1, 1, 1], [2, 1, 1, 2])),
+    *((caffe_pb2.BlobProto(shape={"dim": shape}), DataError, "holds a blob of shape .* without numbers") for shape in ([1, 3, 0, 5], [0, 2, 2]))])
+def test_wrong_mean_files(tmp_path, content, kind, message):
     path = tmp_path / "mean"
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.SerializeToString())
@@ -249,8 +198,10 @@ def test_sizes_that_vary_inside_a_batch(pixels, tmp_path):
         Transformer(param(crop_size=5), TEST).load([*records[:2], datum(pixels[2][:, :4])])
     with pytest.raises(DataError, match="record 1: is 3 x 7 x 4, the first of the batch is 3 x 7 x 5"):
         Transformer(param(), TEST).load([records[0], datum(pixels[2][:, :, :4])])
-    with pytest.raises(DataError, match="is 1 x 7 x 5, the first"):
-        Transformer(param(crop_size=5), TEST).load([records[0], datum(pixels[2][:1])])
+    for fields in {}, {"mean_value": [1]}, {"mean_value": [1, 2, 3]}:      # the picture is what differs, not the mean
+        with pytest.raises(DataError) as caught:
+            Transformer(param(crop_size=5, **fields), TEST).load([*records[:2], datum(pixels[2][:1])])
+        assert str(caught.value) == "record 2: is 1 x 7 x 5, the first of the batch is 3 x 7 x 5; use batch_size: 1, or crop_size for sizes that vary"
 
 
 def test_a_bad_record_is_counted(pixels):
@@ -289,44 +240,8 @@ def test_arrays_to_fill_are_checked(pixels):
         batch.write(np.empty(batch.shape[::-1], np.float32).T)
 
 
-def test_force_on_raw_records_warns_once(pixels, caplog):
-    transformer = Transformer(param(force_gray=True), TEST)
-    assert transformer.load([datum(pixels[0])] * 2).shape == (2, 3, 7, 5)
-    transformer.load([datum(pixels[0])])
-    assert [r.message for r in caplog.records if "force_gray" in r.message] == [
-        "transform_param: force_color and force_gray change encoded pictures only, not raw ones"
-    ]
-
-
-def test_force_gray_decodes_to_one_channel(pixels):
-    content = cv2.imencode(".png", pixels[0].transpose(1, 2, 0))[1].tobytes()
-    record = caffe_pb2.Datum(data=content, encoded=True).SerializeToString()
-    assert Transformer(param(force_gray=True), TEST).load([record]).shape[1:] == (1, 7, 5)
-    assert Transformer(param(force_color=True), TEST).load([record]).shape[1:] == (3, 7, 5)
-
-
-def test_a_rectangle_is_cut_out(pixels):
-    transformer = Transformer(param(crop_h=4, crop_w=2, mirror=True), TRAIN, seed=3)
-    batch = transformer.load([datum(p) for p in pixels])
-    assert batch.shape == (10, 3, 4, 2)
-    data = np.empty(batch.shape)
-    batch.write(data, None, 7)
-    seen = set()
-    for i, picture in enumerate(pixels):
-        top, left, rows, columns, flipped = window = transformer.window(7, 5, 7 + i)
-        part = picture[:, top:top + rows, left:left + columns]
-        np.testing.assert_array_equal(data[i], part[:, :, ::-1] if flipped else part)
-        seen.add(window)
-    assert len(seen) > 3
-    for wrong, message in ((dict(crop_h=4), "give crop_h and crop_w, or neither"), (dict(crop_size=1, crop_h=1, crop_w=1), "not both")):
-        with pytest.raises(ConfigError, match=message):
-            Transformer(param(**wrong), TRAIN)
-    with pytest.raises(ShapeError, match="transform_param.crop_h: must be at most height and width of the picture, got 8 x 2"):
-        Transformer(param(crop_h=8, crop_w=2), TRAIN).window(7, 5, 0)
-
-
 @pytest.mark.parametrize("seed", range(8))
-def test_random_pictures_and_rules_like_the_formula(tmp_path, seed):
+def test_random_pictures_and_rules(tmp_path, seed):
     """Rows that are longer than what is reversed at once, rectangles, records and pictures, each mean, labels below 0, large numbers."""
     random = np.random.default_rng(seed)
     for _ in range(12):
@@ -368,20 +283,11 @@ def test_random_pictures_and_rules_like_the_formula(tmp_path, seed):
             assert transformer.window(height, width, ordinal) == (top, left, rows, columns, flipped)
 
 
-def test_pictures_of_other_channels_in_a_batch_with_a_crop(pixels):
-    """Also where the mean has a value for each channel of the first picture: the picture is what differs."""
-    for fields in ({}, {"mean_value": [1]}, {"mean_value": [1, 2, 3]}):
-        with pytest.raises(DataError) as caught:
-            Transformer(param(crop_size=5, **fields), TEST).load([datum(pixels[0]), datum(pixels[1]), datum(pixels[2][:1])])
-        assert str(caught.value) == ("record 2: is 1 x 7 x 5, the first of the batch is 3 x 7 x 5; use batch_size: 1, or crop_size for sizes that vary")
-
-
 @pytest.mark.parametrize(("fields", "remedy"), [
     ({}, "); make the mean file from this database"),
     ({"resize_param": {"height": 7, "width": 5}}, ", after expand_param and resize_param); give a mean_value for each channel in place of the mean file"),
-    ({"expand_param": {}}, ", after expand_param and resize_param); give a mean_value for each channel in place of the mean file"),
-])
-def test_remedy_of_a_mean_file_that_does_not_fit(pixels, tmp_path, fields, remedy):
+    ({"expand_param": {}}, ", after expand_param and resize_param); give a mean_value for each channel in place of the mean file")])
+def test_mean_file_of_another_size(pixels, tmp_path, fields, remedy):
     write_mean(tmp_path / "mean", np.zeros((3, 4, 4), np.float32))
     with pytest.raises(ShapeError) as caught:
         Transformer(param(mean_file=f"{tmp_path}/mean", **fields), TEST).load([datum(pixels[0])])
@@ -390,13 +296,15 @@ def test_remedy_of_a_mean_file_that_does_not_fit(pixels, tmp_path, fields, remed
 
 @pytest.mark.parametrize("fields", [{}, {"force_color": True}, {"force_gray": True}])
 @pytest.mark.parametrize("encoded", [False, True])
-def test_a_force_field_is_said_to_have_no_effect_on_raw_pictures_alone(pixels, caplog, fields, encoded):
+def test_force_fields(pixels, caplog, fields, encoded):
+    """They have an effect on encoded pictures alone."""
     content = cv2.imencode(".png", pixels[0].transpose(1, 2, 0))[1].tobytes()
     record = caffe_pb2.Datum(data=content, encoded=True).SerializeToString() if encoded else datum(pixels[0])
     transformer = Transformer(param(**fields), TEST)
     for _ in range(3):
-        transformer.load([record])
-    assert len(caplog.records) == bool(fields and not encoded)
+        assert transformer.load([record] * 2).shape == (2, 1 if encoded and "force_gray" in fields else 3, 7, 5)
+    assert [record.message for record in caplog.records] == [
+        "transform_param: force_color and force_gray change encoded pictures only, not raw ones"] * bool(fields and not encoded)
 
 
 def test_batches_leave_no_memory_behind(pixels):

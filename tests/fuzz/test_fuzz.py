@@ -31,7 +31,7 @@ def test_seeds_work():
 @pytest.mark.parametrize("fault, outcome", [
     ("raise", "FAILED exception KeyError at"), ("die", "FAILED signal SIGABRT at"), ("hang", "FAILED timeout"),
     ("memory", "FAILED memory a growth of more than 1 GiB")])
-def test_each_kind_of_fault_is_found(tmp_path, fault, outcome):
+def test_kinds_of_faults(tmp_path, fault, outcome):
     case = tmp_path / "net-broken.prototxt"
     case.write_text('layer { name: "l" type: "Python" python_param { module: "fuzz_python_layer" layer: "Broken" '
                     f'param_str: "{fault}" }} }}')
@@ -42,7 +42,7 @@ def test_each_kind_of_fault_is_found(tmp_path, fault, outcome):
     assert f"{good}: ok" in output  # a new worker continues
 
 
-def test_files_of_earlier_faults_are_read():
+def test_earlier_faults():
     reads_onnx = find_spec("onnx") and find_spec("onnxruntime")
     corpus = sorted(path for path in (HERE / "corpus").iterdir() if path.suffix != ".onnx" or reads_onnx)
     assert len(corpus) > 20

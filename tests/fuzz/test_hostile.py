@@ -78,36 +78,34 @@ def data_layer(fields):
     (INPUT.format("dim: 2 dim: 3") + INPUT.format("dim: 2").replace('"x"', '"l"')
      + 'layer { name: "o" type: "HDF5Output" bottom: "x" bottom: "l" hdf5_output_param { file_name: "a\\000b" } }',
      r"3: layer 'o' \(HDF5Output\): hdf5_output_param.file_name: .*is no usable path"),
+    *((f'layer {{ name: "d" type: "DummyData" top: "x" dummy_data_param {{ shape {{ dim: 2 }} data_filler {{ {fields} }} }} }}',
+       rf"1: layer 'd' \(DummyData\): dummy_data_param.data_filler\[0\].{words}") for fields, words in (
+        ('type: "uniform" min: nan', "min: must be at most max, got min nan"), ('type: "gaussian" std: nan', "std: must be more than 0"),
+        ('type: "uniform" max: -inf', "min: must be at most max"), ('type: "gaussian" sparse: 2147483647', "sparse: must be at most"))),
+    (INPUT.format("dim: 1") + 'layer { name: "r" type: "ReLU" bottom: "x" top: "y" blobs { data: 1 } blobs { data: 1 } }',
+     r"2: layer 'r' \(ReLU\): blobs: give none or 0, got 2"),
 ])
-def test_errors_name_the_file(here, text, words):
+def test_wrong_nets(here, text, words):
     with pytest.raises((ConfigError, ShapeError, FileError), match=r"net.prototxt:.*" + words):
         build(text)
-
-
-@pytest.mark.parametrize("fields, words", [
-    ('type: "uniform" min: nan', "min: must be at most max, got min nan"), ('type: "gaussian" std: nan', "std: must be more than 0"),
-    ('type: "uniform" max: -inf', "min: must be at most max"), ('type: "gaussian" sparse: 2147483647', "sparse: must be at most")])
-def test_fillers(here, fields, words):
-    with pytest.raises(ConfigError, match=r"net.prototxt:1: layer 'd' \(DummyData\): dummy_data_param.data_filler\[0\]." + words):
-        build(f'layer {{ name: "d" type: "DummyData" top: "x" dummy_data_param {{ shape {{ dim: 2 }} data_filler {{ {fields} }} }} }}')
 
 
 @pytest.mark.parametrize("text", [
     INPUT.format("dim: 0 dim: 3") + 'layer { name: "t" type: "Tile" bottom: "x" top: "y" tile_param { tiles: 700000000 axis: 1 } }',
     INPUT.format("dim: 1 dim: 2 dim: 30 dim: 30")
     + 'layer { name: "n" type: "LRN" bottom: "x" top: "y" lrn_param { local_size: 2147483647 norm_region: WITHIN_CHANNEL } }'])
-def test_long_loops_over_nothing_are_short(here, text):
+def test_loops_over_nothing(here, text):
     started = time.process_time()
     build(text)
     assert time.process_time() - started < 5
 
 
-def test_exponential_overflows_as_in_c(here):
+def test_exponential(here):
     net = build(INPUT.format("dim: 2") + 'layer { name: "e" type: "Exp" bottom: "x" top: "y" exp_param { shift: 1e30 } }')
     assert np.isinf(net.blobs["y"].data).all()
 
 
-def test_window_beyond_the_plane_is_the_plane(here):
+def test_window_beyond_the_plane(here):
     net = build(INPUT.format("dim: 1 dim: 1 dim: 4 dim: 5")
                 + 'layer { name: "n" type: "LRN" bottom: "x" top: "y" lrn_param { local_size: 21 norm_region: WITHIN_CHANNEL } }')
     x = net.blobs["x"].data
@@ -119,7 +117,7 @@ def test_window_beyond_the_plane_is_the_plane(here):
 @pytest.mark.parametrize("text", [
     "9" * 200_000 + "x", "1e" * 100_000, "." * 200_000, '"\\' * 100_000, "'\"\\" * 70_000, "layer {" * 10_000, "#" * 200_000,
     "input_dim: 0x" + "f" * 5000, "input_dim: 0" + "7" * 5000, "\x1c", "name: \u2028"], ids=lambda text: ascii(text[:12]))
-def test_prototxt_that_is_slow_to_reject(text):
+def test_texts_slow_to_reject(text):
     started = time.process_time()
     try:
         parse_text(text, caffe_pb2.NetParameter)
@@ -143,7 +141,7 @@ def window_file(path):
 @pytest.mark.parametrize("read", [
     lambda path: read_text(path, caffe_pb2.NetParameter), load, read_net_file, parse_binary, read_bytes, read_lines,
     ImageList, read_content, hdf5_list, window_file])
-def test_files_larger_than_the_budget_are_not_read(tmp_path, read):
+def test_files_beyond_the_budget(tmp_path, read):
     path = tmp_path / "huge"
     path.touch()
     os.truncate(path, 60 << 30)  # sparse: nothing of it is on the disk
@@ -153,7 +151,7 @@ def test_files_larger_than_the_budget_are_not_read(tmp_path, read):
     assert resident() - before < 64 << 20
 
 
-def test_a_small_file_takes_no_more_memory_than_it_has(tmp_path):
+def test_memory_of_a_small_file(tmp_path):
     """Also of address space: a process may be limited to less than the budget."""
     (tmp_path / "small").write_bytes(b"abc" * 1000)
     tracemalloc.start()
@@ -169,7 +167,7 @@ def resident():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
-def test_a_pipe_without_end_is_read_up_to_the_budget(tmp_path, monkeypatch):
+def test_endless_pipe(tmp_path, monkeypatch):
     monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "1MiB")
     os.mkfifo(tmp_path / "pipe")
     writer = subprocess.Popen(["sh", "-c", 'exec cat /dev/zero > "$0"', str(tmp_path / "pipe")])
@@ -184,7 +182,7 @@ def test_a_pipe_without_end_is_read_up_to_the_budget(tmp_path, monkeypatch):
         writer.wait()
 
 
-def test_lines_of_a_list_are_counted_before_they_are_made(tmp_path, monkeypatch):
+def test_lines_beyond_the_budget(tmp_path, monkeypatch):
     monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "1MiB")
     path = tmp_path / "list.txt"
     for end in "\n", "\r", "\v", "\x1c":
@@ -204,7 +202,7 @@ LAYER = b"\xa2\x06"  # the tag of NetParameter.layer
     ("net_param{" + "layer{}" * (MAX_LAYERS + 1) + "}", f"a net has at most {MAX_LAYERS} layers"),
     ("input_dim:1 " * (MAX_TOKENS // 3 + 1), f"the text has more than {MAX_TOKENS} words, numbers and marks"),
     ("input_dim:[" + "1," * (MAX_TOKENS // 2) + "1]", f"the text has more than {MAX_TOKENS} words, numbers and marks")])
-def test_a_text_with_more_than_any_net_has(tmp_path, text, words):
+def test_texts_beyond_any_net(tmp_path, text, words):
     (tmp_path / "f").write_text(text)
     started = time.process_time()
     with pytest.raises(ConfigError, match=words):
@@ -225,7 +223,7 @@ def entry(content, tag=b"\xa2\x06"):
     (entry(b"\x3a\x00" * 1000) * (MAX_PARTS // 1000 + 1), f"has more than {MAX_PARTS} parts"),
     (entry(entry(bytes(MAX_DEFINITION), b"\x92\x3f")), f"more than {MAX_DEFINITION} bytes without its numbers"),
     (entry(entry(bytes(1000), b"\x92\x3f")) * (MAX_DEFINITION // 1000), f"more than {MAX_DEFINITION} bytes without its numbers")])
-def test_weights_with_more_than_any_net_has(tmp_path, content, words):
+def test_weights_beyond_any_net(tmp_path, content, words):
     (tmp_path / "f").write_bytes(content)
     before = resident()
     with pytest.raises(DataError, match=words):
@@ -233,21 +231,31 @@ def test_weights_with_more_than_any_net_has(tmp_path, content, words):
     assert resident() - before < 400 << 20
 
 
-def test_as_many_layers_as_a_net_may_have(tmp_path):
+def test_most_layers(tmp_path):
     (tmp_path / "f").write_bytes(entry(b"\x0a\x01a") * MAX_LAYERS)
     assert len(read_weights(tmp_path / "f")) == MAX_LAYERS
     assert len(parse_text("layer{}" * MAX_LAYERS, caffe_pb2.NetParameter)[0].layer) == MAX_LAYERS
 
 
-def test_a_long_resume_state(here):
-    build(data_layer("batch_size: 1"))
-    (here / "solver.prototxt").write_text('net: "net.prototxt" base_lr: 1 lr_policy: "fixed" snapshot_prefix: "s"')
+def solver_with_state(change):
+    """Return the solver of net.prototxt; bad.solverstate is its state with a `change` of the text of the sources' states."""
+    with open("solver.prototxt", "w") as file:
+        file.write('net: "net.prototxt" base_lr: 1 lr_policy: "fixed" snapshot_prefix: "s"')
     solver = load_solver("solver.prototxt")
-    stored = caffe_pb2.SolverState.FromString((here / solver.snapshot()[1]).read_bytes())
-    stored.resume_state = "[" + "[]," * 6_000_000 + "[]]"
-    (here / "bad.solverstate").write_bytes(stored.SerializeToString())
-    with pytest.raises(DataError, match="bad.solverstate: resume_state: has 18000004 characters, at most 16777216 are read"):
-        solver.restore("bad.solverstate")
+    with open(solver.snapshot()[1], "rb") as file:
+        stored = caffe_pb2.SolverState.FromString(file.read())
+    stored.resume_state = change(stored.resume_state)
+    with open("bad.solverstate", "wb") as file:
+        file.write(stored.SerializeToString())
+    return solver
+
+
+@pytest.mark.parametrize("text, words", [
+    ("[" + "[]," * 6_000_000 + "[]]", "has 18000004 characters, at most 16777216 are read"), ("[" * 100_000, "is not what minicaffe writes")], ids=["long", "deep"])
+def test_resume_state(here, text, words):
+    build(data_layer("batch_size: 1"))
+    with pytest.raises(DataError, match=f"bad.solverstate: resume_state: {words}"):
+        solver_with_state(lambda _: text).restore("bad.solverstate")
 
 
 @pytest.mark.parametrize("text", [
@@ -270,7 +278,7 @@ def test_what_an_error_leaves_out():
     assert str(DeviceError("m" * 5000)) == "m" * 5000  # a compiler's log
 
 
-def test_near_names_are_looked_for_among_short_ones():
+def test_near_names():
     started = time.process_time()
     assert close_matches("ab" * 200_000, ["ba" * 200_000]) == close_matches("abc", ["c" * 200_000]) == ""
     assert close_matches("abcd", ["abce", *map(str, range(1_000_000))]) == "; did you mean 'abce'?"
@@ -284,7 +292,7 @@ def test_zero_bytes_in_paths(use):
 
 
 @pytest.mark.parametrize("read", [read_bytes, read_content])
-def test_a_wrong_budget_is_not_said_of_the_file(tmp_path, monkeypatch, read):
+def test_wrong_budget(tmp_path, monkeypatch, read):
     (tmp_path / "file").write_bytes(b"x")
     monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "abc")
     with pytest.raises(ConfigError, match="^MINICAFFE_MAX_BLOB_BYTES"):
@@ -305,31 +313,20 @@ def test_devices_are_not_replaced(tmp_path):
     ("h", {"seed": 1, "position": 1.5}, "'position' from 0")])
 def test_states_of_layers(here, layer, state, words):
     build('layer { name: "h" type: "HDF5Data" top: "data" hdf5_data_param { source: "h5.txt" batch_size: 3 } }' + data_layer("batch_size: 1"))
-    (here / "solver.prototxt").write_text('net: "net.prototxt" base_lr: 1 lr_policy: "fixed" snapshot_prefix: "s"')
-    solver = load_solver("solver.prototxt")
-    stored = caffe_pb2.SolverState.FromString((here / solver.snapshot()[1]).read_bytes())
-    resume = json.loads(stored.resume_state)
+
+    def change(text):
+        resume = json.loads(text)
+        resume["train"][layer] = state
+        return json.dumps(resume)
+
+    solver = solver_with_state(change)
     before = {one.name: one.get_state() for one in solver.net.layers}
-    resume["train"][layer] = state
-    stored.resume_state = json.dumps(resume)
-    (here / "bad.solverstate").write_bytes(stored.SerializeToString())
     with pytest.raises(DataError, match=rf"bad.solverstate: layer '{layer}' .*{words}"):
         solver.restore("bad.solverstate")
     assert {one.name: one.get_state() for one in solver.net.layers} == before
 
 
-def test_deep_resume_state(here):
-    build(data_layer("batch_size: 1"))
-    (here / "solver.prototxt").write_text('net: "net.prototxt" base_lr: 1 lr_policy: "fixed" snapshot_prefix: "s"')
-    solver = load_solver("solver.prototxt")
-    stored = caffe_pb2.SolverState.FromString((here / solver.snapshot()[1]).read_bytes())
-    stored.resume_state = "[" * 100_000
-    (here / "bad.solverstate").write_bytes(stored.SerializeToString())
-    with pytest.raises(DataError, match="bad.solverstate: resume_state: is not what minicaffe writes"):
-        solver.restore("bad.solverstate")
-
-
-def test_pictures_that_say_they_are_large(here, monkeypatch):
+def test_large_pictures(here, monkeypatch):
     cv2 = pytest.importorskip("cv2")
     picture = cv2.imencode(".png", np.zeros((300, 300), np.uint8))[1].tobytes()
     with open_db("pictures", "LMDB", "w") as db:
@@ -366,14 +363,14 @@ def test_png_chunks_beyond_the_file(here):
             load_image(content)
 
 
-def test_names_that_hdf5_has_no_group_for(here):
+def test_names_in_hdf5(here):
     for name in ("", ".", "a/b", "a\\000b"):
         net = build(INPUT.format("dim: 2").replace('"d"', f'"{name}"'))
         with pytest.raises(FileError, match="cannot be saved as HDF5: layer names must be"):
             net.save_hdf5("x.h5")
 
 
-def test_old_binary_net_with_strings_that_are_not_utf8(here):
+def test_old_net_not_in_utf8(here):
     from minicaffe.cli.upgrade import parse_binary
     from minicaffe.proto.upgrade import upgrade_net
     net = caffe_pb2.NetParameter()
@@ -386,21 +383,16 @@ def test_old_binary_net_with_strings_that_are_not_utf8(here):
 
 
 @pytest.mark.parametrize("shape", [(-1, -1), (2**32, 2**32), (2**63 - 1, 2)])
-def test_blob_protos_of_impossible_shape(shape):
+def test_impossible_shapes(shape):
     blob = caffe_pb2.BlobProto(data=[1])
     blob.shape.dim.extend(shape)
     with pytest.raises(Error):
         minicaffe.io.blobproto_to_array(blob)
-
-
-def test_datums_of_impossible_shape():
-    with pytest.raises(ShapeError, match="4 values do not fit channels x height x width = -2 x -1 x 2"):
-        minicaffe.io.datum_to_array(caffe_pb2.Datum(channels=-2, height=-1, width=2, data=b"abcd"))
     with pytest.raises(DataError):
         minicaffe.io.blobprotovector_str_to_arraylist(b"\xff\xff")
 
 
-def test_many_layers_take_time_in_proportion(here):
+def test_time_of_many_layers(here):
     """A text of 400 KB: what looked every name up in a list took minutes."""
     started = time.process_time()
     net = build(INPUT.format("dim: 2") + "".join(
@@ -410,12 +402,6 @@ def test_many_layers_take_time_in_proportion(here):
     net.save("many.caffemodel")
     net.copy_from("many.caffemodel")
     assert time.process_time() - started < 15
-
-
-def test_blobs_that_the_layer_does_not_have(here):
-    blob = "blobs { shape { dim: 1 } data: 1 } "
-    with pytest.raises(ConfigError, match=r"2: layer 'r' \(ReLU\): blobs: give none or 0, got 2"):
-        build(INPUT.format("dim: 1") + f'layer {{ name: "r" type: "ReLU" bottom: "x" top: "y" {blob * 2} }}')
 
 
 @pytest.mark.parametrize("content, words", [

@@ -17,20 +17,19 @@ def node_of(layer, *dims, more=""):
     return Net(parse_text(text, caffe_pb2.NetParameter)[0]).nodes[-1]
 
 
-def counted(images, channels, outputs, group, size, out, kernel):
-    """Multiply-adds of a convolution by loops, padding included."""
+def counted(images, channels, outputs, group, out, kernel):
+    """Multiply-adds of a convolution by loops, padding included; `out` and `kernel`: (height, width)."""
     total = 0
-    for _ in product(range(images), range(outputs), range(out), range(out)):
-        total += channels // group * kernel * kernel
+    for _ in product(range(images), range(outputs), *map(range, out)):
+        total += channels // group * kernel[0] * kernel[1]
     return total
 
 
 @pytest.mark.parametrize("fields, group", [("pad: 1", 1), ("group: 2 stride: 2", 2), ("dilation: 2", 1)])
-def test_convolution_is_exact_in_all_three_products(fields, group):
-    node = node_of(f'layer {{ name: "c" type: "Convolution" bottom: "x" top: "y" convolution_param {{ num_output: 6 kernel_size: 3 {fields} }} }}',
-                   2, 4, 7, 7)
-    out = node.tops[0].shape[-1]
-    products = 2 * counted(2, 4, 6, group, 7, out, 3)
+def test_convolution(fields, group):
+    node = node_of(f'layer {{ name: "c" type: "Convolution" bottom: "x" top: "y" convolution_param {{ num_output: 6 kernel_h: 3 kernel_w: 2 {fields} }} }}',
+                   2, 4, 7, 9)
+    products = 2 * counted(2, 4, 6, group, node.tops[0].shape[2:], (3, 2))
     assert cost.forward(node).flops == products
     assert cost.backward(node).flops == 2 * products + node.tops[0].count       # bottom, weights, and the sums of the bias
     node.bottom_needs = [False]
@@ -39,10 +38,10 @@ def test_convolution_is_exact_in_all_three_products(fields, group):
     assert cost.backward(node).flops == 0
 
 
-def test_deconvolution_counts_each_pixel_of_the_bottom():
-    node = node_of('layer { name: "d" type: "Deconvolution" bottom: "x" top: "y" convolution_param { num_output: 6 kernel_size: 4 stride: 2 '
-                   'bias_term: false } }', 2, 4, 5, 5)
-    assert cost.forward(node).flops == 2 * 2 * 5 * 5 * 4 * 6 * 16
+def test_deconvolution():
+    node = node_of('layer { name: "d" type: "Deconvolution" bottom: "x" top: "y" convolution_param { num_output: 6 kernel_h: 4 kernel_w: 3 '
+                   'stride: 2 bias_term: false } }', 2, 4, 5, 7)
+    assert cost.forward(node).flops == 2 * 2 * 5 * 7 * 4 * 6 * 12
     assert cost.backward(node).flops == 2 * cost.forward(node).flops
 
 
@@ -56,7 +55,7 @@ def test_inner_product_and_bytes():
 
 
 @pytest.mark.parametrize("kind, gates", [("LSTM", 4), ("RNN", 1)])
-def test_recurrent_layers_are_exact_in_their_products(kind, gates):
+def test_recurrent_layers(kind, gates):
     steps, n, inputs, size = 5, 2, 3, 4
     node = node_of(f'layer {{ name: "r" type: "{kind}" bottom: "x" bottom: "cont" top: "y" recurrent_param {{ num_output: {size} }} }}', steps, n,
                    inputs, more=f'layer {{ name: "c" type: "Input" top: "cont" input_param {{ shape {{ dim: {steps} dim: {n} }} }} }}')
@@ -67,7 +66,7 @@ def test_recurrent_layers_are_exact_in_their_products(kind, gates):
     assert cost.backward(node).flops == 2 * products - 2 * rows * gates * size * inputs
 
 
-def test_lenet_costs_what_is_known():
+def test_lenet():
     from minicaffe.net.net import read_net
     net = Net(read_net("models/lenet/deploy.prototxt", caffe_pb2.TEST)[0])
     images = net.nodes[0].tops[0].shape[0]
@@ -76,17 +75,19 @@ def test_lenet_costs_what_is_known():
 
 
 def test_rules_of_the_others():
-    pool = node_of('layer { name: "p" type: "Pooling" bottom: "x" top: "y" pooling_param { kernel_size: 3 stride: 2 } }', 1, 2, 9, 9)
-    assert cost.forward(pool).flops == cost.backward(pool).flops == 2 * 9 * 9
+    pool = node_of('layer { name: "p" type: "Pooling" bottom: "x" top: "y" pooling_param { kernel_h: 3 kernel_w: 2 stride: 2 } }', 1, 2, 9, 12)
+    assert cost.forward(pool).flops == cost.backward(pool).flops == 2 * 9 * 12
     relu = node_of('layer { name: "r" type: "ReLU" bottom: "x" top: "x" }', 2, 5)
     assert cost.forward(relu) == (10, 80) and cost.backward(relu).flops == 10
+    entry = Net(parse_text(INPUT % "dim: 2 dim: 3", caffe_pb2.NetParameter)[0]).nodes[0]
+    assert cost.forward(entry) == cost.backward(entry) == (0, 0)
     flat = node_of('layer { name: "f" type: "Flatten" bottom: "x" top: "y" }', 2, 3, 5)
     assert cost.forward(flat) == cost.backward(flat) == (0, 0)
     split = node_of('layer { name: "s" type: "Split" bottom: "x" top: "a" top: "b" top: "c" }', 2, 5)
     assert cost.forward(split) == (0, 0) and cost.backward(split) == (0, 4 * (30 + 10))
 
 
-def test_layers_that_are_computed_as_one():
+def test_fused_layers():
     """What only passes from one to the other is neither read nor written; in place an array is read once and written once."""
     text = (INPUT % "dim: 2 dim: 3 dim: 4" + 'layer { name: "a" type: "ReLU" bottom: "x" top: "%s" } '
             'layer { name: "b" type: "ReLU" bottom: "%s" top: "%s" }')
@@ -103,12 +104,7 @@ def test_layers_that_are_computed_as_one():
 
 
 @pytest.mark.parametrize("kind", ["ReLU", "TanH"])
-def test_in_place_moves_what_a_layer_with_a_top_moves(kind):
+def test_layers_in_place(kind):
     apart, inside = (node_of(f'layer {{ name: "a" type: "{kind}" bottom: "x" top: "{top}" }}', 2, 3) for top in "yx")
     assert cost.forward(inside) == cost.forward(apart) == (apart.layer.flops(apart.bottoms, apart.tops), 4 * 2 * 6)
     assert cost.backward(inside).bytes == cost.backward(apart).bytes == 4 * 3 * 6       # dy and what the type reads; dx
-
-
-def test_an_input_moves_nothing():
-    net = Net(parse_text(INPUT % "dim: 2 dim: 3", caffe_pb2.NetParameter)[0])
-    assert cost.forward(net.nodes[0]) == cost.backward(net.nodes[0]) == (0, 0)

@@ -96,7 +96,7 @@ def rectangle(rect):
     return x, y, x + width, y + height
 
 
-def test_svg_says_what_it_shows(net):
+def test_svg(net):
     """Layers in place lie under the one whose blob they change; names are escaped; tops of Splits are aliases; shapes are a Net's."""
     text = drawing.net_svg(net, display_lrm=True)
     assert "<title>a &quot;net&quot;</title>" in text and "Convolution  3x5/2 8" in text and "lr mult 2, 1" in text
@@ -136,7 +136,7 @@ def texts_of(group):
 
 
 @pytest.mark.parametrize("rankdir", ["TB", "BT", "LR", "RL"])
-def test_sizes_of_boxes_and_places_of_texts(rankdir):
+def test_boxes_and_texts(rankdir):
     """A box is as wide as its widest text, and a line for each; names are bold; blobs are beside or below the layer that makes them."""
     def width(text, bold):
         return len(text) * 12 * (0.64 if bold else 0.58) + 16
@@ -177,7 +177,7 @@ def numbers_of(path):
 
 
 @pytest.mark.parametrize(("ahead", "back"), [("TB", "BT"), ("LR", "RL")])
-def test_the_other_direction_is_the_picture_in_a_mirror(ahead, back):
+def test_directions_are_mirrors(ahead, back):
     """All boxes, edges and heads; in the boxes the texts stay in their order."""
     net = core.Net(text_of(WIDE))
     one, two = (ElementTree.fromstring(drawing.net_svg(net, rankdir)) for rankdir in (ahead, back))
@@ -198,7 +198,7 @@ def test_the_other_direction_is_the_picture_in_a_mirror(ahead, back):
 
 
 @pytest.mark.parametrize("rankdir", ["TB", "LR"])
-def test_an_edge_leaves_its_blob_and_arrives_beside_the_others(rankdir):
+def test_edges(rankdir):
     """It begins at the blob's end, goes straight through the ranks, and ends at its own place on the side of the layer that reads it."""
     svg = ElementTree.fromstring(drawing.net_svg(core.Net(text_of(WIDE)), rankdir))
     rects = {group.get("data-layer") or f"blob {group.get('data-blob')}": rectangle(group.find(SVG + "rect")) for group in svg.findall(SVG + "g")}
@@ -241,7 +241,7 @@ def kinds_of(svg):
     return {group.get("data-layer"): group.get("class").split()[1] for group in ElementTree.fromstring(svg).findall(SVG + "g") if group.get("data-layer")}
 
 
-def test_a_layer_in_place_has_its_own_box_if_its_blob_was_read_before():
+def test_boxes_of_layers_in_place():
     """Also where one of the blob's makers wrote it again since; the class says what a layer is."""
     net = text_of("""layer { name: "in" type: "Input" top: "x" top: "t" } layer { name: "c" type: "Deconvolution" bottom: "x" top: "a" }
         layer { name: "r1" type: "ReLU" bottom: "a" top: "a" } layer { name: "p" type: "SPP" bottom: "a" top: "b" }
@@ -265,7 +265,7 @@ def text_of(prototxt):
     return text.parse_text(prototxt, caffe_pb2.NetParameter)[0]
 
 
-def test_chains_are_straight_and_branches_do_not_cross():
+def test_chains_and_branches():
     from minicaffe.inspection.graph_layout import Box, place
     boxes = [Box(10, breadth) for breadth in (40, 20, 20, 30, 30, 40)]
     bends = place(boxes, [(0, 0, 1, 0), (1, 0, 2, 0), (0, 0, 3, 0), (3, 0, 4, 0), (2, 0, 5, 0), (4, 0, 5, 0), (0, 0, 5, 0)])

@@ -28,7 +28,7 @@ def ranks_of(boxes, bends):
 
 
 @SEEDS
-def test_chains_that_are_shuffled_do_not_cross(seed):
+def test_shuffled_chains(seed):
     """Also where the ways join at one end only, so that only a sweep from there finds the order."""
     dice = random.Random(seed)
     ways, length = dice.randint(2, 6), dice.randint(2, 5)
@@ -57,7 +57,7 @@ def test_chains_that_are_shuffled_do_not_cross(seed):
 
 
 @SEEDS
-def test_ranks_and_bends_of_any_graph(seed):
+def test_ranks_and_bends(seed):
     """A rank is one below all sources of a box; a source without one is right before its first reader; an edge has a bend in each rank it crosses."""
     dice = random.Random(seed)
     count = dice.randint(1, 14)
@@ -89,7 +89,7 @@ def test_ranks_and_bends_of_any_graph(seed):
 
 
 @SEEDS
-def test_the_order_with_the_fewest_crossings_is_kept(monkeypatch, seed):
+def test_fewest_crossings(monkeypatch, seed):
     """Whichever sweep found it; and columns of equal boxes are straight."""
     dice, counted = random.Random(seed), []
     count = graph_layout._crossings
@@ -116,36 +116,7 @@ def depth(edges, box):
 
 
 @SEEDS
-def test_crossings_are_counted_as_by_pairs(seed):
-    dice = random.Random(seed)
-    above, below = ([Box(1, 20) for _ in range(dice.randint(1, 5))] for _ in range(2))
-    edges = []
-    for _ in range(dice.randint(0, 9)):
-        a, b, out, into = dice.randrange(len(above)), dice.randrange(len(below)), dice.choice([-5.0, 0.0, 5.0]), dice.choice([-5.0, 0.0, 5.0])
-        graph_layout._link(above[a], out, below[b], into)
-        edges.append(((a, out), (b, into)))
-    # Two edges from one point do not cross.
-    wanted = sum((a[0] < b[0] and a[1] > b[1]) or (a[0] > b[0] and a[1] < b[1]) for a, b in itertools.combinations(edges, 2))
-    assert graph_layout._crossings(above, {id(box): i for i, box in enumerate(below)}) == wanted
-
-
-@SEEDS
-def test_the_preferred_position_is_the_weighted_median(seed):
-    """Each neighbour as often as its weight, 3 if it has one edge on a side; of an even number the middle of the middle two."""
-    dice = random.Random(seed)
-    ours, goals = Box(1, 10, at=77.0), []
-    for _ in range(dice.randint(0, 5)):
-        other, own, offset = Box(1, 10, at=dice.randint(-50, 50)), dice.choice([-2.0, 0.0, 2.0]), dice.choice([-3.0, 0.0, 3.0])
-        other.after, other.before = [None] * dice.randint(0, 3), [None] * dice.randint(0, 3)
-        ours.before.append((other, offset, own))
-        goals += [other.at + offset - own] * (3 if 1 in (len(other.after), len(other.before)) else 1)
-    goals.sort()
-    middle = (goals[(len(goals) - 1) // 2] + goals[len(goals) // 2]) / 2 if goals else 77
-    assert graph_layout._preferred_position(ours.before, ours) == middle
-
-
-@SEEDS
-def test_boxes_are_as_near_to_their_goals_as_gaps_allow(seed):
+def test_places_of_boxes(seed):
     """No other place of any run of boxes has less weighted squares; a bend counts four times."""
     dice = random.Random(seed)
     rank = [Box(1, dice.choice([4, 10, 16]), bend=dice.random() < 0.4) for _ in range(dice.randint(1, 7))]

@@ -65,7 +65,7 @@ def test_steps_are_those_of_the_schedule(where):
     assert times.device == where
 
 
-def test_what_is_computed_as_one_moves_its_arrays_once(where):
+def test_bytes_of_fused_layers(where):
     net = make()
     times = timing.measure(net, 1)
     norm = next(step for step in times.steps if step.layers[0] == "norm" and step.direction == "forward")
@@ -76,7 +76,7 @@ def test_what_is_computed_as_one_moves_its_arrays_once(where):
 
 
 @on_device
-def test_a_net_with_a_plan_that_has_trained(where):
+def test_net_that_has_trained(where):
     """Its gradients were freed by the update."""
     param = caffe_pb2.SolverParameter(type="SGD", base_lr=0.1, lr_policy="fixed", snapshot_after_train=False)
     param.net_param.CopyFrom(parse_text(NET, caffe_pb2.NetParameter)[0])
@@ -87,7 +87,7 @@ def test_a_net_with_a_plan_that_has_trained(where):
 
 
 @on_device
-def test_a_sleep_before_a_pass_is_in_no_step(where, monkeypatch):
+def test_sleep_before_a_pass(where, monkeypatch):
     device, net = cuda.current(), make()
     if where == "sim":      # measure does not sleep there; cuda.sleep compiles the same kernel for the host
         monkeypatch.setattr(timing, "_sleep", lambda device, seconds: cuda.sleep(int(seconds * device.clock_rate)))
@@ -106,7 +106,7 @@ def test_a_net_without_layers(where):
     assert times.steps == []
 
 
-def test_an_error_of_a_round_goes_to_the_caller_and_ends_the_record(where):
+def test_error_of_a_round(where):
     net = make()
 
     def change(number, ms):

@@ -59,7 +59,7 @@ def test_samples_are_what_numpy_says(plan):
     assert samples["ip[0]:ip"]["values"] == {"min": before.min(), "max": before.max(), "wrong": 0, "first": None}
 
 
-def test_of_several_batches_the_first_that_went_wrong_is_kept():
+def test_first_wrong_batch():
     solver = make("iter_size: 3")
     watch, batches = Watch(solver, 1), []
 
@@ -83,7 +83,7 @@ def test_of_several_batches_the_first_that_went_wrong_is_kept():
 @pytest.mark.parametrize("params, names", [
     ('param { name: "w" }', ["ip[0]", "ip[1]", "two[1]"]), ('param { name: "w" } param { lr_mult: 0 }', ["ip[0]", "two[1]"]),
     ('param { name: "w" lr_mult: 0 } param { lr_mult: 0 }', ["two[1]"])])
-def test_parameters_without_a_gradient_are_left_out(params, names):
+def test_parameters_without_a_gradient(params, names):
     """Those that are not learned; a shared one is its owner's."""
     net = NET.replace('bottom: "x" top: "ip"', f'bottom: "x" top: "ip" {params}').replace("} base_lr", """
         layer { name: "two" type: "InnerProduct" bottom: "x" top: "two" param { name: "w" } inner_product_param { num_output: 4 } }
@@ -127,7 +127,7 @@ def test_closed_by_its_callback():
     assert heard == [1, 2] and solver.callbacks == [] and solver.net.observer_reason() is None
 
 
-def test_gradients_of_tops_where_there_are_any():
+def test_gradients_of_tops():
     """Not of what no loss depends on, of data, nor of the loss; of a blob that two layers read the sum."""
     net = NET.replace('bottom: "s" bottom: "y"', 'bottom: "s" bottom: "ip"').replace("} base_lr", """
         layer { name: "seen" type: "Silence" bottom: "y" } layer { name: "aside" type: "TanH" bottom: "ip" top: "t" } } base_lr""")
@@ -142,7 +142,7 @@ def test_gradients_of_tops_where_there_are_any():
     assert diffs["relu", "ip"] == pytest.approx(np.linalg.norm((s - ip) / 8 * (s * (1 - s) - 1)), rel=1e-5)
 
 
-def test_what_is_watched_and_when(device):
+def test_watched_iterations(device):
     """Every third iteration; training is the same to the last bit, and between them nothing looks on."""
     solver, other = make(plan="memory"), make(plan="memory")
     iterations = []
@@ -165,7 +165,7 @@ def test_what_is_watched_and_when(device):
         Watch(solver, 0)
 
 
-def test_measures_of_what_is_not_finite():
+def test_values_that_are_not_finite():
     found = measure(np.float32([[3, np.nan], [np.inf, 4], [0, 0]]))
     assert found == {"norm": 5.0, "zeros": 2 / 6, "saturated": None, "not_finite": 2 / 6, "min": 0.0, "max": 4.0, "wrong": 2,
                      "first": [0, 1]}
@@ -177,7 +177,7 @@ def test_measures_of_what_is_not_finite():
 
 
 @pytest.mark.parametrize("dtype, value", [("f4", 1e30), ("f8", 1e200), ("f8", 1.5e308)])
-def test_the_norm_of_large_values_is_a_number(dtype, value):
+def test_norm_of_large_values(dtype, value):
     """It goes into JSON, which has no infinity."""
     array = np.array([value, -value, np.nan, np.inf, 0], dtype)
     with np.errstate(all="raise"):

@@ -138,14 +138,14 @@ def deployed(model):
                            params={name: [blob.shape for blob in blobs] for name, blobs in net.params.items()})
 
 
-def test_every_file_of_the_folder_is_tested():
+def test_files():
     files = {path.relative_to(MODELS).with_suffix("").as_posix() for path in MODELS.glob("*/*.prototxt")}
     assert {file for file in files if "/solver" not in file} == DEPLOY.keys() | TRAINING.keys() | ELSEWHERE
     assert {model.partition("/")[0] for model in DEPLOY} == set(FOLDERS)
 
 
 @pytest.mark.parametrize("model", SCRIPTS)
-def test_files_are_those_of_the_script(model):
+def test_files_of_scripts(model):
     module = script(MODELS / model / "make.py")
     made = sys.modules["making"].contents(module.__file__, module.nets())
     for name, content in made.items():
@@ -166,7 +166,7 @@ def test_deeper_resnets(depth, count):
 
 
 @pytest.mark.parametrize("model", sorted(DEPLOY))
-def test_deploy_is_what_was_published(model):
+def test_deploy_nets(model):
     count, shapes = DEPLOY[model]
     made = deployed(model)
     assert made.learned == count
@@ -243,7 +243,7 @@ def check_that_deploy_takes_its_weights(model, net):
     assert deploy.items() <= ours.items()
 
 
-def test_grouped_upsampling_is_bilinear():
+def test_grouped_upsampling():
     """A constant picture stays constant away from the border, and each class goes to itself."""
     module = script(MODELS / "fcn" / "make.py")
     n = caffe.NetSpec()
@@ -293,7 +293,7 @@ def own_solver(model, monkeypatch, steps=None, **sources):
     return create_solver(param)
 
 
-def test_siamese_trains_on_its_pairs(tmp_path, monkeypatch):
+def test_siamese(tmp_path, monkeypatch):
     """The pairs hold what the pictures hold, and the loss falls."""
     pairs = script(MODELS / "siamese" / "make_pairs.py")
     source = MODELS / "data" / "fashion_mnist_test_lmdb"
@@ -319,7 +319,7 @@ def test_siamese_trains_on_its_pairs(tmp_path, monkeypatch):
         np.testing.assert_array_equal(solver.net.layer_dict[one].blobs[0].cpu_data, solver.net.layer_dict[other].blobs[0].cpu_data)
 
 
-def test_autoencoder_trains_on_the_bundled_pictures(monkeypatch):
+def test_autoencoder(monkeypatch):
     """Both test nets run, and the cross entropy falls."""
     solver = own_solver("autoencoder", monkeypatch)
     assert len(solver.test_nets) == 2
@@ -330,7 +330,7 @@ def test_autoencoder_trains_on_the_bundled_pictures(monkeypatch):
     assert float(solver.net.blob_list[index].cpu_data) < 0.9 * first
 
 
-def test_text_becomes_streams_and_back(tmp_path):
+def test_streams_of_text(tmp_path):
     data = script(MODELS / "lstm_text" / "make_data.py")
     text = "".join(f"{i} and so on\n" for i in range(400)) + "\t\u00e9"
     numbers = data.encode(text)
@@ -347,7 +347,7 @@ def test_text_becomes_streams_and_back(tmp_path):
         np.testing.assert_array_equal(file["label"], label)
 
 
-def test_lstm_learns_a_text_and_writes(tmp_path, monkeypatch):
+def test_lstm(tmp_path, monkeypatch):
     """After some steps on a text of one repeated word the samples hold little but its letters."""
     data, sample = (script(MODELS / "lstm_text" / f"{name}.py") for name in ("make_data", "sample"))
     for split in ("train", "test"):

@@ -59,12 +59,12 @@ def ran(net, training):
 
 @pytest.mark.parametrize("phase", [caffe_pb2.TRAIN, caffe_pb2.TEST], ids=["train", "test"])
 @pytest.mark.parametrize("model", [*FILES, "ssd"])
-def test_what_runs_is_what_is_printed(model, phase):
+def test_schedules(model, phase):
     with contextlib.nullcontext() if model in COMPUTED else dry_run():
-        compare(built(FILES.get(model, MODELS / "ssd" / "net.prototxt"), phase), phase)
+        check_schedule(built(FILES.get(model, MODELS / "ssd" / "net.prototxt"), phase), phase)
 
 
-def compare(net, phase):
+def check_schedule(net, phase):
     net.forward_from_to(0, len(net.nodes) - 1)      # shapes that depend on values
     for plan in ("memory", None):
         net.set_plan(plan, net.output_blobs, phase == caffe_pb2.TRAIN)

@@ -58,7 +58,7 @@ def test_detector_windows(files):
         net.detect_windows([(names[0], [(40, 0, 50, 5)])])
 
 
-def test_a_window_that_begins_outside_of_the_picture(files):
+def test_windows_outside_of_a_picture(files):
     """What of it lies in the picture is scored; a negative index would count from the other side."""
     model, weights, names = files
     net = caffe.Detector(model, weights, **SETUP)
@@ -85,7 +85,7 @@ def test_context_is_filled_with_the_mean(files):
 
 @pytest.mark.parametrize("order", [None, *itertools.permutations(range(3))])
 @pytest.mark.parametrize("mean", ["of channels", "of pixels"])
-def test_values_outside_of_a_picture_are_0_in_the_net(files, tmp_path, order, mean):
+def test_values_outside_of_a_picture(files, tmp_path, order, mean):
     """In any order of the channels, also where the inverse order is another one, and in an input that is not square."""
     (tmp_path / "net.prototxt").write_text(NET.replace("dim: 8 dim: 8", "dim: 6 dim: 9"))
     caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST).save(str(tmp_path / "net.caffemodel"))
@@ -102,7 +102,7 @@ def test_values_outside_of_a_picture_are_0_in_the_net(files, tmp_path, order, me
 # which part of the picture that is, and where it lies in the input.
 @pytest.mark.parametrize("window, part, place", [
     ((3, 4, 6, 9), (1, 9, 1, 13), (0, 8, 0, 8)), ((6, 10, 11, 15), (3, 12, 7, 16), (0, 6, 0, 6)), ((0, 0, 5, 5), (0, 9, 0, 9), (2, 8, 2, 8))])
-def test_context_comes_from_around_the_window(files, window, part, place):
+def test_context_of_a_window(files, window, part, place):
     model, weights, names = files
     net = caffe.Detector(model, weights, context_pad=2, **SETUP)
     image = caffe.io.load_image(names[0])
@@ -113,12 +113,12 @@ def test_context_comes_from_around_the_window(files, window, part, place):
     np.testing.assert_allclose(net.crop(image, window), wanted, rtol=1e-5)
 
 
-def test_selective_search_says_what_it_needs(files):
+def test_missing_selective_search(files):
     with pytest.raises(ImportError, match="selective_search_ijcv_with_python"):
         caffe.Detector(*files[:2]).detect_selective_search(files[2])
 
 
-def test_windows_of_selective_search_are_scored(files, monkeypatch):
+def test_selective_search(files, monkeypatch):
     """The module of R-CNN takes a list of names and a command, and returns windows for each."""
     import pathlib
     import sys
@@ -159,7 +159,7 @@ def caffes_crop(im, window, crop_size, context_pad, mean):
 
 @pytest.mark.parametrize("size", [7, 8, 9])
 @pytest.mark.parametrize("context_pad", [1, 2, 3])
-def test_windows_at_each_edge_are_cut_out_as_in_caffe(files, tmp_path, context_pad, size):
+def test_windows_at_edges_as_in_caffe(files, tmp_path, context_pad, size):
     """Where two roundings of an odd size add up, the part is a row or column less."""
     names = files[2]
     (tmp_path / "net.prototxt").write_text(NET.replace("dim: 8 dim: 8", f"dim: {size} dim: {size}"))

@@ -24,7 +24,7 @@ def conv(x, **fields):
     return L.Convolution(x, num_output=10, **fields)
 
 
-def test_conv_pool_deconv_undo_each_other():
+def test_convolution_and_deconvolution():
     x = data()
     down = L.Pooling(conv(x, kernel_size=3, stride=2, pad=1), kernel_size=1, stride=1)
     up = L.Deconvolution(down, num_output=10, kernel_size=3, stride=2, pad=1)
@@ -34,7 +34,7 @@ def test_conv_pool_deconv_undo_each_other():
     assert coord_map_from_to(wide, x)[2] == -1.5 + 0
 
 
-def test_layers_that_pass_through_change_nothing():
+def test_layers_that_pass_through():
     x = data()
     y = conv(L.Dropout(L.ReLU(x, in_place=True)), kernel_size=1)
     axis, a, b = coord_map_from_to(y, x)
@@ -73,7 +73,7 @@ def test_axes():
         coord_map_from_to(L.Convolution(deep, num_output=1, kernel_size=1), x)
 
 
-def test_a_crop_lies_on_its_first_bottom_only():
+def test_bottoms_of_a_crop():
     x, other = data(), data()
     assert coord_map_from_to(L.Crop(x, other, offset=7), x)[2] == 7
     with pytest.raises(RuntimeError, match="no common ancestor"):
@@ -96,12 +96,6 @@ def test_crops():
     assert made.fn.type_name == "Crop" and made.fn.params["crop_param"] == {"axis": 2, "offset": [98]}
     once = L.Crop(x, y, axis=2, offset=2)
     assert coord_map_from_to(L.Crop(once, y, axis=2, offset=3), x)[2] == 5
-    with pytest.raises(AssertionError, match="scale mismatch"):
-        crop(conv(x, kernel_size=3, stride=2, pad=1), x)
-    with pytest.raises(AssertionError, match="negative"):
-        crop(conv(x, kernel_size=5), x)
-    with pytest.raises(AssertionError, match="noninteger"):
-        crop(conv(x, kernel_size=4, pad=4), x)
     with pytest.raises(AssertionError, match="kernel_h"):
         crop(conv(x, kernel_h=3, kernel_w=3), x)
 
@@ -117,7 +111,7 @@ def test_what_has_no_map():
     assert inverse((1, 2, 4)) == (1, 0.5, -2)
 
 
-def test_a_crop_cuts_its_first_top_and_names_what_is_wrong():
+def test_crops_by_axis():
     x = L.Input(shape={"dim": [1, 1, 20, 20]})
     y = L.Convolution(x, num_output=1, kernel_size=[1, 5], pad=[2, 2])      # two rows more at each end, and no column
     made = crop(y, x).fn

@@ -41,7 +41,7 @@ def test_diffs_and_doubles_of_blobs():
         io.array_to_blobproto(array, np.zeros(5))
 
 
-def test_blobs_beyond_what_protobuf_reads(monkeypatch):
+def test_too_large_blobs(monkeypatch):
     monkeypatch.setattr(binary_writer, "MAX_FILE", 412)
     blob = Blob((101,))
     proto = blob.to_proto(caffe_pb2.BlobProto())
@@ -66,18 +66,16 @@ def test_datum_both_ways(dtype):
         io.array_to_datum(array, 1 << 32)
 
 
-def test_oversample_gives_corners_centre_and_mirrors():
-    image = np.arange(5 * 7, dtype=np.float32).reshape(5, 7, 1)
-    crops = io.oversample([image], (3, 3))
-    assert crops.shape == (10, 3, 3, 1)
-    for crop, (top, left) in zip(crops, ((0, 0), (0, 4), (2, 0), (2, 4))):
-        np.testing.assert_array_equal(crop, image[top:top + 3, left:left + 3])
-    np.testing.assert_array_equal(crops[4], image[1:4, 2:5])
+def test_oversample():
+    """Corners, centre and mirrors."""
+    image = np.arange(5 * 8, dtype=np.float32).reshape(5, 8, 1)
+    crops = io.oversample([image], (3, 4))
+    assert crops.shape == (10, 3, 4, 1)
+    for crop, (top, left) in zip(crops, ((0, 0), (0, 4), (2, 0), (2, 4), (1, 2))):
+        np.testing.assert_array_equal(crop, image[top:top + 3, left:left + 4])
     np.testing.assert_array_equal(crops[5:], crops[:5, :, ::-1])
-    with pytest.raises(ShapeError, match="do not fit"):
-        io.oversample([image], (6, 3))
-    assert io.oversample([image], (5, 7)).shape == (10, 5, 7, 1) and io.oversample([image], (1, 1)).shape == (10, 1, 1, 1)
-    for size in (0, 3), (3, -1):
+    assert io.oversample([image], (5, 8)).shape == (10, 5, 8, 1) and io.oversample([image], (1, 1)).shape == (10, 1, 1, 1)
+    for size in (0, 3), (3, -1), (6, 3), (3, 9):
         with pytest.raises(ShapeError, match=f"crop_dims: crops of {size[0]}x{size[1]} do not fit"):
             io.oversample([image], size)
 
@@ -96,13 +94,9 @@ def test_transformer_there_and_back():
     np.testing.assert_allclose(made, want, rtol=1e-5)
     np.testing.assert_array_equal(image, before)
     np.testing.assert_allclose(transformer.deprocess("data", made), image, atol=1e-5)
-    with pytest.raises(ConfigError, match="not one of the inputs"):
-        transformer.preprocess("other", image)
-    with pytest.raises(ShapeError, match="3 channels"):
-        transformer.set_mean("data", np.zeros(2))
 
 
-def test_resize_is_the_old_scikit_images():
+def test_resize():
     """Bilinear between pixel centres; outside lies the lowest value, which darkens an enlarged border."""
     image = np.array([[1, 3], [5, 7]], np.float32)[:, :, np.newaxis]
     made = io.resize_image(image, (4, 4))[:, :, 0]
@@ -146,7 +140,7 @@ def test_load_image(tmp_path):
         io.load_image(tmp_path / "text.png")
 
 
-def test_load_image_of_file_objects_and_bytes(tmp_path):
+def test_file_objects_and_bytes(tmp_path):
     cv2 = pytest.importorskip("cv2")
     path = tmp_path / "c.png"
     cv2.imwrite(str(path), np.random.default_rng(2).integers(0, 256, (5, 4, 3), np.uint8))
@@ -160,7 +154,7 @@ def test_load_image_of_file_objects_and_bytes(tmp_path):
         np.testing.assert_array_equal(io.load_image(file), want)   # from the beginning again: the file is at its end
 
 
-def test_load_image_of_a_file_object_that_was_just_written(tmp_path):
+def test_file_objects_at_their_end(tmp_path):
     cv2 = pytest.importorskip("cv2")
     picture = np.random.default_rng(3).integers(0, 256, (5, 4, 3), np.uint8)
     memory = BytesIO()
@@ -179,7 +173,7 @@ def test_load_image_of_a_file_object_that_was_just_written(tmp_path):
         np.testing.assert_allclose(io.load_image(stream), picture[:, :, ::-1] / 255, rtol=1e-6)
 
 
-def test_errors_of_file_objects_and_bytes(tmp_path):
+def test_wrong_file_objects(tmp_path):
     pytest.importorskip("cv2")
     (tmp_path / "text.png").write_text("no picture")
     with open(tmp_path / "text.png", "rb") as file, pytest.raises(FileError, match="text.png: cannot be read as a picture, .* 10 bytes"):
@@ -205,7 +199,7 @@ def test_paths_of_no_picture(tmp_path):
             io.load_image(name)
 
 
-def test_a_picture_whose_name_is_not_utf8(tmp_path):
+def test_name_that_is_not_utf8(tmp_path):
     cv2 = pytest.importorskip("cv2")
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.png")
     with pytest.raises(FileError, match="no such file"):
@@ -225,14 +219,17 @@ def test_orders_of_a_transformer():
     for order in (0, 1, 4), (0, 1, -2), (0, 1, 1), (2, 0, -1), (0.5, 1, 2):
         with pytest.raises(ConfigError, match="transpose: must have each axis once, 0 to 2, got"):
             transformer.set_transpose("data", order)
-    for order in (0, 1, 3), (0, 1, -1), (0.5, 1, 2):
-        with pytest.raises(ConfigError, match="channel_swap: must have a channel, 0 to 2, for each of them"):
+    for order in (0, 1), (0, 1, 2, 3):
+        with pytest.raises(ConfigError, match=rf"^transpose: must have 3 entries, got \[{', '.join(map(str, order))}\]"):
+            transformer.set_transpose("data", order)
+    for order in (0, 1, 3), (0, 1, -1), (0.5, 1, 2), (0, 1), (0, 1, 2, 0):
+        with pytest.raises(ConfigError, match="^channel_swap: must have a channel, 0 to 2, for each of them, got"):
             transformer.set_channel_swap("data", order)
 
 
 @pytest.mark.parametrize("centres", [True, False])
 @pytest.mark.parametrize("order", [0, 1, 3])
-def test_taps_like_the_formula_of_each_order(order, centres):
+def test_interpolation_taps(order, centres):
     """Each new sample from its own formula: nearest, between two, or the cubic through four (Keys 1981, a = -1/2); of all small sizes."""
     def kernel(x):
         x = abs(x)
@@ -260,14 +257,8 @@ def test_taps_like_the_formula_of_each_order(order, centres):
                 np.testing.assert_allclose([made[0], made[-1]], [samples[0], samples[-1]])
 
 
-def test_what_a_transformer_takes_and_refuses():
+def test_means_of_a_transformer():
     transformer = io.Transformer({"data": (1, 3, 4, 5)})
-    for order in (0, 1), (0, 1, 2, 3):
-        with pytest.raises(ConfigError, match=rf"^transpose: must have 3 entries, got \[{', '.join(map(str, order))}\]"):
-            transformer.set_transpose("data", order)
-    for order in (0, 1), (0, 1, 2, 0):
-        with pytest.raises(ConfigError, match=r"^channel_swap: must have a channel, 0 to 2, for each of them, got"):
-            transformer.set_channel_swap("data", order)
     gray = np.arange(20, dtype=np.float32).reshape(4, 5)
     np.testing.assert_array_equal(transformer.preprocess("data", gray), gray)     # has the size: nothing to resize
     transformer.set_mean("data", gray)
@@ -285,7 +276,7 @@ def test_what_a_transformer_takes_and_refuses():
             transformer.set_mean("data", wrong)
 
 
-def test_a_picture_on_which_opencv_fails_is_named(tmp_path, monkeypatch):
+def test_picture_that_fails_in_opencv(tmp_path, monkeypatch):
     cv2 = pytest.importorskip("cv2")
 
     def fail(*_):
@@ -303,7 +294,7 @@ def test_a_picture_on_which_opencv_fails_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("shape", [(-1, -1, 4), (-2, 2, -1), (-1, 4, -1), (2, 2, 2), (0, 2, 2)])
-def test_sizes_of_a_datum_that_fit_no_picture(shape):
+def test_wrong_sizes_of_a_datum(shape):
     datum = caffe_pb2.Datum(channels=shape[0], height=shape[1], width=shape[2], data=b"abcd")
     with pytest.raises(ShapeError, match=f"^data: 4 values do not fit channels x height x width = {' x '.join(map(str, shape))}$"):
         io.datum_to_array(datum)
@@ -311,7 +302,7 @@ def test_sizes_of_a_datum_that_fit_no_picture(shape):
 
 
 @pytest.mark.parametrize("call", ["preprocess", "deprocess", "set_transpose", "set_channel_swap", "set_raw_scale", "set_mean", "set_input_scale"])
-def test_an_input_that_a_transformer_lacks(call):
+def test_unknown_inputs(call):
     transformer = io.Transformer({"data": (1, 3, 4, 5)})
     value = {"set_transpose": (2, 0, 1), "set_channel_swap": (2, 1, 0), "set_mean": np.zeros(3)}.get(call, 1.0)
     with pytest.raises(ConfigError, match=r"^'label' is not one of the inputs \['data'\]$"):

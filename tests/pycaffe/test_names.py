@@ -56,7 +56,7 @@ def module_of(name):
 
 
 @pytest.mark.parametrize("module, name", PAIRS)
-def test_every_name_can_be_called(module, name):
+def test_callables(module, name):
     assert callable(getattr(module_of(module), name))
 
 
@@ -101,7 +101,7 @@ def test_addresses_on_the_device(objects, monkeypatch):
         caffe.set_mode_cpu()
 
 
-def test_the_page_has_every_name():
+def test_names_of_the_page():
     words = set(re.findall(r"\w+", (ROOT / "docs" / "api.md").read_text()))
     names = {name for _, name in PAIRS} | {name for names in VALUES.values() for name in names}
     names |= {name for members in MEMBERS.values() for name in members.split()} | {module.rpartition(".")[2] for module in CALLABLE}
@@ -112,7 +112,7 @@ def scan(*paths):
     return subprocess.run([sys.executable, str(SCAN), *map(str, paths)], capture_output=True, text=True, timeout=120)
 
 
-def test_the_scripts_use_no_name_that_is_missing():
+def test_names_of_the_scripts():
     done = scan(ROOT / "tests" / "scripts")
     assert done.returncode == 0 and re.search(r"\d+ with caffe, \d{2,} names: 0 missing", done.stdout), done.stdout
 
@@ -129,7 +129,7 @@ caffe.model_libs.VGGNetBody, caffe.Net.forward, caffe.Net.fly
 """
 
 
-def test_what_the_scan_reports(tmp_path):
+def test_scan(tmp_path):
     (tmp_path / "a.py").write_text(PROGRAM)
     done = scan(tmp_path)
     lines = [line.removeprefix(f"{tmp_path}/").partition(": missing")[0] for line in done.stdout.splitlines()]
@@ -139,7 +139,7 @@ def test_what_the_scan_reports(tmp_path):
     assert lines[-1].startswith("1 files, 1 with caffe") and lines[-1].endswith("6 missing, 1 left out with a reason")
 
 
-def test_notebooks_python_2_and_nothing(tmp_path):
+def test_scan_of_other_files(tmp_path):
     (tmp_path / "a.ipynb").write_text('{"cells": [{"cell_type": "code", "source": ["%matplotlib inline\\n", "import caffe as c\\n"]}, '
                                       '{"cell_type": "markdown", "source": ["c.what"]}, {"cell_type": "code", "source": "c.absent()"}]}')
     (tmp_path / "b.py").write_text("import caffe\nprint caffe.TEST, caffe.missing.x\n")

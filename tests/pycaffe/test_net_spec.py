@@ -55,6 +55,18 @@ def test_names_and_in_place():
     assert "drop" not in n and len(n.to_proto().layer) == 4
 
 
+@pytest.mark.parametrize("names, tops", [
+    ("ab", ["a", "b", "Slice1"]), ("ba", ["a", "b", "Slice1"]), ("b", ["Slice1", "b", "Slice2"]), ("c", ["Slice1", "Slice2", "c"]), ("cba", ["a", "b", "c"])])
+def test_names_of_several_tops(names, tops):
+    """A layer has the name of its first top, in whatever order the tops get theirs."""
+    n = caffe.NetSpec()
+    made = dict(zip("abc", L.Slice(L.Input(shape=dict(dim=[1, 3])), ntop=3)))
+    for name in names:
+        n[name] = made[name]
+    layer = n.to_proto().layer[1]
+    assert (layer.name, list(layer.top)) == (tops[0], tops)
+
+
 def test_where_fields_go():
     layer = L.Convolution(L.Input(), num_output=3, kernel_size=[3, 5], weight_filler=dict(type="gaussian", std=0.5),
                           param=[dict(lr_mult=1), dict(lr_mult=2, decay_mult=0)], include=dict(phase=caffe.TEST)).to_proto().layer[1]
@@ -90,8 +102,7 @@ def test_where_fields_go():
     (lambda x: L.Convolution(x, num_output=float("inf")).to_proto(), ConfigError, "num_output: inf does not fit"),
     (lambda x: caffe.NetSpec()["x"], MissingNameError, "no 'x'"),
     (lambda x: assign_proto(caffe_pb2.BlobShape(), "dmi", 3), AttributeError, "^dmi: BlobShape has no field 'dmi'; did you mean 'dim'"),
-    (lambda x: L.Convolution(x, num_output=1, bias_term=1.0).to_proto(), ConfigError, "bias_term: 1.0 does not fit"),
-])
+    (lambda x: L.Convolution(x, num_output=1, bias_term=1.0).to_proto(), ConfigError, "bias_term: 1.0 does not fit")])
 def test_refusals(wrong, kind, text):
     with pytest.raises(kind, match=text):
         wrong(L.Input(shape=dict(dim=1)))
@@ -103,14 +114,14 @@ def test_zero_tops(tmp_path):
     assert list(net.layer_dict).count("Silence1") == 1 and net.forward() == {}
 
 
-def test_a_long_chain_of_anonymous_layers():
+def test_long_chain():
     top = L.Input(shape=dict(dim=1))
     for _ in range(3000):
         top = L.ReLU(top)
     assert isinstance(top, Top) and top.to_proto().layer[-1].name == "ReLU3000"
 
 
-def test_a_thousand_layers_in_a_second():
+def test_thousand_layers():
     n, begin = caffe.NetSpec(), time.perf_counter()
     n.x = L.Input(shape=dict(dim=[1, 3, 8, 8]))
     for i in range(250):
@@ -121,17 +132,17 @@ def test_a_thousand_layers_in_a_second():
     assert len(n.to_proto().layer) == 1001 and time.perf_counter() - begin < 1
 
 
-def test_the_text_is_read_back_the_same():
+def test_text_of_a_net():
     param = lenet()
     assert text.parse_text(text.write_text(param), caffe_pb2.NetParameter, "x")[0] == param
 
 
-def test_l_and_the_package_of_layers_share_a_name():
+def test_package_of_layers():
     import minicaffe.layers.python as module
     assert module.__name__ == "minicaffe.layers.python" and "Convolution" in dir(L) and "Pooling" in dir(P)
 
 
-def test_messages_that_only_a_type_of_ones_own_knows():
+def test_messages_of_own_types():
     n = caffe.NetSpec()
     n.x = L.DummyData(shape=dict(dim=[2]))
     n.y = L.TypeOfOnesOwn(n.x, own_param=dict(size=3, sides=[1, 2], inner=dict(flag=True)), pooling_param=dict(kernel_size=2))
@@ -201,17 +212,17 @@ def test_messages_as_values():
     (lambda x: L.Convolution(x, negative_slope=1), "negative_slope", "no such field of Convolution"),     # it has a message of its own
     (lambda x: L.Deconvolution(x, negative_slope=1), "negative_slope",
      "no such field of Deconvolution; write it in its message: relu_param=dict(negative_slope=...)")])
-def test_a_field_that_is_unknown_names_the_message_that_has_it(top, field, message):
+def test_unknown_fields(top, field, message):
     with pytest.raises(AttributeError) as caught:
         top(L.Input()).to_proto()
     assert str(caught.value).endswith(f"{field}: {message}"), str(caught.value)
 
 
-def test_functions_of_layers_have_their_names():
+def test_names_of_functions():
     assert (L.Convolution.__name__, L.OfTheirOwn.__qualname__) == ("Convolution", "OfTheirOwn")
 
 
-def test_messages_in_a_layers_own_message():
+def test_inner_messages():
     """Once a name that ends in param was refused there, with itself as the remedy. No message has one that LayerParameter has, too."""
     layer = L.DetectionOutput(L.Input(), num_classes=3, nms_param=dict(top_k=7), save_output_param=dict(output_format="VOC")).to_proto().layer[1]
     param = layer.detection_output_param

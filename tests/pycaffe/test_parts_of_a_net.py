@@ -1,4 +1,4 @@
-"""What a net hands out, its blobs, parameters and layers, cannot be assigned to: that would not change what the net computes."""
+"""What a net gives: its names, blobs, parameters and layers, which cannot be assigned to; near names and shapes in errors."""
 
 import copy
 
@@ -7,11 +7,13 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe import _caffe
-from minicaffe.errors import WrongTypeError
+from minicaffe.errors import ConfigError, MissingNameError, ShapeError, WrongTypeError
 
 NET = """
-layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
-layer { name: "fc" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
+name: "small"
+layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 dim: 4 dim: 5 } } }
+layer { name: "fc" type: "InnerProduct" bottom: "data" top: "out" inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
+layer { name: "relu" type: "ReLU" bottom: "out" top: "out" }
 """
 
 
@@ -21,13 +23,88 @@ def net(tmp_path):
     return caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
 
 
+@pytest.mark.parametrize(("call", "text"), [
+    (lambda net: net.blobs["dat"], "the net has no blob 'dat'; did you mean 'data'?"),
+    (lambda net: net.blobs[0], "the net has no blob 0"),
+    (lambda net: net.params["fc "], "the net has no layer with parameters named 'fc '; did you mean 'fc'?"),
+    (lambda net: net.params["relu"], "the net has no layer with parameters named 'relu'"),
+    (lambda net: net.layer_dict["rel"], "the net has no layer 'rel'; did you mean 'relu'?"),
+    (lambda net: net.top_names["rel"], "the net has no layer 'rel'; did you mean 'relu'?"),
+    (lambda net: net.bottom_names["rel"], "the net has no layer 'rel'; did you mean 'relu'?"),
+    (lambda net: net.blob_loss_weights["oud"], "the net has no blob 'oud'; did you mean 'out'?"),
+    (lambda net: net.forward(start="rel"), "the net has no layer 'rel'; did you mean 'relu'?"),
+    (lambda net: net.forward(blobs=["dat"]), "the net has no blob 'dat'; did you mean 'data'?"),
+    (lambda net: net.backward(start="rel"), "the net has no layer 'rel'; did you mean 'relu'?"),
+    (lambda net: net.backward(diffs=["dat"]), "the net has no blob 'dat'; did you mean 'data'?")])
+def test_wrong_names(net, call, text):
+    with pytest.raises(KeyError) as caught:
+        call(net)
+    assert type(caught.value) is MissingNameError and str(caught.value) == text
+
+
+def test_names_before_a_run(net):
+    ran = []
+    net.before_forward(ran.append)
+    with pytest.raises(MissingNameError):
+        net.forward(blobs=["dat"])
+    assert ran == []
+
+
+def test_views_by_name_stay_dicts(net):
+    assert net.blobs.get("dat") is None and "dat" not in net.blobs and net.params.get("fc") is not None
+    assert net.layer_dict.copy() == net.layer_dict and type(net.top_names | {"x": []}) is dict
+    changed = net.top_names.copy()
+    changed["x"] = []
+    assert "x" not in net.top_names
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 9, 5), (2, 3), (2, 2, 1, 1), (2, 1, 2, 3, 4, 5), (5, 3, 4, 5)])
+def test_arrays_that_do_not_fit(net, shape):
+    with pytest.raises(ShapeError) as caught:
+        net.forward(data=np.zeros(shape, np.float32))
+    assert isinstance(caught.value, ValueError)
+    assert str(caught.value).startswith(f"inputs: 'data' has {shape}, the blob (2, 3, 4, 5)")
+    assert ("net.blobs['data'].reshape" in str(caught.value)) == (len(shape) >= 4)     # no advice that drops an axis
+
+
+def test_arrays_that_broadcast(net):
+    net.forward(data=np.float32([[3], [4]]).reshape(2, 1, 1, 1))
+    assert (net.blobs["data"].data == np.float32([3, 4]).reshape(2, 1, 1, 1)).all()
+    with pytest.raises(ShapeError, match=r"outputs: 'out' has \(2, 3\), the blob \(2, 4\)"):
+        net.backward(out=np.zeros((2, 3)))
+
+
+def test_unknown_arrays(net):
+    with pytest.raises(ConfigError, match=r"inputs \['data'\] and outputs \['out'\], got \['dat'\]"):
+        net.forward_backward_all(dat=np.zeros((2, 3, 4, 5)))
+
+
+def test_repr(net, tmp_path):
+    assert repr(net) == "<Net 'small': phase TEST, inputs data (2, 3, 4, 5), 3 layers>"
+    net.blobs["data"].reshape(1, 3, 4, 5)
+    assert "data (1, 3, 4, 5)" in repr(net) and str(net) != repr(net)
+    (tmp_path / "plain.prototxt").write_text('layer { name: "d" type: "DummyData" top: "d" dummy_data_param { shape { dim: 1 } } }')
+    assert repr(caffe.Net(str(tmp_path / "plain.prototxt"), caffe.TRAIN)) == "<Net '': phase TRAIN, no inputs, 1 layers>"
+
+
+def test_repr_of_a_solver(tmp_path):
+    (tmp_path / "net.prototxt").write_text(NET + 'layer { name: "loss" type: "EuclideanLoss" bottom: "out" bottom: "out" top: "loss" }')
+    (tmp_path / "solver.prototxt").write_text(f'net: "{tmp_path}/net.prototxt" base_lr: 0.1 lr_policy: "fixed" max_iter: 7')
+    solver = caffe.SGDSolver(str(tmp_path / "solver.prototxt"))
+    assert repr(solver) == f"<SGDSolver iteration 0/7, {solver.net!r}, 0 test nets>"
+
+
 def test_parts_by_index(net):
     weight, bias = blobs = net.params["fc"]
     assert len(blobs) == 2 and blobs[-1] is bias and weight in blobs and blobs.index(bias) == 1
-    assert [layer.type for layer in net.layers] == ["Input", "InnerProduct"] and all(isinstance(blob, _caffe.Blob) for blob in blobs)
-    assert (net._layer_names, net._blob_names, net._blob_loss_weights) == (["in", "fc"], ["x", "y"], [0, 0])
+    assert [layer.type for layer in net.layers] == ["Input", "InnerProduct", "ReLU"] and all(isinstance(blob, _caffe.Blob) for blob in blobs)
+    assert (net._layer_names, net._blob_names, net._blob_loss_weights) == (["in", "fc", "relu"], ["data", "out"], [0, 0])
     assert (net._inputs, net._outputs, net._top_ids(1), net._bottom_ids(1)) == ([0], [1], [1], [0])
-    assert net._blobs == list(net.blobs.values()) and isinstance(net, _caffe.Net)
+    assert net._blobs == list(net.blobs.values()) and isinstance(net, _caffe.Net) and net.blobs is net.blobs
+    assert net.top_names["fc"] == ["out"] and net.bottom_names["fc"] == ["data"] and list(net.layer_dict) == net._layer_names
+    assert net.blob_loss_weights == {"data": 0, "out": 0}
+    with pytest.raises(AttributeError):
+        net.blobs = {}
     assert caffe.layer_type_list() == sorted(caffe.layer_type_list())
 
 
@@ -41,17 +118,17 @@ def test_parameters_are_not_replaced(net, index):
         np.testing.assert_array_equal(blob.data, values)
 
 
-def test_an_assignment_by_name_is_refused_with_what_to_write(net):
-    for change in (lambda: net.blobs.__setitem__("x", np.zeros((2, 3))), lambda: net.params.__setitem__("fc", [])):
+def test_assignments_by_name(net):
+    for change in (lambda: net.blobs.__setitem__("data", np.zeros((2, 3))), lambda: net.params.__setitem__("fc", [])):
         with pytest.raises(WrongTypeError, match=r"Invalid assignment: .*to set values write net.blobs\['.*'\].data\[...\] = array"):
             change()
     with pytest.raises(TypeError):
         net.layers[0] = net.layers[1]
-    assert len(net.params["fc"]) == 2 and len(net.layers) == 2 and list(net.blobs) == ["x", "y"]
+    assert len(net.params["fc"]) == 2 and len(net.layers) == 3 and list(net.blobs) == ["data", "out"]
 
 
 def test_solvers_derive_as_in_pycaffe(tmp_path):
-    (tmp_path / "net.prototxt").write_text(NET + 'layer { name: "loss" type: "EuclideanLoss" bottom: "y" bottom: "y" top: "loss" }')
+    (tmp_path / "net.prototxt").write_text(NET + 'layer { name: "loss" type: "EuclideanLoss" bottom: "out" bottom: "out" top: "loss" }')
     (tmp_path / "solver.prototxt").write_text(f'net: "{tmp_path}/net.prototxt" base_lr: 0.1 lr_policy: "fixed" test_iter: 1 test_interval: 9')
     for name in ("SGDSolver", "NesterovSolver", "AdaGradSolver", "RMSPropSolver", "AdaDeltaSolver", "AdamSolver"):
         assert issubclass(getattr(_caffe, name), _caffe.SGDSolver) and issubclass(getattr(_caffe, name), _caffe.Solver)

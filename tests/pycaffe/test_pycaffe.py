@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe.errors import ConfigError, FileError, MissingNameError, ShapeError
+from minicaffe.errors import ConfigError, FileError, ShapeError
 
 NET = """
 force_backward: true
@@ -28,7 +28,7 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("given, used", [(" 2,4", 2), ("99999999999", None), ("\N{SUPERSCRIPT TWO}", None)])
-def test_number_of_threads_from_the_environment(given, used):
+def test_threads_of_the_environment(given, used):
     done = subprocess.run([sys.executable, "-c", "import minicaffe; print(minicaffe.get_num_threads())"], capture_output=True, text=True,
                           env={**os.environ, "OMP_NUM_THREADS": given})
     assert done.returncode == 0, done.stderr
@@ -50,7 +50,7 @@ def test_names_and_forward(path):
     np.testing.assert_allclose(gradient, ((net.blobs["ip"].data > 0) * 1.0) @ weight, atol=1e-6)
 
 
-def test_weights_through_both_formats_and_both_constructors(path, tmp_path):
+def test_weights_and_constructors(path, tmp_path):
     net = caffe.Net(path, caffe.TEST)
     wanted = net.params["ip"][0].data.copy()
     net.save(str(tmp_path / "w.caffemodel"))
@@ -69,7 +69,7 @@ def test_views_outlive_the_net(path):
     np.testing.assert_array_equal(view, before)
 
 
-def test_forward_all_drops_the_padding(path):
+def test_forward_all(path):
     net = caffe.Net(path, caffe.TEST)
     x = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)
     made = net.forward_all(x=x)["y"]
@@ -77,7 +77,7 @@ def test_forward_all_drops_the_padding(path):
     np.testing.assert_allclose(made, np.maximum(x @ weight.T + bias, 0), rtol=1e-5, atol=1e-6)
 
 
-def test_the_batch_is_that_of_the_input(tmp_path):
+def test_batch_of_the_input(tmp_path):
     """Not of an output of another first dimension."""
     (tmp_path / "rows.prototxt").write_text(NET + 'layer { name: "row" type: "Reshape" bottom: "y" top: "row" reshape_param { shape { dim: 1 dim: 8 } } }')
     net = caffe.Net(str(tmp_path / "rows.prototxt"), caffe.TEST)
@@ -87,7 +87,7 @@ def test_the_batch_is_that_of_the_input(tmp_path):
     np.testing.assert_allclose(made, np.maximum(x @ weight.T + bias, 0).reshape(2, 8), rtol=1e-5, atol=1e-6)
 
 
-def test_input_arrays_that_are_given_again_begin_with_their_first_sample(tmp_path):
+def test_input_arrays_given_again(tmp_path):
     (tmp_path / "memory.prototxt").write_text(
         'layer { name: "m" type: "MemoryData" top: "x" top: "y" '
         'memory_data_param { batch_size: 1 channels: 1 height: 1 width: 1 } }')
@@ -113,7 +113,7 @@ X, L = np.arange(24, dtype=np.float32).reshape(4, 2, 3, 1), np.arange(4, dtype=n
     (X, L[:2], ShapeError, "labels: 2 labels for 4 samples"),
     (X[:3], L[:3], ShapeError, "data: the number of samples must be a multiple of the batch size 2, got 3"),
     (X[:0], L[:0], ShapeError, "data: the number of samples must be a multiple of the batch size 2, got 0")])
-def test_arrays_that_a_net_of_memory_data_refuses_change_nothing(tmp_path, data, labels, kind, message):
+def test_refused_input_arrays(tmp_path, data, labels, kind, message):
     (tmp_path / "net.prototxt").write_text(
         'layer { name: "d" type: "MemoryData" top: "x" top: "y" memory_data_param { batch_size: 2 channels: 2 height: 3 width: 1 } }')
     net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
@@ -168,7 +168,7 @@ def test_a_part_of_a_pass(path):
     np.testing.assert_allclose(made["x"], np.full((2, 4), 3) @ weight, rtol=1e-5)
 
 
-def test_forward_and_backward_over_more_than_a_batch(path):
+def test_forward_backward_all(path):
     net, random = caffe.Net(path, caffe.TEST), np.random.default_rng(3)
     x, dy = (random.normal(size=(5, n)).astype(np.float32) for n in (3, 4))
     values, gradients = net.forward_backward_all(blobs=["ip"], diffs=["ip"], x=x, y=dy)
@@ -194,45 +194,6 @@ def test_hooks_see_each_layer(path):
     net.backward()
     assert seen == [(f"{when}_{way}", i) for way, layers in (("forward", (0, 1, 2)), ("backward", (2, 1, 0))) for i in layers
                     for when in ("before", "after")]
-
-
-def test_levels_and_stages(tmp_path):
-    path = tmp_path / "net.prototxt"
-    rules = {"always": "", "deep": "include { min_level: 2 }", "staged": 'include { stage: "a" stage: "b" }', "train": "include { phase: TRAIN }"}
-    path.write_text("".join(f'layer {{ name: "{name}" type: "Input" top: "{name}" {rule} }}' for name, rule in rules.items()))
-    for given, names in (({}, []), ({"level": 2}, ["deep"]), ({"level": 1, "stages": ["a"]}, []), ({"stages": ["a", "b", "c"]}, ["staged"]),
-                         ({"level": 3, "stages": ["b", "a"]}, ["deep", "staged"])):
-        assert caffe.Net(str(path), caffe.TEST, **given)._layer_names == ["always", *names]
-    assert caffe.Net(str(path), caffe.TRAIN, 2, ["a", "b"])._layer_names == list(rules)
-    with pytest.raises(ConfigError, match="network_file, phase, level, stages and weights"):
-        caffe.Net(str(path), caffe.TRAIN, 2, ["a"], None, 1)
-
-
-def test_refusals(path, tmp_path):
-    net = caffe.Net(path, caffe.TEST)
-    for wrong, kind in ((lambda: net.forward(z=np.zeros((2, 3))), ConfigError), (lambda: net.forward(x=np.zeros((5, 3))), ShapeError),
-                        (lambda: net.forward(end="nowhere"), MissingNameError), (lambda: caffe.Net(path, 7), ConfigError),
-                        (lambda: caffe.Net(str(tmp_path / "no"), caffe.TEST), FileError),
-                        (lambda: caffe.Net(path, caffe.TEST, weights="no.caffemodel"), FileError)):
-        with pytest.raises(kind):
-            wrong()
-
-
-def test_looking_inside(path, caplog):
-    net = caffe.Net(path, caffe.TEST)
-    assert net.blobs is net.blobs and list(net.blobs) == net._blob_names == ["x", "ip", "y"]
-    assert net.top_names["ip"] == ["ip"] and net.bottom_names["relu"] == ["ip"] and list(net.layer_dict) == net._layer_names
-    assert [net._blob_names[i] for i in net._inputs + net._outputs + net._top_ids(1) + net._bottom_ids(2)] == ["x", "y", "ip", "ip"]
-    assert net.blob_loss_weights == {"x": 0, "ip": 0, "y": 0} and net._blobs[0] is net.blobs["x"]
-    with pytest.raises(AttributeError):
-        net.blobs = {}
-
-
-def test_the_older_constructor_says_so(path, tmp_path, caplog):
-    caffe.Net(path, caffe.TEST).save(str(tmp_path / "w.caffemodel"))
-    with caplog.at_level("WARNING", "minicaffe"):
-        caffe.Net(path, str(tmp_path / "w.caffemodel"), caffe.TEST)
-    assert "DEPRECATION WARNING" in caplog.text and "weights=" in caplog.text
 
 
 def test_solver_callbacks(tmp_path):
@@ -271,13 +232,13 @@ def test_timer(caplog):
 @pytest.mark.parametrize("what", [lambda net: net, lambda net: net.blobs["data"], lambda net: net.layers[0], lambda net: net.nodes[0],
                                   lambda net: caffe.Layer(caffe.proto.caffe_pb2.LayerParameter(type="Python"))],
                          ids=["net", "blob", "layer", "node", "Python layer"])
-def test_what_holds_memory_is_not_copied(tmp_path, what, how):
+def test_no_copies(tmp_path, what, how):
     (tmp_path / "net.prototxt").write_text('layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 1 } } }')
     with pytest.raises(TypeError, match="cannot pickle '.*' object"):
         how(what(caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)))
 
 
-def test_net_and_solver_are_distinguished(tmp_path):
+def test_nets_and_solvers(tmp_path):
     (tmp_path / "net.prototxt").write_text('name: "n" layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 1 } } }')
     (tmp_path / "solver.prototxt").write_text('net: "net.prototxt" base_lr: 0.1')
     for make in (caffe.SGDSolver, caffe.get_solver):
@@ -306,7 +267,7 @@ def test_force_backward_as_an_argument(tmp_path, path, caplog):
     assert not off.backward(y=np.ones((2, 4)))["x"].any() and "computes nothing" in caplog.text
 
 
-def test_backward_without_anything_to_compute_says_so_once(tmp_path, caplog):
+def test_backward_of_nothing(tmp_path, caplog):
     net = scorer(tmp_path)
     net.forward(x=np.ones((2, 3)))
     for _ in range(2):
@@ -318,7 +279,7 @@ def test_backward_without_anything_to_compute_says_so_once(tmp_path, caplog):
     assert len(caplog.records) == 2 and "from 'relu' down to 'in'" in caplog.text
 
 
-def test_force_backward_leaves_a_given_message_alone(path):
+def test_force_backward_and_messages(path):
     param, _ = caffe.proto.upgrade.read_net_file(path)
     param.force_backward = False
     assert all(node.needs_backward for node in caffe.Net(param, caffe.TEST, force_backward=True).nodes) and not param.force_backward
@@ -343,7 +304,7 @@ def test_guided_backward(tmp_path):
     np.testing.assert_allclose(saliency, np.maximum(passed, 0) @ net.params["ip"][0].data, atol=1e-6)
 
 
-def test_a_message_is_built_for_the_phase_that_is_given(tmp_path):
+def test_phase_of_a_message(tmp_path):
     """Once it was built for the phase of its own state, TRAIN if it says none."""
     param, _ = caffe.proto.text.parse_text("""state { level: 2 } layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }
         layer { name: "test" type: "Power" bottom: "x" top: "t" include { phase: TEST min_level: 2 } }
@@ -352,7 +313,7 @@ def test_a_message_is_built_for_the_phase_that_is_given(tmp_path):
     assert caffe.Net(param, caffe.TEST, level=1).layer_names == ["x"] and param.state.level == 2 and not param.state.HasField("phase")
 
 
-def test_messages_of_wrong_arrays_name_what_is_wrong(path, tmp_path):
+def test_wrong_arrays(path, tmp_path):
     net = caffe.Net(path, caffe.TEST)
     for call, kind, message in (
             (lambda: net.forward(z=np.zeros((2, 3)), a=np.zeros(1)), ConfigError, "inputs: give arrays for exactly the net's inputs ['x'], got ['a', 'z']"),
@@ -381,7 +342,7 @@ def test_messages_of_wrong_arrays_name_what_is_wrong(path, tmp_path):
         caffe.Net(str(tmp_path / "wrong.prototxt"), caffe.TEST, weights="no.caffemodel")
 
 
-def test_a_timer_waits_for_the_gpu_at_both_ends(monkeypatch):
+def test_timer_on_a_gpu(monkeypatch):
     from types import SimpleNamespace
 
     from minicaffe.pycaffe import settings
@@ -417,7 +378,7 @@ def test_level_of_glog(monkeypatch, caplog, text, level):
     assert [record.getMessage() for record in caplog.records] == [f"GLOG_minloglevel must be a number, 0 to 3, got {text!r}; it is ignored"] * wrong
 
 
-def test_init_log_adds_one_handler_and_sets_the_level(monkeypatch):
+def test_init_log(monkeypatch):
     import logging
 
     from minicaffe.pycaffe import settings
@@ -437,7 +398,7 @@ def test_init_log_adds_one_handler_and_sets_the_level(monkeypatch):
     assert log.level == logging.WARNING
 
 
-def test_numbers_of_solvers_are_checked_and_kept():
+def test_numbers_of_solvers():
     try:
         caffe.set_solver_count(3)
         caffe.set_solver_rank(2)
@@ -467,7 +428,7 @@ def test_a_solver_reads_its_file_once(tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:.*has no loss")
 @pytest.mark.parametrize("make", [caffe.get_solver, caffe.get_solver_from_file, caffe.SGDSolver, caffe.AdamSolver])
-def test_options_of_a_solver_reach_its_nets(tmp_path, monkeypatch, make):
+def test_options_of_a_solver(tmp_path, monkeypatch, make):
     (tmp_path / "in").mkdir()
     monkeypatch.chdir(tmp_path / "in")
     text = 'layer {{ name: "in" type: "Input" top: "data" input_param {{ shape {{ dim: 1 }} }} {} }}'
@@ -483,15 +444,7 @@ def test_options_of_a_solver_reach_its_nets(tmp_path, monkeypatch, make):
     assert make("other.prototxt", skip_unknown_fields=True).net._layer_names == ["in"]
 
 
-def test_an_array_of_fewer_columns_is_broadcast(path):
-    net = caffe.Net(path, caffe.TEST)
-    net.forward(x=np.array([[1], [2]], np.float32))
-    np.testing.assert_array_equal(net.blobs["x"].data, [[1, 1, 1], [2, 2, 2]])
-    net.forward(x=np.ones((2, 3)))
-    np.testing.assert_array_equal(net.blobs["x"].data, np.ones((2, 3)))
-
-
-def test_a_backward_that_computes_nothing_is_said_once_for_each_range(tmp_path, caplog):
+def test_ranges_of_backward_of_nothing(tmp_path, caplog):
     (tmp_path / "net.prototxt").write_text(NET.replace("force_backward: true", "") + '''
         layer { name: "t" type: "Input" top: "t" input_param { shape { dim: 2 dim: 4 } } }
         layer { name: "loss" type: "EuclideanLoss" bottom: "y" bottom: "t" top: "loss" }''')
@@ -505,7 +458,7 @@ def test_a_backward_that_computes_nothing_is_said_once_for_each_range(tmp_path, 
 
 
 @pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
-def test_the_older_constructor_shows_todays(path, tmp_path, caplog, monkeypatch, phase):
+def test_older_constructor(path, tmp_path, caplog, monkeypatch, phase):
     monkeypatch.chdir(tmp_path)     # short names are shown whole
     path, weights = os.path.relpath(path), "w.caffemodel"
     caffe.Net(path, caffe.TEST).save(weights)
@@ -521,7 +474,7 @@ def test_a_classifier_needs_an_input(tmp_path):
         caffe.Classifier(str(tmp_path / "net.prototxt"), str(tmp_path / "net.caffemodel"))
 
 
-def test_parts_of_a_pass_by_number(path):
+def test_forward_by_number(path):
     """`_forward` and `_backward` of pycaffe, which programs call that skip its checks."""
     net = caffe.Net(path, caffe.TEST)
     net.blobs["x"].data[...] = np.random.default_rng(4).normal(size=(2, 3))
@@ -538,16 +491,20 @@ def test_parts_of_a_pass_by_number(path):
     np.testing.assert_allclose(net.blobs["x"].diff, (ip > 0) @ net.params["ip"][0].data, rtol=1e-5)
 
 
-def test_a_level_of_none_is_none(tmp_path):
-    (tmp_path / "net.prototxt").write_text("""layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }
-        layer { name: "a" type: "Power" bottom: "x" top: "a" include { min_level: 1 } } layer { name: "b" type: "Power" bottom: "x" top: "b" include { stage: "s" } }""")
-    for arguments, names in (((), ["x"]), ((None,), ["x"]), ((0, None, None), ["x"]), ((1,), ["x", "a"]), ((None, ["s"]), ["x", "b"]), ((2, ["s"], None), ["x", "a", "b"])):
-        assert [name for name in caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST, *arguments).layer_names if "split" not in name] == names
+def test_levels_and_stages(tmp_path):
+    path = tmp_path / "net.prototxt"
+    rules = {"always": "", "deep": "include { min_level: 2 }", "staged": 'include { stage: "a" stage: "b" }', "train": "include { phase: TRAIN }"}
+    path.write_text("".join(f'layer {{ name: "{name}" type: "Input" top: "{name}" {rule} }}' for name, rule in rules.items()))
+    for given, names in (((), []), ((None,), []), ((2,), ["deep"]), ((1, ["a"]), []), ((None, ["a", "b", "c"]), ["staged"]), ((0, None, None), []),
+                         ((3, ["b", "a"], None), ["deep", "staged"])):
+        assert caffe.Net(str(path), caffe.TEST, *given)._layer_names == ["always", *names]
+        assert caffe.Net(str(path), caffe.TEST, **dict(zip(("level", "stages", "weights"), given)))._layer_names == ["always", *names]
+    assert caffe.Net(str(path), caffe.TRAIN, 2, ["a", "b"])._layer_names == list(rules)
     with pytest.raises(ConfigError, match="Net takes network_file, phase, level, stages and weights"):
-        caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST, 0, None, None, None)
+        caffe.Net(str(path), caffe.TRAIN, 2, ["a"], None, 1)
 
 
-def test_a_net_without_a_file_is_called_by_its_name(caplog):
+def test_net_without_a_file(caplog):
     param, _ = caffe.proto.text.parse_text('name: "own" layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }', caffe.proto.caffe_pb2.NetParameter)
     net = caffe.Net(param, caffe.TEST)
     net.backward()
@@ -556,7 +513,7 @@ def test_a_net_without_a_file_is_called_by_its_name(caplog):
         "for the gradients of all blobs build the net by caffe.Net(..., force_backward=True)"]
 
 
-def test_several_processes_are_known_to_a_python_layer(monkeypatch):
+def test_multiprocess(monkeypatch):
     """One that is shared by solvers of one process is refused there, as in Caffe."""
     from minicaffe.common import caffe as state
     monkeypatch.setattr(state, "multiprocess", False)

@@ -44,6 +44,16 @@ def test_shapes_need_no_data(there, capsys):
     assert "--shapes: a net is built for one phase; give --phase TRAIN or TEST" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("phase", "kind"), [("TRAIN", "Data"), ("TEST", "ImageData")])
+def test_types_of_a_phase(there, phase, kind):
+    """Layers of one name have other types in the other phase."""
+    (there / "net.prototxt").write_text(NET.replace('source: "train" batch_size: 2 }', 'source: "train" batch_size: 2 } transform_param { crop_size: 4 }').replace(
+        'transform_param { crop_size: 4 } data_param { source: "test" batch_size: 2 }', 'image_data_param { source: "test" batch_size: 2 new_height: 4 new_width: 6 }'
+    ).replace('"Data" top: "x" top: "y" include { phase: TEST }', '"ImageData" top: "x" top: "y" include { phase: TEST }'))
+    assert cli.main(["draw", "net.prototxt", "c.svg", "--shapes", f"--phase={phase}"]) == 0
+    assert drawn("c.svg") == [("d", kind), ("ip", "InnerProduct")] and ("x  2×3×4×6" in Path("c.svg").read_text()) == (phase == "TEST")
+
+
 @pytest.mark.parametrize(("picture", "status", "text"), [
     ("net.dot", 2, "net.dot: a net is drawn as .svg or .png, got .dot; rsvg-convert and Inkscape make .pdf and other formats of an .svg"),
     ("net", 2, "net: a net is drawn as .svg or .png, got no extension"), ("none/net.svg", 1, "none/net.svg: cannot be written")])

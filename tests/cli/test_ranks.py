@@ -1,18 +1,15 @@
-"""Options and ranks of commands: the GPU and the file of each rank, what a shell completes, which values are applied, which notices come."""
+"""Ranks of commands: the GPU and the log of each, their inputs and lines, and what one that fails does."""
 
 import contextlib
 import importlib
-import logging
 from types import SimpleNamespace
 
+import click
 import pytest
 
 from minicaffe import cuda
-from minicaffe.cli import options, ranks
-from minicaffe.cli.records import Result
+from minicaffe.cli import main, options, ranks
 from minicaffe.cli.train import train
-from minicaffe.common import caffe
-from minicaffe.engines import engine
 from minicaffe.errors import DeviceError
 from minicaffe.solver.report import run_batches
 
@@ -27,20 +24,10 @@ def group(monkeypatch):
     return make
 
 
-@pytest.fixture
-def logger():
-    """The logger of minicaffe, which a command changes."""
-    logger = logging.getLogger("minicaffe")
-    before = logger.level, list(logger.handlers), logger.propagate
-    yield logger
-    logger.handlers[:], logger.propagate = before[1:]
-    logger.setLevel(before[0])
-
-
 @pytest.mark.parametrize("rank, ids, begin, count, wanted", [
     (None, None, None, 3, None), (None, None, 1, 3, 1), (None, [2, 0], None, 3, 2), (0, None, None, 3, 0), (2, None, None, 3, 2), (4, None, None, 3, 1),
     (1, None, 2, 3, 0), (1, [4, 5], None, 3, 5), (2, [4, 5], None, 3, 4), (1, None, None, 0, None)])
-def test_each_rank_of_a_machine_takes_the_next_gpu(group, monkeypatch, rank, ids, begin, count, wanted):
+def test_gpu_of_a_rank(group, monkeypatch, rank, ids, begin, count, wanted):
     taken = []
     monkeypatch.setattr(cuda, "count", lambda: count)
     monkeypatch.setattr(cuda, "use_gpu", taken.append)
@@ -60,8 +47,7 @@ def test_output_of_ranks(group, capsys):
 
 
 @pytest.mark.parametrize("text, size, started", [("1", 1, False), ("1", 2, False), ("0,1", 1, True), ("all", 1, True), ("0,1", 2, False)])
-def test_several_gpus_start_processes_once(group, monkeypatch, text, size, started):
-    """The processes that mpiexec starts have the same option."""
+def test_several_gpus(group, monkeypatch, text, size, started):
     calls = []
     monkeypatch.setattr(cuda, "count", lambda: 2)
     monkeypatch.setattr(ranks, "start_on_gpus", lambda *given: calls.append(given))
@@ -74,61 +60,16 @@ def test_several_gpus_start_processes_once(group, monkeypatch, text, size, start
     assert (context.meta["device"], context.meta["gpus"]) == ("gpu", len(ids))
 
 
-@pytest.mark.parametrize("words, applied", [([], []), (["--exact"], [True])])
-def test_an_option_that_is_not_given_sets_nothing(logger, monkeypatch, words, applied):
-    """The environment variable of the option stays in effect."""
-    found = []
-    monkeypatch.setattr(engine, "set_exact", found.append)
-    context = train.make_context("train", ["f", *words])
-    assert found == applied and context.meta["exact"] == bool(words) and "exact" not in context.params
-
-
-@pytest.mark.parametrize("words, wanted", [([], False), (["--allow-python-layers"], True)])
-def test_modules_of_a_file_run_only_if_allowed(logger, monkeypatch, words, wanted):
-    """Not those of the working directory, either, which a program's net may name."""
-    monkeypatch.setattr(caffe, "allow_python_layers", None)
-    train.make_context("train", ["f", *words])
-    assert caffe.allow_python_layers is wanted
-
-
-def test_the_device_is_chosen_before_its_allocator(logger, monkeypatch):
-    """In whatever order the options are given."""
-    done = []
-    for name in ("device", "gpu", "allocator"):
-        monkeypatch.setitem(options.SETTINGS, name, lambda ctx, value, name=name: done.append(name))
-    train.make_context("train", ["--allocator=plain", "--gpu=0", "--device=sim", "f"])
-    assert done == ["device", "gpu", "allocator"]
-
-
-def test_a_completion_sets_nothing(monkeypatch):
-    monkeypatch.setattr(options, "apply_settings", lambda ctx: pytest.fail("sets options"))
-    train.make_context("train", ["--gpu", "7", "--quiet"], resilient_parsing=True)
-
-
-def test_a_text_is_completed_as_a_file_or_a_choice():
-    context = train.make_context("train", [], resilient_parsing=True)
-    params = {param.name: param for param in train.params}
-    for name, word, wanted in (("solver", "net", [("file", "net")]), ("json_path", "", [("file", "")]), ("precision", "t", [("plain", "tf32")])):
-        assert [(item.type, item.value) for item in params[name].shell_complete(context, word)] == wanted
-
-
-@pytest.mark.parametrize("word, wanted", [("--no-debug-info", "--debug-info=false"), ("--to-debug-info", "--to-debug-info"),
-                                          ("--no-debug-info=true", "--no-debug-info=true"), ("--no-snapshot-prefix", "--no-snapshot-prefix")])
-def test_no_before_the_name_of_a_boolean_field(word, wanted):
-    assert options.normalize_arguments([word], train.params) == [wanted]
-
-
 @pytest.mark.parametrize("words, error", [
     (["--scale-lr=linear"], None), (["--global-batch"], None), (["--scale-lr=sqrt", "--warmup=3"], None),
     (["--scale-lr=linear", "--global-batch"], "--global-batch keeps the total batch size"), (["--warmup=3"], "give --scale-lr, too")])
-def test_rates_of_several_processes(folder, minicaffe, words, error):
+def test_rates(folder, minicaffe, words, error):
     found = minicaffe("train", "solver.prototxt", "--max-iter=1", *words, status=2 if error else 0)
     assert error is None or error in found
 
 
 @pytest.mark.parametrize("rank, quiet, wanted", [(0, False, (False, "")), (0, True, (True, "")), (2, False, (True, "[rank 2] "))])
-def test_the_log_of_a_rank(group, monkeypatch, rank, quiet, wanted):
-    """Only warnings of other ranks than the first are shown, with their number."""
+def test_log_of_a_rank(group, monkeypatch, rank, quiet, wanted):
     found = []
     monkeypatch.setattr(options.log, "start", lambda quiet, verbose, prefix: found.append((quiet, prefix)))
     group(rank)
@@ -138,8 +79,7 @@ def test_the_log_of_a_rank(group, monkeypatch, rank, quiet, wanted):
 
 @pytest.mark.parametrize("field, words, wanted", [
     ("", [], [0]), ("device_id: 1", [], [1]), ("device_id: -1", [], [None]), ("", ["--device=cpu"], []), ("", ["--solver-mode=CPU"], [])])
-def test_the_gpu_of_a_solver_file(folder, minicaffe, monkeypatch, field, words, wanted):
-    """The option --device takes precedence."""
+def test_gpu_of_a_solver_file(folder, minicaffe, monkeypatch, field, words, wanted):
     taken = []
     monkeypatch.delenv("MINICAFFE_DEVICE", raising=False)
     monkeypatch.setattr(ranks, "use_gpu", lambda begin: taken.append(begin))
@@ -161,7 +101,7 @@ def test_solver_file_without_a_device(folder, minicaffe, monkeypatch):
 @pytest.mark.parametrize("given, images, mode, wanted", [
     ({}, 0, "cpu", "learning rate not scaled"), ({"scale_lr": "linear"}, 8, "cpu", "batches of 8, 32 together; learning rate times 4"),
     ({"scale_lr": "sqrt", "warmup": 7}, 8, "gpu", "batches of 8, 32 together; learning rate times 4 after 7 iterations; gradients are sent by nccl")])
-def test_what_several_processes_train_with(group, monkeypatch, given, images, mode, wanted):
+def test_line_about_a_training(group, monkeypatch, given, images, mode, wanted):
     lines, calls = [], []
     group(0)
     ranks.group.comm = "comm"
@@ -192,32 +132,9 @@ def test_lines_about_ranks(group, monkeypatch, hosts, gpus, threads, wanted):
     assert ranks.lines() == wanted
 
 
-@pytest.mark.parametrize("terminal, words, shown", [(True, [], True), (True, ["--quiet"], False), (True, ["--verbose"], False), (False, [], False)])
-def test_which_training_has_a_display(folder, minicaffe, monkeypatch, terminal, words, shown):
-    """It is drawn by each step of a test, too, and ends with the training."""
-    displays = []
-
-    class Display(Result):
-        def __init__(self):
-            super().__init__()
-            self.ticks, self.closed = 0, 0
-            displays.append(self)
-
-        def tick(self, solver):
-            self.ticks += 1
-
-        def close(self):
-            self.closed += 1
-
-    monkeypatch.setattr(TRAIN.log, "is_terminal", lambda stream: terminal)
-    monkeypatch.setattr("minicaffe.cli.display.LiveDisplay", Display)
-    assert "Finished at iteration 30 of 30" in minicaffe("train", "solver.prototxt", *words)
-    assert [(display.ticks > 30, display.closed) for display in displays] == [(True, 1)] * shown
-
-
 @pytest.mark.parametrize("words, first", [
     ([], "Starting Optimization"), (["--snapshot=tiny_iter_30.solverstate", "--max-iter=31"], "Resuming from tiny_iter_30.solverstate")])
-def test_the_log_around_a_training(folder, minicaffe, words, first):
+def test_log_around_a_training(folder, minicaffe, words, first):
     minicaffe("train", "solver.prototxt")
     minicaffe("train", "solver.prototxt", "--watch", "--json=r.jsonl", *words, "--force")
     lines = [line.partition("] ")[2].rstrip() for line in minicaffe.log.splitlines()]
@@ -225,12 +142,7 @@ def test_the_log_around_a_training(folder, minicaffe, words, first):
     assert lines[-2:] == ["Optimization Done."] * 2      # by the solver and by the command, as in Caffe
 
 
-def test_a_net_is_shown_apart_from_the_result(folder, minicaffe):
-    assert "# net.prototxt is a net" not in minicaffe("train", "net.prototxt", "--max-iter=1")
-    assert "# net.prototxt is a net; it is trained by this solver:\n" in minicaffe.messages
-
-
-def test_a_test_prints_on_the_first_rank_alone(group, folder, minicaffe, monkeypatch):
+def test_test_on_ranks(group, folder, minicaffe, monkeypatch):
     minicaffe("train", "solver.prototxt", "--max-iter=1")
     reported = []
     monkeypatch.setattr(TEST.bars, "progress", lambda: contextlib.nullcontext(lambda *given: reported.append(given)))
@@ -243,7 +155,7 @@ def test_a_test_prints_on_the_first_rank_alone(group, folder, minicaffe, monkeyp
         reported.clear()
 
 
-def test_output_before_mpiexec_is_not_lost(monkeypatch):
+def test_output_before_mpiexec(monkeypatch):
     """The process becomes mpiexec, which keeps the environment and drops what Python has not written yet."""
     done = []
     stream = SimpleNamespace(flush=lambda: done.append("flush"))
@@ -258,9 +170,95 @@ def test_output_before_mpiexec_is_not_lost(monkeypatch):
 
 @pytest.mark.parametrize("size, local_size, gpus, wanted", [(1, 1, 0, []), (2, 2, 2, []), (2, 2, 0, ["mpiexec", "-n", "2"]), (4, 2, 2, ["mpiexec", "-n", "4"]),
                                                             (4, 2, 4, ["mpiexec", "-n", "4"])])
-def test_the_words_that_start_as_many_processes_again(group, size, local_size, gpus, wanted):
-    """The option --gpu starts processes on one machine."""
+def test_mpiexec_words(group, size, local_size, gpus, wanted):
     if size > 1:
         group(0, size)
         ranks.group.local_size = local_size
     assert ranks.mpiexec_words(gpus) == wanted
+
+
+class FakeGroup:
+    """A Group of `size` ranks of which this is one; `calls` has what was called."""
+
+    def __init__(self, rank, size, compute=None, count=0):
+        self.rank, self.local_rank, self.size, self.compute, self.count, self.comm, self.calls, self.begin = rank, rank, size, compute, count, "comm", [], 0
+
+    def check_equal(self, values):
+        self.calls.append(values)
+
+    def gather_to_root(self, value):
+        begin, self.begin = self.begin, self.begin + self.size
+        assert value == (self.compute(begin + self.rank) if begin + self.rank < self.count else None)
+        return None if self.rank else [self.compute(i) if i < self.count else None for i in range(begin, self.begin)]
+
+    def processors(self):
+        return 3
+
+    def name(self):
+        return f"rank {self.rank} of {self.size}"
+
+
+@pytest.mark.parametrize("count", range(8))
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_inputs_of_ranks(count, size, monkeypatch):
+    """Rank r computes inputs r, r + size, ...; rank 0 alone gets the results, in order, and none for the ranks left over at the end."""
+    def square(i):
+        return i * i
+
+    for rank in range(size):
+        group, done = FakeGroup(rank, size, square, count), []
+        monkeypatch.setattr(ranks, "group", group)
+
+        def compute(i):
+            done.append(i)  # noqa: B023 (called within the loop's turn)
+            return square(i)
+
+        assert list(ranks.map_over_ranks(count, compute)) == ([] if rank else list(map(square, range(count))))
+        assert done == list(range(rank, count, size)) and group.calls == [{"the number of inputs": count}]
+
+
+@pytest.mark.parametrize("threads", [None, "2"])
+@pytest.mark.parametrize("command", [*ranks.PARALLEL_COMMANDS, None])
+def test_init_process_group(command, threads, monkeypatch):
+    """A solver starts its own heartbeat. Threads that the user has set stay."""
+    group, made = FakeGroup(0, 2), []
+    monkeypatch.setattr(ranks, "group", ranks.SINGLE_PROCESS)
+    monkeypatch.setattr(ranks.parallel, "launched", lambda: 2)
+    monkeypatch.setattr("minicaffe.parallel.group.Group", lambda: group)
+    monkeypatch.setattr("minicaffe.parallel.heartbeat.Heartbeat", lambda *arguments, **options: made.append((arguments, options)))
+    monkeypatch.setattr("minicaffe.device.threads.set_num_threads", made.append)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if threads:
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    ranks.init_process_group(command)
+    assert ranks.group is group and group.calls == [{"the command": command}]
+    assert made == [((group,), {"timeout": 0})] * (command not in ("train", "trace")) + [3] * (threads is None)
+    ranks.init_process_group(command)     # has joined
+    assert len(group.calls) == 1
+
+
+def test_commands_for_one_process(monkeypatch, capsys):
+    monkeypatch.setattr(ranks, "group", ranks.SINGLE_PROCESS)
+    monkeypatch.setattr(ranks.parallel, "launched", lambda: 2)
+    with pytest.raises(click.UsageError, match="draw is for one process, and 2 were started together"):
+        ranks.init_process_group("draw")
+    assert ranks.group is ranks.SINGLE_PROCESS
+    monkeypatch.setattr(ranks.parallel, "launched", lambda: 1)
+    monkeypatch.setattr(ranks, "init_process_group", lambda command: pytest.fail("joined"))
+    assert main(["train", "--help"]) == 0
+
+
+def test_failure_of_a_rank(monkeypatch, capsys):
+    calls = []
+    monkeypatch.setattr(ranks, "group", FakeGroup(1, 2))
+    monkeypatch.setattr("minicaffe.parallel.group.wait_for_root_error", lambda rank: calls.append(("wait", rank, capsys.readouterr().err)))
+    monkeypatch.setattr("minicaffe.parallel.group.abort", lambda comm, status: calls.append((comm, status, capsys.readouterr().err)))
+    ranks.report_failure("broken", 2)
+    assert calls == [("wait", 1, ""), ("comm", 2, "minicaffe: rank 1 of 2: broken\n")]
+    monkeypatch.setattr(ranks, "group", ranks.SINGLE_PROCESS)
+    slept = []
+    monkeypatch.setattr(ranks.time, "sleep", slept.append)
+    for local, err in ((0, "minicaffe: broken\n"), (1, "")):     # before they have joined, one of a machine says it
+        monkeypatch.setattr(ranks.parallel, "local_rank", lambda: local)  # noqa: B023
+        assert ranks.report_failure("broken", 2) == 2 and capsys.readouterr().err == err
+    assert len(slept) == 1
