@@ -95,7 +95,7 @@ def test_no_gradient_in_place(name):
 
 
 @pytest.mark.parametrize(("kind", "param"), [("ReLU", "relu_param { negative_slope: -0.5 }"), ("ELU", "elu_param { alpha: -1 }")])
-def test_no_gradient_in_place_where_the_sign_is_lost(kind, param):
+def test_no_in_place_gradient_without_sign(kind, param):
     net = layer_net(f'layer {{ name: "f" type: "{kind}" bottom: "x" top: "x" {param} }}', [values((4,))])
     run_forward(net)
     with pytest.raises(ConfigError, match="cannot go backward in place"):
@@ -154,7 +154,7 @@ def test_what_is_refused(kind, param, message):
 
 
 @pytest.mark.parametrize("param", ["power: 0", "scale: 0 shift: 1", "scale: 0", "power: 0 scale: 0", "power: 2 scale: 0"])
-def test_a_power_that_does_not_depend_on_its_bottom_has_no_gradient(param):
+def test_constant_power_has_no_gradient(param):
     """Whatever the numbers are, as in Caffe: not 0 divided by 0, nor 0 times infinity."""
     net = layer_net(f'layer {{ name: "p" type: "Power" bottom: "x" top: "y" power_param {{ {param} }} }}', [np.array([0.0, 1, -2, 3])])
     run_forward(net)
