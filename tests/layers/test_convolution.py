@@ -57,6 +57,7 @@ CASES = [
      (7, 6)),
     ("sides", (2, 2, 6, 9), "num_output: 3 kernel_h: 3 kernel_w: 2 stride_h: 1 stride_w: 3 pad_w: 2", (1, 3), (0, 2),
      (1, 1), 1, (4, 4)),
+    ("dilations", (2, 2, 9, 10), "num_output: 2 kernel_size: 2 dilation: 3 dilation: 2", (1, 1), (0, 0), (3, 2), 1, (6, 8)),
     ("depthwise", (2, 3, 5, 5), "num_output: 3 kernel_size: 3 group: 3 pad: 1", (1, 1), (1, 1), (1, 1), 3, (5, 5)),
     ("depthwise_stride", (2, 3, 7, 9), "num_output: 3 kernel_size: 3 group: 3 pad: 1 stride: 2", (2, 2), (1, 1), (1, 1), 3, (4, 5)),
     ("depthwise_sides", (2, 4, 9, 8), "num_output: 4 kernel_h: 5 kernel_w: 2 group: 4 pad_h: 3 stride_h: 3 stride_w: 2 dilation: 2",
@@ -269,20 +270,20 @@ def test_bottoms_must_agree():
 # ---- Im2col
 
 IM2COL = [
-    ((2, 3, 5, 6), "kernel_size: 3", (1, 1), (0, 0), (1, 1)),
-    ((2, 2, 6, 5), "kernel_size: 2 stride: 2 pad: 1 dilation: 2", (2, 2), (1, 1), (2, 2)),
-    ((2, 2, 7), "kernel_size: 3 pad: 2", (1,), (2,), (1,)),
-    ((1, 2, 3, 4, 3), "kernel_size: 2 stride: 1 stride: 2 stride: 1", (1, 2, 1), (0, 0, 0), (1, 1, 1)),
+    ((2, 3, 5, 6), "kernel_size: 3", (3, 3), (1, 1), (0, 0), (1, 1)),
+    ((2, 2, 6, 5), "kernel_size: 2 stride: 2 pad: 1 dilation: 2", (2, 2), (2, 2), (1, 1), (2, 2)),
+    ((2, 2, 6, 7), "kernel_h: 3 kernel_w: 2 stride_h: 1 stride_w: 2 pad_h: 0 pad_w: 1 dilation: 1 dilation: 3", (3, 2), (1, 2), (0, 1), (1, 3)),
+    ((2, 2, 7), "kernel_size: 3 pad: 2", (3,), (1,), (2,), (1,)),
+    ((1, 2, 3, 4, 3), "kernel_size: 2 stride: 1 stride: 2 stride: 1", (2, 2, 2), (1, 2, 1), (0, 0, 0), (1, 1, 1)),
 ]
 
 
-@pytest.mark.parametrize("shape, fields, stride, pad, dilation", IM2COL, ids=["plain", "all", "one_axis", "three_axes"])
-def test_im2col(shape, fields, stride, pad, dilation):
+@pytest.mark.parametrize("shape, fields, kernel, stride, pad, dilation", IM2COL, ids=["plain", "all", "sides", "one_axis", "three_axes"])
+def test_im2col(shape, fields, kernel, stride, pad, dilation):
     x = RANDOM.standard_normal(shape)
     net = check_gradient(layer(fields, "Im2col"), [x], tolerance=1e-9)
     run_forward(net)
     y = net.tops[-1][0].cpu_data
-    kernel = [3 if "3" in fields.split()[1] else 2] * len(stride)
     taps = int(np.prod(kernel))
     assert y.shape[1] == shape[1] * taps
     # Convolving with a one at (channel, tap) picks what that row of the column matrix holds.

@@ -40,6 +40,8 @@ def test_more_bottoms_than_a_maximum_takes():
     net = layer_net(f'layer {{ name: "e" type: "Eltwise" {names} top: "y" }}', [np.array([float(i)]) for i in range(65)])
     run_forward(net)
     assert net.blob_by_name("y").data.tolist() == [64 * 65 / 2]
+    most = names.replace('bottom: "b64"', "")
+    layer_net(f'layer {{ name: "e" type: "Eltwise" {most} top: "y" eltwise_param {{ operation: MAX }} }}', [np.zeros(1)] * 64)
     with pytest.raises(ConfigError, match=r"bottom: a maximum takes at most 64 bottoms, got 65"):
         layer_net(f'layer {{ name: "e" type: "Eltwise" {names} top: "y" eltwise_param {{ operation: MAX }} }}', [np.zeros(1)] * 65)
 

@@ -22,6 +22,7 @@ CASES = {
     "bnll": ("BNLL", "", lambda x: np.log1p(np.exp(x)), None),
     "clip": ("Clip", "clip_param { min: -0.5 max: 0.75 }", lambda x: np.clip(x, -0.5, 0.75), (-0.5, 0.75)),
     "elu": ("ELU", "", lambda x: np.where(x > 0, x, np.expm1(x)), None),
+    "elu zero": ("ELU", "elu_param { alpha: 0 }", lambda x: np.maximum(x, 0), 0),
     "elu alpha": ("ELU", "elu_param { alpha: 0.5 }", lambda x: np.where(x > 0, x, 0.5 * np.expm1(x)), 0),
     "exp": ("Exp", "", np.exp, None),
     "exp of 2": ("Exp", "exp_param { base: 2 scale: 0.5 shift: -1 }", lambda x: 2 ** (0.5 * x - 1), None),
@@ -37,7 +38,7 @@ CASES = {
     "threshold": ("Threshold", "threshold_param { threshold: 0.25 }", lambda x: (x > 0.25) * 1.0, None),
 }
 # Whether a net may go backward through it in place: its gradient can be had from the top alone, or it keeps the bottom.
-IN_PLACE = {"relu", "leaky relu", "sigmoid", "tanh", "elu", "elu alpha", "exp", "exp of 2", "line", "constant", "swish", "swish beta"}
+IN_PLACE = {"relu", "leaky relu", "sigmoid", "tanh", "elu", "elu zero", "elu alpha", "exp", "exp of 2", "line", "constant", "swish", "swish beta"}
 
 
 def text_of(name, top="y"):

@@ -55,6 +55,7 @@ SHAPES = [
     ("kernel_size: 3 stride: 1 pad: 1", (3, 3), (1, 1), (1, 1), False),
     ("kernel_size: 3 stride: 2 round_mode: FLOOR", (3, 3), (2, 2), (0, 0), True),
     ("kernel_h: 3 kernel_w: 2 stride_h: 2 stride_w: 1 pad_h: 1 pad_w: 0", (3, 2), (2, 1), (1, 0), False),
+    ("kernel_h: 2 kernel_w: 3 stride_h: 1 stride_w: 2", (2, 3), (1, 2), (0, 0), False),
     ("kernel_size: 5 stride: 3 pad: 2", (5, 5), (3, 3), (2, 2), False),
     ("kernel_size: 1", (1, 1), (1, 1), (0, 0), False),
 ]
@@ -161,6 +162,13 @@ def test_planes_without_pixels(method, shape):
     assert net.tops[-1][0].shape == (2, 3, 0, 0)
 
 
+def test_window_beyond_planes_of_no_image():
+    """An empty batch may have planes that are smaller than the window."""
+    net = layer_net(layer_text("kernel_h: 4 kernel_w: 3"), [np.zeros((0, 3, 2, 5))])
+    run_forward(net)
+    assert net.tops[-1][0].shape == (0, 3, 0, 3)
+
+
 def test_window_beyond_the_image_is_empty():
     x = np.ones((1, 1, 6, 6))
     for planes in (1, 4):
@@ -227,9 +235,9 @@ def test_stochastic_test_is_weighted_mean():
 def test_stochastic_test_of_sums_around_0(dtype):
     """Sum of squares over the sum; 0 where the sum is 0 or less."""
     x = np.random.default_rng(6).integers(-3, 4, (2, 3, 9, 8)).astype(float)
-    net = layer_net(layer_text("kernel_size: 2 stride: 1 pool: STOCHASTIC"), [x], dtype, phase=TEST)
+    net = layer_net(layer_text("kernel_h: 1 kernel_w: 3 stride_h: 2 stride_w: 1 pool: STOCHASTIC"), [x], dtype, phase=TEST)
     run_forward(net)
-    windows = np.lib.stride_tricks.sliding_window_view(x, (2, 2), (2, 3))
+    windows = np.lib.stride_tricks.sliding_window_view(x, (1, 3), (2, 3))[:, :, ::2]
     total, squares = windows.sum((4, 5)), (windows ** 2).sum((4, 5))
     assert (total < 0).any() and (total == 0).any() and (total > 0).any()
     np.testing.assert_allclose(net.blob_by_name("y").cpu_data, np.where(total > 0, squares / np.where(total > 0, total, 1), 0), rtol=1e-6)

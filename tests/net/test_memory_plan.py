@@ -505,7 +505,7 @@ def test_each_rule_along_with_backward(rule, poison, onednn):
     assert gradients_gone(solver)
 
 
-@pytest.mark.parametrize("fields", ["iter_size: 2", "clip_gradients: 0.1", "snapshot_diff: true snapshot_prefix: 'x'",
+@pytest.mark.parametrize("fields", ["iter_size: 2", "clip_gradients: 0.1", "clip_gradients: 0", "snapshot_diff: true snapshot_prefix: 'x'",
                                     "lr_policy: 'plateau' gamma: 0.5 plateau_winsize: 1", "callback"])
 def test_gradients_stay_if_all_needed(fields, poison, on_cpu):
     def run(plan):

@@ -99,6 +99,7 @@ def test_poly_beyond_its_end():
     assert rate(param, 10, 0) == 0
     assert rate(param, 11, 0) == pytest.approx(-0.1)  # as in Caffe
     param.power = 0.5
+    assert rate(param, 10, 0) == 0
     with pytest.raises(ConfigError, match="max_iter"):
         rate(param, 11, 0)
     param.power = -1
@@ -123,6 +124,10 @@ def test_checked_when_the_solver_is_built(fields, named):
     with pytest.raises(ConfigError) as error:
         make_solver(fields)
     assert error.value.field == named
+
+
+def test_gamma_may_be_zero():
+    assert [make_solver(f"lr_policy: '{policy}' gamma: 0 base_lr: 0.5 stepvalue: 1").learning_rate() for policy in ("exp", "inv", "multistep")] == [0.5] * 3
 
 
 def test_unknown_policy_lists_neighbours():

@@ -71,6 +71,59 @@ def test_resumed_plateau_same_bits(tmp_path, form, device):
 
 
 @pytest.mark.parametrize("form", FORMATS)
+def test_plateau_before_first_loss(tmp_path, form):
+    """The smallest loss so far is the SSD fork's default, not infinity."""
+    fields = "lr_policy: 'plateau' gamma: 0.5 plateau_winsize: 2"
+    _, path = built(tmp_path, fields, form).snapshot()
+    resumed = built(tmp_path, fields, form)
+    resumed.restore(path)
+    assert resumed.minimum_loss == pytest.approx(1e38)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_best_test_is_restored(tmp_path, exact):
+    class Best:
+        checked = state = None
+
+        def get_state(self):
+            return {"value": 3}
+
+        def check_state(self, state):
+            self.checked = state
+
+        def set_state(self, state):
+            self.state = state
+
+    solver, resumed = built(tmp_path), built(tmp_path)
+    solver.best, resumed.best, resumed.exact_resume = Best(), Best(), exact
+    resumed.restore(solver.snapshot()[1])
+    assert resumed.best.checked == resumed.best.state == {"value": 3}
+
+
+LSTM = """layer { name: "x" type: "DummyData" top: "x" top: "cont" dummy_data_param { shape { dim: 2 dim: 1 dim: 3 } shape { dim: 2 dim: 1 }
+  data_filler { value: 1 } data_filler { value: 1 } } }
+layer { name: "lstm" type: "LSTM" bottom: "x" bottom: "cont" top: "h" recurrent_param { num_output: 2 weight_filler { type: "uniform" min: -1 } } }
+layer { name: "loss" type: "Reduction" bottom: "h" top: "loss" loss_weight: 1 }"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_states_of_sequences_of_other_ranks(tmp_path, caplog, ranks):
+    """A recurrent layer keeps its state if as many ranks continue, and begins with zeros otherwise."""
+    solver, resumed = built(tmp_path, net=LSTM), built(tmp_path, net=LSTM)
+    solver.step(2)
+    _, path = solver.snapshot()
+    state = snapshot.own_state(solver)
+    rewrite(path, resume_state=json.dumps({**state, "ranks": [state] * ranks}))
+    resumed.step(1)
+    resumed.restore(path)
+    found = resumed.net.layers[1].get_state()
+    resumed.net.layers[1].reset()
+    stored, zeros = state["train"]["lstm"], resumed.net.layers[1].get_state()
+    assert found == (stored if ranks == 1 else zeros) and stored != zeros
+    assert ("was written by 2 ranks, and 1 process continues" in caplog.text) == (ranks == 2)
+
+
+@pytest.mark.parametrize("form", FORMATS)
 def test_other_policies_write_no_plateau(tmp_path, form):
     _, path = built(tmp_path, form=form).snapshot()
     if form == "HDF5":
@@ -284,6 +337,17 @@ def test_wrong_text_in_hdf5_state(tmp_path, kind):
         file.create_dataset("learned_net", (1,), kind)
     with pytest.raises(DataError, match="learned_net: must be one text"):
         built(tmp_path, "", "HDF5").restore(state)
+
+
+def test_long_text_in_hdf5_state(tmp_path, monkeypatch):
+    solver, other = built(tmp_path, "", "HDF5"), built(tmp_path, "", "HDF5")
+    _, state = solver.snapshot()
+    with h5py.File(state, "r+") as file:
+        del file["learned_net"]
+        file["learned_net"] = np.bytes_(b"x" * 2000)
+    monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "1000")
+    with pytest.raises(ShapeError, match="learned_net would take 2000 bytes, the budget for one blob is 1000"):
+        other.restore(state)
 
 
 def assert_refused(solver, path, error_class, match):

@@ -515,6 +515,25 @@ def test_deferred_loss_reported_with_iteration(use, log, tmp_path):
     assert [line.split(",")[0] for line in warnings_of(log)] == ["Iteration 2: the loss is nan"]
 
 
+@pytest.mark.parametrize("iter_size", [1, 2])
+def test_mean_of_read_and_deferred_losses(iter_size):
+    """On a device the last loss of `step` is read later; a window has it once."""
+    fields, losses = f"average_loss: 3 random_seed: 4 iter_size: {iter_size}", []
+    one = make_solver(fields, LINE)
+    for _ in range(5):
+        one.step(1)
+        losses.append(one.smoothed_loss)
+    other = make_solver(fields, LINE)       # which draws the same numbers
+    other.step(5)
+    assert other.smoothed_loss == other.smoothed_loss == pytest.approx(np.mean(losses[-3:]), rel=1e-6)
+    other._deferred_loss = lambda: 9.0, 0.1     # as `step` leaves it on a device
+    assert other.check_finite() and other._deferred_loss is None
+    assert other.smoothed_loss == pytest.approx(np.mean([*losses[-2:], 9]), rel=1e-6)
+    other._deferred_loss = lambda: 9.0, 0.1
+    other.step(1)       # a new window
+    assert other.smoothed_loss < 9 and other._deferred_loss is None
+
+
 def test_stop_raises(tmp_path):
     solver = make_solver(f"snapshot: 1 snapshot_prefix: '{tmp_path}/s' {DIVERGES}", LINE, file="solver.prototxt")
     solver.nan = "stop"

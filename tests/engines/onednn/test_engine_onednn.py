@@ -104,6 +104,7 @@ SHAPES = {
     "odd depthwise": ((2, 5, 9, 9), "num_output: 5 kernel_size: 3 group: 5 pad: 1 stride: 2"),
     "dilation": ((2, 16, 12, 12), "num_output: 16 kernel_size: 3 dilation: 2 pad: 2"),
     "sides": ((2, 8, 9, 12), "num_output: 12 kernel_h: 3 kernel_w: 5 stride_h: 2 stride_w: 1 pad_h: 0 pad_w: 2"),
+    "two dilations": ((2, 16, 12, 10), "num_output: 16 kernel_size: 3 dilation: 3 dilation: 1"),
     "one axis": ((2, 16, 20), "num_output: 16 kernel_size: 3"),
     "three axes": ((1, 8, 5, 6, 7), "num_output: 16 kernel_size: 3 pad: 1"),
 }
@@ -135,11 +136,13 @@ POOLINGS = {
     "max, rounded up": "pool: MAX kernel_size: 3 stride: 2",
     "max, padded": "pool: MAX kernel_size: 3 stride: 2 pad: 1",
     "max, sides": "pool: MAX kernel_h: 3 kernel_w: 2 stride_h: 1 stride_w: 3",
+    "max, padded sides": "pool: MAX kernel_h: 2 kernel_w: 3 stride_h: 2 stride_w: 1 pad_h: 0 pad_w: 1",
     "max, rounded down": "pool: MAX kernel_size: 2 stride: 2 round_mode: FLOOR",
     "mean": "pool: AVE kernel_size: 2 stride: 2",
     "mean, rounded up": "pool: AVE kernel_size: 3 stride: 2",
     "mean, padded": "pool: AVE kernel_size: 3 stride: 1 pad: 1",
     "mean, beyond the padding": "pool: AVE kernel_size: 3 stride: 2 pad: 1",
+    "mean, sides": "pool: AVE kernel_h: 3 kernel_w: 2 stride: 1 pad_h: 1 pad_w: 0",
     "mean of all": "pool: AVE global_pooling: true",
 }
 
