@@ -88,6 +88,8 @@ def test_argmax_beyond_float32_integers():
     for fields, dtype, fits in (("", Dtype.FLOAT, False), ("axis: 1", Dtype.FLOAT, False), ("axis: 1 out_max_val: true", Dtype.FLOAT, True),
                                 ("", Dtype.DOUBLE, True)):
         net = layer_net(argmax(fields), [np.zeros((0, 1))], dtype)
+        net.blob_by_name("x").reshape(0, 2**24)
+        run_forward(net)
         net.blob_by_name("x").reshape(0, 2**24 + 1)
         if fits:
             run_forward(net)

@@ -239,6 +239,7 @@ def test_channels_and_axes_are_fixed(shape):
     ("num_output: 4 kernel_size: 3 axis: 4", "axis", "out of range"),
     ("num_output: 4 kernel_size: 3 pad: 4000000000", "pad", "at most 2"),
     ("num_output: 4 kernel_size: 9", "kernel_size", "the window covers 9 pixels, the padded input has 6"),
+    ("num_output: 4 kernel_size: 8 stride: 2", "kernel_size", "the window covers 8 pixels, the padded input has 6"),
     ("num_output: 4 kernel_size: 3 pad: 2000000000", "kernel_size", "the output would have size 4000000004"),
     ("num_output: 4 kernel_size: 3 pad: 100000", "", "more than 2"),
     ("num_output: 4 kernel_size: 30000 pad: 15000", "", "more than 2"),

@@ -56,6 +56,8 @@ SHAPES = [
     ("kernel_size: 3 stride: 2 round_mode: FLOOR", (3, 3), (2, 2), (0, 0), True),
     ("kernel_h: 3 kernel_w: 2 stride_h: 2 stride_w: 1 pad_h: 1 pad_w: 0", (3, 2), (2, 1), (1, 0), False),
     ("kernel_h: 2 kernel_w: 3 stride_h: 1 stride_w: 2", (2, 3), (1, 2), (0, 0), False),
+    ("kernel_size: 3 stride_h: 2 stride_w: 1", (3, 3), (2, 1), (0, 0), False),
+    ("kernel_size: 2 stride: 2 pad_h: 0 pad_w: 1", (2, 2), (2, 2), (0, 1), False),
     ("kernel_size: 5 stride: 3 pad: 2", (5, 5), (3, 3), (2, 2), False),
     ("kernel_size: 1", (1, 1), (1, 1), (0, 0), False),
 ]

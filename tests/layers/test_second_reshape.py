@@ -58,6 +58,7 @@ CASES = [
     ("SigmoidCrossEntropyLoss", "", [ROWS, ROWS], {1: (4, 7)}, "bottom[1]: "),
     ("ContrastiveLoss", "", [ROWS, ROWS, np.array([1.0, 0, 1, 1])], {1: (4, 5)}, "bottom[1]: has 5 features, bottom[0] 6"),
     ("ContrastiveLoss", "", [ROWS, ROWS, np.array([1.0, 0, 1, 1])], {2: (3,)}, "bottom[2]: needs one element for each of the 4 pairs, got [3]"),
+    ("ContrastiveLoss", "", [ROWS, ROWS, np.array([1.0, 0, 1, 1])], {2: (5,)}, "bottom[2]: needs one element for each of the 4 pairs, got [5]"),
     ("ContrastiveLoss", "", [ROWS, ROWS, np.array([1.0, 0, 1, 1])], {0: (4, 6, 2)}, "bottom[0]: must be rows of features, (N, C)"),
     ("ContrastiveLoss", "", [ROWS, ROWS, np.array([1.0, 0, 1, 1])], {0: (4,)}, "bottom[0]: must be rows of features, (N, C), got [4]"),
     ("BatchReindex", "", [ROWS, np.array([3.0, 0])], {0: ()}, "bottom[0]: needs an axis to pick from, got a scalar"),
