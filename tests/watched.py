@@ -18,6 +18,13 @@ def with_one_watched(nets):
     return nets
 
 
+def step(net):
+    """Forward and backward of all layers; gradients of parameters are added."""
+    last = len(net.layers) - 1
+    net.forward_from_to(0, last)
+    net.backward_from_to(last, 0)
+
+
 def fused(net):
     """Return the names of the layers that others computed, too, by those."""
     return {row["layer"]: row["fused"] for row in net.engines() if row["fused"]}

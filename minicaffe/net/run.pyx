@@ -410,8 +410,14 @@ cdef class Runner:
 
     cdef int leave_schedule(self, int first, int last) except -1:
         """Make ready for a plain loop over layers `first` to `last`: undo the fusions that it divides."""
+        cdef bint reshaped = self.reshaped
+        cdef Node node
         self.last_run_scheduled = self.reshaped = False
         self.forget_recording()      # after its replay the net is in the state of a whole run
+        if reshaped:    # the last forward left values of other shapes: nothing can be computed again
+            for node in self.nodes:
+                node.fused_into = -1
+            return 0
         if last >= first and (<Node> self.nodes[first]).fused_into != first:
             self.unfuse(first)
         # A plan may have freed the bottoms that this computes again.

@@ -43,7 +43,7 @@ def test_batch_statistics(x):
 
 @pytest.mark.parametrize("layer, shape, axes, eps", [(batch_norm(), (6, 3, 40, 50), (0, 2, 3), 1e-5),
                                                      (batch_norm(), (4000, 20), 0, 1e-5), (mvn(), (2, 3, 100, 90), (2, 3), 0)])
-def test_a_large_mean_with_a_small_variance(layer, shape, axes, eps):
+def test_large_mean_small_variance(layer, shape, axes, eps):
     """In float32 the mean of squares less the square of the mean would be all rounding: a million against a hundredth."""
     x = (1000 + 0.1 * RANDOM.standard_normal(shape)).astype(np.float32)
     net = layer_net(layer, [x], Dtype.FLOAT)
@@ -51,14 +51,14 @@ def test_a_large_mean_with_a_small_variance(layer, shape, axes, eps):
     np.testing.assert_allclose(net.blob_by_name("y").data, standardized(x.astype(float), axes, eps), atol=2e-3)  # of the mean: 3e-5
 
 
-def test_one_value_a_channel_is_not_divided_by_zero():
+def test_one_value_per_channel():
     net = layer_net(batch_norm(), [np.array([[2.0, -3.0]])])
     run_forward(net)
     assert net.blob_by_name("y").data.tolist() == [[0, 0]]
     assert [blob.data.tolist() for blob in net.layers[-1].blobs] == [[2, -3], [0, 0], [1]]
 
 
-def test_a_batch_of_none_leaves_the_sums():
+def test_empty_batch_leaves_sums():
     net = layer_net(batch_norm(), [np.zeros((0, 3, 2))])
     run_forward(net)
     run_backward(net, [0])
@@ -134,7 +134,7 @@ def test_against_numpy(shape, top):
 
 
 @pytest.mark.parametrize("shape", [(6, 3, 40, 50), (9000, 5), (9000, 4)])
-def test_a_variance_that_is_a_millionth_of_the_squares(shape):
+def test_variance_millionth_of_squares(shape):
     """The running variance is right to 1e-3 or better, also where a channel's first element is far from the others."""
     x = (1000 + RANDOM.standard_normal(shape)).astype(np.float32)
     x[0, 1] = 0
@@ -179,7 +179,7 @@ def test_sizes_and_threads(text, shape):
         assert np.isnan(results[0][0][0, 1]).all() and not np.isnan(results[0][0][:, 0]).any()
 
 
-def test_param_entries_are_added_with_a_rate_of_zero():
+def test_param_entries_have_zero_rate():
     net = layer_net(batch_norm(more="param { lr_mult: 0 decay_mult: 0 }"), [X])
     assert [spec.lr_mult for spec in net.layers[-1].param.param] == [0, 0, 0]
     assert list(net.params_lr) == [0, 0, 0]

@@ -133,12 +133,3 @@ def test_wrong_shapes():
         layer_net(layer("Concat", "", 2), [np.ones((2, 4)), np.ones(2)])
     with pytest.raises(ShapeError, match=r"bottom\[1\]: needs as many axes"):
         layer_net(layer("Crop", "crop_param { axis: 1 }", 2), [np.ones((2, 4)), np.ones(2)])
-
-
-@pytest.mark.parametrize("text", [
-    'layer { name: "l" type: "Concat" bottom: "a" bottom: "b" top: "a" }',
-    'layer { name: "l" type: "Tile" bottom: "a" top: "a" tile_param { tiles: 1 } }',
-])
-def test_in_place_is_refused(text):
-    with pytest.raises(ConfigError, match=r"top\[0\]: .* cannot work in place"):
-        layer_net(text, [np.ones((2, 2))] * text.count("bottom"))

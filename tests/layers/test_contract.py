@@ -109,7 +109,7 @@ def test_backward_touches_what_is_asked_for(name, bottoms, tops, gradient, field
 
 @pytest.mark.parametrize("name, bottoms, tops, gradient, fields", [*LAYERS, *FORKS, ("Power", [Y], 1, [1], ""),
                                                                    ("Power", [Y], 1, [1], "power_param { power: 3 shift: 1 }")])
-def test_backward_reads_only_the_data_that_the_layer_names(name, bottoms, tops, gradient, fields):
+def test_backward_reads_only_named_data(name, bottoms, tops, gradient, fields):
     """A plan of memory recycles the data that backward does not read: NaN in them changes no gradient."""
     found = []
     for value in (None, np.nan):
@@ -131,7 +131,7 @@ def test_backward_reads_only_the_data_that_the_layer_names(name, bottoms, tops, 
 
 
 @pytest.mark.parametrize("name, bottoms, tops, gradient, fields", LAYERS + FORKS, ids=NAMES + FORK_NAMES)
-def test_force_backward_asks_only_where_there_is_a_gradient(name, bottoms, tops, gradient, fields):
+def test_force_backward_only_where_gradient_exists(name, bottoms, tops, gradient, fields):
     layer = net_of(name, bottoms, tops, fields).layers[-1]
     allowed = [layer.allow_force_backward(i) for i in range(len(bottoms))]
     # SigmoidCrossEntropyLoss and its like refuse their labels, Crop gives its reference no gradient, and says nothing.
@@ -139,7 +139,7 @@ def test_force_backward_asks_only_where_there_is_a_gradient(name, bottoms, tops,
 
 
 @pytest.mark.parametrize("name, bottoms, tops, gradient, fields", LAYERS + FORKS, ids=NAMES + FORK_NAMES)
-def test_what_a_net_reads_of_a_layer(name, bottoms, tops, gradient, fields):
+def test_values_read_of_layer(name, bottoms, tops, gradient, fields):
     """Also what it reads only while a CUDA graph is recorded, or for a table of costs."""
     net = net_of(name, bottoms, tops, fields)
     layer, blobs = net.layers[-1], (net.bottoms[-1], net.tops[-1])
@@ -157,7 +157,7 @@ def test_what_a_net_reads_of_a_layer(name, bottoms, tops, gradient, fields):
 
 
 @pytest.mark.parametrize("name, bottoms, tops, gradient, fields", LAYERS, ids=NAMES)
-def test_a_gradient_that_a_bottom_cannot_have_is_refused(name, bottoms, tops, gradient, fields):
+def test_refused_gradient_of_bottom(name, bottoms, tops, gradient, fields):
     net = net_of(name, bottoms, tops, fields)
     index = len(net.layers) - 1
     assert not any(gradient[i] for i in net.layers[-1].no_gradient)
@@ -176,7 +176,7 @@ def test_a_loss_needs_no_top(name, bottoms, fields):
     assert run_forward(net) == net.tops[-1][0].data.item()
 
 
-NOT_IN_PLACE = ["AbsVal", "Accuracy", "BatchReindex", "Concat", "Convolution", "Crop", "Deconvolution", "Eltwise", "Embed", "Filter", "Im2col",
+NOT_IN_PLACE = ["AbsVal", "BatchReindex", "Concat", "Convolution", "Crop", "Deconvolution", "Eltwise", "Embed", "Filter", "Im2col",
                 "InnerProduct", "LRN", "LSTM", "LSTMUnit", "Permute", "Pooling", "RNN", "Reduction", "Slice", "Split", "Tile"]
 
 
@@ -187,7 +187,7 @@ def test_no_top_may_be_a_bottom(name, bottoms, tops, gradient, fields):
 
 
 @pytest.mark.parametrize("name, bottoms, fields", [("ArgMax", [Y], ""), ("Accuracy", [Y, LABEL], ""), ("Threshold", [Y], "")])
-def test_a_type_without_a_gradient_says_so(name, bottoms, fields):
+def test_type_without_gradient(name, bottoms, fields):
     net = net_of(name, bottoms, 1, fields)
     run_forward(net)
     net.nodes[-1].needs_backward, net.nodes[-1].bottom_needs = True, [True] + [False] * (len(bottoms) - 1)
@@ -196,7 +196,7 @@ def test_a_type_without_a_gradient_says_so(name, bottoms, fields):
 
 
 @pytest.mark.parametrize("wrong", [3, None, "ReLU", int, Blob, [Layer]])
-def test_only_a_subclass_of_layer_is_a_layer_type(wrong):
+def test_layer_type_is_subclass(wrong):
     with pytest.raises(ConfigError, match="Nothing: a layer type is a subclass of Layer, got "):
         register_layer("Nothing", wrong)
     assert "Nothing" not in layer_types()
@@ -211,7 +211,7 @@ IN_PLACE = [layer for layer in LAYERS if layer[0] in ("BatchNorm", "MVN", "PReLU
 
 
 @pytest.mark.parametrize("name, bottoms, tops, gradient, fields", IN_PLACE, ids=[NAMES[LAYERS.index(layer)] for layer in IN_PLACE])
-def test_backward_of_a_layer_in_place_needs_what_forward_kept(name, bottoms, tops, gradient, fields):
+def test_backward_in_place_needs_forward(name, bottoms, tops, gradient, fields):
     """Before the first forward, after a shape that only a part of the net has seen, and after a release."""
     net = net_of(name, bottoms, tops, fields, ["b0"])
     index, layer = len(net.layers) - 1, net.layers[-1]
@@ -237,7 +237,7 @@ def test_backward_of_a_layer_in_place_needs_what_forward_kept(name, bottoms, top
 
 
 @pytest.mark.parametrize("name", ["Dropout", "LSTM", "Pooling", "SoftmaxWithLoss"])
-def test_backward_after_a_release_needs_a_forward(name):
+def test_backward_after_release(name):
     """The mask, the gates, the probabilities are gone with the rest: zeros would be a wrong gradient."""
     _, bottoms, tops, gradient, fields = next(layer for layer in LAYERS if layer[0] == name)
     net = net_of(name, bottoms, tops, fields)

@@ -9,7 +9,7 @@ cv2 = pytest.importorskip("cv2")
 from pictures import batch, source_net  # noqa: E402
 
 from minicaffe.blob import Dtype  # noqa: E402
-from minicaffe.common import TEST, caffe  # noqa: E402
+from minicaffe.common import caffe  # noqa: E402
 from minicaffe.data.db import open_db  # noqa: E402
 from minicaffe.errors import ConfigError, DataError, Error, ShapeError  # noqa: E402
 from minicaffe.proto import caffe_pb2, unknown  # noqa: E402
@@ -46,17 +46,7 @@ def three_records(tmp_path):
     return write(tmp_path / "db", records), pixels
 
 
-@pytest.mark.parametrize("depth", [1, 2, 4, 5, 9])
-def test_any_depth_of_the_prefetch_gives_the_same_batches(source, depth):
-    path, pixels = source
-    net = source_net(text(path, "", 1).replace("batch_size", f"prefetch: {depth} batch_size"), phase=TEST)
-    for k in range(2 * depth + 3):
-        data, labels = batch(net)
-        np.testing.assert_array_equal(data[0], pixels[k % 3])
-        assert labels.tolist() == [k % 3 + 4]
-
-
-def test_a_depth_of_0_and_a_wrong_transform_are_met_before_the_database():
+def test_wrong_options_precede_database():
     with pytest.raises(ConfigError, match=r"layer 'd' \(Data\): data_param.prefetch: must be at least 1, got 0"):
         source_net(text("/nowhere", "").replace("batch_size", "prefetch: 0 batch_size"))
     with pytest.raises(ConfigError, match=r"layer 'd' \(Data\): transform_param.mean_"):
@@ -67,7 +57,7 @@ def test_a_depth_of_0_and_a_wrong_transform_are_met_before_the_database():
     ("mean_value: 1 mean_value: 2", "transform_param.mean_value: give one value, or one for each of the 1 channels"),
     ("crop_size: 6", "transform_param.crop_size: must be at most height and width of the picture, got 6 for 1 x 5 x 5"),
 ])
-def test_a_record_that_does_not_fit_a_field_is_named_beside_it(tmp_path, transform, message):
+def test_record_without_room_for_field(tmp_path, transform, message):
     record = caffe_pb2.Datum(channels=1, height=5, width=5, data=bytes(25)).SerializeToString()
     path = write(tmp_path / "db", [record])
     with pytest.raises(ShapeError, match=rf"layer 'd' \(Data\): .*record 0 \(key '00000000'\): {message}"):
@@ -83,7 +73,7 @@ def test_a_wrong_database(tmp_path):
         batch(net)
 
 
-def test_steps_of_add_ons_are_unknown_without_them(source, monkeypatch):
+def test_add_on_steps_unknown(source, monkeypatch):
     monkeypatch.setattr(unknown.entry_points, "objects", lambda group: [])
     monkeypatch.setattr(unknown.entry_points, "entries", lambda group: [("red", "reds", "reds:FIELDS")])
     for step in unknown.AUGMENTATIONS:
@@ -92,7 +82,7 @@ def test_steps_of_add_ons_are_unknown_without_them(source, monkeypatch):
             source_net(text(source[0], f"mirror: true {step} {{ }}"))
 
 
-def test_a_later_record_that_does_not_fit_a_field_is_named_beside_it(tmp_path):
+def test_later_record_without_room_for_field(tmp_path):
     records = [caffe_pb2.Datum(channels=n, height=6, width=6, data=bytes(36 * n)).SerializeToString() for n in (3, 1)]
     net = source_net(text(write(tmp_path / "db", records), "mean_value: 1 mean_value: 2 mean_value: 3", 1))
     with pytest.raises(ShapeError, match=r"record 1 \(key '00000001'\): transform_param.mean_value: give one value"):
@@ -113,16 +103,6 @@ def test_beside_the_programs_own_lmdb(source, how):
         np.testing.assert_array_equal(data, pixels[[2, 0]])
         assert caffe_pb2.Datum.FromString(transaction.get(b"00000002")).label == labels[0] == 6
         np.testing.assert_array_equal(batch(source_net(text(path, "")))[0], pixels[:2])
-
-
-def test_released_net_continues_with_next_batch(source, device):
-    path, pixels = source
-    net = source_net(text(path, ""))
-    batch(net)
-    net.release()
-    data, labels = batch(net)
-    np.testing.assert_array_equal(data, pixels[[2, 0]])
-    assert labels.tolist() == [6, 4]
 
 
 # ---- labels that are real numbers
@@ -174,7 +154,7 @@ def test_a_record_with_other_labels(tmp_path):
         source_net(with_size(text(only, ""), 2))
 
 
-def test_without_a_top_for_labels_none_are_read(source):
+def test_labels_unread_without_top(source):
     net = source_net(with_size(text(source[0], ""), 4294967295, 'top: "data"'))
     net.forward_from_to(0, 0)
     assert net.blob_list[0].shape == (2, 3, 8, 6)
@@ -204,31 +184,8 @@ def test_other_types_refuse_label_size(kind, param):
         source_net(with_size(text("nowhere", ""), 0))
 
 
-def test_a_regression_learns(tmp_path):
-    """The brightness of two colours, from pictures to a Data layer to EuclideanLoss."""
-    random = np.random.default_rng(5)
-    wanted = random.uniform(0.1, 0.9, (40, 2))
-    records = []
-    for blue, red in wanted:
-        planes = np.zeros((3, 4, 4), np.uint8)
-        planes[0], planes[2] = 255 * blue, 255 * red
-        records.append(caffe_pb2.Datum(channels=3, height=4, width=4, data=planes.tobytes(), float_data=[blue, red]).SerializeToString())
-    definition = with_size(text(write(tmp_path / "colours", records), "scale: 0.00392", 20), 2) + """
-        layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 2 } }
-        layer { name: "loss" type: "EuclideanLoss" bottom: "ip" bottom: "label" top: "loss" }"""
-    net = source_net(definition)
-    losses = []
-    for _ in range(300):
-        losses.append(net.forward_from_to(0, len(net.layers) - 1))
-        net.backward_from_to(len(net.layers) - 1, 0)
-        for blob in net.layers[1].blobs:
-            blob.data[...] -= 0.05 * blob.diff
-            blob.diff[...] = 0
-    assert losses[-1] < losses[0] / 100
-
-
 @pytest.mark.parametrize("label_size", [None, 3])
-def test_draws_of_a_record_depend_on_its_number_alone(source, tmp_path, monkeypatch, label_size):
+def test_draws_depend_on_record_number(source, tmp_path, monkeypatch, label_size):
     path = real_valued(tmp_path)[0] if label_size else source[0]
     check_draws(path, "mirror: true crop_size: 5", label_size, monkeypatch)
 

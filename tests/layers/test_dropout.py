@@ -6,7 +6,6 @@ from gradient import check_gradient, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST, caffe
-from minicaffe.device.threads import get_num_threads, set_num_threads
 from minicaffe.errors import ConfigError
 
 
@@ -30,7 +29,7 @@ def test_keeps_its_share_and_scales_it(ratio, dtype):
 
 
 @pytest.mark.parametrize("top", ["y", "x"])
-def test_backward_uses_the_mask_of_the_last_forward(top):
+def test_backward_uses_last_mask(top):
     net = layer_net(layer_text(top=top), [np.ones((3, 77))])
     run_forward(net)
     mask = net.tops[-1][0].cpu_data.copy()
@@ -43,7 +42,7 @@ def test_gradient():
     check_gradient(layer_text(0.4), [np.random.default_rng(1).standard_normal((3, 30))])
 
 
-def test_a_new_mask_each_time_and_the_same_when_resumed():
+def test_mask_new_and_same_after_resume():
     net = layer_net(layer_text(), [np.ones(1000)])
     run_forward(net)
     first = net.blob_by_name("y").cpu_data.copy()
@@ -64,7 +63,7 @@ def test_the_mask_follows_the_seed():
     assert (masks[0] == masks[2]).all() and (masks[0] != masks[1]).any()
 
 
-def test_element_alone_and_in_a_vector_draw_the_same():
+def test_element_and_vector_draw_alike():
     """A count that is no multiple of the block takes its tail one by one: the numbers must be those of a longer blob."""
     masks = []
     for count in (64 * 3, 64 * 3 - 1, 64 * 2 + 1, 17):
@@ -73,19 +72,6 @@ def test_element_alone_and_in_a_vector_draw_the_same():
         masks.append(net.blob_by_name("y").cpu_data.copy())
     for mask in masks[1:]:
         np.testing.assert_array_equal(mask, masks[0][:mask.size])
-
-
-def test_threads_change_no_bit():
-    results, before = [], get_num_threads()
-    for threads in (1, 2):
-        set_num_threads(threads)
-        try:
-            net = layer_net(layer_text(), [np.ones(100001)], Dtype.FLOAT)
-            run_forward(net)
-        finally:
-            set_num_threads(before)
-        results.append(net.blob_by_name("y").cpu_data.copy())
-    np.testing.assert_array_equal(*results)
 
 
 @pytest.mark.parametrize("ratio", [0.5, 1.0])

@@ -5,7 +5,6 @@ import pytest
 from gradient import check_gradient, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
-from minicaffe.device.threads import set_num_threads
 from minicaffe.errors import ConfigError, ShapeError
 
 RANDOM = np.random.default_rng(3)
@@ -23,7 +22,7 @@ def output(param, arrays, dtype=Dtype.DOUBLE):
 
 
 @pytest.mark.parametrize("inputs", [2, 3, 4, 5, 9])
-def test_sum_and_product_of_any_number_of_bottoms(inputs):
+def test_sum_and_product_of_many(inputs):
     arrays = list(RANDOM.standard_normal((inputs, 3, 7)))
     weights = RANDOM.standard_normal(inputs).astype(np.float32)
     coeff = " ".join(f"coeff: {w!r}" for w in weights.tolist())
@@ -41,11 +40,13 @@ def test_more_bottoms_than_a_maximum_takes():
     net = layer_net(f'layer {{ name: "e" type: "Eltwise" {names} top: "y" }}', [np.array([float(i)]) for i in range(65)])
     run_forward(net)
     assert net.blob_by_name("y").data.tolist() == [64 * 65 / 2]
+    most = names.replace('bottom: "b64"', "")
+    layer_net(f'layer {{ name: "e" type: "Eltwise" {most} top: "y" eltwise_param {{ operation: MAX }} }}', [np.zeros(1)] * 64)
     with pytest.raises(ConfigError, match=r"bottom: a maximum takes at most 64 bottoms, got 65"):
         layer_net(f'layer {{ name: "e" type: "Eltwise" {names} top: "y" eltwise_param {{ operation: MAX }} }}', [np.zeros(1)] * 65)
 
 
-def test_maximum_sends_the_gradient_to_one_winner():
+def test_maximum_gradient_to_one_winner():
     a, b, c = np.array([1.0, 2, 3, 5]), np.array([1.0, 1, 4, 5]), np.array([1.0, 2, 4, 6])
     net = layer_net(eltwise("operation: MAX", 3), [a, b, c])
     run_forward(net)
@@ -65,7 +66,7 @@ def test_product_gradient_at_zeros():
         np.testing.assert_array_equal(net.blob_by_name("b0").diff, wanted)
 
 
-def test_bottoms_without_a_gradient_are_left_alone():
+def test_bottoms_without_gradient_unchanged():
     net = layer_net(eltwise("coeff: 2 coeff: 3", 2), [np.ones(4), np.ones(4)])
     run_forward(net)
     net.blob_by_name("b0").diff[...] = 7
@@ -76,19 +77,15 @@ def test_bottoms_without_a_gradient_are_left_alone():
 
 @pytest.mark.parametrize("count", [0, 1, 65537])
 @pytest.mark.parametrize("operation", ["SUM", "PROD", "MAX"])
-def test_sizes_threads_and_special_values(count, operation):
+def test_sizes_and_special_values(count, operation):
     arrays = [RANDOM.standard_normal(count) for _ in range(2)]
     if count:
         arrays[0][0], arrays[1][-1] = np.nan, np.inf
-    results = []
-    for threads in (1, 2):
-        set_num_threads(threads)
-        results.append(output(f"operation: {operation}", arrays, Dtype.FLOAT))
-    np.testing.assert_array_equal(*results)
+    y = output(f"operation: {operation}", arrays, Dtype.FLOAT)
     if count > 1:
-        assert np.isinf(results[0][-1])
+        assert np.isinf(y[-1])
     if count and operation != "MAX":
-        assert np.isnan(results[0][0])
+        assert np.isnan(y[0])
 
 
 @pytest.mark.parametrize("param, arrays, error, field", [
@@ -101,11 +98,9 @@ def test_wrong_parameters(param, arrays, error, field):
         layer_net(eltwise(param, arrays), [np.ones(2)] * arrays)
 
 
-def test_wrong_shapes_and_in_place():
+def test_wrong_shapes():
     with pytest.raises(ShapeError, match=r"bottom\[1\]: has shape \[3\]"):
         layer_net(eltwise("", 2), [np.ones(2), np.ones(3)])
-    with pytest.raises(ConfigError, match=r"top\[0\]: Eltwise cannot work in place"):
-        layer_net('layer { name: "e" type: "Eltwise" bottom: "a" bottom: "b" top: "a" }', [np.ones(2)] * 2)
 
 
 @pytest.mark.parametrize("tops", [1, 2, 5])
@@ -129,8 +124,3 @@ def test_split_follows_a_bottom_that_grows():
     net.blob_by_name("x").data[...] = 5
     run_forward(net)
     np.testing.assert_array_equal(net.blob_by_name("b").data, np.full((4, 3), 5))
-
-
-def test_split_in_place_is_refused():
-    with pytest.raises(ConfigError, match=r"layer 's' \(Split\): top\[0\]"):
-        layer_net('layer { name: "s" type: "Split" bottom: "x" top: "x" top: "b" }', [np.zeros(2)])

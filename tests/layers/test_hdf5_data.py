@@ -35,51 +35,13 @@ def rows_of(net, batches):
     return found
 
 
-def test_rows_run_across_files_and_repeat(make_net):
-    net = make_net(np.arange(4.0), np.arange(10.0, 12.0))
-    assert rows_of(net, 4) == [0, 1, 2, 3, 10, 11] * 2
-
-
-def test_each_epoch_has_every_row_once(make_net):
-    net = make_net(np.arange(4.0), np.arange(10.0, 12.0), shuffle=True)
-    epochs = [rows_of(net, 2) for _ in range(8)]
-    assert all(sorted(epoch) == [0, 1, 2, 3, 10, 11] for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) > 1
-
-
-def test_state_after_a_files_last_row(make_net):
-    net = make_net(np.arange(4.0), np.arange(10.0, 12.0), batch_size=2)
-    assert rows_of(net, 2) == [0, 1, 2, 3]
-    state = net.layers[0].get_state()
-    assert state["position"] == 4
-    resumed = minicaffe.Net("net.prototxt", minicaffe.TRAIN)
-    resumed.layers[0].set_state(state)
-    assert rows_of(resumed, 2) == rows_of(net, 2) == [10, 11, 0, 1]
-
-
-def test_the_state_at_the_end_of_a_file_needs_no_other_file(make_net, tmp_path):
-    """A snapshot there must not fail for a file that only the next batch reads."""
-    net = make_net(np.arange(4.0), np.arange(10.0, 12.0), batch_size=2)
-    (tmp_path / "1.h5").rename(tmp_path / "away.h5")
-    states = []
-    for _ in range(2):
-        net.forward()
-        states.append(net.layers[0].get_state())
-    assert [state["position"] for state in states] == [2, 4]
-    with pytest.raises(FileError, match="1.h5"):
-        net.forward()
-    assert net.layers[0].get_state() == states[1]
-    (tmp_path / "away.h5").rename(tmp_path / "1.h5")
-    assert rows_of(net, 2) == [10, 11, 0, 1]
-
-
 def test_the_only_file_is_read_once(make_net, tmp_path):
     net = make_net(np.arange(4.0), batch_size=2, shuffle=True)
     (tmp_path / "0.h5").unlink()
     assert sorted(rows_of(net, 2)) == sorted(rows_of(net, 2)) == [0, 1, 2, 3]
 
 
-def test_a_file_that_goes_away_is_named(make_net, tmp_path):
+def test_missing_file_named(make_net, tmp_path):
     net = make_net(np.arange(2.0), np.arange(2.0), batch_size=2)
     (tmp_path / "1.h5").unlink()
     net.forward()
@@ -99,7 +61,7 @@ def test_rows_of_another_shape_are_named(make_net):
     (np.array([b"1", b"2"]), "dataset 'x' must hold numbers and have at least one axis"),
     (h5py.Empty("f"), "dataset 'x' must hold numbers and have at least one axis"),
     (np.zeros((0, 2)), "datasets must have equally many rows and at least one, got {'x': 0}")])
-def test_what_is_no_rows_of_numbers_is_named(make_net, rows, message):
+def test_wrong_rows_named(make_net, rows, message):
     with pytest.raises(DataError, match=rf"layer 'h' \(HDF5Data\): hdf5_data_param.source: 0.h5: {message}"):
         make_net(rows)
     net = make_net(np.zeros((3, 2)), rows)
@@ -108,7 +70,7 @@ def test_what_is_no_rows_of_numbers_is_named(make_net, rows, message):
         net.forward()
 
 
-def test_the_names_of_datasets_and_their_numbers_of_rows(make_net, tmp_path):
+def test_dataset_names_and_row_counts(make_net, tmp_path):
     make_net(np.zeros((3, 2)))
     text = (tmp_path / "net.prototxt").read_text()
     (tmp_path / "net.prototxt").write_text(text.replace('top: "x"', 'top: "x" top: "y"'))

@@ -41,7 +41,7 @@ def test_an_older_file_goes(tmp_path):
         assert list(file) == []
 
 
-def test_a_second_forward_is_refused_and_the_first_batch_stays(tmp_path):
+def test_second_forward_refused(tmp_path):
     net = layer_net(text(tmp_path / "out.h5"), [np.ones((2, 1)), np.zeros(2)])
     run_forward(net)
     net.blob_by_name("x").data[...] = 5
@@ -51,7 +51,7 @@ def test_a_second_forward_is_refused_and_the_first_batch_stays(tmp_path):
         assert (file["data"][()] == 1).all()
 
 
-def test_of_processes_that_train_together_the_first_one_writes(tmp_path, monkeypatch):
+def test_first_process_writes(tmp_path, monkeypatch):
     monkeypatch.setattr(caffe, "solver_rank", 1)
     run_forward(layer_net(text(tmp_path / "out.h5"), [np.ones((2, 1)), np.zeros(2)]))
     assert not (tmp_path / "out.h5").exists()

@@ -68,21 +68,6 @@ def test_few_rows_and_many(rows, inputs, outputs, number, keep_threads):
     assert not weight.cpu_diff.any()
 
 
-def test_threads_agree(keep_threads):
-    x, dy = RANDOM.standard_normal((64, 700)), RANDOM.standard_normal((64, 90))
-    results = []
-    for number in (1, 2):
-        threads.set_num_threads(number)
-        net = layer_net(layer(f"num_output: 90 {FILLERS}"), [x])
-        net.layers[-1].blobs[0].data[...] = np.arange(90 * 700).reshape(90, 700) % 17 - 8
-        net.layers[-1].blobs[1].data[...] = 1
-        run_forward(net)
-        run_backward(net, [0], [dy])
-        results.append([net.tops[-1][0].cpu_data, net.bottoms[-1][0].cpu_diff, *(b.cpu_diff for b in net.layers[-1].blobs)])
-    for one, two in zip(*results):
-        np.testing.assert_allclose(one, two, rtol=1e-10, atol=1e-9)  # a BLAS may order its sums by the sizes it gets
-
-
 def test_nan_stays_in_its_row():
     x = np.ones((3, 4))
     x[1, 2], x[2, 0] = np.nan, np.inf

@@ -5,7 +5,6 @@ import pytest
 from gradient import check_gradient, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
-from minicaffe.device.threads import get_num_threads, set_num_threads
 from minicaffe.errors import ConfigError, ShapeError
 
 
@@ -50,24 +49,6 @@ def test_gradient(fields, keywords):
     check_gradient(layer_text(fields), [np.random.default_rng(12).standard_normal((2, 6, 3, 4))], tolerance=1e-5)
 
 
-@pytest.mark.parametrize("region", ["ACROSS_CHANNELS", "WITHIN_CHANNEL"])
-def test_threads_change_no_bit(region):
-    x = np.random.default_rng(13).standard_normal((2, 16, 31, 33))
-    results = []
-    before = get_num_threads()
-    for threads in (1, 2):
-        set_num_threads(threads)
-        try:
-            net = layer_net(layer_text(f"norm_region: {region}"), [x], Dtype.FLOAT)
-            run_forward(net)
-            run_backward(net, [0], [np.random.default_rng(14).standard_normal(x.shape)])
-        finally:
-            set_num_threads(before)
-        results.append((net.blob_by_name("y").cpu_data.copy(), net.blob_by_name("x").cpu_diff.copy()))
-    np.testing.assert_array_equal(results[0][0], results[1][0])
-    np.testing.assert_array_equal(results[0][1], results[1][1])
-
-
 def test_nan_stays_in_its_windows():
     x = np.random.default_rng(15).standard_normal((1, 9, 2, 2))
     x[0, 3, 0, 0], x[0, 8, 1, 1] = np.nan, np.inf
@@ -95,5 +76,3 @@ def test_mistakes():
         layer_net(layer_text("local_size: 4"), [x])
     with pytest.raises(ShapeError, match="bottom\\[0\\]: LRN needs 4 axes"):
         layer_net(layer_text(""), [x[0]])
-    with pytest.raises(ConfigError, match="in place"):
-        layer_net(layer_text("").replace('"y"', '"x"'), [x])

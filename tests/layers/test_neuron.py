@@ -22,6 +22,7 @@ CASES = {
     "bnll": ("BNLL", "", lambda x: np.log1p(np.exp(x)), None),
     "clip": ("Clip", "clip_param { min: -0.5 max: 0.75 }", lambda x: np.clip(x, -0.5, 0.75), (-0.5, 0.75)),
     "elu": ("ELU", "", lambda x: np.where(x > 0, x, np.expm1(x)), None),
+    "elu zero": ("ELU", "elu_param { alpha: 0 }", lambda x: np.maximum(x, 0), 0),
     "elu alpha": ("ELU", "elu_param { alpha: 0.5 }", lambda x: np.where(x > 0, x, 0.5 * np.expm1(x)), 0),
     "exp": ("Exp", "", np.exp, None),
     "exp of 2": ("Exp", "exp_param { base: 2 scale: 0.5 shift: -1 }", lambda x: 2 ** (0.5 * x - 1), None),
@@ -37,7 +38,7 @@ CASES = {
     "threshold": ("Threshold", "threshold_param { threshold: 0.25 }", lambda x: (x > 0.25) * 1.0, None),
 }
 # Whether a net may go backward through it in place: its gradient can be had from the top alone, or it keeps the bottom.
-IN_PLACE = {"relu", "leaky relu", "sigmoid", "tanh", "elu", "elu alpha", "exp", "exp of 2", "line", "constant", "swish", "swish beta"}
+IN_PLACE = {"relu", "leaky relu", "sigmoid", "tanh", "elu", "elu zero", "elu alpha", "exp", "exp of 2", "line", "constant", "swish", "swish beta"}
 
 
 def text_of(name, top="y"):
@@ -95,7 +96,7 @@ def test_no_gradient_in_place(name):
 
 
 @pytest.mark.parametrize(("kind", "param"), [("ReLU", "relu_param { negative_slope: -0.5 }"), ("ELU", "elu_param { alpha: -1 }")])
-def test_no_gradient_in_place_where_the_sign_is_lost(kind, param):
+def test_no_in_place_gradient_without_sign(kind, param):
     net = layer_net(f'layer {{ name: "f" type: "{kind}" bottom: "x" top: "x" {param} }}', [values((4,))])
     run_forward(net)
     with pytest.raises(ConfigError, match="cannot go backward in place"):
@@ -154,7 +155,7 @@ def test_what_is_refused(kind, param, message):
 
 
 @pytest.mark.parametrize("param", ["power: 0", "scale: 0 shift: 1", "scale: 0", "power: 0 scale: 0", "power: 2 scale: 0"])
-def test_a_power_that_does_not_depend_on_its_bottom_has_no_gradient(param):
+def test_constant_power_has_no_gradient(param):
     """Whatever the numbers are, as in Caffe: not 0 divided by 0, nor 0 times infinity."""
     net = layer_net(f'layer {{ name: "p" type: "Power" bottom: "x" top: "y" power_param {{ {param} }} }}', [np.array([0.0, 1, -2, 3])])
     run_forward(net)

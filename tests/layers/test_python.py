@@ -80,7 +80,7 @@ def test_a_user_layer_computes_and_learns():
     check_gradient(python("Weighted"), [X])
 
 
-def test_a_registered_type_works_like_any_other():
+def test_registered_type():
     register_layer("WeightedForTest", Weighted)
     net = layer_net('layer { name: "w" type: "WeightedForTest" bottom: "x" top: "y" python_param { param_str: "4" } }', [X])
     run_forward(net)
@@ -89,7 +89,7 @@ def test_a_registered_type_works_like_any_other():
         register_layer("WeightedForTest", Fails)
 
 
-def test_names_of_the_contract_belong_to_the_user():
+def test_contract_names_belong_to_user():
     net = layer_net(python("TakesNames"), [X])
     layer = net.layers[-1]
     assert layer.seen == ("Python", "p", TRAIN) and layer.param == layer.name == "mine"
@@ -103,7 +103,7 @@ def test_names_of_the_contract_belong_to_the_user():
     assert (stored.name, stored.type, list(stored.blobs[0].data or stored.blobs[0].double_data)) == ("p", "Python", [2, 2, 2])
 
 
-def test_parameters_that_exist_already_keep_their_values():
+def test_existing_parameters_keep_values():
     param, _ = parse_text('layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }'
                           + python("Weighted"), caffe_pb2.NetParameter, "test.prototxt")
     workspace = Workspace()
@@ -125,7 +125,7 @@ def test_exceptions_pass_unchanged():
         run_backward(net, [0])
 
 
-def test_a_layer_may_change_its_tops_by_values():
+def test_layer_changes_tops_by_values():
     class Counts(Layer):
         def reshape(self, bottom, top):
             top[0].reshape(int(bottom[0].data.sum()))
@@ -165,12 +165,12 @@ def module(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name, end", [("SoftmaxLayer", r"PYTHONPATH; minicaffe has a layer type 'Softmax'$"), ("OtherLayer", "PYTHONPATH$")])
-def test_a_missing_module_for_which_there_is_a_layer_type(name, end):
+def test_missing_module_with_layer_type(name, end):
     with pytest.raises(ConfigError, match=rf"python_param.module: no module 'rpn.layers' on Python's path; add its folder to {end}"):
         layer_net(python(name, module="rpn.layers"), [X])
 
 
-def test_a_module_on_the_programs_path_is_imported(module, tmp_path, monkeypatch):
+def test_module_on_path_imported(module, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"layer 'p' \(Python\): python_param.module: no module .* PYTHONPATH"):
         layer_net(python("Affine", module=module), [X])
     monkeypatch.syspath_prepend(tmp_path)
@@ -179,14 +179,14 @@ def test_a_module_on_the_programs_path_is_imported(module, tmp_path, monkeypatch
     np.testing.assert_array_equal(net.blob_by_name("y").data, -X)
 
 
-def test_the_working_directory_counts_when_python_looks_there(module, tmp_path, monkeypatch):
+def test_working_directory_if_on_path(module, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     layer_net(python("Affine", module=module), [X])
     assert module in sys.modules
 
 
-def test_nothing_is_imported_when_that_is_forbidden(module, tmp_path, monkeypatch):
+def test_import_forbidden(module, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     allow_python_layers(False)
     with pytest.raises(ConfigError, match=r"python_param.module: .*--allow-python-layers"):
@@ -197,7 +197,7 @@ def test_nothing_is_imported_when_that_is_forbidden(module, tmp_path, monkeypatc
     layer_net(python("Affine", module=module), [X])
 
 
-def test_an_installed_module_is_not_run_because_a_file_names_it():
+def test_installed_module_not_run():
     assert "antigravity" not in sys.modules and caffe.allow_python_layers is None
     with pytest.raises(ConfigError, match=r"python_param.module: the model file asks to run module 'antigravity'"):
         layer_net(python("fly", module="antigravity"), [X])
@@ -217,7 +217,7 @@ def test_wrong_modules_and_classes(module, layer, field):
         layer_net(python(layer, module=module), [X])
 
 
-def test_errors_inside_the_module_are_its_own(tmp_path, monkeypatch):
+def test_errors_inside_module(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "needs_something_else.py").write_text("import there_is_no_such_module\n")
     with pytest.raises(ModuleNotFoundError, match="there_is_no_such_module"):
@@ -227,7 +227,7 @@ def test_errors_inside_the_module_are_its_own(tmp_path, monkeypatch):
         layer_net(python("X", module="divides_by_zero"), [X])
 
 
-def test_several_solvers_in_one_process_are_refused(monkeypatch):
+def test_several_solvers_refused(monkeypatch):
     monkeypatch.setattr(caffe, "solver_count", 2)
     with pytest.raises(ConfigError, match="several solvers in one process"):
         layer_net(python("Weighted"), [X])
@@ -235,7 +235,7 @@ def test_several_solvers_in_one_process_are_refused(monkeypatch):
     layer_net(python("Weighted"), [X])
 
 
-def test_a_layer_is_looked_up_without_running_the_module(monkeypatch):
+def test_lookup_does_not_run_module(monkeypatch):
     """What a module makes or imports when it is asked for a name is no layer of a net."""
     class Lazy(types.ModuleType):
         def __getattribute__(self, name):
@@ -316,7 +316,7 @@ class Keeps(Weighted):
         super().__init__(*args, **keywords)
 
 
-def test_the_name_of_2014_of_the_parameter():
+def test_old_name_of_parameter():
     run_forward(net := layer_net(python("OldName"), [X]))
     np.testing.assert_allclose(net.blob_by_name("y").data, 6 * X)
 
@@ -337,6 +337,6 @@ def test_one_argument_and_a_registered_type():
     np.testing.assert_allclose(net.blob_by_name("y").data, 6 * X)
 
 
-def test_a_constructor_that_leaves_out_the_one_of_the_base():
+def test_constructor_without_base_constructor():
     with pytest.raises(ConfigError, match=r"layer 'p' .*__init__ of class NoSuper does not call .*write super\(\).__init__\(param\)"):
         layer_net(python("NoSuper"), [X])

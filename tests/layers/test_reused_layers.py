@@ -94,7 +94,7 @@ def new_net(case, shapes, parameters=()):
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{name}-{len(bottoms)}-{fields}".rstrip("-") for name, bottoms, _, _, fields in CASES])
-def test_what_an_earlier_run_left_has_no_effect(case):
+def test_earlier_run_has_no_effect(case):
     name, bottoms, _, gradient, _ = case
     first = [tuple(np.shape(part)) if not isinstance(part, tuple) else part for part in bottoms]
     shapes = [first]

@@ -102,7 +102,7 @@ def view(type, param, top="y"):
     ("Reshape", "axis: -1 shape { dim: 1 }", (2, 3, 2, 2, 1)),
     ("Reshape", "axis: 2 shape { dim: -1 }", (2, 3, 4)),
 ])
-def test_views_share_the_memory_of_their_bottom(type, param, wanted):
+def test_views_share_bottom_memory(type, param, wanted):
     net = layer_net(view(type, param), [X])
     run_forward(net)
     x, y = net.blob_by_name("x"), net.blob_by_name("y")
@@ -115,7 +115,7 @@ def test_views_share_the_memory_of_their_bottom(type, param, wanted):
 
 
 @pytest.mark.parametrize("type, param", [("Flatten", ""), ("Reshape", "shape { dim: 0 dim: -1 }")])
-def test_views_follow_a_bottom_that_grows_or_is_empty(type, param):
+def test_views_follow_their_bottom(type, param):
     net = layer_net(view(type, param), [X])
     for batch in (1, 7, 0):
         net.blob_by_name("x").reshape(batch, 3, 2, 2)
@@ -149,7 +149,7 @@ def test_wrong_views(type, param, error, field):
 
 # ---- Silence and Parameter
 
-def test_silence_zeroes_the_diffs_that_are_asked_for():
+def test_silence_zeroes_needed_diffs():
     net = layer_net('layer { name: "s" type: "Silence" bottom: "a" bottom: "b" }', [X, X], Dtype.FLOAT)
     run_forward(net)
     for blob in net.bottoms[-1]:

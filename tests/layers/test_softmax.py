@@ -5,7 +5,6 @@ import pytest
 from gradient import check_gradient, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
-from minicaffe.device.threads import get_num_threads, set_num_threads
 from minicaffe.errors import ShapeError
 
 
@@ -61,7 +60,7 @@ def test_in_place():
 
 
 @pytest.mark.parametrize("shape", [(2, 40), (2, 40, 300)])
-def test_nan_and_infinities_stay_in_their_position(shape):
+def test_nan_and_infinities_stay_in_position(shape):
     x = np.zeros(shape)
     x[0, 33], x[1, 0] = np.nan, -np.inf
     if len(shape) == 3:
@@ -82,27 +81,12 @@ def test_huge_values_do_not_overflow():
 
 
 @pytest.mark.parametrize("shape", [(3, 7), (3, 100), (2, 7, 5), (2, 100, 5), (1, 40, 3000)])
-def test_values_far_below_0_do_not_underflow(shape):
+def test_softmax_far_below_0(shape):
     """A maximum begins with an element, in each of the ways to find it."""
     x = np.random.default_rng(5).standard_normal(shape) - 1e4
     net = layer_net(layer_text(), [x], Dtype.DOUBLE)
     run_forward(net)
     np.testing.assert_allclose(net.blob_by_name("y").cpu_data, reference(x, 1), rtol=1e-9)
-
-
-def test_threads_change_no_bit():
-    before = get_num_threads()
-    for shape in ((300, 100), (3, 20, 1000)):
-        x, results = np.random.default_rng(4).standard_normal(shape), []
-        for threads in (1, 2):
-            set_num_threads(threads)
-            try:
-                net = layer_net(layer_text(), [x], Dtype.FLOAT)
-                run_forward(net)
-            finally:
-                set_num_threads(before)
-            results.append(net.blob_by_name("y").cpu_data.copy())
-        np.testing.assert_array_equal(*results)
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (2, 3, 0)])

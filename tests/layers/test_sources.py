@@ -71,32 +71,6 @@ def text(kind, batch):
     return f'layer {{ name: "d" type: "{kind}" top: "data" top: "label" {SOURCES[kind] % batch} }}'
 
 
-class Processes:
-    """`count` nets in the place of as many processes, each with batches of two records."""
-
-    def __init__(self, monkeypatch, kind, count, state=None):
-        self.monkeypatch, self.count = monkeypatch, count
-        self.nets = [source_net(text(kind, 2)) for _ in range(count)]
-        for net in self.nets if state is not None else ():
-            net.layers[0].set_state(state)
-
-    @property
-    def position(self):
-        position, = {net.layers[0].position for net in self.nets}
-        return position
-
-    def run(self):
-        """Return the records of the next batches of all in the order of their numbers."""
-        first = self.position
-        batches = []
-        with self.monkeypatch.context() as patch:
-            for rank in range(self.count):
-                patch.setattr(caffe, "solver_count", self.count)
-                patch.setattr(caffe, "solver_rank", rank)
-                batches.append(records_of(self.nets[rank]))
-        return [batches[(first + i) % self.count][i // self.count] for i in range(2 * self.count)]
-
-
 def records_of(net):
     """Run a net; return its records, each as a list of numbers."""
     net.forward_from_to(0, len(net.layers) - 1)
@@ -108,37 +82,6 @@ def records_of(net):
 
 def state_of(net):
     return net.layers[0].get_state()
-
-
-@every_source
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_processes_read_what_one_with_all_of_their_batches_reads(folder, monkeypatch, kind, count):
-    together, alone = Processes(monkeypatch, kind, count), source_net(text(kind, 2 * count))
-    for _ in range(9):
-        assert together.run() == records_of(alone)
-    assert [state_of(net) for net in together.nets] == [state_of(alone)] * count
-
-
-@every_source
-def test_resume_with_another_process_count(folder, monkeypatch, kind):
-    before = Processes(monkeypatch, kind, 2)
-    for _ in range(4):
-        before.run()
-    state = state_of(before.nets[0])
-    after, alone = Processes(monkeypatch, kind, 3, state), source_net(text(kind, 6))
-    alone.layers[0].set_state(state)
-    for _ in range(4):
-        assert after.run() == records_of(alone)
-
-
-@pytest.mark.parametrize("kind", ["Data", "ImageData", "HDF5Data"])
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_every_record_once_an_epoch(folder, monkeypatch, kind, count):
-    together = Processes(monkeypatch, kind, count)
-    before_epoch = -together.position % RECORDS
-    labels = [int(one[-1]) for _ in range(3 * RECORDS) for one in together.run()][before_epoch:]
-    epochs = [labels[i:i + RECORDS] for i in range(0, len(labels) - RECORDS + 1, RECORDS)]
-    assert len(epochs) >= 5 and all(sorted(epoch) == list(range(RECORDS)) for epoch in epochs)
 
 
 class Counted(NumberedSource):
@@ -155,7 +98,7 @@ class Counted(NumberedSource):
         self.position += step
 
 
-def test_a_source_of_your_own_shares_its_records(monkeypatch):
+def test_user_source_shares_records(monkeypatch):
     register_layer("Counted", Counted)
     net = source_net('layer { name: "n" type: "Counted" top: "n" }')
     monkeypatch.setattr(caffe, "solver_count", 3)
@@ -176,7 +119,7 @@ def test_a_rank_that_does_not_exist(folder, monkeypatch):
         source_net(text("Data", 1)).forward_from_to(0, 0)
 
 
-def test_a_window_file_without_what_the_batches_of_all_processes_need(folder, monkeypatch):
+def test_window_file_without_enough_windows(folder, monkeypatch):
     net = source_net(text("WindowData", 1).replace("fg_fraction", "fg_threshold: 0.95 fg_fraction"))    # of one window 0.4 are none
     monkeypatch.setattr(caffe, "solver_count", 3)
     monkeypatch.setattr(caffe, "solver_rank", 2)
@@ -203,7 +146,7 @@ def scored(net, count, rank, batches=BATCHES):
 @every_source
 @pytest.mark.parametrize("phase", [TRAIN, TEST])
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_turns_give_the_batches_of_one_process_in_test_after_test(folder, kind, count, phase):
+def test_turns_repeat_batches_of_one(folder, kind, count, phase):
     alone = source_net(text(kind, 2), phase=phase)
     nets = [source_net(text(kind, 2), phase=phase) for _ in range(count)]
     for _ in range(3):
@@ -216,7 +159,7 @@ def test_turns_give_the_batches_of_one_process_in_test_after_test(folder, kind, 
     assert records_of(nets[-1]) == records_of(alone)
 
 
-def test_turns_that_end_early_leave_the_sources_where_one_process_would_be(folder):
+def test_early_end_of_turns(folder):
     for kind in SOURCES:
         net, alone = (source_net(text(kind, 2).replace("rand_skip: 4", ""), phase=TEST) for _ in range(2))
         sharding = RankSharding(net, 2, 1)
@@ -248,14 +191,14 @@ def test_what_others_read_is_not_decoded(tmp_path, monkeypatch):
         scored(net, 2, 1, 8)
 
 
-def test_an_hdf5_file_that_others_read_is_only_measured(folder, monkeypatch):
+def test_foreign_hdf5_file_only_measured(folder, monkeypatch):
     net, read = source_net(text("HDF5Data", 1).replace("shuffle: true", ""), phase=TEST), []
     monkeypatch.setattr(hdf5_data, "read_array", lambda dataset: read.append(dataset.name) or dataset[...])
     assert [one[0][-1] for one in scored(net, RECORDS, 4, 2 * RECORDS).values()] == [4, 4]
     assert read == ["/data", "/label"]
 
 
-def test_other_sources_run_for_the_batches_of_all(folder):
+def test_other_sources_run_for_all(folder):
     more = ('layer { name: "m" type: "MemoryData" top: "memory" top: "number" memory_data_param { batch_size: 1 channels: 1 height: 1 '
             'width: 1 } }')
     net = source_net(text("Data", 2) + more, phase=TEST)
@@ -271,7 +214,7 @@ def test_other_sources_run_for_the_batches_of_all(folder):
     assert (net.blobs["memory"].cpu_data.item(), *net.blobs["label"].cpu_data) == (8, 16 % RECORDS, 17 % RECORDS)
 
 
-def test_nets_that_keep_something_from_batch_to_batch_are_not_divided(folder):
+def test_stateful_nets_not_divided(folder):
     lstm = ('layer { name: "r" type: "LSTM" bottom: "data" bottom: "label" top: "r" recurrent_param { num_output: 1 '
             'weight_filler { type: "constant" } } }')
     source = text("HDF5Data", 4) + 'layer { name: "s" type: "Reshape" bottom: "label" top: "cont" reshape_param { shape { dim: 2 dim: 2 } } }'
@@ -281,7 +224,7 @@ def test_nets_that_keep_something_from_batch_to_batch_are_not_divided(folder):
     assert why_not_divisible(net) == "layer 'r' (LSTM) keeps something from one batch to the next"
 
 
-def test_sources_that_share_no_records_are_named_in_the_log(folder, caplog):
+def test_undivided_sources_logged(folder, caplog):
     blob = 'input_param { shape { dim: 1 } }'
     filler = 'dummy_data_param { shape { dim: 1 } data_filler { type: "%s" } }'
     net = source_net(text("Data", 2) + f'layer {{ name: "given" type: "Input" top: "a" {blob} }}'
@@ -295,7 +238,7 @@ def test_sources_that_share_no_records_are_named_in_the_log(folder, caplog):
 
 
 @pytest.mark.parametrize("kind, wrong", [("Data", r"record 3 \(key '00000003'\)"), ("ImageData", "list.txt:4: .*record 3")])
-def test_a_bad_record_is_named_as_one_process_names_it(tmp_path, monkeypatch, kind, wrong):
+def test_bad_record_named_as_by_one(tmp_path, monkeypatch, kind, wrong):
     monkeypatch.chdir(tmp_path)
     pictures = write_pictures(tmp_path, 4, SIZE, SIZE)
     write_annotated("db", [*(datum(picture, 0) for picture in pictures[:3]), b"\x08"])

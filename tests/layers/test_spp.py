@@ -60,7 +60,7 @@ def test_gradient(height, pool):
     check_gradient(text(height, pool), [distinct((1, 2, 6, 7))])
 
 
-def test_planes_of_another_size_and_an_unwanted_gradient():
+def test_other_plane_size_and_unwanted_gradient():
     net = layer_net(text(3), [distinct((1, 2, 6, 7))])
     for shape in ((3, 2, 6, 7), (1, 2, 12, 9), (0, 2, 12, 9), (2, 4, 6, 7)):
         x = distinct(shape)

@@ -53,7 +53,7 @@ def test_background_first_then_objects(picture, dtype):
     np.testing.assert_array_equal(data, [warped(picture, *BACKGROUND)] * 3 + [warped(picture, *OBJECT)])
 
 
-def test_a_threshold_belongs_to_the_objects_and_not_to_the_background(tmp_path):
+def test_threshold_of_objects_not_background(tmp_path):
     rows = [(1, overlap, 0, 0, 1, 1) for overlap in (0.8, 0.7, 0.5, 0.3, 0.2)]
     (tmp_path / "windows.txt").write_text(windows_of("0.png", *rows))
     windows = WindowList(str(tmp_path / "windows.txt"), "", 0.7, 0.3)
@@ -75,7 +75,7 @@ def test_mirror_mean_and_scale(picture, phase):
     assert seen == {True, False}
 
 
-def test_mean_file_is_read_about_its_centre(picture, tmp_path):
+def test_mean_file_read_about_centre(picture, tmp_path):
     mean = np.random.default_rng(1).uniform(0, 255, (3, 11, 13)).astype(np.float32)
     write_mean(tmp_path / "mean", mean)
     data = batch(source_net(text(FIELDS, 'mean_file: "mean"')))[0]
@@ -132,28 +132,6 @@ def test_context_and_squares(picture, tmp_path, box, context, square, mirror):
     plain, flipped = (with_context(picture, box, context, square, flip) for flip in (False, True))
     for window in batch(net)[0]:
         assert np.array_equal(window, plain) or mirror and np.array_equal(window, flipped)
-
-
-def test_all_windows_are_drawn_alike_and_a_resumed_run_repeats(picture, tmp_path):
-    write_pictures(tmp_path, 3, HEIGHT, WIDTH)
-    (tmp_path / "windows.txt").write_text("".join(
-        windows_of(f"{i}.png", *((k + 1, 0.8, 0, 0, 5, 5) for k in range(4 * i, 4 * i + 4)), number=i) for i in range(3)))
-    definition = text("batch_size: 60 fg_fraction: 1 cache_images: true", "mirror: true")
-    net = source_net(definition)
-    counts = np.bincount(np.concatenate([batch(net)[1] for _ in range(20)]).astype(int), minlength=13)
-    assert counts[0] == 0 and (abs(counts[1:] - 100) < 50).all()  # five standard deviations
-    state = net.layers[0].get_state()
-    resumed = source_net(definition.replace("cache_images: true", ""), seed=77)
-    resumed.layers[0].set_state(state)
-    for one, other in zip(batch(net), batch(resumed)):
-        np.testing.assert_array_equal(one, other)
-
-
-def test_a_batch_begins_with_its_background_wherever_it_begins(picture):
-    """A run that is resumed with another number of processes may begin at any record."""
-    net = source_net(text(FIELDS))
-    net.layers[0].set_state({**net.layers[0].get_state(), "position": 3})
-    assert [batch(net)[1].tolist() for _ in range(2)] == [[0, 0, 0, 2]] * 2
 
 
 # ---- faults
@@ -280,7 +258,7 @@ def test_random_windows_like_the_plain_version(picture, context, square):
 
 
 @pytest.mark.parametrize("line, name", [(2, "channels"), (5, "windows")])
-def test_numbers_of_a_window_file_are_not_negative(tmp_path, line, name):
+def test_negative_window_numbers(tmp_path, line, name):
     lines = windows_of("0.png", (1, 1, 0, 0, 1, 1)).splitlines()
     lines[line] = "-1"
     (tmp_path / "windows.txt").write_text("\n".join(lines) + "\n")
@@ -307,7 +285,7 @@ def test_batches_without_one_of_the_kinds(picture, tmp_path):
 
 
 @pytest.mark.parametrize("cache", [False, True])
-def test_pictures_are_read_once_with_a_cache(picture, tmp_path, cache, monkeypatch):
+def test_pictures_read_once_with_cache(picture, tmp_path, cache, monkeypatch):
     from minicaffe.data import window_batches
     read, files = window_batches.read_content, []
     monkeypatch.setattr(window_batches, "read_content", lambda path, within: (files.append((path, within)), read(path, within))[1])

@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 import pytest
+from helpers import make_net
 
 import minicaffe as caffe
 from minicaffe.errors import ConfigError
@@ -62,11 +63,11 @@ def test_include_and_exclude_together():
         filter_layers(net.layer, caffe_pb2.NetState(), "net.prototxt", positions)
 
 
-def test_of_layers_of_one_name_the_last_is_meant():
+def test_last_of_same_names_meant():
     """By index and by name, as in Caffe; Net.layer_dict agrees."""
     named = 'layer { name: "%s" type: "Power" bottom: "%s" top: "%s" } '
     text_of = 'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 } } } ' + named % ("p", "x", "a") + named % ("q", "a", "b")
-    net = Net(text.parse_text(text_of + named % ("p", "b", "c"), caffe_pb2.NetParameter)[0])
+    net = make_net(text_of + named % ("p", "b", "c"))
     assert net.layer_names == ["in", "p", "q", "p"]
     assert [net.layer_index(name) for name in ("in", "p", "q")] == [0, 3, 2]
     assert all(net.layer_dict[name] is net.layers[net.layer_index(name)] for name in net.layer_names)
@@ -88,7 +89,7 @@ def test_split_behind_an_in_place_chain():
     assert [d.param.bottom[0] for d in result[3:]] == ["x_relu_0_split_0", "x_relu_0_split_1"]
 
 
-def test_loss_weight_is_a_consumer_and_moves_to_the_split():
+def test_loss_weight_moves_to_split():
     result = insert_splits(layers_of("""
         layer { name: "a" type: "X" top: "a" top: "other" loss_weight: 0.5 loss_weight: 2 }
         layer { name: "b" type: "X" bottom: "a" top: "b" }"""))
@@ -98,7 +99,7 @@ def test_loss_weight_is_a_consumer_and_moves_to_the_split():
 
 
 @pytest.mark.parametrize("readers, weights, splits", [(1, [0], []), (2, [0], [[]]), (1, [0, 3], []), (2, [0, 3], [[]]), (1, [2], [[2, 0]]), (2, [2], [[2, 0, 0]])])
-def test_a_loss_weight_of_0_is_no_consumer(readers, weights, splits):
+def test_zero_loss_weight_is_no_consumer(readers, weights, splits):
     layers = layers_of('layer { name: "a" type: "X" top: "a" top: "aside" ' + "".join(f"loss_weight: {weight} " for weight in weights) + "} "
                        + "".join(f'layer {{ name: "r{i}" type: "X" bottom: "a" }} ' for i in range(readers)))
     made = insert_splits(layers)
@@ -106,7 +107,7 @@ def test_a_loss_weight_of_0_is_no_consumer(readers, weights, splits):
     assert list(made[0].param.loss_weight) == [0, *weights[1:]]
 
 
-def test_the_given_layers_stay_as_they_are():
+def test_given_layers_unchanged():
     layers = layers_of("""layer { name: "a" type: "X" top: "a" }
         layer { name: "b" type: "X" bottom: "a" top: "b" } layer { name: "c" type: "X" bottom: "a" top: "c" }""")
     before = [d.param.SerializeToString() for d in layers]
@@ -114,7 +115,7 @@ def test_the_given_layers_stay_as_they_are():
     assert [d.param.SerializeToString() for d in layers] == before
 
 
-def test_unknown_bottom_names_line_layer_and_near_blobs():
+def test_unknown_bottom_names_near_blobs():
     layers = layers_of('layer { name: "a" type: "X" top: "data" } layer { name: "b" type: "Y" bottom: "dta" top: "b" }')
     with pytest.raises(ConfigError) as caught:
         insert_splits(layers, "net.prototxt")
@@ -137,7 +138,7 @@ def needs(prototxt):
     return {node.name: (node.needs_backward, node.bottom_needs) for node in Net(param).nodes}
 
 
-def test_backward_is_cut_where_no_loss_lies_above():
+def test_backward_cut_without_loss():
     """x -> ip -> split -> (accuracy, loss): the branch without a loss runs no backward."""
     assert needs(INPUTS + ip("ip", "x") + """
         layer { name: "accuracy" type: "Accuracy" bottom: "ip" bottom: "label" top: "accuracy" }
@@ -146,7 +147,7 @@ def test_backward_is_cut_where_no_loss_lies_above():
             "accuracy": (False, [False, False]), "loss": (True, [True, False])}
 
 
-def test_backward_stops_below_a_bottom_that_is_cut():
+def test_backward_stops_at_cut_bottom():
     loss = 'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "b" bottom: "label" top: "loss" propagate_down: CUT propagate_down: false }'
     net = INPUTS + ip("a", "x") + ip("b", "a") + loss
     assert needs(net.replace("CUT", "false")) == {
@@ -155,17 +156,17 @@ def test_backward_stops_below_a_bottom_that_is_cut():
         "in": (False, []), "a": (True, [False]), "b": (True, [True]), "loss": (True, [True, False])}
 
 
-def test_force_backward_asks_every_bottom_that_may_have_a_gradient():
+def test_force_backward_on_allowed_bottoms():
     assert needs("force_backward: true " + INPUTS + ip("ip", "x", "param { lr_mult: 0 }")
                  + 'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }') == {
         "in": (True, []), "ip": (True, [True]), "loss": (True, [True, False])}
 
 
-def test_a_loss_that_a_later_layer_overwrites_in_place_counts_as_it_was():
-    net = Net(text.parse_text("""
+def test_loss_overwritten_in_place():
+    net = make_net("""
         layer { name: "x" type: "DummyData" top: "x" top: "y" dummy_data_param { shape { dim: 2 } data_filler { value: 1 } data_filler { value: 3 } } }
         layer { name: "loss" type: "EuclideanLoss" bottom: "x" bottom: "y" top: "loss" }
-        layer { name: "shift" type: "Power" bottom: "loss" top: "loss" power_param { shift: 5 } }""", caffe_pb2.NetParameter)[0])
+        layer { name: "shift" type: "Power" bottom: "loss" top: "loss" power_param { shift: 5 } }""")
     assert net.forward_from_to(0, len(net.nodes) - 1) == 2 and net.blob_by_name("loss").cpu_data == 7
     net.add_hook(BEFORE_FORWARD, lambda index: None)    # layer by layer
     assert net.forward_from_to(0, len(net.nodes) - 1) == 2
@@ -208,7 +209,7 @@ def test_overwritten_activation_is_reported(caplog, kind, later, place, phase, w
 
 def run_of(prototxt, values):
     """Return a net after a forward and a backward."""
-    net = Net(text.parse_text("state { phase: TRAIN } " + prototxt, caffe_pb2.NetParameter)[0])
+    net = make_net("state { phase: TRAIN } " + prototxt)
     for name, array in values.items():
         net.blobs[name].data[...] = array
     net.forward_from_to(0, len(net.nodes) - 1)
@@ -217,7 +218,7 @@ def run_of(prototxt, values):
 
 
 @pytest.mark.parametrize("view", ["Flatten", "Reshape", "Concat", "Slice"])
-def test_a_view_that_passes_no_gradient_leaves_those_of_other_readers(view):
+def test_view_without_gradient_beside_readers(view):
     """Its top shares the memory of the Split's top."""
     net = run_of(f"""layer {{ name: "in" type: "Input" top: "x" input_param {{ shape {{ dim: 2 dim: 3 }} }} }}
         layer {{ name: "b" type: "Bias" bottom: "x" top: "y" }}
@@ -230,7 +231,7 @@ def test_a_view_that_passes_no_gradient_leaves_those_of_other_readers(view):
 
 
 @pytest.mark.parametrize("reshape", [lambda net: net.reshape_all(), lambda net: None, lambda net: net.blobs["y"].reshape(9, 9)])
-def test_a_top_that_grows_keeps_its_loss_weight(reshape):
+def test_growing_top_keeps_loss_weight(reshape):
     net = run_of("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
         layer { name: "y" type: "Bias" bottom: "x" top: "y" loss_weight: 0.5 }""", {"x": np.ones((2, 3))})
     net.blobs["x"].reshape(4, 3)
@@ -289,10 +290,10 @@ loss needs backward computation.
 Network initialization done."""
 
 
-def test_the_log_of_a_net_is_caffes(caplog):
+def test_log_of_net_like_caffe(caplog):
     """Line by line; numbers of elements and bytes are sums of all tops so far, also of those in place."""
     with caplog.at_level(logging.INFO, "minicaffe.net.build"):
-        Net(text.parse_text(NET_OF_LOG, caffe_pb2.NetParameter)[0])
+        make_net(NET_OF_LOG)
     assert [record.getMessage() for record in caplog.records if record.name == "minicaffe.net.build"] == LOG_OF_NET.splitlines()
 
 
@@ -306,9 +307,9 @@ def test_the_log_of_a_net_is_caffes(caplog):
 def test_a_blob_has_one_producer(layer, field):
     """Also when the first one has been read, so that no layer could read it any more."""
     with pytest.raises(ConfigError) as caught:
-        Net(text.parse_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+        make_net("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
             layer { name: "y" type: "ReLU" bottom: "x" top: "y" } layer { name: "a" type: "ReLU" bottom: "y" top: "a" }
-            layer { name: "b" type: "ReLU" bottom: "a" top: "b" } """ + f'layer {{ name: "again" type: "Split" {layer} }}', caffe_pb2.NetParameter)[0])
+            layer { name: "b" type: "ReLU" bottom: "a" top: "b" } """ + f'layer {{ name: "again" type: "Split" {layer} }}')
     name = layer.split('"')[-2]
     assert str(caught.value) == (f"layer 'again' (Split): {field}: blob '{name}' is produced by more than one layer; in-place needs the same "
                                  "name at the same index of bottom and top")
@@ -326,7 +327,7 @@ def test_entries_that_are_too_many(more, message):
     assert str(caught.value) == f"layer 'ip' (InnerProduct): {message}"
 
 
-def test_of_two_layers_that_overwrite_an_activation_the_first_is_named(caplog):
+def test_first_overwriting_layer_named(caplog):
     with caplog.at_level(logging.WARNING):
         Net(text.parse_text("""state { phase: TRAIN } layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
             layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 4 } }
@@ -345,8 +346,8 @@ VIEWS = {"Flatten": "", "Reshape": "reshape_param { shape { dim: 0 dim: -1 } }",
 
 def aliased_net(layers, phase=0, plan=None):
     """A net of `layers` behind a bottom c = -3 1 -2 5; it ran forward."""
-    net = Net(text.parse_text(f"""state {{ phase: {phase} }} force_backward: true
-        layer {{ name: "in" type: "Input" top: "c" input_param {{ shape {{ dim: 1 dim: 4 }} }} }} {layers}""", caffe_pb2.NetParameter)[0], plan=plan)
+    net = make_net(f"""state {{ phase: {phase} }} force_backward: true
+        layer {{ name: "in" type: "Input" top: "c" input_param {{ shape {{ dim: 1 dim: 4 }} }} }} {layers}""", plan=plan)
     net.blobs["c"].data[...] = [-3, 1, -2, 5]
     net.forward_from_to(0, len(net.layers) - 1)
     return net
@@ -386,10 +387,10 @@ def test_overwritten_gradients(caplog, layers, top, reader, phase):
 @pytest.mark.parametrize("phase, force, effect", [(0, "false", "gradients do not fit"), (1, "true", "gradients do not fit"), (1, "false", "gets")])
 def test_overwritten_views_by_phase(caplog, phase, force, effect):
     with caplog.at_level(logging.WARNING):
-        Net(text.parse_text(f"""state {{ phase: {phase} }} force_backward: {force}
+        make_net(f"""state {{ phase: {phase} }} force_backward: {force}
             layer {{ name: "in" type: "Input" top: "c" input_param {{ shape {{ dim: 1 dim: 4 }} }} }}
             layer {{ name: "f" type: "Flatten" bottom: "c" top: "r" }} layer {{ name: "x" type: "ReLU" bottom: "r" top: "r" }} {OF_C}
-            layer {{ name: "l" type: "Reduction" bottom: "i" top: "l" loss_weight: 1 }}""", caffe_pb2.NetParameter)[0])
+            layer {{ name: "l" type: "Reduction" bottom: "i" top: "l" loss_weight: 1 }}""")
     assert [record.getMessage() for record in caplog.records] == [
         "layer 'i' (InnerProduct): it reads 'c_in_0_split_1', whose memory layer 'x' (ReLU) has overwritten as 'r', and "
         f"{effect} these values, as in Caffe; give the top of 'x' a name of its own"]

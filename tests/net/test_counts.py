@@ -82,7 +82,7 @@ def counted(name):
 
 @pytest.mark.no_plan("a plan takes and gives back blocks in each step")
 @pytest.mark.parametrize("name", NETS)
-def test_a_step_of_engine_caffe_moves_no_memory(on_cpu, name):
+def test_caffe_engine_moves_no_memory(on_cpu, name):
     """No block is taken, nothing is copied, no side of a blob changes, but that gradients of parameters begin as zeros."""
     before = engine.preferred()
     engine.prefer("CAFFE")
@@ -98,7 +98,7 @@ def test_a_step_of_engine_caffe_moves_no_memory(on_cpu, name):
     ("residual", {"p data": 1, "p diff": 1}),
 ])
 @pytest.mark.no_plan("a plan takes and gives back blocks in each step")
-def test_a_step_of_engine_onednn_reorders_at_the_end_of_the_stack(onednn, name, reordered):
+def test_onednn_reorders_at_stack_end(onednn, name, reordered):
     """Between the last convolution and the inner product; no block is taken."""
     events = counted(name)
     assert {kind for kind, _ in events} == {"head", "reorder"}
@@ -131,7 +131,7 @@ def test_python_calls_of_a_step(onednn, name, engine_name, most):
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_small_parameters_are_updated_in_one_call(on_cpu, monkeypatch, name):
+def test_small_parameters_updated_together(on_cpu, monkeypatch, name):
     """A plan lets the update follow each gradient, but small ones wait for each other."""
     solver, calls = solver_of(name, plan="memory"), []
     update = solver.update

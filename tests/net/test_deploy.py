@@ -51,7 +51,7 @@ def test_the_axis_of_the_softmax_stays():
     assert deployed(DATA + IP + loss)[1].layer[-1].softmax_param.axis == 2
 
 
-def test_phases_and_what_is_left_of_nothing():
+def test_phases_and_empty_remainders():
     param, _ = text.parse_text(DATA.replace("}", "include { phase: TRAIN } }") + IP, caffe_pb2.NetParameter)
     param.state.phase = caffe_pb2.TEST
     assert source_layer(param) is None

@@ -52,7 +52,7 @@ def test_arrays_are_converted_as_by_assignment(array, dtype):
     np.testing.assert_array_equal(data_of(fed), data_of(assigned))
 
 
-def test_what_has_other_values_afterwards_was_copied(net):
+def test_changed_values_were_copied(net):
     array, label = X.copy(), [1, 0, 1, 0]
     for _ in range(3):
         net.feed(data=array, label=label)
@@ -87,7 +87,7 @@ def test_a_copy_onto_shared_memory(source):
     (X.ravel(), r"\[4, 3\], got \[12\]"), (X[None], r"reshape\(1, 4, 3\)"), (3.0, r"\[4, 3\], got \[\]"),
     ("word", "data: must be an array of numbers, got str"), ([[1], [2, 3]], "must be an array of numbers, got list"), (None, r"got \[\]"),
     (np.full((4, 3), "word"), "must be an array of numbers, got ndarray")])
-def test_what_does_not_fit_is_refused_and_nothing_copied(net, array, words):
+def test_wrong_feed_copies_nothing(net, array, words):
     net.feed(data=X, label=[1] * 4)
     with pytest.raises((ShapeError, WrongTypeError), match=words):
         net.feed(label=[0] * 4, data=array)
@@ -113,7 +113,7 @@ def test_inputs_by_the_old_fields(tmp_path):
     assert (data_of(net) == -2).all() and data_of(net, "self").item() == 1
 
 
-def test_inputs_without_a_shape_and_without_elements(net):
+def test_inputs_without_shape_or_elements(net):
     unshaped = Net(definition('layer { name: "in" type: "Input" top: "data" }'))
     with pytest.raises(ShapeError, match="data: must have the shape"):
         unshaped.feed(data=3.0)
@@ -141,7 +141,7 @@ def test_blobs_are_arrays(net):
     np.testing.assert_array_equal(data_of(net), X)
 
 
-def test_any_order_of_feeding_assigning_reshaping_reading_and_running():
+def test_any_order_of_calls():
     """The net has the values of another one that is only assigned to: what is given last counts."""
     random = np.random.default_rng(3)
     fed, assigned = Net(definition()), Net(definition())
@@ -183,7 +183,7 @@ def test_any_order_of_feeding_assigning_reshaping_reading_and_running():
                 np.testing.assert_array_equal(fed.learnable_params[0].cpu_diff, assigned.learnable_params[0].cpu_diff)
 
 
-def test_after_a_reshape_the_larger_memory_stays(net):
+def test_larger_memory_stays_after_reshape(net):
     """So the device's address does, too."""
     net.feed(data=X)
     before = net.blobs["data"].data_memory
@@ -193,7 +193,7 @@ def test_after_a_reshape_the_larger_memory_stays(net):
     np.testing.assert_array_equal(data_of(net), X[:2] + 1)
 
 
-def test_views_that_are_kept_show_what_they_showed_or_what_was_fed(net):
+def test_kept_views_show_old_or_fed(net):
     views = []
     for i in range(6):
         net.feed(data=X + i)
@@ -240,7 +240,7 @@ def test_a_training():
         np.testing.assert_array_equal(a.cpu_data, b.cpu_data)
 
 
-def test_a_late_loss_is_that_of_its_run():
+def test_late_loss_of_its_run():
     """Whatever runs before it is read, of any batch; one layer's top has many values with a weight."""
     param = definition()
     param.layer[3].loss_weight[:] = [0.25]
@@ -257,7 +257,7 @@ def test_a_late_loss_is_that_of_its_run():
         assert late() == expected == late()
 
 
-def test_a_late_loss_has_the_loss_weights_of_its_run():
+def test_late_loss_has_weights_of_run():
     """They are in the diff of the top, which a script may share with another blob."""
     net = Net(definition())
     net.feed(data=X, more=np.ones((4, 2)), label=np.arange(4) % 2)
@@ -269,7 +269,7 @@ def test_a_late_loss_has_the_loss_weights_of_its_run():
     assert LateLoss().of(net)() == net.loss_of_outputs() != before
 
 
-def test_a_training_whose_net_runs_before_its_loss_is_read(device):
+def test_net_run_before_loss_is_read(device):
     """A device has computed the later run when the loss is read; the solver's mean is that of the iterations alone."""
     late, at_once = make_solver(), make_solver()
     at_once.listeners.append(object())      # which may read the loss after each iteration
@@ -285,7 +285,7 @@ def test_a_training_whose_net_runs_before_its_loss_is_read(device):
     assert any(deferred) == (device != "cpu")
 
 
-def test_a_label_that_cannot_be_is_found_in_a_graph_too():
+def test_wrong_label_in_graph():
     solver = make_solver()
     for label in ([0, 1, 1, 0],) * 5:
         solver.net.feed(data=X, label=label)
@@ -295,7 +295,7 @@ def test_a_label_that_cannot_be_is_found_in_a_graph_too():
         solver.step(1)
 
 
-def test_a_thread_that_feeds_waits_for_the_lock(net):
+def test_feeding_thread_waits_for_lock(net):
     """And the threads that run the net in turns with it never see half of a batch."""
     fed = threading.Event()
 
@@ -335,7 +335,7 @@ def test_threads_that_feed_one_net(net):
     assert len(results) == 80 and all(result is np.True_ or result is True for result in results), results
 
 
-def test_forward_of_pycaffe_takes_what_feed_takes_and_what_numpy_broadcasts(tmp_path):
+def test_pycaffe_forward_takes_feed_and_broadcasts(tmp_path):
     (tmp_path / "net.prototxt").write_text(NET)
     net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
     more = np.ones((4, 2))

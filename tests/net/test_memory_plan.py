@@ -8,6 +8,7 @@ import weakref
 
 import numpy as np
 import pytest
+from helpers import make_net
 
 import minicaffe
 from minicaffe.blob import Blob, Dtype
@@ -228,7 +229,7 @@ def test_numbers_are_those_without_a_plan(name, how, poison, device):
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_numbers_are_those_of_layers_one_by_one(name):
+def test_fused_equals_separate_layers(name):
     """A net that is observed computes no layers together."""
     seen = trace(net_of(NETS[name], dtype=Dtype.DOUBLE), 1)
     watched = net_of(NETS[name], dtype=Dtype.DOUBLE)
@@ -247,10 +248,10 @@ def test_with_private_layouts(onednn, poison):
     assert used > 20
 
 
-def test_training_and_test_nets_of_one_workspace(poison):
+def test_training_and_test_net_share_workspace(poison):
     def run(plan):
         training = net_of(NETS["accuracy"], plan=plan)
-        test = Net(parse_text("state { phase: TEST }" + NETS["accuracy"], caffe_pb2.NetParameter)[0], workspace=training.parameters,
+        test = make_net("state { phase: TEST }" + NETS["accuracy"], workspace=training.parameters,
                    plan=plan)
         return [part for _ in range(3) for part in trace(training, 1) + trace(test, 1, backward=False)]
 
@@ -275,7 +276,7 @@ def test_less_memory(poison, on_cpu, monkeypatch):
     assert 13 * blob < poison.most < 16 * blob
 
 
-def test_memory_goes_with_the_last_reference_to_a_net(poison, on_cpu):
+def test_memory_freed_with_net(poison, on_cpu):
     """Not with a collection later."""
     gc.collect()
     before = minicaffe.memory.used(CPUPlace())
@@ -290,7 +291,7 @@ def test_memory_goes_with_the_last_reference_to_a_net(poison, on_cpu):
         gc.enable()
 
 
-def test_what_backward_does_not_read_ends_with_forward(poison, on_cpu):
+def test_unread_data_ends_with_forward(poison, on_cpu):
     """As the branch of a residual net: what BatchNorm and Scale did in place is not read again, once the sum is there."""
     branch = layer("n", "BatchNorm", ["c"], ["c"]) + layer("s", "Scale", ["c"], ["c"])
     text = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(3)) + branch + layer("e", "Eltwise", ["c", "x"], ["e"])
@@ -303,7 +304,7 @@ def test_what_backward_does_not_read_ends_with_forward(poison, on_cpu):
 
 
 @pytest.mark.parametrize("kind, gone", [("ReLU", ["c"]), ("Sigmoid", [])])
-def test_what_followers_read_ends_with_forward_where_they_are_carried(kind, gone, poison, on_cpu):
+def test_carried_data_ends_with_forward(kind, gone, poison, on_cpu):
     """BatchNorm in place carries a ReLU; backward of a Sigmoid reads its top, which that of MAX pooling does not."""
     text = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(4)) + layer("n", "BatchNorm", ["c"], ["c"])
     text += layer("r", kind, ["c"], ["c"])
@@ -323,7 +324,7 @@ def test_what_followers_read_ends_with_forward_where_they_are_carried(kind, gone
 
 
 @pytest.mark.parametrize("slope", [0, 0.1])
-def test_a_concat_that_computes_the_gradient_of_relus_keeps_its_top(slope, poison, on_cpu, monkeypatch):
+def test_concat_with_relu_gradient_keeps_top(slope, poison, on_cpu, monkeypatch):
     """Though backward of no other layer reads it. Of a ReLU with a slope it does not compute the gradient."""
     monkeypatch.setattr(engine, "_preferred", "CAFFE")      # another would compute them with their Convolutions
     text = INPUT
@@ -385,7 +386,7 @@ def test_diffs_that_are_kept(poison):
 
 
 @pytest.mark.parametrize("look", ["hook", "debug_info", "layer by layer"])
-def test_no_plan_with_a_hook_or_debug_info(look, poison):
+def test_no_plan_with_observers(look, poison):
     want, net = net_of(NETS["in place"]), net_of(NETS["in place"], plan="memory")
     trace(want, 2), trace(net, 1)
     seen = []
@@ -504,9 +505,9 @@ def test_each_rule_along_with_backward(rule, poison, onednn):
     assert gradients_gone(solver)
 
 
-@pytest.mark.parametrize("fields", ["iter_size: 2", "clip_gradients: 0.1", "snapshot_diff: true snapshot_prefix: 'x'",
+@pytest.mark.parametrize("fields", ["iter_size: 2", "clip_gradients: 0.1", "clip_gradients: 0", "snapshot_diff: true snapshot_prefix: 'x'",
                                     "lr_policy: 'plateau' gamma: 0.5 plateau_winsize: 1", "callback"])
-def test_gradients_stay_where_all_of_them_are_needed(fields, poison, on_cpu):
+def test_gradients_stay_if_all_needed(fields, poison, on_cpu):
     def run(plan):
         solver = solver_of(NETS["in place"], fields if fields != "callback" else "", plan)
         norms = []
@@ -519,7 +520,7 @@ def test_gradients_stay_where_all_of_them_are_needed(fields, poison, on_cpu):
     same(run("memory"), run(None))
 
 
-def test_gradients_that_are_gone_come_back_when_read(poison, on_cpu):
+def test_lost_gradients_return_when_read(poison, on_cpu):
     """An iteration with debug_info between others; and the error for who reads a gradient that was used."""
     solver = solver_of(NETS["in place"], "debug_info: true display: 2")
     seen = training_of(solver, 4)
@@ -532,7 +533,7 @@ def test_gradients_that_are_gone_come_back_when_read(poison, on_cpu):
     assert gradients_gone(solver) == 0
 
 
-def test_parameters_without_a_gradient_decay_all_the_same(poison, on_cpu):
+def test_gradientless_parameters_decay(poison, on_cpu):
     frozen = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(4)) + layer("cut", "Power", ["c"], ["cut"],
                                                                                       "propagate_down: false") + LOSS % "cut"
     solver, want = solver_of(frozen), solver_of(frozen, plan=None)
@@ -542,7 +543,7 @@ def test_parameters_without_a_gradient_decay_all_the_same(poison, on_cpu):
     assert gradients_gone(solver) == len(solver.net.learnable_params)
 
 
-def test_an_update_of_ones_own_gets_all_gradients(poison, on_cpu):
+def test_user_update_gets_all_gradients(poison, on_cpu):
     class Own(SGDSolver):
         def apply_update(self):
             norms.append(sum(blob.asum_diff() for blob in self.net.learnable_params))
@@ -556,7 +557,7 @@ def test_an_update_of_ones_own_gets_all_gradients(poison, on_cpu):
     assert norms[0] > 0 and gradients_gone(solver) == 0
 
 
-def test_who_overwrites_a_recycled_gradient_does_not_wait_for_zeros(poison, on_cpu):
+def test_overwritten_recycled_gradient_skips_zeros(poison, on_cpu):
     read, overwritten = SyncedMemory(64), SyncedMemory(64)
     read.pool = overwritten.pool = poison
     assert not np.ndarray(64, np.uint8, buffer=read.cpu_data()).any()
@@ -569,7 +570,7 @@ def kept_blocks():
 
 
 @pytest.mark.no_plan("a net without a plan goes backward several times")
-def test_what_a_layer_keeps_ends_with_its_backward(poison, onednn):
+def test_saved_data_ends_with_backward(poison, onednn):
     text = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(16)) + layer("b", "BatchNorm", ["c"], ["c"])
     text += layer("n", "LRN", ["c"], ["n"]) + layer("p", "Pooling", ["n"], ["p"], "pooling_param { kernel_size: 2 }") + LOSS % "p"
     before, net = kept_blocks(), net_of(text, plan="memory")
@@ -613,7 +614,7 @@ for made in TwoRows, Frozen:
     register_layer(made.__name__, made)
 
 
-def test_memory_that_was_never_written_is_zeros(poison, on_cpu):
+def test_unwritten_memory_is_zero(poison, on_cpu):
     """Not what other owners of the memory left: where a caller reads too early, and where a user's layer leaves a part."""
     text = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(4)) + layer("t", "TwoRows", ["c"], ["t"]) + LOSS % "t"
     net = net_of(text, plan="memory", keep=["c"])
@@ -623,7 +624,7 @@ def test_memory_that_was_never_written_is_zeros(poison, on_cpu):
     same(trace(net_of(text, plan="memory")), trace(net_of(text)))
 
 
-def test_a_top_that_cannot_come_back_stays_gone(poison, on_cpu):
+def test_lost_top_stays_gone(poison, on_cpu):
     text = INPUT + layer("a", "Convolution", ["x"], ["a"], CONV.format(4)) + layer("b", "Convolution", ["a"], ["b"], CONV.format(4))
     text += layer("e", "Eltwise", ["a", "b"], ["e"]) + layer("r", "ReLU", ["e"], ["e"]) + LOSS % "e"
     net = net_of(text, plan="memory")
@@ -643,7 +644,7 @@ LARGE = INPUT + layer("a", "InnerProduct", ["x"], ["a"], BIG.format(1100, "")) +
 
 @pytest.mark.parametrize("rule", ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam"])
 @pytest.mark.parametrize("rows", [4, 40])
-def test_large_gradients_are_used_part_by_part(rule, rows, poison, on_cpu):
+def test_large_gradients_used_in_parts(rule, rows, poison, on_cpu):
     """There is never all of one; the numbers are the same to the last bit."""
     text = LARGE.replace("dim: 4", f"dim: {rows}")
     fields = f"type: '{rule}' delta: 1e-4" + (" momentum: 0" if rule in ("AdaGrad", "RMSProp") else "")
@@ -653,7 +654,7 @@ def test_large_gradients_are_used_part_by_part(rule, rows, poison, on_cpu):
 
 
 @pytest.mark.parametrize("change", ["transpose: true", "two layers"])
-def test_large_gradients_that_are_needed_as_a_whole(change, poison, on_cpu):
+def test_large_gradients_needed_whole(change, poison, on_cpu):
     text = LARGE.replace("dim: 3 dim: 8 dim: 8", "dim: 1100").replace("num_output: 1000", "num_output: 1100")
     if change == "two layers":
         text = text.replace('bottom: "a" top: "b"', 'param { name: "w" } bottom: "a" top: "b"')
@@ -666,7 +667,7 @@ def test_large_gradients_that_are_needed_as_a_whole(change, poison, on_cpu):
 
 
 @pytest.mark.no_plan("a plan gives them part by part")
-def test_large_gradients_are_given_whole_without_a_plan(on_cpu):
+def test_large_gradients_whole_without_plan(on_cpu):
     net, parts = net_of(LARGE), []
     feed(net, 0)
     net.clear_param_diffs()
@@ -688,12 +689,12 @@ def test_what_takes_gradients_is_not_kept(poison, on_cpu):
         assert kept() is None and parts[-1] is None and (len(parts) > parts.count(None)) == (transpose == "false")
 
 
-def test_large_gradients_that_a_users_layer_changes(poison, on_cpu):
+def test_large_gradients_changed_by_user_layer(poison, on_cpu):
     frozen = LARGE.replace('name: "b" type: "InnerProduct"', 'name: "b" type: "Frozen"')
     same(training_of(solver_of(frozen), 2), training_of(solver_of(frozen, plan=None), 2))
 
 
-def test_a_view_of_a_large_gradient_shows_it(poison, on_cpu):
+def test_view_of_large_gradient(poison, on_cpu):
     seen = []
     for plan in None, "memory":
         solver = solver_of(LARGE, plan=plan)
@@ -718,7 +719,7 @@ def test_weights_tied_by_hand(poison, on_cpu):
     same(run("memory"), run(None))
 
 
-def test_the_rows_of_a_small_layer_take_no_more_than_its_gradient(poison, on_cpu):
+def test_small_layer_rows_within_gradient(poison, on_cpu):
     text = INPUT.replace("dim: 4 dim: 3 dim: 8 dim: 8", "dim: 1 dim: 1048576").replace("shape { dim: 4 }", "shape { dim: 1 }")
     solver = solver_of(text + LOSS % "x")
     training_of(solver, 1)
@@ -736,7 +737,7 @@ def test_an_error_between_update_and_count(poison, on_cpu, tmp_path):
         solver.snapshot()
 
 
-def test_an_error_in_the_middle_of_an_update(poison, on_cpu, tmp_path):
+def test_error_during_update(poison, on_cpu, tmp_path):
     fields = f"snapshot_prefix: '{tmp_path}/s'"
     solver, want = solver_of(LARGE, fields), solver_of(LARGE, fields)
     training_of(solver, 1), training_of(want, 1)

@@ -4,12 +4,10 @@ import logging
 
 import numpy as np
 import pytest
+from helpers import make_net
 
 from minicaffe.errors import ConfigError, WrongTypeError
-from minicaffe.net.net import Net
 from minicaffe.net.run import AFTER_BACKWARD
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
 
 NET = """debug_info: true state { phase: TRAIN }
 layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
@@ -31,7 +29,7 @@ All net params (data, diff): L1 norm = (5, 24); L2 norm = (1.87083, 9.79796)"""
 
 @pytest.mark.parametrize("plan", [None, "memory"])
 def test_lines_of_debug_info(plan, caplog):
-    net = Net(parse_text(NET, caffe_pb2.NetParameter)[0], plan=plan)
+    net = make_net(NET, plan=plan)
     net.blobs["x"].data[...] = 1
     forward = [f"    [Forward] {line}" for line in FORWARD.splitlines()]
     backward = [f"    [Backward] {line}" for line in BACKWARD.splitlines()]
@@ -53,7 +51,7 @@ def test_lines_of_debug_info(plan, caplog):
 
 
 def test_wrong_hooks():
-    net = Net(parse_text(NET, caffe_pb2.NetParameter)[0])
+    net = make_net(NET)
     hook = print
     for call in (net.add_hook, net.remove_hook):
         for when in (-1, 4, 2**70):

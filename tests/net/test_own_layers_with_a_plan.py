@@ -43,7 +43,7 @@ def chain(before, after):
 
 @pytest.mark.parametrize(("before", "after"), [(1, 0), (1, 2), (3, 0), (3, 3)])
 @pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
-def test_what_it_did_not_write_is_there_again(before, after, phase, device):
+def test_unwritten_data_returns(before, after, phase, device):
     found = []
     for plan in (None, "memory"):
         net, seen = net_of(chain(before, after), phase, plan=plan), []

@@ -7,13 +7,11 @@ import random
 
 import numpy as np
 import pytest
+from helpers import make_net
 
 import minicaffe
 from minicaffe.errors import ConfigError, Error
-from minicaffe.net.net import Net
 from minicaffe.net.run import BEFORE_BACKWARD, BEFORE_FORWARD
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
 
 INPUT = """force_backward: true
 layer { name: "in" type: "Input" top: "x" top: "label" input_param { shape { dim: 3 dim: 16 dim: 4 dim: 4 } shape { dim: 3 } } }
@@ -50,9 +48,7 @@ NETS = {
 
 def net_of(name, phase, hooked):
     minicaffe.set_random_seed(1)
-    param = parse_text(NETS[name], caffe_pb2.NetParameter)[0]
-    param.state.phase = phase
-    net = Net(param)
+    net = make_net(NETS[name], phase)
     if hooked:
         net.add_hook(BEFORE_FORWARD, lambda index: None)
     return net
@@ -108,7 +104,7 @@ def test_parts_in_any_order(name, phase, device):
 
 @pytest.mark.no_plan("a plan frees what the layers before the end of the part need to run again")
 @pytest.mark.parametrize("name", NETS)
-def test_a_part_that_ends_inside_of_fused_layers(name, device):
+def test_part_ending_inside_fused_layers(name, device):
     nets = [net_of(name, minicaffe.TRAIN, hooked) for hooked in (False, True)]
     last = len(nets[0].nodes) - 1
     for end in range(1, last):

@@ -93,7 +93,7 @@ def test_backward_after_a_replay(replays):
     same(seen[:5], seen[5:])
 
 
-def test_an_input_that_a_layer_changes_in_place(replays):
+def test_input_changed_in_place(replays):
     """It is changed by each forward until new values are put in, as by single launches."""
     seen = []
     for graphs in (True, False):
@@ -140,7 +140,7 @@ def test_what_comes_between_two_replays(replays):
     assert len(replays) > 40
 
 
-def test_a_blob_that_got_other_memory_on_the_device(replays):
+def test_blob_with_other_device_memory(replays):
     """The graph that was recorded before would write to the old block."""
     net = net_of(CHAIN, "TEST")
     expected = forwards(net)
@@ -151,7 +151,7 @@ def test_a_blob_that_got_other_memory_on_the_device(replays):
     np.testing.assert_array_equal(memory_of_a_script.cpu_data, expected[-1])
 
 
-def test_a_freed_blob_cannot_be_read_after_a_replay(replays):
+def test_freed_blob_after_replay(replays):
     net = net_of(CHAIN, "TEST", plan="memory")
     forwards(net)
     net.blobs["c3"].data_memory.renew()
@@ -175,7 +175,7 @@ def test_a_view_of_a_freed_blob(replays):
     del view
 
 
-def test_other_pictures_each_time_are_not_recorded(replays):
+def test_changing_pictures_not_recorded(replays):
     net = net_of(CHAIN, "TEST")
     for size in (8, 9, 10, 8, 9, 10):
         net.blobs["x"].reshape(1, 16, size, size)
@@ -183,7 +183,7 @@ def test_other_pictures_each_time_are_not_recorded(replays):
     assert not replays
 
 
-def test_a_net_is_freed_with_its_last_reference():
+def test_net_freed_with_last_reference():
     net = net_of(CHAIN, "TEST", plan="memory")
     forwards(net)
     place = memory.CUDAPlace(0)
@@ -313,7 +313,7 @@ layer { name: "loss" type: "Reduction" bottom: "h" top: "loss" loss_weight: 1 re
 
 
 @pytest.mark.parametrize("plan", ["memory", None])
-def test_an_iteration_is_recorded_after_a_change_that_left_data_on_the_host(plan):
+def test_recording_after_host_write(plan):
     """A state of an LSTM that was restored just before, and a constant top that was released."""
     seen = []
     for graphs in (True, False):

@@ -64,7 +64,7 @@ def step(net):
 
 @pytest.mark.parametrize("plan", [None, "memory"])
 @pytest.mark.parametrize("body", BODIES)
-def test_the_numbers_are_those_of_a_net_that_was_not_released(body, plan, device):
+def test_numbers_after_release(body, plan, device):
     text = INPUT + BODIES[body] + END % "y"
     results = []
     for released in (False, True):
@@ -80,7 +80,7 @@ def test_the_numbers_are_those_of_a_net_that_was_not_released(body, plan, device
 
 
 @pytest.mark.parametrize("plan", [None, "memory"])
-def test_shapes_may_be_propagated_before_the_next_forward(plan, device):
+def test_shapes_propagated_before_forward(plan, device):
     """The layers that fill a constant top fill it at once."""
     net = net_of(INPUT + BODIES["lstm"] + END % "y", plan=plan, keep=["ip"] if plan else [])
     other = net_of(INPUT + BODIES["lstm"] + END % "y", plan=plan, keep=["ip"] if plan else [])
@@ -112,7 +112,7 @@ def test_a_large_picture_leaves_nothing(device):
     assert forward(12) <= small * 1.1
 
 
-def test_a_layer_with_a_net_of_its_own_releases_that_too(device):
+def test_release_of_inner_net(device):
     def used():
         return sum(minicaffe.memory.used(place) for place in (CPUPlace(), PinnedPlace(), CUDAPlace(0))[:1 if device == "cpu" else 3])
 
@@ -170,7 +170,7 @@ def test_training_continues(device):
 
 
 @pytest.mark.parametrize("blob", ["ip", "y", "c"])
-def test_a_gradient_may_be_given_after_the_next_forward(blob, device):
+def test_gradient_given_after_next_forward(blob, device):
     """As scripts do that look at what a class or a feature depends on: the caller writes a diff, which no layer writes before."""
     nets = [net_of("force_backward: true\n" + INPUT + BODIES["pooling"] + END % "y") for _ in range(2)]
     for net in nets:
@@ -187,7 +187,7 @@ def test_a_gradient_may_be_given_after_the_next_forward(blob, device):
 
 
 @pytest.mark.parametrize("plan", [None, "memory"])
-def test_an_input_that_a_layer_changes_in_place_can_be_written_afterwards(plan, device):
+def test_input_changed_in_place_then_written(plan, device):
     net = net_of(INPUT + """layer { name: "p" type: "Power" bottom: "x" top: "x" power_param { shift: 1 } }
         layer { name: "y" type: "Power" bottom: "x" top: "y" }""" + END % "y", plan=plan, keep=["ip"])
     x = net.blobs["x"].data.copy()

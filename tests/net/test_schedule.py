@@ -3,6 +3,7 @@
 
 import numpy as np
 import pytest
+from helpers import make_net
 
 import minicaffe as caffe
 from minicaffe import memory
@@ -78,9 +79,7 @@ def own_layers(tmp_path, monkeypatch):
 
 def made(text, plan="memory", phase=caffe.TRAIN):
     caffe.set_random_seed(3)
-    param = parse_text(INPUT + text if "Growing" not in text else "force_backward: true " + text, caffe_pb2.NetParameter)[0]
-    param.state.phase = phase
-    net = Net(param, plan=plan)
+    net = make_net(INPUT + text if "Growing" not in text else "force_backward: true " + text, phase, plan=plan)
     if "x" in net.blobs and not net.nodes[0].type == "Python":
         net.blobs["x"].data[...] = np.random.default_rng(0).standard_normal(net.blobs["x"].shape)
     return net
@@ -104,7 +103,7 @@ def freed(net):
     return [event.name for event in events if event.kind == "head" and event.detail.endswith("by recycle") and "scratch" not in event.name]
 
 
-def test_a_layer_of_ones_own_in_the_middle(own_layers):
+def test_user_layer_in_the_middle(own_layers):
     text = CONV.format("a", "x") + PYTHON + CONV.format("b", "own") + LOSS
     net, plain = made(text), made(text, None)
     steps = [row.layers for row in net.schedule().rows if row.direction == "forward"]
@@ -114,7 +113,7 @@ def test_a_layer_of_ones_own_in_the_middle(own_layers):
 
 
 @pytest.mark.parametrize("phase", [caffe.TEST, caffe.TRAIN])
-def test_a_shape_that_changes_in_the_middle_of_a_run(own_layers, onednn, phase):
+def test_shape_changed_during_run(own_layers, onednn, phase):
     """What was fused for the former shape is computed layer by layer, with tops of the new one."""
     conv = "layer" + CONV.split("layer", 2)[1]
     text = (INPUT.replace("force_backward: true", "") + 'layer { name: "g" type: "Python" bottom: "x" top: "g" python_param { module: "own_layers" '
@@ -132,7 +131,7 @@ def test_a_shape_that_changes_in_the_middle_of_a_run(own_layers, onednn, phase):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_the_step_after_an_error_is_whole(own_layers):
+def test_step_after_error(own_layers):
     text = CONV.format("a", "x") + PYTHON + CONV.format("b", "own") + LOSS
     net, plain = made(text), made(text, None)
     gradients(net)
@@ -144,7 +143,7 @@ def test_the_step_after_an_error_is_whole(own_layers):
     assert freed(net)
 
 
-def test_a_source_that_changes_its_shape_each_time(own_layers):
+def test_source_with_changing_shape(own_layers):
     """The schedule is compiled behind the sources: a plan holds in each iteration."""
     text = ('layer { name: "x" type: "Python" top: "x" python_param { module: "own_layers" layer: "Growing" } } '
             + CONV.format("a", "x") + CONV.format("b", "a") + CONV.format("c", "b") + LOSS.replace('"b"', '"c"'))
@@ -159,7 +158,7 @@ def test_a_source_that_changes_its_shape_each_time(own_layers):
         assert len(freed(net)) > 3
 
 
-def test_a_shape_that_changes_between_forward_and_backward():
+def test_shape_changed_before_backward():
     text = CONV.format("a", "x") + CONV.format("b", "a") + LOSS
     net, plain = made(text), made(text, None)
     net.forward_from_to(0, len(net.nodes) - 1)
@@ -229,7 +228,7 @@ register_layer("OtherSizes", OtherSizes)
 
 
 @pytest.mark.parametrize("plan", ["memory", None])
-def test_a_source_of_ones_own_with_other_shapes_than_its_reshape_gives(plan, on_cpu):
+def test_source_shapes_beyond_reshape(plan, on_cpu):
     OtherSizes.count = 1
     net = Net(parse_text('state { phase: TEST } layer { name: "s" type: "OtherSizes" top: "s" } layer { name: "p" type: "Power" bottom: "s" top: "p" }',
                          caffe_pb2.NetParameter)[0], plan=plan)
@@ -252,7 +251,7 @@ class Careless(EltwiseLayer):
 register_layer("Careless", Careless)
 
 
-def test_a_plan_that_changes_in_the_middle_of_a_run(on_cpu):
+def test_plan_changed_during_run(on_cpu):
     text = CONV.format("a", "x") + CONV.format("b", "a") + 'layer { name: "c" type: "Careless" bottom: "b" bottom: "x" top: "c" } '
     text += LOSS.replace('"b"', '"c"')
     net, plain = made(text), made(text, None)
@@ -270,16 +269,14 @@ def test_a_plan_that_changes_in_the_middle_of_a_run(on_cpu):
     same([blob.cpu_diff for blob in net.learnable_params], wanted[1:])
 
 
-def test_after_an_error_nothing_of_others_is_read(on_cpu):
+def test_error_reveals_no_other_blob(on_cpu):
     """The top of the failed layer holds no bytes of another blob."""
     embed = 'layer { name: "e" type: "Embed" bottom: "i" top: "e" embed_param { num_output: 64 input_dim: 8 weight_filler { type: "gaussian" } } } '
     text = 'layer { name: "i" type: "Input" top: "i" input_param { shape { dim: 4 } } } ' + embed
     for top, bottom in ("pe", "qp", "rq"):
         text += (f'layer {{ name: "{top}" type: "InnerProduct" bottom: "{bottom}" top: "{top}" inner_product_param {{ num_output: 64 '
                  'weight_filler { type: "gaussian" } } } ')
-    param = parse_text(text, caffe_pb2.NetParameter)[0]
-    param.state.phase = caffe.TEST
-    net = Net(param, plan="memory")
+    net = make_net(text, caffe.TEST, plan="memory")
     net.forward_from_to(0, len(net.nodes) - 1)
     net.blobs["i"].data[...] = 99
     with pytest.raises(Error, match="99"):
@@ -300,7 +297,7 @@ def winograd():
 
 @pytest.mark.parametrize("phase", [caffe.TEST, caffe.TRAIN])
 @pytest.mark.parametrize("plan", [None, "memory"])
-def test_slices_of_a_concat_after_an_error_before_it(on_cpu, winograd, phase, plan):
+def test_concat_slices_after_error(on_cpu, winograd, phase, plan):
     """A run of another kind after it copies all of them: what was written before the error is not of its batch."""
     text = (CONV.format("a", "x") + 'layer { name: "i" type: "Input" top: "i" input_param { shape { dim: 2 } } }'
             'layer { name: "rows" type: "BatchReindex" bottom: "x" bottom: "i" top: "rows" propagate_down: false propagate_down: false }'
@@ -324,7 +321,7 @@ def test_slices_of_a_concat_after_an_error_before_it(on_cpu, winograd, phase, pl
     np.testing.assert_allclose(net.blobs["join"].data, plain.blobs["join"].data, 1e-4, 1e-4)
 
 
-def test_an_error_in_a_layer_in_place_leaves_its_bottom(own_layers, on_cpu):
+def test_error_in_place_leaves_bottom(own_layers, on_cpu):
     """No byte of another blob is in it."""
     conv = "layer" + CONV.split("layer", 2)[1]
     text = (INPUT.replace("dim: 2", "dim: 1").replace("force_backward: true", "") + layer_text(
@@ -340,7 +337,7 @@ def test_an_error_in_a_layer_in_place_leaves_its_bottom(own_layers, on_cpu):
     np.testing.assert_array_equal(net.blobs["a"].data, plain.blobs["a"].data)
 
 
-def test_an_error_in_layers_that_run_together_ends_with_their_run(onednn):
+def test_error_ends_fused_run(onednn):
     """A run layer by layer after it applies the ReLU once."""
     text = CONV.format("a", "x").replace('type: "ReLU"', 'type: "ReLU" relu_param { negative_slope: 0.5 }')
     net, plain = made(text, None, caffe.TEST), made(text, None, caffe.TEST)
@@ -377,7 +374,7 @@ own_class("Concat", "ConcatPlusFirst", lambda bottom, top: np.add(top[0].data, b
     CONV.format("a", "x") + CONV.format("b", "x") + 'layer { name: "join" type: "ConcatPlusFirst" bottom: "a" bottom: "b" top: "join" }',
 ], ids=["convolution", "concat"])
 @pytest.mark.parametrize("plan", ["memory", None])
-def test_nothing_is_fused_into_a_users_class(text, plan, on_cpu, winograd):
+def test_user_class_not_fused(text, plan, on_cpu, winograd):
     """It changes its top behind the forward of the built-in class, and reads its bottoms."""
     net, plain = made(text, plan, caffe.TEST), made(text, None, caffe.TEST)
     plain.add_hook(BEFORE_FORWARD, lambda index: None)
@@ -388,7 +385,7 @@ def test_nothing_is_fused_into_a_users_class(text, plan, on_cpu, winograd):
     np.testing.assert_allclose(net.output_blobs[0].data, plain.output_blobs[0].data, 1e-4, 1e-4)
 
 
-def test_another_list_of_kept_blobs_compiles_it_again(on_cpu):
+def test_other_kept_blobs_recompile(on_cpu):
     net = made(CONV.format("a", "x") + CONV.format("b", "a") + CONV.format("c", "b"), "memory", caffe.TEST)
     for kept in "a", "b":
         net.set_plan("memory", [*net.output_blobs, net.blobs[kept]], False)
@@ -398,7 +395,7 @@ def test_another_list_of_kept_blobs_compiles_it_again(on_cpu):
         assert gone == ["b" if kept == "a" else "a"]
 
 
-def test_a_layer_that_was_fused_for_no_backward_has_none(on_cpu, winograd):
+def test_layer_fused_without_backward(on_cpu, winograd):
     net = made(CONV.format("a", "x"), "memory", caffe.TEST)
     net.forward_from_to(0, 2)
     assert net.fused()[1] == ["a_relu"]
@@ -407,7 +404,7 @@ def test_a_layer_that_was_fused_for_no_backward_has_none(on_cpu, winograd):
 
 
 @pytest.mark.no_plan("a plan frees what has the layouts")
-def test_engines_and_layouts_before_a_run_and_after(onednn):
+def test_engines_and_layouts_of_run(onednn):
     """What depends on the layout of a bottom is not known before."""
     text = CONV.format("a", "x") + layer_text("Pooling", "p", "a", more="pooling_param { kernel_size: 2 }") + layer_text("LRN", "n", "p")
     net = made(text, None, caffe.TEST)
@@ -419,7 +416,7 @@ def test_engines_and_layouts_before_a_run_and_after(onednn):
         assert row.engine and bool(row.layout) == (blob.data_memory.layout() is not None) and "bf16" not in str(row.layout)
 
 
-def test_sources_that_ran_already_do_not_run_again():
+def test_sources_not_run_twice():
     """Also one behind layers that have bottoms."""
     noise = layer_text("DummyData", "noise", "", more='dummy_data_param { shape { dim: 2 dim: 16 dim: 8 dim: 8 } data_filler { type: "gaussian" } }')
     net = made(CONV.format("a", "x") + noise + LOSS.replace('"b"', '"noise"'), None)
@@ -432,17 +429,17 @@ def test_sources_that_ran_already_do_not_run_again():
 
 
 @pytest.mark.no_plan("compares a net without one")
-def test_what_layers_without_a_backward_read_ends_with_forward(on_cpu):
+def test_inputs_of_gradientless_layers_end_early(on_cpu):
     """Nothing is kept for them, and what has no writer in the net is not freed."""
     text = layer_text("InnerProduct", "a", "x", more="param { lr_mult: 0 } param { lr_mult: 0 } " + IP) + layer_text("TanH", "b", "a")
     text += layer_text("InnerProduct", "c", "b", more=IP) + layer_text("ArgMax", "aside", "c") + layer_text("Reduction", "d", "c", more="loss_weight: 1")
-    net = Net(parse_text("state { phase: TRAIN } " + INPUT.replace("force_backward: true", "") + text, caffe_pb2.NetParameter)[0], plan="memory")
+    net = make_net("state { phase: TRAIN } " + INPUT.replace("force_backward: true", "") + text, plan="memory")
     frees = {(row.direction, *row.layers): sorted(row.frees) for row in net.schedule().rows if row.frees}
     assert frees == {("forward", "b"): ["a data"], ("backward", "d"): ["c data"], ("backward", "c_c_0_split"): ["c_c_0_split_1 diff"],
                      ("backward", "c"): ["b data", "c diff"]}
 
 
-def test_bytes_of_a_backward_of_several_layers(on_cpu):
+def test_bytes_of_fused_backward(on_cpu):
     """It writes the diffs of the first layer's bottom, and of parameters: a mean, a variance and a factor here."""
     text = layer_text("InnerProduct", "a", "x", more=IP) + layer_text("BatchNorm", "n", "a", "a") + layer_text("ReLU", "r", "a", "a")
     net = made(text + layer_text("Reduction", "loss", "a", more="loss_weight: 1"), None)
@@ -451,20 +448,20 @@ def test_bytes_of_a_backward_of_several_layers(on_cpu):
 
 
 @pytest.mark.no_plan("compares a net without one")
-def test_a_parameter_that_is_a_top_counts_as_a_parameter():
+def test_parameter_that_is_a_top():
     text = 'layer { name: "w" type: "Parameter" top: "w" parameter_param { shape { dim: 2 dim: 16 dim: 8 dim: 8 } } } '
     listing = made(text + layer_text("Eltwise", "sum", "x w"), None, caffe.TEST).schedule()
     assert listing.parameters == 8192 and {row.live for row in listing.rows} == {2 * 8192}      # x and sum
 
 
-def test_blobs_without_values_are_in_no_list():
+def test_empty_blobs_in_no_list():
     """They have no memory that a plan could free."""
     text = INPUT.replace("dim: 2", "dim: 0") + layer_text("Power", "a", "x") + layer_text("Exp", "b", "a") + layer_text("TanH", "c", "b")
-    rows = Net(parse_text("state { phase: TEST } " + text, caffe_pb2.NetParameter)[0], plan="memory").schedule().rows
+    rows = make_net("state { phase: TEST } " + text, plan="memory").schedule().rows
     assert len(rows) == 4 and not any(row.frees or row.saves or row.live for row in rows)
 
 
-def test_events_of_a_run_that_computes_layers_together(on_cpu):
+def test_events_of_fused_run(on_cpu):
     """Each layer has its events, in the order in which a run layer by layer has them; only losses have a value."""
     text = layer_text("InnerProduct", "ip", "x", more=IP) + layer_text("BatchNorm", "norm", "ip", "ip")
     text += layer_text("Scale", "scale", "ip", "ip") + layer_text("ReLU", "relu", "ip", "ip") + layer_text("Reduction", "loss", "ip", more="loss_weight: 1")
@@ -498,7 +495,7 @@ def test_backward_after_forwards_that_had_none(on_cpu, winograd):
         np.testing.assert_allclose(blob.diff, other.diff, 1e-3, 1e-3 * np.abs(other.diff).max())
 
 
-def test_a_layer_that_reads_what_it_wrote_before(own_layers):
+def test_layer_reads_its_previous_top(own_layers):
     own_layers.Twice.forward = lambda self, bottom, top: np.copyto(top[0].data, top[0].data / 2 + bottom[0].data)
     text = CONV.format("a", "x") + PYTHON + CONV.format("b", "own") + LOSS
     net, plain = made(text), made(text, None)
@@ -507,7 +504,7 @@ def test_a_layer_that_reads_what_it_wrote_before(own_layers):
 
 
 @pytest.mark.parametrize("shape", [(3, 16, 8, 8), (2, 16, 4, 16)])
-def test_a_net_that_was_reshaped_goes_forward_first(shape):
+def test_reshaped_net_needs_forward(shape):
     net = made(CONV.format("a", "x") + CONV.format("b", "a") + LOSS)
     net.forward_from_to(0, len(net.nodes) - 1)
     net.blobs["x"].reshape(*shape)
@@ -530,7 +527,7 @@ def test_a_hook_that_takes_itself_away():
     assert seen == list(reversed(range(len(net.nodes))))
 
 
-def test_a_sum_of_many_is_compiled_once(on_cpu):
+def test_large_sum_compiled_once(on_cpu):
     """It computes no ReLU, so none is fused."""
     text = CONV.format("a", "x") + 'layer { name: "s" type: "Eltwise" ' + 5 * 'bottom: "a" ' + 'top: "s" } layer { name: "r" type: "ReLU" bottom: "s" top: "s" }'
     net = made(text + LOSS.replace('"b"', '"s"'))
@@ -540,7 +537,7 @@ def test_a_sum_of_many_is_compiled_once(on_cpu):
 
 @pytest.mark.no_plan("compares a net without one")
 @pytest.mark.parametrize("keep", ["a", "b", "c", "d"])
-def test_what_is_kept_or_seen_is_written_though_it_could_be_fused(keep, on_cpu, onednn):
+def test_kept_or_viewed_blobs_written(keep, on_cpu, onednn):
     """A Convolution with a ReLU out of place, and two with a Concat, in phase TEST; a view of a blob or `keep` rule that out."""
     conv = CONV.split("layer", 2)[1]
     text = ("layer" + conv.format("a", "x") + 'layer { name: "b" type: "ReLU" bottom: "a" top: "b" } ' + CONV.format("c", "b") + CONV.format("d", "b")
@@ -600,7 +597,7 @@ def test_when_gradients_are_given(plan):
     assert calls == [([0, 1, 2, 3, 4, 5, 6, 7], True)]
 
 
-def test_an_iteration_by_a_graph_that_ends_in_the_middle(device, monkeypatch):
+def test_graph_iteration_ended_in_middle(device, monkeypatch):
     if device == "cpu":
         pytest.skip("CUDA graphs are recorded on devices: pytest --device sim")
     param = caffe_pb2.SolverParameter(base_lr=0.001, lr_policy="fixed", type="SGD", max_iter=9)
@@ -617,7 +614,7 @@ def test_an_iteration_by_a_graph_that_ends_in_the_middle(device, monkeypatch):
         solver.step(1)
 
 
-def test_nothing_runs_and_no_blob_gets_memory():
+def test_listing_allocates_nothing():
     net = made(CONV.format("a", "x") + CONV.format("b", "a") + LOSS)
     listing = net.schedule()
     assert net.blobs["b"].data_memory.head == memory.SyncedHead.UNINITIALIZED
@@ -715,7 +712,7 @@ def test_rows_against_a_recount(name, plan, training):
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("kind, more", [("Flatten", ""), ("Reshape", "reshape_param { shape { dim: 0 dim: -1 } }")])
-def test_the_memory_of_a_view_ends_with_its_last_use(kind, more, training):
+def test_view_memory_ends_with_last_use(kind, more, training):
     """The view writes nothing; a layer of one's own that is derived from it may."""
     text = UNFUSED["diamond"].replace('type: "Flatten"', f'type: "{kind}"').replace('top: "e" ', f'top: "e" {more} ')
     phase = caffe.TRAIN if training else caffe.TEST
@@ -737,7 +734,7 @@ def test_the_memory_of_a_view_ends_with_its_last_use(kind, more, training):
     assert not any("d data" in row.frees for row in own.schedule().rows)
 
 
-def test_a_line_says_which_side_of_a_blob_is_freed(on_cpu):
+def test_row_names_freed_side(on_cpu):
     for threads in (1, 2):
         caffe.set_num_threads(threads)
         text = str(made(CONV.format("a", "x") + CONV.format("b", "a") + LOSS).schedule())
@@ -781,7 +778,7 @@ def test_shared_parameters_count_once():
 
 
 @pytest.mark.no_plan("compares a net without one")
-def test_the_backward_of_single_layers_after_a_plan_has_freed_gradients():
+def test_layer_backward_after_freed_gradients():
     """What `backward_layer` writes gets memory again; gradients of layers in between are those of a whole run."""
     seen = []
     for plan in (None, "memory"):
@@ -800,7 +797,7 @@ def test_the_backward_of_single_layers_after_a_plan_has_freed_gradients():
     same(*seen)
 
 
-def test_listings_of_one_net_are_the_same():
+def test_listings_of_net_repeat():
     """Blobs that are freed together are in the order of the net."""
     text = "".join(CONV.format(name, "x") for name in "abcd") + layer_text("Eltwise", "s", "a b c d")
     nets = [made(text + LOSS.replace('"b"', '"s"'), "memory") for _ in range(8)]

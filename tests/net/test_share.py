@@ -5,6 +5,7 @@ from contextlib import nullcontext
 import h5py
 import numpy as np
 import pytest
+from helpers import make_net
 
 import minicaffe as caffe
 from minicaffe.addons.export.fold import fold
@@ -53,7 +54,7 @@ def test_gradients_of_sharers_are_added(device):
         np.testing.assert_array_equal(mine.cpu_diff, theirs.cpu_diff)
 
 
-def test_a_step_moves_what_is_shared_once(device):
+def test_shared_parameter_updated_once(device):
     solver = create_solver(caffe_pb2.SolverParameter(base_lr=0.5, lr_policy="fixed", snapshot_after_train=False, net_param=param()))
     before = [blob.cpu_data.copy() for blob in solver.net.learnable_params]
     solver.step(1)
@@ -84,7 +85,7 @@ THIRD = NET.replace('layer { name: "loss"', """layer { name: "three" type: "Inne
   inner_product_param { num_output: COUNT bias_term: false } } layer { name: "quiet" type: "Silence" bottom: "o" } layer { name: "loss\"""")
 
 
-def test_a_third_sharer_has_the_multiplier_of_the_second():
+def test_third_sharer_has_second_multiplier():
     """What the owner leaves open the first sharer that says something decides."""
     text = THIRD.replace("COUNT", "3")
     assert list(Net(param("", "lr_mult: 3", text.replace("MODE", ""))).params_lr) == [3, 1]
@@ -146,7 +147,7 @@ layer { name: "ip" type: "InnerProduct" bottom: "y" top: "z" inner_product_param
 """
 
 
-def test_weights_go_to_the_first_layer_of_a_name(tmp_path):
+def test_weights_go_to_first_of_name(tmp_path):
     net = Net(param(text=SAME))
     second = [blob.cpu_data.copy() for blob in net.layers[2].blobs]
     values = np.arange(9, dtype=np.float32).reshape(3, 3), np.arange(3, dtype=np.float32)
@@ -277,7 +278,7 @@ def test_branches_of_one_name(tmp_path, caplog, monkeypatch, source, target, war
     np.testing.assert_array_equal(net.layers[1].blobs[0].cpu_data, other.layers[-1].blobs[0].cpu_data)
 
 
-def test_sharing_with_another_net_begins_at_the_first_layer_of_a_name():
+def test_sharing_begins_at_first_of_name():
     net, other = Net(param(text=SAME)), Net(param(text=SAME.replace('name: "ip" type: "InnerProduct" bottom: "y"',
                                                                     'name: "last" type: "InnerProduct" bottom: "y"')))
     second = net.layers[2].blobs[0].cpu_data.copy()
@@ -287,7 +288,7 @@ def test_sharing_with_another_net_begins_at_the_first_layer_of_a_name():
     np.testing.assert_array_equal(net.layers[2].blobs[0].cpu_data, second)
 
 
-def test_files_of_old_pycaffe_scripts_share_too(tmp_path, monkeypatch):
+def test_old_pycaffe_scripts_share(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.prototxt").write_text(NET.replace("OWNER", "").replace("SHARER", ""))
     net = caffe.Net("net.prototxt", caffe.TRAIN)
@@ -295,12 +296,12 @@ def test_files_of_old_pycaffe_scripts_share_too(tmp_path, monkeypatch):
     assert (net.params["two"][0].data == 5).all()
 
 
-def test_a_layer_of_another_shape_leaves_all_unshared():
+def test_share_of_other_shape_changes_nothing():
     def net_of(outputs):
         layers = "".join(f'layer {{ name: "{name}" type: "InnerProduct" bottom: "{bottom}" top: "{name}" inner_product_param {{ num_output: {count} }} }}\n'
                          for name, bottom, count in (("a", "x", 2), ("b", "a", outputs)))
         text = 'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 dim: 3 } } }\n' + layers
-        return Net(parse_text(text, caffe_pb2.NetParameter)[0])
+        return make_net(text)
 
     net, other = net_of(2), net_of(4)
     with pytest.raises(ShapeError, match="cannot share parameters"):

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from helpers import make_net
 
 import minicaffe as caffe
 from minicaffe.blob import Blob
@@ -77,7 +78,7 @@ def test_a_training_in_each_thread():
     assert alone[1][0] != alone[2][0]
 
 
-def test_nets_are_made_and_dropped_in_threads():
+def test_nets_made_and_dropped_in_threads():
     param = text.parse_text('state { phase: TRAIN }' + NET, caffe_pb2.NetParameter)[0]
 
     def work(number):
@@ -117,7 +118,7 @@ def test_python_runs_while_a_layer_does(on_cpu):
 # ---- one blob or net for several threads
 
 
-def test_threads_reshape_and_look_at_one_blob():
+def test_threads_reshape_one_blob():
     """Each view has a shape that a thread asked for, and memory of its own while it lives."""
     blob = Blob((2, 1, 8, 8))
     shapes = {(2 + k % 5, 1, 120 + k, 12) for k in range(700)} | {blob.shape}
@@ -140,13 +141,13 @@ def test_threads_reshape_and_look_at_one_blob():
 
 
 def small_net():
-    return Net(text.parse_text("""
+    return make_net("""
         layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 4 dim: 3 } } }
         layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y"
                 inner_product_param { num_output: 2 weight_filler { type: "xavier" } } }
         layer { name: "sum" type: "Reduction" bottom: "y" top: "sum" loss_weight: 1 }
         force_backward: true
-    """, caffe_pb2.NetParameter)[0])  # fmt: skip
+    """)  # fmt: skip
 
 
 @pytest.fixture
@@ -199,10 +200,10 @@ def test_a_running_net_keeps_its_shapes(running):
     data.reshape(4, 3)
 
 
-def test_a_parameter_of_two_running_nets_keeps_its_shape(running):
+def test_shared_parameter_keeps_shape(running):
     net, resume = running
     weight = net.learnable_params[0]
-    other = Net(text.parse_text('layer { name: "p" type: "Input" top: "p" }', caffe_pb2.NetParameter)[0])
+    other = make_net('layer { name: "p" type: "Input" top: "p" }')
     other.lock.add([weight])
     with other.lock:
         with pytest.raises(BusyError):
@@ -211,7 +212,7 @@ def test_a_parameter_of_two_running_nets_keeps_its_shape(running):
         weight.reshape(1)
 
 
-def test_threads_take_turns_in_the_order_of_coming(running):
+def test_threads_take_turns_in_order(running):
     """The thread that runs the net again and again comes after those that wait."""
     net, resume = running
     order = []
@@ -232,8 +233,8 @@ def test_threads_take_turns_in_the_order_of_coming(running):
     assert order == ["a", "b", "c", "d"]
 
 
-def test_threads_that_compute_in_python_give_way_while_a_net_runs():
-    first, second = (Net(text.parse_text(NET, caffe_pb2.NetParameter)[0], caffe.TRAIN) for _ in range(2))
+def test_python_threads_yield_to_net():
+    first, second = (make_net(NET, caffe.TRAIN) for _ in range(2))
     seen = []
     first.add_hook(BEFORE_FORWARD, lambda index: seen.append(sys.getswitchinterval()))
     usual = sys.getswitchinterval()
@@ -286,7 +287,7 @@ def test_threads_run_one_net():
         assert losses == [expected] * 100
 
 
-def test_the_iteration_of_a_solver_is_one_turn():
+def test_solver_iteration_is_one_turn():
     param = caffe_pb2.SolverParameter(base_lr=0.05, lr_policy="fixed", random_seed=1, snapshot_after_train=False)
     param.net_param.CopyFrom(text.parse_text(NET, caffe_pb2.NetParameter)[0])
     solver = create_solver(param)
@@ -328,7 +329,7 @@ def test_backward_needs_the_shapes_of_forward():
 
 
 @pytest.mark.no_plan("goes backward in phase TEST, in which a plan has forward alone")
-def test_a_parameter_keeps_its_number_of_values():
+def test_parameter_keeps_count():
     """Layers have loops and memory for the parameters that they made; a reshaped one would lead them beyond."""
     net = small_net()
     weight = net.learnable_params[0]

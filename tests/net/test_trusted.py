@@ -199,7 +199,7 @@ def test_files_of_detection_layers(place):
     ('type: "Data" top: "x" data_param { source: "lmdb" backend: LMDB batch_size: 1 }', "lmdb/data.mdb"),
     ('type: "Data" top: "x" data_param { source: "lmdb" backend: LMDB batch_size: 1 } transform_param { mean_file: "mean.binaryproto" }',
      "mean.binaryproto")])
-def test_a_file_that_becomes_a_link_after_the_build(place, layer, swapped):
+def test_file_replaced_by_link(place, layer, swapped):
     cv2 = pytest.importorskip("cv2")
     for folder in (place / "tree", place / "outside"):
         (folder / "y.h5").write_bytes((folder / "x.h5").read_bytes())
@@ -303,7 +303,7 @@ def test_a_solvers_files(trained):
             load_solver(trained(fields), trusted=False)
 
 
-def test_the_nets_of_a_solver_are_not_trusted_either(trained):
+def test_nets_of_untrusted_solver(trained):
     layer = 'layer { name: "o" type: "HDF5Output" bottom: "x" bottom: "y" hdf5_output_param { file_name: "out.h5" } }'
     inline = "net_param { " + TRAINED + layer + " }"
     (trained.place / "tree" / "writes.prototxt").write_text(TRAINED + layer)
@@ -314,7 +314,7 @@ def test_the_nets_of_a_solver_are_not_trusted_either(trained):
     assert not os.path.exists("out.h5")
 
 
-def test_a_solver_file_does_not_say_where_snapshots_go(trained):
+def test_untrusted_solver_sets_no_snapshot_path(trained):
     given = trained('net: "train.prototxt"\nsnapshot_prefix: "theirs"')
     for solver in (load_solver, caffe.SGDSolver, caffe.get_solver):
         with pytest.raises(ConfigError, match=r"solver.prototxt:3: snapshot_prefix: the solver is not trusted, and asks to write .*own_fields"):
@@ -348,7 +348,7 @@ NAMED = [("model", "data"), ("model", "data/ip"), ("state", "history"), ("state"
 
 @pytest.mark.parametrize("which, name, kind", [(*entry, kind) for entry in STORED for kind in ("external", "soft", "stored", "virtual")]
                          + [(*entry, "link") for entry in NAMED])
-def test_what_hdf5_weights_and_states_point_at(trained, which, name, kind):
+def test_links_in_hdf5_weights_and_states(trained, which, name, kind):
     """Neither parameters nor the state of a solver are taken from a file that the HDF5 file leads to."""
     given = trained('net: "train.prototxt"\nsnapshot_format: HDF5')
     paths = dict(zip(("model", "state"), load_solver(given).snapshot()))
@@ -392,7 +392,7 @@ def test_commands_take_untrusted(trained, command, capsys):
     assert main(command) == 0, capsys.readouterr().err
 
 
-def test_train_takes_places_from_its_own_options(trained, capsys):
+def test_train_takes_paths_from_options(trained, capsys):
     solver = trained('net: "../outside/train.prototxt"\nsnapshot_prefix: "theirs"')
     for options, fault in (([], "snapshot_prefix"), (["--snapshot-prefix", "mine"], "net")):
         assert main(["train", solver, "--untrusted", *options]) == 2
@@ -430,7 +430,7 @@ def test_many_paths_are_checked_quickly(place):
 
 # ---- nothing is forgotten
 
-def test_the_table_of_the_docs_names_tests_that_exist():
+def test_docs_name_existing_tests():
     root = PACKAGE.parent
     last_column = re.findall(r"\| ([^|\n]*) \|$", (root / "docs/trust.md").read_text(), re.MULTILINE)
     named = re.findall(r"`(?:(tests/[\w/]+\.py)::)?(test_\w+)`", " ".join(last_column))
@@ -444,7 +444,7 @@ MOVED = {f"{name}_param.mean_file" for name in ("data", "image_data", "window_da
 PATH_NAMES = re.compile("file|source|folder|director|path|prefix")
 
 
-def test_every_path_that_a_layer_reads_is_checked():
+def test_every_read_path_checked():
     """A string field that is called like a path, and is read by a layer's source, is in a call of the check there."""
     sources = [path.read_text() for path in (PACKAGE / "layers").rglob("*") if path.suffix in (".py", ".pyx")]
     found = []

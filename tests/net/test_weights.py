@@ -52,7 +52,7 @@ def test_a_line_says_what_was_taken(weights, net, line, caplog):
     assert lines(caplog) == [(line[0], f"{weights}: {line[1]}")]
 
 
-def test_of_layers_of_one_name_one_gets_the_weights(weights, tmp_path):
+def test_one_of_same_names_gets_weights(weights, tmp_path):
     """The first, and of HDF5 the last, as in Caffe, whose map of names keeps that."""
     (tmp_path / "twice.prototxt").write_text(NET + NET.splitlines()[3].replace('"a"', '"b"').replace('top: "b"', 'top: "c"'))
     net = caffe.Net("twice.prototxt", caffe.TEST)
@@ -65,7 +65,7 @@ def test_of_layers_of_one_name_one_gets_the_weights(weights, tmp_path):
     np.testing.assert_array_equal(other, before)
 
 
-def test_gradients_that_a_file_has_are_read_with_the_weights(weights):
+def test_gradients_of_file_read(weights):
     """Of a .caffemodel, as in Caffe; without them the net keeps its own."""
     net = caffe.Net("net.prototxt", caffe.TEST)
     for i, blob in enumerate(net.learnable_params):
@@ -100,7 +100,7 @@ def test_lists_of_five_are_whole(weights, caplog, count, words):
     assert lines(caplog) == [("WARNING", f"{weights}: took 1 of {2 + count} layers; new here: ip2_new (near ip2), s0, s1, s2, s3{words}; not used: ip2")]
 
 
-def test_none_taken_is_a_warning_in_python(weights, caplog):
+def test_no_weights_taken_warns(weights, caplog):
     with pytest.warns(ConfigWarning, match=f"^{weights}: no layer of the net got weights: the file has ip1, ip2, the net has fc1, fc2; "):
         net = caffe.Net("other.prototxt", caffe.TEST, weights=weights)
     assert lines(caplog) == []      # the warning says it
@@ -128,7 +128,7 @@ def test_a_net_without_parameters_needs_none(weights, caplog, recwarn):
     ["classify", "picture.npy", "--out", "out.npy", "--model", "other.prototxt", "--weights", "WEIGHTS"],
     ["detect", "picture.npy", "--out", "out.csv", "--model", "other.prototxt", "--weights", "WEIGHTS"],
 ])
-def test_none_taken_is_an_error_on_the_command_line(weights, command, tmp_path, capsys):
+def test_no_weights_taken_fails_command(weights, command, tmp_path, capsys):
     (tmp_path / "solver.prototxt").write_text(SOLVER)
     text = (tmp_path / "train.prototxt").read_text()
     (tmp_path / "train.prototxt").write_text(text.replace('"ip', '"fc'))
@@ -147,7 +147,7 @@ def test_notices_of_several_weight_files(weights, tmp_path, caplog):
     assert lines(caplog) == [("WARNING", f"{weights}: took 1 of 2 layers; not used: ip2"), ("INFO", "new.caffemodel: took 2 of 2 layers")]
 
 
-def test_layers_that_got_parameters_by_a_shared_name_are_not_new(weights, caplog):
+def test_layers_with_shared_parameters_not_new(weights, caplog):
     shared = NET.replace("inner_product_param", 'param { name: "w" } param { name: "b" } inner_product_param')
     more = shared + shared.splitlines()[3].replace('"ip2"', '"ip3"').replace('"b" inner', '"c" inner').replace('top: "b"', 'top: "c"')
     with open("shared.prototxt", "w") as file:
@@ -160,7 +160,7 @@ def test_layers_that_got_parameters_by_a_shared_name_are_not_new(weights, caplog
     np.testing.assert_array_equal(net.params["other"][0].data, caffe.Net("net.prototxt", caffe.TEST, weights=weights).params["ip2"][0].data)
 
 
-def test_another_number_of_blobs_names_the_remedy(tmp_path):
+def test_other_blob_count_names_remedy(tmp_path):
     text = """layer {{ name: "in" type: "Input" top: "x" input_param {{ shape {{ dim: 2 dim: 3 }} }} }}
               layer {{ name: "a" type: "{0}" bottom: "x" top: "y" {1} }}"""
     for kind, fields, count, words in (
@@ -205,7 +205,7 @@ def without(taken, memories):
     return [name for name in memories if not memories[name] <= got]
 
 
-def test_a_layer_that_shares_parameters_has_weights_if_all_of_them_were_loaded(tmp_path, monkeypatch, caplog):
+def test_sharing_layer_loaded_if_all_are(tmp_path, monkeypatch, caplog):
     """One that shares its weights with a loaded layer, but not its bias, is new: its bias keeps the filler's values."""
     monkeypatch.chdir(tmp_path)
     caplog.set_level(logging.INFO, "minicaffe.net")
@@ -241,7 +241,7 @@ def test_a_layer_that_shares_parameters_has_weights_if_all_of_them_were_loaded(t
     assert partly > 5
 
 
-def test_parameters_of_the_definition_are_written_once(weights):
+def test_definition_parameters_written_once(weights):
     """A net made from a file of weights has them in its definition, too; a test net's file has none of them twice."""
     made = Net(binary_net(weights)) if weights.endswith("caffemodel") else caffe.Net("net.prototxt", caffe.TEST)
     for blob in made.param_table.params:
@@ -258,7 +258,7 @@ def binary_net(path):
         return caffe_pb2.NetParameter.FromString(file.read())
 
 
-def test_what_an_hdf5_file_has_besides_layers_of_the_net(weights, caplog):
+def test_surplus_in_hdf5_file(weights, caplog):
     """Groups without datasets and other data are no layers that were not used; the log of the build names all that is ignored."""
     caffe.Net("net.prototxt", caffe.TEST).save_hdf5("more.h5")
     with h5py.File("more.h5", "a") as file:
@@ -285,7 +285,7 @@ def test_names_that_no_hdf5_file_has(names, tmp_path):
     assert caught.value.layer == names[0] and (tmp_path / "w.h5").stat().st_size == 0
 
 
-def test_layers_and_shapes_that_the_net_has_not(weights, caplog):
+def test_unknown_layers_and_shapes(weights, caplog):
     """Of a file whose parameter is a number: its shape is none."""
     with caplog.at_level(logging.INFO, "minicaffe.net.build"):
         caplog.clear()
@@ -310,7 +310,7 @@ def test_layers_and_shapes_that_the_net_has_not(weights, caplog):
                                  "scratch")
 
 
-def test_sizes_of_an_hdf5_file_are_compared_before_it_is_read(tmp_path, monkeypatch):
+def test_hdf5_sizes_compared_before_reading(tmp_path, monkeypatch):
     """A small file may say that it has gigabytes: by compression, and by many links to one dataset."""
     (tmp_path / "net.prototxt").write_text(NET)
     net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
@@ -327,7 +327,7 @@ def test_sizes_of_an_hdf5_file_are_compared_before_it_is_read(tmp_path, monkeypa
             net.load_hdf5(str(tmp_path / "w.h5"))
 
 
-def test_a_missing_dataset_of_a_scale_behind_nvcaffes_batch_norm(tmp_path):
+def test_missing_scale_behind_nvcaffe_batch_norm(tmp_path):
     (tmp_path / "net.prototxt").write_text("""layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 3 dim: 2 dim: 2 } } }
         layer { name: "bn" type: "BatchNorm" bottom: "x" top: "bn" }
         layer { name: "bn_1" type: "Scale" bottom: "bn" top: "bn" scale_param { bias_term: true } }""")

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from helpers import make_net
 
 import minicaffe as caffe
 from minicaffe import errors
@@ -14,9 +15,6 @@ from minicaffe.common import caffe as settings
 from minicaffe.engines import engine
 from minicaffe.engines.table import CAFFE, CUDNN, ONEDNN, WINOGRAD
 from minicaffe.memory import SyncedHead
-from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
 
 PACKAGE = Path(caffe.__file__).parent
 
@@ -63,7 +61,7 @@ def test_who_is_asked(probes, field, preferred, device, who):
 
 @pytest.mark.parametrize(("field", "preferred", "who"), [
     (engine.DEFAULT, "", "CAFFE"), (engine.DEFAULT, "CUDNN", "CUDNN"), (CUDNN.layer_field, "", "CUDNN")])  # fmt: skip
-def test_an_engine_without_a_library_is_used_only_by_name(probes, monkeypatch, field, preferred, who):
+def test_unavailable_engine_only_by_name(probes, monkeypatch, field, preferred, who):
     monkeypatch.setattr(CUDNN, "absent", True)
     engine.prefer(preferred)
     assert Probe(caffe.blob.Dtype.FLOAT, field)._choose(True).engine == who
@@ -94,14 +92,14 @@ def test_default_refusal_at_level_debug(probes, caplog):
 
 @pytest.mark.parametrize(("preferred", "who", "refused"), [
     ("", "CAFFE", {"WINOGRAD": "few channels; MINICAFFE_ENGINE=winograd computes them all the same"}), ("WINOGRAD", "WINOGRAD", {})])  # fmt: skip
-def test_a_rule_of_speed_holds_unless_the_engine_is_named(probes, preferred, who, refused):
+def test_speed_rule_unless_engine_named(probes, preferred, who, refused):
     WINOGRAD.computes(Probe, Answer, slower=lambda operation: "few channels")
     engine.prefer(preferred)
     operation = Probe(caffe.blob.Dtype.FLOAT)
     assert (operation._choose(False).engine, operation.describe()["refused"]) == (who, refused)
 
 
-def test_what_an_engine_refuses_it_refuses_by_name_too(probes):
+def test_refusal_holds_by_name(probes):
     """A fact, of which the rule of speed knows nothing; nothing is made."""
     WINOGRAD.computes(Probe, fail, lambda operation: "odd", lambda operation: pytest.fail("compared"))
     for preferred in "", "WINOGRAD":
@@ -119,7 +117,7 @@ def test_engines_for_float32_refuse_float64(probes, name):
     assert operation._choose(False).engine == "CAFFE" and operation.describe()["refused"][name].startswith("float64 data: ")
 
 
-def test_the_engine_of_the_precision_goes_first(probes, monkeypatch):
+def test_engine_of_precision_first(probes, monkeypatch):
     for one in WINOGRAD, ONEDNN:
         one.computes(Probe, Answer)
     engine.prefer("")
@@ -128,7 +126,7 @@ def test_the_engine_of_the_precision_goes_first(probes, monkeypatch):
         assert Probe(caffe.blob.Dtype[dtype])._choose(False).engine == who
 
 
-def test_every_file_of_an_engine_is_loaded_with_its_operation():
+def test_engine_files_load_with_operation():
     files = sorted((PACKAGE / "ops").glob("*/engine_*.pyx"))
     for path in files:
         folder, name = path.parent.name, path.stem.removeprefix("engine_").upper()
@@ -138,7 +136,7 @@ def test_every_file_of_an_engine_is_loaded_with_its_operation():
     assert len(files) > len(engine.ENGINES)
 
 
-def test_the_chooser_and_the_layouts_name_no_engine():
+def test_chooser_and_layouts_name_no_engine():
     """Outside of docstrings: a new engine changes neither."""
     for name in ("engine.pyx", "engine.pxd", "layouts.pyx", "layouts.pxd"):
         code = re.sub(r'""".*?"""', "", (PACKAGE / "engines" / name).read_text(), flags=re.S)
@@ -156,7 +154,7 @@ def test_the_epoch_of_the_settings(probes):
 
 
 @pytest.mark.parametrize(("kind", "name"), [("Convolution", "CAFFE"), ("Deconvolution", "CAFFE"), ("Convolution", "WINOGRAD")])
-def test_scratch_memory_is_given_back_after_each_computation(kind, name):
+def test_scratch_memory_returned(kind, name):
     """So that layers need as much as the one that needs most, not the sum."""
     before = engine.preferred()
     engine.prefer(name)
@@ -164,7 +162,7 @@ def test_scratch_memory_is_given_back_after_each_computation(kind, name):
     for layer, bottom in (("a", "x"), ("b", "a"), ("c", "b")):
         text += (f'layer {{ name: "{layer}" type: "{kind}" bottom: "{bottom}" top: "{layer}" '
                  "convolution_param { num_output: 8 kernel_size: 5 pad: 2 } }")
-    net = Net(parse_text(text, caffe_pb2.NetParameter)[0])
+    net = make_net(text)
     try:
         for run in (lambda: net.forward_from_to(0, 3), lambda: net.backward_from_to(3, 0)):
             run()
@@ -176,14 +174,14 @@ def test_scratch_memory_is_given_back_after_each_computation(kind, name):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_choice_holds_until_a_setting_changes(seed):
+def test_choice_holds_until_setting_changes(seed):
     """It is made again by the next forward after a change, for a backward never: that is the engine's of forward."""
     dice, before, threads = random.Random(seed), engine.preferred(), caffe.get_num_threads()
     text = 'force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 16, 12, 12] } } } '
     text += ('layer { name: "c" type: "Convolution" bottom: "x" top: "c" convolution_param { num_output: 16 kernel_size: 3 } } '
              'layer { name: "p" type: "Pooling" bottom: "c" top: "p" pooling_param { kernel_size: 2 } } '
              'layer { name: "i" type: "InnerProduct" bottom: "p" top: "i" inner_product_param { num_output: 3 } }')
-    net = Net(parse_text(text, caffe_pb2.NetParameter)[0])
+    net = make_net(text)
     changes = {
         "threads": lambda: caffe.set_num_threads(caffe.get_num_threads() % 3 + 1),
         "exact": lambda: engine.set_exact(dice.random() < 0.5),
@@ -216,14 +214,14 @@ def test_the_choice_holds_until_a_setting_changes(seed):
         caffe.set_num_threads(threads)
 
 
-def test_what_was_refused_is_tried_again_after_a_change():
+def test_refused_engine_tried_after_change():
     """A refusal is one of the settings at that time."""
     if settings.mode != "cpu":
         pytest.skip("engine WINOGRAD computes on the CPU alone")
     before = engine.preferred()
     text = 'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 16, 12, 12] } } } '
     text += 'layer { name: "c" type: "Convolution" bottom: "x" top: "c" convolution_param { num_output: 16 kernel_size: 3 } }'
-    net = Net(parse_text(text, caffe_pb2.NetParameter)[0])
+    net = make_net(text)
     computed = lambda: (net.forward_from_to(0, 1), net.engines()[0]["engine"])[1]    # noqa: E731
     try:
         engine.prefer("WINOGRAD")

@@ -5,15 +5,13 @@ import logging
 import numpy as np
 import pytest
 from gradient import INITIAL_PARAM_DIFF, layer_net, run_backward, run_forward
+from helpers import make_net
 
 import minicaffe as caffe
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST, TRAIN
 from minicaffe.common import caffe as settings
 from minicaffe.engines import engine
-from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
 
 FILL = 'weight_filler { type: "gaussian" std: 0.3 } bias_filler { type: "uniform" }'
 CONVOLUTIONS = [((2, 3, 6, 7), "num_output: 4 kernel_size: 3"), ((2, 4, 9, 8), "num_output: 6 kernel_size: 2 group: 2 dilation: 2 pad: 1"),
@@ -101,9 +99,7 @@ def test_the_setting_is_obeyed(prefer, caplog, plan):
     for name in "PLAIN", "CAFFE":
         prefer(name)
         caffe.set_random_seed(5)
-        param = parse_text(NET, caffe_pb2.NetParameter)[0]
-        param.state.phase = TRAIN
-        net = Net(param, plan=plan)
+        net = make_net(NET, TRAIN, plan=plan)
         net.blob_by_name("x").data[...] = np.random.default_rng(0).standard_normal((3, 4, 9, 9))
         with caplog.at_level(logging.WARNING):
             net.forward_from_to(0, len(net.layers) - 1)
@@ -121,9 +117,7 @@ def test_the_setting_is_obeyed(prefer, caplog, plan):
 
 def test_the_engine_changes_between_two_passes(prefer):
     """A forward fused by one engine, then the formulas, and back."""
-    param = parse_text(NET.replace("STOCHASTIC", "AVE").replace("engine: CAFFE", ""), caffe_pb2.NetParameter)[0]
-    param.state.phase = TEST
-    net = Net(param)
+    net = make_net(NET.replace("STOCHASTIC", "AVE").replace("engine: CAFFE", ""), TEST)
     net.blob_by_name("x").data[...] = np.random.default_rng(0).standard_normal((3, 4, 9, 9))
     found = []
     for name in "", "PLAIN", "CAFFE", "PLAIN":

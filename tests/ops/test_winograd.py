@@ -223,7 +223,7 @@ UNIFORM = 'filler { type: "uniform" min: 1 max: 2 }'
 @pytest.mark.parametrize(("kind", "fields"), [
     ("BatchNorm", ""), ("Scale", f"scale_param {{ bias_term: true {UNIFORM} bias_{UNIFORM} }}"),
     ("Bias", f"bias_param {{ {UNIFORM} }}")])
-def test_what_follows_a_sum_is_of_the_sum(use, kind, fields):
+def test_relu_after_sum(use, kind, fields):
     """And not of what the convolution adds to it."""
     more = 'layer { name: "sum" type: "Eltwise" bottom: "y" bottom: "x" top: "z" } ' + behind(kind, fields).replace('"y"', '"z"')
     results = []
@@ -241,7 +241,7 @@ def test_what_follows_a_sum_is_of_the_sum(use, kind, fields):
 
 
 @pytest.mark.parametrize("engine_", ["WINOGRAD", "ONEDNN"])
-def test_channels_that_are_not_axis_1_go_without_what_follows(use, engine_):
+def test_other_channel_axis_not_fused(use, engine_):
     """The slopes of PReLU are for axis 1, rows of the image here, as many as channels."""
     results = []
     for name in ("CAFFE", engine_):
@@ -260,7 +260,7 @@ def test_zeros_of_relu_are_not_negative(use):
     assert net.engines()[0]["fused"] and (y == 0).any() and not np.signbit(y).any()
 
 
-def test_a_sum_over_many_tiles_keeps_its_digits(use):
+def test_sum_over_many_tiles(use):
     """The gradient of weights over positive numbers, as after ReLU, grows with each of 12,544 tiles."""
     results = []
     for name, dtype in (("CAFFE", Dtype.DOUBLE), ("WINOGRAD", Dtype.FLOAT)):

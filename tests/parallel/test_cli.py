@@ -92,7 +92,7 @@ def records(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_ranks_train_as_one_process_and_only_the_first_writes(folder, trained, group_size):
+def test_only_first_rank_writes(folder, trained, group_size):
     status, output, errors = ranks.command(group_size, "train", "solver.prototxt", "--global-batch", "--json", "two.json", "--snapshot-prefix",
                                            "two", "--watch", folder=folder, OMP_NUM_THREADS="")
     assert status == 0, errors
@@ -112,7 +112,7 @@ def test_ranks_train_as_one_process_and_only_the_first_writes(folder, trained, g
 
 
 @pytest.mark.no_plan("extract_features reads a blob from the middle of the net, and has no plan")
-def test_ranks_score_and_write_what_one_process_does(folder, trained, group_size):
+def test_ranks_score_like_one_process(folder, trained, group_size):
     def commands(name):
         weights = ["--weights", "weights_iter_12.caffemodel"]
         net = ["--model", "deploy.prototxt", "--mean", "", *weights]
@@ -137,7 +137,7 @@ def test_ranks_score_and_write_what_one_process_does(folder, trained, group_size
         assert (folder / name.format("one")).read_bytes() == (folder / name.format("all")).read_bytes(), name
 
 
-def test_a_trace_of_ranks_is_that_of_the_first_and_shows_the_ways_of_gradients(folder, tmp_path):
+def test_trace_of_ranks_with_exchange(folder, tmp_path):
     status, output, errors = ranks.command(2, "trace", "solver.prototxt", "--perfetto", tmp_path / "p.json", folder=folder)
     assert status == 0, errors
     assert output.count("gradients sent between processes: 1, ") == 1 and output.count("wrote ") == 1
@@ -145,7 +145,7 @@ def test_a_trace_of_ranks_is_that_of_the_first_and_shows_the_ways_of_gradients(f
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_mpiexec_stops_all_with_one_snapshot(folder, number):
+def test_signal_to_mpiexec(folder, number):
     if number != signal.SIGUSR1 and ranks.open_mpi():
         pytest.skip("Open MPI's mpiexec kills its processes half a second after this signal")
     prefix = f"stopped{number}"
@@ -165,7 +165,7 @@ def test_a_signal_to_mpiexec_stops_all_with_one_snapshot(folder, number):
     assert status == 0 and output.count("Finished at iteration") == 1, errors
 
 
-def test_what_is_wrong_on_all_ranks_is_said_once(folder):
+def test_error_on_all_ranks_once(folder):
     status, _, errors = ranks.command(3, "train", "missing.prototxt", folder=folder)
     assert status != 0
     said, = ranks.said(errors)
@@ -173,7 +173,7 @@ def test_what_is_wrong_on_all_ranks_is_said_once(folder):
     assert "Abort(" not in errors
 
 
-def test_what_is_wrong_on_one_rank_ends_all(folder):
+def test_error_on_one_rank_ends_all(folder):
     """Before it has a net: the others wait for it in distribute."""
     program = ("import sys\nfrom minicaffe.cli import main\nfrom minicaffe.parallel import rank\n"
                "sys.exit(main(['train', 'solver.prototxt', '--quiet', *['--max-iter=x'] * rank()]))")
@@ -200,7 +200,7 @@ def test_ranks_with_different_commands_end(folder):
     assert "the command differs: 'test' on rank 1 of 2" in said
 
 
-def test_a_command_for_one_process_is_refused(folder):
+def test_single_process_command_refused(folder):
     status, output, errors = ranks.command(2, "upgrade", "net_text", "net.prototxt", "new.prototxt", folder=folder)
     assert (status != 0, output, errors.count("minicaffe: ")) == (True, "", 1)
     assert "upgrade is for one process, and 2 were started together; start it without mpiexec. For several are train, test" in errors
@@ -227,7 +227,7 @@ def scale(folder, kind, warmup):
     return rates
 
 
-def test_the_rate_rises_to_that_of_the_scale(folder, monkeypatch):
+def test_rate_rises_to_scale(folder, monkeypatch):
     rates, *others = ranks.run(3, __file__, "scale_in", str(folder), "linear", 4)
     assert others == [rates, rates]
     assert rates == pytest.approx([0.15, 0.2, 0.25, 0.3, 0.15, 0.15])
@@ -256,7 +256,7 @@ def test_options_that_say_nothing_are_refused(folder, capsys, monkeypatch, words
     assert message in capsys.readouterr().err
 
 
-def test_options_for_several_processes_are_not_silently_ignored_by_one(folder, capsys, monkeypatch):
+def test_group_options_refused_by_one(folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
     assert app.run(["train", "solver.prototxt", "--wire", "bf16", "--overlap", "--scale_lr=linear", "--max-iter", "0"]) == 0
     assert "--scale-lr, --wire, --overlap: for several processes, and this one was started alone" in capsys.readouterr().err
@@ -272,7 +272,7 @@ def fake_group(rank, size, gathered=None, **more):
     return group
 
 
-def test_a_batch_is_divided_where_it_can_be():
+def test_divisible_batch():
     tested = 'layer { name: "tested" type: "HDF5Data" top: "x" include { phase: TEST } hdf5_data_param { batch_size: 5 } }'
     net, positions = parse_text(NET + tested, caffe_pb2.NetParameter)
     net.state.phase = caffe_pb2.TRAIN
@@ -287,7 +287,7 @@ def test_a_batch_is_divided_where_it_can_be():
 
 @pytest.mark.parametrize("ids, begin, rank, count, used", [
     (None, None, 3, 2, 1), (None, 1, 3, 8, 4), ([2, 5], None, 1, 8, 5), ([2, 5], None, 2, 8, 2), ([3], None, 1, 8, 3), (None, None, 1, 0, None)])
-def test_a_rank_takes_the_gpu_of_its_place_on_the_machine(monkeypatch, ids, begin, rank, count, used):
+def test_rank_takes_its_gpu(monkeypatch, ids, begin, rank, count, used):
     taken = []
     monkeypatch.setattr(cuda, "count", lambda: count, raising=False)
     monkeypatch.setattr(cuda, "use_gpu", taken.append, raising=False)
@@ -313,7 +313,7 @@ def test_who_shares_a_gpu_is_said(monkeypatch):
     ({0, 1, 2, 3}, {0, 1, 2, 3}, 2),      # no rank is bound: two ranks for all processors
     ({0, 1}, {2, 3}, 1),                  # each has its own
 ])
-def test_processors_are_divided_among_the_ranks_that_may_use_them(monkeypatch, mine, theirs, share):
+def test_processors_divided_among_ranks(monkeypatch, mine, theirs, share):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: mine)
     monkeypatch.setattr("minicaffe.parallel.group.usable_processors", lambda: len(mine))
     assert Group.processors(fake_group(0, 2, [mine, theirs])) == len(mine) // share
@@ -329,7 +329,7 @@ def test_resume_command_names_the_processes(monkeypatch):
     assert cli_ranks.mpiexec_words(4) == []     # --gpu 0,1,2,3 starts them
 
 
-def test_several_gpus_need_mpiexec_and_a_command_for_ranks(monkeypatch, tmp_path):
+def test_several_gpus_need_mpiexec(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("started"))
     monkeypatch.setattr(launch.shutil, "which", lambda *_, **__: None)
     with pytest.raises(DependencyError, match=r'no mpiexec.*pip install "minicaffe\[mpi\]"'):
@@ -349,7 +349,7 @@ def test_mpiexec_is_that_of_the_library(monkeypatch, tmp_path):
     assert launch.mpiexec() != str(program)
 
 
-def test_without_mpi4py_the_error_names_the_extra_once_a_machine(tmp_path):
+def test_missing_mpi4py_named_once(tmp_path):
     """Two processes as mpiexec would start them, of which the one with local rank 0 talks."""
     (tmp_path / "mpi4py.py").write_text("raise ModuleNotFoundError('mpi4py')")
     for local, hints in (("0", 1), ("1", 0)):
@@ -374,7 +374,7 @@ def test_threads_stay_where_the_environment_says(monkeypatch):
         set_num_threads(before)
 
 
-def test_an_mpiexec_of_another_mpi_is_noticed(monkeypatch):
+def test_other_mpiexec_noticed(monkeypatch):
     world = types.SimpleNamespace(COMM_WORLD=types.SimpleNamespace(size=1), Get_library_version=lambda: "MPICH Version: 5.0\nand more")
     monkeypatch.setattr(launch, "launched", lambda: 4)
     monkeypatch.setattr(launch, "mpi", lambda: world)

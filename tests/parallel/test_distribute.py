@@ -106,7 +106,7 @@ def assert_same(together, alone, rtol=1e-5, atol=5e-6):
 @pytest.mark.parametrize("solver", ['type: "SGD" momentum: 0.9', 'type: "Nesterov" momentum: 0.9', 'type: "AdaGrad"', 'type: "RMSProp" delta: 1e-2',
                                     'type: "AdaDelta" momentum: 0.95 delta: 1e-6', 'type: "Adam" momentum: 0.9',
                                     'type: "SGD" iter_size: 2', 'type: "SGD" clip_gradients: 0.5'])
-def test_ranks_give_what_one_process_with_all_of_their_batches_gives(folder, solver, group_size):
+def test_ranks_train_like_one_process(folder, solver, group_size):
     alone = train(folder, 4 * group_size, solver, SHARED, 20, together=False)
     assert_same(ranks.run(group_size, __file__, "train", folder, 4, solver, SHARED, 20), alone)
 
@@ -148,7 +148,7 @@ def watched(folder):
             len(sums), solver.group.gather(sums[-1])]
 
 
-def test_who_looks_in_between_sees_the_sums_of_all_ranks(folder):
+def test_observer_sees_sums_of_ranks(folder):
     for same, runs, count, sums in ranks.run(2, __file__, "watched", folder):
         assert same and runs == count == 3 and sums[0] == sums[1] != 0
 
@@ -175,7 +175,7 @@ def wanted(folder):
     return [done, solver.iter]
 
 
-def test_all_ranks_do_what_one_wants_after_the_same_iteration(folder):
+def test_ranks_obey_one_action(folder):
     assert ranks.run(2, __file__, "wanted", folder) == 2 * [[[3], 5]]
 
 
@@ -193,7 +193,7 @@ def traced(folder):
     return [[[event.name, event.nbytes, event.took > 0] for event in ways], table.gradient_transfers(made), [row["ph"] for row in rows]]
 
 
-def test_a_trace_shows_the_ways_of_gradients(folder):
+def test_trace_of_exchange(folder):
     for ways, line, rows in ranks.run(2, __file__, "traced", folder):
         assert ways[0] == ["ip1[0] diff", 4 * 2000 * 576, True] and len(ways) == 2 and ways[1][0].count(" diff") == 9
         assert re.fullmatch(r"gradients sent between processes: 2, 4.5 MiB, [0-9.]+ ms, [0-9.]+ of them while layers ran backward", *line)
@@ -225,7 +225,7 @@ def left(folder):
     return [refused, during, caffe.solver_count, caffe.group]
 
 
-def test_one_solver_of_a_process_at_a_time(folder):
+def test_one_solver_per_process(folder):
     first, second = ranks.run(2, __file__, "left", folder)
     assert first == second and first[1:] == [2, 1, None]
     assert first[0] == "a solver of this process trains together with others already, and only one can; delete it first"
@@ -296,7 +296,7 @@ def corners(folder):
     return found
 
 
-def test_ranks_neither_part_nor_wait_for_each_other(folder):
+def test_ranks_stay_together_without_waiting(folder):
     first, second = ranks.run(2, __file__, "corners", folder)
     assert first == second and all(first.values()), (first, second)
 

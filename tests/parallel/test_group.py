@@ -44,7 +44,7 @@ def test_ranks_compare_values_and_name_differences():
     (({}, {"clip": 5}, {}), "clip differs: 5 on rank 1 of 3 (here), nothing on the others"),
     (({"clip": 5}, {}, {"clip": 5}), "clip differs: nothing on rank 1 of 3 (here), 5 on the others"),
     (({"a": 1}, {"a": 1, "b": 2}, {"a": 1, "b": 2}), "b differs: nothing on rank 0 of 3 (here), 2 on the others")])
-def test_what_some_ranks_do_not_have_differs(monkeypatch, facts, words):
+def test_missing_on_some_ranks_differs(monkeypatch, facts, words):
     job = Job(3)
     job.use(monkeypatch)
 
@@ -56,7 +56,7 @@ def test_what_some_ranks_do_not_have_differs(monkeypatch, facts, words):
     assert job.together(compare) == [f"{words}; it must be the same on all ranks"] * 3
 
 
-def test_settings_of_mpi_libraries_that_the_environment_has_stay(monkeypatch):
+def test_mpi_settings_of_environment_stay(monkeypatch):
     *given, absent = launch.SETTINGS
     for name in given:
         monkeypatch.setenv(name, "mine")
@@ -90,7 +90,7 @@ def test_how_many_processes_were_started_together(monkeypatch, environment, coun
     ({"SLURM_NTASKS": "8", "PMIX_RANK": "5", "SLURM_PROCID": "5", "SLURM_LOCALID": "2"}, (5, 2)),
     ({"SLURM_NTASKS": "8", "SLURM_PROCID": "5", "SLURM_LOCALID": "2"}, (0, 0)),     # srun gives its numbers to every program
     ({"OMPI_COMM_WORLD_LOCAL_RANK": "3"}, (0, 0)), ({"PMI_SIZE": "1", "PMI_RANK": "0", "MPI_LOCALRANKID": "1"}, (0, 0))])
-def test_the_place_of_a_process_among_those_started_together(monkeypatch, environment, numbers):
+def test_place_among_started_processes(monkeypatch, environment, numbers):
     for name in (*SIZES, *RANKS, *LOCAL_RANKS, "PMI_FD", "SLURM_NTASKS"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -98,7 +98,7 @@ def test_the_place_of_a_process_among_those_started_together(monkeypatch, enviro
     assert (parallel.rank(), parallel.local_rank()) == numbers
 
 
-def test_a_process_that_ended_before_mpi_started_ends_the_others():
+def test_process_ended_before_mpi_ends_all():
     if ranks.open_mpi():
         pytest.skip("Open MPI ends all itself then, and on a busy machine its mpiexec sometimes hangs after that (PMIX_ERR_UNREACH)")
     program = ("import sys; from minicaffe.parallel import launch, rank; launch.MPI_START_TIMEOUT = 3; rank() and sys.exit(3); launch.mpi()")
@@ -109,7 +109,7 @@ def test_a_process_that_ended_before_mpi_started_ends_the_others():
 
 
 @pytest.mark.parametrize("bound, processors", [([{0, 1}, {2, 3}, {4}], [2, 2, 1]), ([{0, 1, 2, 3}] * 3, [1, 1, 1]), ([{0, 1, 2, 3}, {2, 3}, {5, 6}], [2, 1, 2])])
-def test_ranks_share_the_processors_that_they_may_both_use(monkeypatch, bound, processors):
+def test_ranks_share_common_processors(monkeypatch, bound, processors):
     """Not those of ranks that mpiexec has bound to others; at least one for each."""
     job, mine = Job(3), threading.local()
     job.use(monkeypatch)
@@ -166,7 +166,7 @@ def test_what_is_trouble(monkeypatch, timeout, seconds, words):
 
 
 @pytest.mark.parametrize("count, processors", [(6, [2, 2, 2]), (None, [1, 1, 1])])
-def test_ranks_share_all_processors_of_a_system_that_does_not_bind(monkeypatch, count, processors):
+def test_ranks_share_unbound_processors(monkeypatch, count, processors):
     job = Job(3)
     job.use(monkeypatch)
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
@@ -185,7 +185,7 @@ def heartbeat_of_two(monkeypatch, **options):
     return beats, job
 
 
-def test_the_hook_of_exceptions_is_there_until_the_end(monkeypatch):
+def test_exception_hook_until_end(monkeypatch):
     """Another one that was set since stays."""
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     before = sys.excepthook
@@ -207,7 +207,7 @@ def test_the_hook_of_exceptions_is_there_until_the_end(monkeypatch):
 @pytest.mark.parametrize("kind, words, status", [(ConfigError, "net.prototxt: lr: wrong", 1), (ValueError, "ValueError: wrong", 1),
                                                  (KeyboardInterrupt, "KeyboardInterrupt: wrong", 130)])
 @pytest.mark.parametrize("when", ["others wait", "at a prompt", "ended"])
-def test_an_exception_that_ends_a_rank_ends_all(monkeypatch, capfd, kind, words, status, when):
+def test_exception_in_rank_ends_all(monkeypatch, capfd, kind, words, status, when):
     """It is shown first; at a prompt, and after the heartbeats' end, it is shown alone."""
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     done = []
@@ -234,7 +234,7 @@ def test_an_exception_that_ends_a_rank_ends_all(monkeypatch, capfd, kind, words,
         assert done == [(kind, error, None)] and errors == ""
 
 
-def test_the_end_of_all_is_silent_and_rank_0_is_the_first(monkeypatch):
+def test_end_of_all_is_silent(monkeypatch):
     job, done = Job(2, mirror=True), []
     job.use(monkeypatch)
     with monkeypatch.context() as context:
@@ -262,7 +262,7 @@ class Clock:
         return not self.pauses
 
 
-def test_time_in_which_all_were_stopped_counts_for_no_rank(monkeypatch):
+def test_common_stop_counts_for_no_rank(monkeypatch):
     """As by Ctrl-Z; MPI's errors are no failures, but what is found after them is; in the end comes a goodbye."""
     beats, _ = heartbeat_of_two(monkeypatch, interval=1.0)
     clock, seen, failures = Clock([1, 1.9, 51, 2.1, 1, 1]), [], [None, None, None, "rank 1 is gone", None]
@@ -292,7 +292,7 @@ def test_time_in_which_all_were_stopped_counts_for_no_rank(monkeypatch):
     assert ended == ["rank 1 is gone"] and failures == [] and sent == [(heartbeat.GOODBYE_TAG, clock.now)]
 
 
-def test_a_heartbeat_is_sent_when_the_one_before_was_received(monkeypatch):
+def test_heartbeat_waits_for_receipt(monkeypatch):
     """A goodbye is noted; ages of progress are those of the rank that knows the latest."""
     beats, _ = heartbeat_of_two(monkeypatch)
     sent, letters, complete = [], [(heartbeat.HEARTBEAT_TAG, 30.0), (heartbeat.HEARTBEAT_TAG, 5.0)], [False, True]

@@ -41,7 +41,7 @@ def test_the_script_for_pbs(tmp_path):
         f"mpiexec -n 4 -f {nodes} minicaffe train solver.prototxt --snapshot {state.name} []"]
 
 
-def test_the_commands_for_a_list_of_hosts(tmp_path):
+def test_commands_for_host_list(tmp_path):
     assert run("A list of hosts", tmp_path)[0] == "mpiexec -f hosts -n 4 minicaffe train solver.prototxt []"
     assert (tmp_path / "hosts").read_text() == "node1:2\nnode2:2\n"
 

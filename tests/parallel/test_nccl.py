@@ -37,7 +37,7 @@ def own_gpu(together=True):
 
 
 @pytest.mark.parametrize("solver, graph", [('type: "SGD" momentum: 0.9', True), ('type: "Adam" momentum: 0.9 iter_size: 2 clip_gradients: 0.5', False)])
-def test_a_training_with_nccl_gives_what_one_process_with_all_batches_gives(fake, folder, tmp_path, solver, graph):  # noqa: F811
+def test_nccl_training_equals_one_process(fake, folder, tmp_path, solver, graph):  # noqa: F811
     alone = train(folder, 8, solver, SHARED, 12, together=False)
     together = ranks.run(2, __file__, "train_on_gpus", folder, solver, FAKE_NCCL_LOG=str(tmp_path / "calls"), **fake)
     assert_same([found for found, _ in together], alone)
@@ -54,7 +54,7 @@ def train_on_gpus(folder, solver):  # noqa: F811
     return train(folder, 4, solver, SHARED, 12, how={"carrier": "nccl"}), "\n".join(said)
 
 
-def test_the_command_trains_by_nccl_where_it_is_asked_to(fake, folder, tmp_path):  # noqa: F811
+def test_command_trains_by_nccl(fake, folder, tmp_path):  # noqa: F811
     net = (NET + MLP + LAST) % {"folder": folder, "batch": 4}
     (tmp_path / "solver.prototxt").write_text(f'base_lr: 0.1 lr_policy: "fixed" max_iter: 4 display: 4 snapshot_prefix: "{tmp_path}/m" net_param {{ {net} }}')
     status, output, errors = ranks.command(2, "train", "solver.prototxt", "--carrier", "nccl", "--gpu", "0,1", folder=tmp_path, **fake)
@@ -63,7 +63,7 @@ def test_the_command_trains_by_nccl_where_it_is_asked_to(fake, folder, tmp_path)
     assert status == 2 and "carrier: NCCL cannot carry the gradients: rank 0 of 2" in errors and "on the same GPU" in errors, errors[-3000:]
 
 
-def test_a_rank_that_cannot_record_trains_along_with_one_that_replays(fake, folder):  # noqa: F811
+def test_rank_without_graph_beside_replay(fake, folder):  # noqa: F811
     alone = train(folder, 8, 'type: "SGD" momentum: 0.9', MLP, 6, together=False)
     together = ranks.run(2, __file__, "one_records", folder, **fake)
     assert_same([found for found, _ in together], alone)
@@ -80,7 +80,7 @@ def one_records(folder):  # noqa: F811
     return train(folder, 4, 'type: "SGD" momentum: 0.9', MLP, 6, how={"carrier": "nccl"}), "\n".join(said)
 
 
-def test_a_graph_of_a_training_alone_is_not_replayed_together(fake, folder):  # noqa: F811
+def test_single_process_graph_not_replayed_together(fake, folder):  # noqa: F811
     first, second = ranks.run(2, __file__, "joins_late", folder, **fake)
     assert first == second
 
@@ -106,7 +106,7 @@ def heard(name, level):
     return said
 
 
-def test_what_carries_the_gradients_is_chosen_alike_on_all_ranks_and_seen_in_a_trace(fake, folder):  # noqa: F811
+def test_exchange_chosen_alike_and_traced(fake, folder):  # noqa: F811
     for said in ranks.run(2, __file__, "choose", folder, **fake):
         assert said["default"].startswith("Gradients are sent by MPI, during backward: NCCL finds no simulated device (rank 0 of 2")
         assert said["nccl"] == "Gradients are sent by NCCL"
@@ -150,7 +150,7 @@ def choose(folder):  # noqa: F811
     return found
 
 
-def test_a_communicator_adds_and_says_what_nccl_refuses(fake):
+def test_communicator_adds_and_reports_nccl_errors(fake):
     found = ranks.run(2, __file__, "communicate", **{**fake, "FAKE_NCCL_SECONDS": "2"})
     for one in found:
         assert one["sum"] == [1.0, 5.0]
@@ -196,7 +196,7 @@ def communicate():
 
 
 @pytest.mark.slow(5)
-def test_what_a_machine_can_try_is_tried(fake):
+def test_every_attempt_of_machine(fake):
     done = subprocess.run([sys.executable, ROOT / "tools/nccl_check.py", "--iterations", "1", "--batch", "1"], capture_output=True, text=True,
                           env={**os.environ, **ranks.ENVIRONMENT, **fake}, timeout=ranks.SECONDS)
     found = json.loads(done.stdout.splitlines()[-1])

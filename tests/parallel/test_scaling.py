@@ -15,7 +15,7 @@ def nothing(size):
     return 0
 
 
-def test_an_all_reduce_takes_the_faster_of_two_algorithms():
+def test_all_reduce_takes_faster_algorithm():
     # 8 ranks, 100 B/s, 1 s: 3 (1 + 8/100) or 6 + 14/100; of 8,000 bytes 3 (1 + 80) or 6 + 7/4 80
     assert scaling.allreduce(8, 8, bandwidth=100, latency=1) == pytest.approx(3.24)
     assert scaling.allreduce(8000, 8, bandwidth=100, latency=1) == pytest.approx(146)
@@ -24,12 +24,12 @@ def test_an_all_reduce_takes_the_faster_of_two_algorithms():
 
 
 @pytest.mark.parametrize("n", [2, 4])
-def test_the_fit_finds_the_latency_and_bandwidth_that_times_were_made_of(n):
+def test_fit_finds_latency_and_bandwidth(n):
     times = [[size, scaling.allreduce(size, n, bandwidth=3e9, latency=4e-6)] for size in (4 ** k for k in range(1, 14))]
     assert scaling.fit(times, n) == pytest.approx((3e9, 4e-6), rel=1e-6)
 
 
-def test_a_step_whose_buckets_take_no_time_is_that_of_one_process():
+def test_free_buckets_cost_no_time():
     assert scaling.predict(STEP, nothing, nothing) == scaling.predict(STEP, nothing, nothing, overlap=False) == 10
 
 
@@ -41,14 +41,14 @@ def test_overlapped_exchange_costs_last_bucket():
     assert scaling.predict(STEP, transfer, nothing, overlap=False) == pytest.approx(3 + 6 + 1 + 3 + 0.75)
 
 
-def test_a_bucket_waits_for_the_one_before_it():
+def test_bucket_waits_for_previous():
     def transfer(size):
         return 10
     # The first is sent from 2 to 12, the second from 12 to 22.
     assert scaling.predict(STEP, transfer, nothing) == pytest.approx(3 + 22 + 0.75)
 
 
-def test_an_update_before_the_end_of_backward_delays_what_follows():
+def test_early_update_delays_backward():
     step = STEP._replace(buckets=((1, 100), (2, 100), (6, 200)))
 
     def add(size):
@@ -58,7 +58,7 @@ def test_an_update_before_the_end_of_backward_delays_what_follows():
     assert scaling.predict(step, transfer, add) == pytest.approx(3 + 6 + 1.25 + 4 + 2.5)
 
 
-def test_the_parts_of_a_step_sum_up_to_it():
+def test_step_parts_sum_up():
     known = measured()
     known["lenet 1"] = {**known["lenet 1"], "alone": 0.08}
     step = scaling.step_of(known, "lenet", "bf16")
@@ -81,7 +81,7 @@ def measured():
     return known
 
 
-def test_the_tables_have_a_row_for_each_net_of_which_all_is_known():
+def test_tables_list_known_nets():
     made = scaling.tables(measured())
     assert made["scaling measured"] == "Measured: commit abc1234 on A.\n"
     for name, count in (("here", 2 * 2 * 2), ("machines", 2 * 2 * 2)):
@@ -93,7 +93,7 @@ def test_the_tables_have_a_row_for_each_net_of_which_all_is_known():
         assert made[name] in scaling.report.written(page, name, made[name])
 
 
-def test_the_predictions_and_the_picture_have_every_case():
+def test_predictions_and_picture_are_complete():
     known = measured()
     rows = scaling.predictions(known)
     assert len(rows) == 2 * 3 * 2 * 2 * len(scaling.MACHINES)
@@ -102,7 +102,7 @@ def test_the_predictions_and_the_picture_have_every_case():
     assert len(picture.findall("{*}polyline")) == 2 * 3 * 2 * 2
 
 
-def test_the_plan_names_ranks_threads_and_batches():
+def test_plan_names_ranks_and_batches():
     made = scaling.measurements(8)
     assert made["vgg16 4 after"] == (4, "steps", ["vgg16", 1, 2, False]) and made["lenet 1"] == (1, "parts", ["lenet", 64, 8])
     assert made["allreduce 2 bf16 during"] == (2, "allreduce", ["bf16", True])
@@ -122,7 +122,7 @@ def added():
     return sum(counts) / array.nbytes
 
 
-def test_with_the_settings_of_the_page_no_rank_adds_more_than_its_part():
+def test_page_settings_keep_rank_share():
     page = (scaling.report.DOCS / "clusters.md").read_text()
     settings = dict(re.findall(r"^export ((?:OMPI|MPIR)_\w+)=(\w+)", page, re.M))
     assert list(settings) == ["MPIR_CVAR_IALLREDUCE_INTRA_ALGORITHM"]

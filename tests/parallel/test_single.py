@@ -11,7 +11,7 @@ print(sorted(name for name in sys.modules if name.startswith(("mpi4py", "minicaf
 """
 
 
-def test_a_training_alone_imports_nothing_of_ranks(tmp_path):
+def test_single_training_imports_no_ranks(tmp_path):
     (tmp_path / "net.prototxt").write_text("""
 layer { name: "data" type: "DummyData" top: "data" top: "label" dummy_data_param { shape { dim: 4 dim: 3 } shape { dim: 4 } } }
 layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 2 } }

@@ -62,7 +62,7 @@ def train(folder, batch, dtype, norm, more, solver, plan, engine, options):
 @pytest.mark.parametrize("case", [
     ["DOUBLE", "conv", "", "", None, "CAFFE"], ["DOUBLE", "norm", "", "iter_size: 2", None, ""],
     ["FLOAT", "conv", "", "", "memory", "ONEDNN"], ["FLOAT", "norm", "", "iter_size: 2", "memory", "CAFFE"]], ids=lambda case: "-".join(filter(None, case)))
-def test_ranks_compute_what_one_process_does_with_all_of_their_batches(folder, case):
+def test_ranks_normalise_like_one_process(folder, case):
     """In place and not, with layers behind it computed in the same pass, in lanes of channels, with a plan."""
     *alone, loss = train(folder, 8, *case, None)
     together = ranks.run(2, __file__, "train", folder, 4, *case, {"sync_batch_norm": True})
@@ -74,7 +74,7 @@ def test_ranks_compute_what_one_process_does_with_all_of_their_batches(folder, c
         np.testing.assert_allclose(mine, theirs, tolerance, tolerance * max(1, np.abs(theirs).max()))
 
 
-def test_without_it_each_rank_normalises_by_its_own_batch(folder):
+def test_unsynchronised_rank_normalises_alone(folder):
     case = "DOUBLE", "conv", "", "", None, ""
     *alone, loss = train(folder, 8, *case, None)
     *_, mean = ranks.run(2, __file__, "train", folder, 4, *case, {})[0]

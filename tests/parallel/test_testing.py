@@ -88,7 +88,7 @@ def scores(folder, plan, alone=False):
 
 
 @pytest.mark.parametrize("plan", [None, "memory"])
-def test_ranks_get_the_records_of_one_process(folder, plan):
+def test_ranks_test_on_same_records(folder, plan):
     alone = scores(folder, plan, alone=True)
     assert {record["name"] for record in alone[0][0]["outputs"]} == {"id", "loss", "hits"} and alone[0][0]["loss"] > 0
     assert alone[0][0] != alone[0][3] and 0 < alone[0][6]["outputs"][0]["value"] < 1

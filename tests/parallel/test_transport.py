@@ -70,7 +70,7 @@ def test_only_gradients_of_float32_are_rounded(dtype, bf16, nbytes, count):
         np.testing.assert_allclose(blob.diff, one, rtol={2: 2**-8, 4: 2**-23, 8: 0}[nbytes])
 
 
-def test_what_mpi_raises_in_the_thread_ends_the_iteration(monkeypatch):
+def test_mpi_error_in_thread_ends_iteration(monkeypatch):
     """MPI reports an error once; afterwards the request is done, and its buffer holds anything."""
     job = Job(1)
     job.use(monkeypatch)
@@ -142,7 +142,7 @@ def test_one_reason_for_all_ranks(monkeypatch, reasons, words):
 
 
 @pytest.mark.parametrize("recording, arrived, polled", [(False, True, None), (True, False, None), (True, True, "first")])
-def test_buckets_are_returned_early_only_to_a_trace(recording, arrived, polled):
+def test_buckets_returned_early_to_trace(recording, arrived, polled):
     """An update that is queued during backward would delay it on the computing stream; the host waits for a sum only to measure it."""
     done = []
 
@@ -182,7 +182,7 @@ def test_what_is_missing_is_named(monkeypatch):
         nccl.library()
 
 
-def test_the_thread_that_polls_does_not_hold_the_process(monkeypatch):
+def test_polling_thread_yields_process(monkeypatch):
     """Of a transport that is deleted it ends, and at the end of the program it is left behind."""
     Job(1).use(monkeypatch)
     before = set(threading.enumerate())

@@ -88,7 +88,7 @@ def start(n, *arguments):
 
 
 @pytest.mark.parametrize("what", SAID)
-def test_a_rank_in_trouble_is_named_and_all_end(folder, what):
+def test_rank_in_trouble_named(folder, what):
     process = start(2, folder, what)
     output, errors = ranks.finish(process)
     assert process.returncode == 1
@@ -100,7 +100,7 @@ def test_a_rank_in_trouble_is_named_and_all_end(folder, what):
         assert "test_trouble_of_ranks.py:" in said[0]
 
 
-def test_ranks_that_were_all_asleep_name_no_rank(folder):
+def test_sleeping_ranks_name_none(folder):
     process = start(2, folder, "sleep")
     lines = [process.stdout.readline() for _ in range(2)]
     pids = [int(line.split()[2]) for line in lines]
@@ -157,7 +157,7 @@ def meet_nan(folder, effect):
     return [re.sub(r"\([^ ]*?\)", "(HOST)", line) for line in messages]
 
 
-def test_nan_names_the_rank_that_got_it(folder):
+def test_nan_names_its_rank(folder):
     first, second = ranks.run(2, __file__, "meet_nan", folder, "stop")
     assert first[0].startswith("Iteration 1: the loss is nan, with learning rate 0.1; on rank 1 of 2 (HOST) the first blob that is not "
                                "finite is 'data' of layer 'data' (HOST); correct the data")
@@ -166,7 +166,7 @@ def test_nan_names_the_rank_that_got_it(folder):
 
 
 
-def test_a_second_ctrl_c_does_not_wait():
+def test_second_interrupt_does_not_wait():
     with Signals() as signals:
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)     # the terminal and mpiexec both pass one on

@@ -644,6 +644,13 @@ def arg_max(g):
     g.add("ArgMax", [x], f"argmax_param {{ axis: {spelled} }}", compute, dead=True)
 
 
+def fragile(g):
+    """A layer in Python that raises where a test says; it has one name."""
+    if any(layer.name == "own" for layer in g.layers):
+        raise Unfit
+    g.add("SecondUseFragile", [g.pick()], "", lambda b, p: [plain.scaled(b[0], 2)], closes=False).name = "own"
+
+
 def threshold(g):
     if g.force:
         raise Unfit
@@ -732,5 +739,5 @@ def logistic_loss(g):
 
 KINDS = ([block] * 8 + [residual] * 8 + [inception] * 4 + [convolution, pointwise] * 3 + [batch_norm] * 2 + [inner_product, pooling, scale, eltwise, concat, slice_] * 3
          + [deconvolution, lrn, reshape, prelu, dropout, bias, pooling, split, softmax, reduction] * 2
-         + [flatten, log, mvn, tile, crop, embed, batch_reindex, parameter, im2col, arg_max, threshold])
+         + [flatten, log, mvn, tile, crop, embed, batch_reindex, parameter, im2col, arg_max, threshold] + [fragile] * 8)
 LOSSES = [softmax_loss] * 3 + [sigmoid_loss, euclidean_loss, hinge_loss, reduction_loss] * 2 + [contrastive_loss, logistic_loss]

@@ -213,7 +213,7 @@ def test_calls_of_the_driver(name, ranks, call, sim, plain, tmp_path):
 
 
 @pytest.mark.parametrize("call", GRAPH_CALLS)
-def test_calls_of_the_driver_with_a_graph(call, sim, device, tmp_path):
+def test_driver_calls_with_graph(call, sim, device, tmp_path):
     """In four iterations, of which the third is recorded."""
     on_a_device(device)
     trial = Trial("sequences", tmp_path, steps=4)

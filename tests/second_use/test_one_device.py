@@ -272,7 +272,7 @@ def test_any_sequence(search, sim, check):
     assert [memory.used(place) for place in places] == used
 
 
-def test_a_graph_keeps_what_was_freed_while_it_was_recorded(sim):
+def test_graph_keeps_freed_memory(sim):
     """No later blob gets the block, which each replay reads."""
     minicaffe.set_mode_gpu()
     y, source = Blob((5000,)), Blob((5000,))

@@ -390,7 +390,7 @@ def test_any_sequence(search, gpu, monkeypatch, machine, examples):
     gc.collect()
 
 
-def test_buckets_of_an_iteration_that_all_left_are_forgotten(gpu, monkeypatch):
+def test_abandoned_buckets_forgotten(gpu, monkeypatch):
     """Of two buckets one had begun, or both."""
     machine = ExchangeMachine(monkeypatch, gpu)
     machine.make(2, [3, 4], 0xf, Dtype.FLOAT, False, BlockingMpiTransport, 0, 1, 0)

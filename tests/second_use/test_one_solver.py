@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 from fragile import FragileLayer, conv, layer, may_raise, product
+from helpers import make_net
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -21,7 +22,6 @@ from minicaffe.engines import engine
 from minicaffe.errors import Error, OutOfMemoryError
 from minicaffe.memory import CPUPlace, FailAllocator
 from minicaffe.memory.registry import registry
-from minicaffe.net.net import Net
 from minicaffe.net.run import AFTER_FORWARD
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
@@ -86,7 +86,7 @@ def tied_net(name, seed):
     """Return a net whose layers `one` and `two` have the same weights, for a solver's net to share them."""
     text = ('layer { name: "in" type: "Input" top: "i" input_param { shape { dim: 2 dim: 5 } } }'
             + "".join(layer(n, "InnerProduct", "i", n, f"{TIED} inner_product_param {{ num_output: 5 }}") for n in ("one", "two")))
-    net = Net(parse_text(text, caffe_pb2.NetParameter)[0])
+    net = make_net(text)
     dice = np.random.default_rng(seed)
     for blob in net.learnable_params:
         blob.data[...] = dice.uniform(-0.5, 0.5, blob.shape)

@@ -6,9 +6,9 @@ import random
 from types import SimpleNamespace
 
 import pytest
+from helpers import make_net
 
 from minicaffe.errors import ConfigWarning, NotFiniteError
-from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver, finite
@@ -127,7 +127,7 @@ SHARED = ("which blob it came from is not known, as blobs share memory (find it 
 ])
 @pytest.mark.no_plan("compares a net without one")
 def test_the_first_blob(plan, spoiled, found):
-    net = Net(parse_text("state { phase: TEST } " + NET, caffe_pb2.NetParameter)[0], plan=plan)
+    net = make_net("state { phase: TEST } " + NET, plan=plan)
     net.forward_from_to(0, len(net.nodes) - 1)
     for name in spoiled:
         net.blobs[name].data[-1, -1] = math.nan

@@ -95,7 +95,7 @@ def test_adamw_step_by_step(extra, dtype):
 
 
 @pytest.mark.parametrize("extra", ["weight_decay: 0.05", "weight_decay: 0.05 regularization_type: 'L1' iter_size: 2"])
-def test_a_rule_like_sgd_computes_what_sgd_computes(extra, device):
+def test_rule_like_sgd(extra, device):
     after = {}
     for kind in ("MomentumSgd", "SGD"):     # one after the other, as both take their random numbers from one generator
         solver = make_solver(f"type: '{kind}' momentum: 0.9 {extra}")
@@ -105,14 +105,14 @@ def test_a_rule_like_sgd_computes_what_sgd_computes(extra, device):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-6)
 
 
-def test_in_gpu_mode_the_log_says_where_it_computes(device, caplog):
+def test_log_names_gpu(device, caplog):
     make_solver("type: 'PlainSgd'")
     assert ("PlainSgd computes its updates on the CPU" in caplog.text) == (device != "cpu")
 
 
 @pytest.mark.parametrize("form", ["BINARYPROTO", "HDF5"])
 @pytest.mark.parametrize("kind", ["AdamW", "PlainSgd"])
-def test_a_resumed_training_computes_the_same_bits(tmp_path, kind, form):
+def test_resumed_training_same_bits(tmp_path, kind, form):
     fields = f"type: '{kind}' momentum: 0.9 weight_decay: 0.01 snapshot_prefix: '{tmp_path}/s' snapshot_format: {form}"
     through = make_solver(fields)
     through.step(4)
@@ -131,7 +131,7 @@ def test_a_resumed_training_computes_the_same_bits(tmp_path, kind, form):
             make_solver(fields.replace("AdamW", "MomentumSgd")).restore(state)
 
 
-def test_ranks_update_with_the_mean_of_their_gradients(monkeypatch):
+def test_ranks_update_with_mean_gradient(monkeypatch):
     """Of two ranks with the same batches both compute what one process computes."""
     fields = "type: 'AdamW' momentum: 0.9 momentum2: 0.99 weight_decay: 0.05"
     alone = make_solver(fields)
@@ -147,7 +147,7 @@ def test_ranks_update_with_the_mean_of_their_gradients(monkeypatch):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-6)
 
 
-def test_the_memory_of_a_training_counts_the_history(tmp_path):
+def test_training_memory_counts_history(tmp_path):
     net = """layer { name: "d" type: "DummyData" top: "x" top: "y" dummy_data_param { shape { dim: 2 dim: 512 } shape { dim: 2 dim: 256 } } }
     layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 256 } }
     layer { name: "l" type: "EuclideanLoss" bottom: "ip" bottom: "y" top: "l" }"""
@@ -168,7 +168,7 @@ def test_a_dry_run_is_known():
 
 # ---- what may be wrong
 
-def test_an_unknown_type_lists_those_that_are_registered(tmp_path):
+def test_unknown_type_lists_registered(tmp_path):
     listed = r"solver type 'Adamw'; did you mean 'AdamW' or 'Adam'\?; known are SGD, .*AdamW, PlainSgd, MomentumSgd; .*register_solver"
     with pytest.raises(ConfigError, match=listed):
         make_solver("type: 'Adamw'")
@@ -198,7 +198,7 @@ def test_what_is_no_rule_is_refused(name, rule, error, words):
     assert solvers.solver_types() == before
 
 
-def test_the_same_rule_may_be_registered_again():
+def test_rule_registered_again():
     before = solvers.solver_types()["AdamW"]
     caffe.register_solver("AdamW", AdamW)
     assert solvers.solver_types()["AdamW"] is before
@@ -216,7 +216,7 @@ class Failing(PlainSgd):
 @pytest.mark.parametrize("answer, error, words", [
     (None, ShapeError, r"Failing.step returned None for the parameter .* of shape \[5, 3\]"), (1.5, ShapeError, "returned 1.5"),
     (np.zeros(3), ShapeError, r"returned an array of shape \[3\]"), ("write", ValueError, "read-only")])
-def test_a_rule_that_fails_leaves_a_solver_that_refuses_to_continue(monkeypatch, tmp_path, answer, error, words):
+def test_failed_rule_stops_solver(monkeypatch, tmp_path, answer, error, words):
     monkeypatch.setattr(Failing, "answer", answer)
     caffe.register_solver("Failing", Failing)
     solver = make_solver(f"type: 'Failing' snapshot_prefix: '{tmp_path}/s'")

@@ -58,7 +58,7 @@ def test_multistep_takes_one_step_an_evaluation(caplog):
     assert "MultiStep Status: Iteration 2, step = 1" in caplog.messages
 
 
-def test_plateau_falls_after_each_window_without_a_lower_loss(caplog):
+def test_plateau_falls_after_window(caplog):
     """By hand: an event is a lower loss or a fall; windows of 3 and 2 iterations are counted from the last one."""
     losses = [5, 4, 4, 4, 4, 3, 3, 3, 2, 2, 9, 1, 9, 9, 9, 9]
     falls = [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2]
@@ -88,7 +88,7 @@ def test_plateau_looks_at_the_mean_loss():
     assert (solver.minimum_loss, solver.iter_last_event) == (3.0, 1)
 
 
-def test_plateau_asked_for_its_rate_does_not_fall():
+def test_reading_plateau_rate_changes_nothing():
     solver = make_solver("lr_policy: 'plateau' base_lr: 1 gamma: 0.5 plateau_winsize: 1")
     assert [solver.learning_rate() for _ in range(3)] == [1, 1, 1]
     assert solver.current_step == 0 and solver.minimum_loss == math.inf
@@ -99,6 +99,7 @@ def test_poly_beyond_its_end():
     assert rate(param, 10, 0) == 0
     assert rate(param, 11, 0) == pytest.approx(-0.1)  # as in Caffe
     param.power = 0.5
+    assert rate(param, 10, 0) == 0
     with pytest.raises(ConfigError, match="max_iter"):
         rate(param, 11, 0)
     param.power = -1
@@ -125,6 +126,10 @@ def test_checked_when_the_solver_is_built(fields, named):
     assert error.value.field == named
 
 
-def test_unknown_policy_names_itself_and_its_neighbours():
+def test_gamma_may_be_zero():
+    assert [make_solver(f"lr_policy: '{policy}' gamma: 0 base_lr: 0.5 stepvalue: 1").learning_rate() for policy in ("exp", "inv", "multistep")] == [0.5] * 3
+
+
+def test_unknown_policy_lists_neighbours():
     with pytest.raises(ConfigError, match="'multstep'; did you mean 'multistep'"):
         make_solver("lr_policy: 'multstep'")

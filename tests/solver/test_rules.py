@@ -81,7 +81,7 @@ def test_threads_do_not_change_the_bits(rule, count):
     assert not np.array_equal(results[0][0], data.astype(np.float32))
 
 
-def test_a_parameter_that_learns_nothing_still_decays_in_its_history():
+def test_frozen_parameter_decays_in_history():
     net = """layer { name: "b" type: "SolverTestBowl" top: "loss" dummy_data_param { shape { dim: 2 } }
              param { lr_mult: 0 decay_mult: 1 } }
              layer { name: "c" type: "SolverTestBowl" top: "loss2" dummy_data_param { shape { dim: 2 } } }"""
@@ -104,7 +104,7 @@ def test_apply_update_alone():
         np.testing.assert_allclose(blob.cpu_data, old - 0.1 * mult, atol=1e-6)
 
 
-def test_base_lr_can_be_changed_between_steps():
+def test_base_lr_changed_between_steps():
     solver = make_solver()
     solver.param.base_lr = 0
     before = weights(solver)
@@ -128,7 +128,7 @@ def test_bad_constants(fields, named):
 
 
 @pytest.mark.parametrize("decay", ["", "weight_decay: 0"])
-def test_unknown_regularization_is_no_matter_without_decay(decay):
+def test_unknown_regularization_without_decay(decay):
     results = []
     for fields in (f"regularization_type: 'L3' {decay}", ""):
         solver = make_solver(fields)

@@ -71,7 +71,7 @@ def test_training_finds_the_bottom():
     assert np.abs(weights(solver)[0]).mean() < 1  # the targets spread by 1 around 0
 
 
-def test_loss_is_the_mean_over_iter_size():
+def test_loss_averaged_over_iter_size():
     solver = make_solver("iter_size: 4 base_lr: 0")
     losses = []
     solver.net.add_hook(1, lambda layer: losses.append(float(solver.net.blob_by_name("loss").cpu_data)))
@@ -106,7 +106,7 @@ def test_the_mean_of_no_losses():
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_loss_that_is_not_finite_leaves_the_mean_with_its_window(size):
+def test_infinite_loss_leaves_window(size):
     solver, shown = make_solver(f"average_loss: {size} base_lr: 0"), []
     solver.net.add_hook(1, lambda layer: solver.net.blob_by_name("loss").data.fill(np.inf if solver.iter == 4 else solver.iter))
     solver.listeners.append(type("Listener", (), {"on_iteration": lambda self, s: shown.append(s.smoothed_loss)})())
@@ -114,7 +114,7 @@ def test_a_loss_that_is_not_finite_leaves_the_mean_with_its_window(size):
     assert shown[4:4 + size] == [np.inf] * size and shown[9] == pytest.approx(np.mean(range(10)[-size:]))
 
 
-def test_callbacks_run_in_every_iteration_in_order():
+def test_callbacks_in_order():
     solver, calls = make_solver(), []
     solver.add_callback(lambda: calls.append("start"), lambda: calls.append("ready"))
     solver.net.add_hook(0, lambda layer: calls.append("forward"))
@@ -163,7 +163,7 @@ def test_a_subclass_may_change_the_update():
             assert solver.iter == 5 and all(np.array_equal(a, b) for a, b in zip(before, weights(solver)))
 
 
-def test_a_subclass_of_two_classes_passes_options_on():
+def test_subclass_passes_options_on():
     class Named:
         def __init_subclass__(cls, **options):
             cls.options = options
@@ -180,7 +180,7 @@ def test_seed_decides_the_weights():
     assert make_solver("random_seed: 0").generator.seed == 0
 
 
-def test_each_rank_draws_numbers_of_its_own(monkeypatch):
+def test_rank_draws_own_numbers(monkeypatch):
     monkeypatch.setattr(caffe, "solver_rank", 2)
     assert make_solver("random_seed: 7").generator.seed == 9
 
@@ -239,7 +239,7 @@ def test_display_and_test_records():
     assert recorder.events[0] == ("start", 0) and recorder.events[-1] == ("end", False)
 
 
-def test_batch_size_is_that_of_the_first_data_layer():
+def test_batch_size_of_first_source():
     solver = make_solver(net="layer { name: 'w' type: 'Parameter' top: 'w' parameter_param { shape { dim: 3 } } }"
                          "layer { name: 'd' type: 'DummyData' top: 'x' dummy_data_param { shape { dim: 32 dim: 2 } } }")
     assert batch_size(solver.net) == 32
@@ -254,7 +254,7 @@ def test_images_per_second():
     assert record["images_per_second"] == pytest.approx(64 * record["iters_per_second"])
 
 
-def test_the_total_loss_of_a_test_is_a_mean():
+def test_total_test_loss_is_mean():
     solver, recorder = recorded("max_iter: 1 test_compute_loss: true " + TESTED)
     solver.solve()
     record, = recorder.records("test")
@@ -269,7 +269,7 @@ def test_no_last_display_between_displays(log):
     assert not any(message.startswith("Iteration 5") for message in log.messages)
 
 
-def test_no_test_at_first_without_test_initialization():
+def test_no_first_test_without_initialization():
     solver, recorder = recorded("max_iter: 5 test_initialization: false " + TESTED)
     solver.solve()
     assert [r["iteration"] for r in recorder.records("test")] == [4]
@@ -282,7 +282,7 @@ def test_test_nets_share_the_parameters():
     assert solver.test_nets[0].blob_by_name("numbers").cpu_data[2] == pytest.approx(weights(solver)[0].mean(), abs=1e-6)
 
 
-def test_parameters_that_a_test_net_has_for_itself_are_shared_at_the_test():
+def test_test_net_parameters_shared_at_test():
     embedded = BOWL.replace("dummy_data_param {", "blobs { shape { dim: 5 dim: 3 } data: " + " data: ".join(["7"] * 15)
                             + " } blobs { shape { dim: 4 } data: 1 data: 1 data: 1 data: 1 } dummy_data_param {")
     solver = make_solver(f"test_net_param {{ {embedded} }} {TESTED}")
@@ -296,7 +296,7 @@ def test_zero_test_iter_reports_nothing():
     assert solver.test(0) == {"iteration": 0, "net": 0, "loss": None, "outputs": []}
 
 
-def test_outputs_must_keep_their_size_within_a_test():
+def test_outputs_keep_size_within_test():
     solver = make_solver(TESTED)
     net = solver.test_nets[0]
     net.add_hook(1, lambda i: net.tops[0][1].reshape(net.layers[0].passes))
@@ -323,7 +323,7 @@ def test_tests_before_any_step():
     assert [record["iteration"] for record in recorder.records("test")] == [0]
 
 
-def test_the_log_names_the_state_that_a_training_continues(log, tmp_path):
+def test_log_names_restored_state(log, tmp_path):
     solver = make_solver(f"max_iter: 1 snapshot_prefix: '{tmp_path}/s'")
     _, state = solver.snapshot()
     solver.solve(state)
@@ -355,7 +355,7 @@ def test_snapshot_action_after_an_update(tmp_path):
     assert solver.iter == 3 and sorted(p.name for p in tmp_path.iterdir()) == ["s_iter_2.caffemodel", "s_iter_2.solverstate"]
 
 
-def test_a_step_after_one_that_was_stopped_runs_its_tests():
+def test_step_after_stop_runs_tests():
     solver, recorder = recorded(TESTED)
     solver.action = lambda: "stop" if solver.iter == 2 else "none"
     solver.step(9)
@@ -365,7 +365,7 @@ def test_a_step_after_one_that_was_stopped_runs_its_tests():
     assert solver.iter == 6 and [record["iteration"] for record in recorder.records("test")] == [0, 4]
 
 
-def test_of_solvers_that_a_program_numbers_the_first_alone_tests_displays_and_writes(monkeypatch, tmp_path):
+def test_first_numbered_solver_tests_and_writes(monkeypatch, tmp_path):
     """As programs for pycaffe do by `set_solver_rank`; all update."""
     for rank in 0, 1:
         monkeypatch.setattr(caffe, "solver_rank", rank)
@@ -377,7 +377,7 @@ def test_of_solvers_that_a_program_numbers_the_first_alone_tests_displays_and_wr
 
 
 @pytest.mark.parametrize("use", ["test", "snapshot"])
-def test_the_log_says_once_that_ranks_average_statistics(use, log, monkeypatch, tmp_path):
+def test_log_of_averaged_statistics_once(use, log, monkeypatch, tmp_path):
     """Ranks that have all the same statistics keep them."""
     job = Job(2, mirror=True)
     job.use(monkeypatch)
@@ -393,7 +393,7 @@ def test_the_log_says_once_that_ranks_average_statistics(use, log, monkeypatch, 
 
 
 @pytest.mark.parametrize("scale, factor", [("linear", 4), ("sqrt", 2)])
-def test_the_rate_rises_to_that_of_all_ranks(scale, factor, monkeypatch):
+def test_rate_rises_to_all_ranks(scale, factor, monkeypatch):
     job = Job(4, mirror=True)
     job.use(monkeypatch)
     solver, factors = make_solver(), []
@@ -450,7 +450,7 @@ def test_first_infinite_loss_is_reported_once(log):
 
 
 @pytest.mark.no_plan("which blob was not finite first is not known where blobs share memory")
-def test_the_blob_is_named_with_all_layers_that_write_it(log):
+def test_infinite_blob_named_with_writers(log):
     solver = make_solver(net=LINE.replace('scale: 0.5', "scale: 1e30").replace('type: "gaussian"', "value: 1e30"))
     solver.step(1)
     assert "'y' of layer 'scale' (Scale) and layer 'half' (Power); no update was made before" in warnings_of(log)[0]
@@ -462,7 +462,7 @@ def test_infinite_data_are_named(log):
     assert "is 'x' of layer 'in' (DummyData); correct the data" in warnings_of(log)[0]
 
 
-def test_a_batch_of_iter_size_that_the_next_one_covers(log):
+def test_iter_size_batch_covered_by_next(log):
     solver = make_solver("iter_size: 2", LINE)
     passes = []
     solver.net.add_hook(0, lambda layer: passes.append(layer) if layer == 0 else None)
@@ -471,7 +471,7 @@ def test_a_batch_of_iter_size_that_the_next_one_covers(log):
     assert "no blob holds such a value any more" in warnings_of(log)[0]
 
 
-def test_parameters_are_looked_at_only_when_there_is_a_reason(monkeypatch, tmp_path):
+def test_parameters_checked_only_with_reason(monkeypatch, tmp_path):
     looked, check = [], Solver.check_finite
     monkeypatch.setattr(Solver, "check_finite", lambda solver, effect=None: looked.append(solver.iter) or check(solver, effect))
     make_solver("base_lr: 0.01", LINE).step(9)
@@ -481,7 +481,7 @@ def test_parameters_are_looked_at_only_when_there_is_a_reason(monkeypatch, tmp_p
     assert sorted(set(looked)) == [0, 1, 5, 6, 7, 9]
 
 
-def test_no_snapshot_of_numbers_that_are_lost(log, tmp_path):
+def test_no_snapshot_of_lost_numbers(log, tmp_path):
     solver, recorder = recorded(f"snapshot: 1 snapshot_after_train: true snapshot_prefix: '{tmp_path}/s' {DIVERGES}", LINE)
     solver.solve()
     assert solver.iter == 12 and not all_finite(weights(solver))
@@ -504,7 +504,7 @@ def test_no_snapshot_of_numbers_that_are_lost(log, tmp_path):
 
 
 @pytest.mark.parametrize("use", ["restore", "snapshot", "test_all", "step", "smoothed_loss"])
-def test_a_loss_that_a_device_still_computes_is_reported_with_its_iteration(use, log, tmp_path):
+def test_deferred_loss_reported_with_iteration(use, log, tmp_path):
     solver = make_solver(f"test_iter: 1 test_interval: 9 snapshot_prefix: '{tmp_path}/s'", LINE)
     solver.step(1)
     _, state = solver.snapshot()
@@ -513,6 +513,25 @@ def test_a_loss_that_a_device_still_computes_is_reported_with_its_iteration(use,
     {"restore": lambda: solver.restore(state), "snapshot": solver.snapshot, "test_all": solver.test_all, "step": lambda: solver.step(0),
      "smoothed_loss": lambda: solver.smoothed_loss}[use]()
     assert [line.split(",")[0] for line in warnings_of(log)] == ["Iteration 2: the loss is nan"]
+
+
+@pytest.mark.parametrize("iter_size", [1, 2])
+def test_mean_of_read_and_deferred_losses(iter_size):
+    """On a device the last loss of `step` is read later; a window has it once."""
+    fields, losses = f"average_loss: 3 random_seed: 4 iter_size: {iter_size}", []
+    one = make_solver(fields, LINE)
+    for _ in range(5):
+        one.step(1)
+        losses.append(one.smoothed_loss)
+    other = make_solver(fields, LINE)       # which draws the same numbers
+    other.step(5)
+    assert other.smoothed_loss == other.smoothed_loss == pytest.approx(np.mean(losses[-3:]), rel=1e-6)
+    other._deferred_loss = lambda: 9.0, 0.1     # as `step` leaves it on a device
+    assert other.check_finite() and other._deferred_loss is None
+    assert other.smoothed_loss == pytest.approx(np.mean([*losses[-2:], 9]), rel=1e-6)
+    other._deferred_loss = lambda: 9.0, 0.1
+    other.step(1)       # a new window
+    assert other.smoothed_loss < 9 and other._deferred_loss is None
 
 
 def test_stop_raises(tmp_path):
@@ -531,7 +550,7 @@ def test_stop_raises(tmp_path):
     assert error.value.remedy == finite.CHECK_START  # the numbers were lost before this training did anything
 
 
-def test_speeds_are_those_since_the_last_display(monkeypatch):
+def test_speed_since_last_display(monkeypatch):
     solver, recorder = recorded("display: 2")
     monkeypatch.setattr(solver_module, "time", SimpleNamespace(perf_counter=itertools.count().__next__))    # a second between two calls
     solver.step(6)
@@ -539,7 +558,7 @@ def test_speeds_are_those_since_the_last_display(monkeypatch):
     assert [(r["seconds"], r["iters_per_second"]) for r in records] == [(1, 0), (1, 2), (1, 2)]
 
 
-def test_the_prefix_of_a_definition_that_is_not_trusted():
+def test_untrusted_snapshot_prefix():
     """Also of one that a program has made, which has no lines; `own_fields` are the program's."""
     with pytest.raises(ConfigError, match="snapshot_prefix.*--snapshot-prefix, or own_fields of Solver"):
         make_solver("snapshot_prefix: '/elsewhere/s'", trusted=False)
@@ -547,7 +566,7 @@ def test_the_prefix_of_a_definition_that_is_not_trusted():
 
 
 @pytest.mark.parametrize("where", ["display: 1", "test_iter: 1 test_interval: 1", ""])
-def test_parameters_that_a_loss_does_not_show(where):
+def test_infinite_parameters_behind_finite_loss(where):
     unused = LINE + 'layer { name: "aside" type: "Scale" bottom: "x" top: "aside" }'
     solver = make_solver(f"max_iter: 1 {where}", unused)
     solver.nan = "stop"
@@ -619,7 +638,7 @@ def test_the_parent_workspace_holds_the_parameters():
     assert solver.history[0].dtype == Dtype.DOUBLE
 
 
-def test_a_net_without_a_loss_is_a_warning(tmp_path):
+def test_net_without_loss_warns(tmp_path):
     net = LINE.partition('layer { name: "loss"')[0]
     with pytest.warns(ConfigWarning, match="^solver.prototxt: the net has no loss in its TRAIN phase, so it learns nothing"):
         make_solver(net=net, file="solver.prototxt")
@@ -642,28 +661,6 @@ def test_different_input_sizes_are_reported():
         make_solver("test_iter: 1 test_interval: 1", both)
 
 
-@pytest.mark.parametrize(("fields", "net", "named"), [
-    ("", None, "net"),
-    ("net: 'x.prototxt'", BOWL, "net_param"),
-    (f"train_net_param {{ {BOWL} }}", BOWL, "train_net_param"),
-    ("average_loss: 0", BOWL, "average_loss"),
-    ("iter_size: 0", BOWL, "iter_size"),
-    ("max_iter: -1", BOWL, "max_iter"),
-    ("snapshot: 5", BOWL, "snapshot_prefix"),
-    (f"test_net_param {{ {BOWL} }}", BOWL, "test_iter"),
-    (f"train_net_param {{ {BOWL} }} test_iter: 1 test_interval: 1", None, "test_iter"),
-    ("test_iter: 1", BOWL, "test_interval"),
-    ("test_iter: -1 test_interval: 1", BOWL, "test_iter[0]"),
-    (TESTED + " test_state {} test_state {}", BOWL, "test_state"),
-    ("type: 'SDG'", BOWL, "type"),
-])
-def test_refusals(fields, net, named):
-    with pytest.raises(ConfigError) as error:
-        create_solver(solver_param(fields, net), file="solver.prototxt")
-    assert error.value.field == named
-    assert error.value.file == "solver.prototxt"
-
-
 TRAIN_NETS = "a solver needs exactly one of net, net_param, train_net, train_net_param; "
 MORE_NETS = "; a solver without net or net_param tests only what test_net and test_net_param name"
 
@@ -681,14 +678,20 @@ MORE_NETS = "; a solver without net or net_param tests only what test_net and te
     (TESTED + " test_state {} test_state {}", BOWL, "test_state: give none or one for each of the 1 test nets, got 2"),
     ("test_iter: 0", BOWL, "test_interval: must be at least 1 where test_iter is given, got 0"),
     ("test_iter: 3 test_iter: -1 test_interval: 1", BOWL, "test_iter[1]: must be at least 0, got -1"),
+    ("average_loss: 0", BOWL, "average_loss: must be at least 1, got 0"),
+    ("iter_size: 0", BOWL, "iter_size: must be at least 1, got 0"),
+    ("max_iter: -1", BOWL, "max_iter: must be at least 0, got -1"),
+    ("snapshot: 5", BOWL, "snapshot_prefix: is not set, and snapshots need it; set it, or snapshot: 0 and snapshot_after_train: false"),
+    ("type: 'SDG'", BOWL, "type: "),
 ])
-def test_how_many_nets_a_solver_has(fields, net, message):
+def test_refusals(fields, net, message):
     with pytest.raises(ConfigError) as error:
-        make_solver(fields, net)
-    assert str(error.value) == message
+        create_solver(solver_param(fields, net), file="solver.prototxt")
+    assert str(error.value).startswith(f"solver.prototxt: {message}")
+    assert str(error.value) == f"solver.prototxt: {message}" or message == "type: "
 
 
-def test_where_the_nets_of_a_solver_come_from_is_logged(log, tmp_path):
+def test_log_names_net_sources(log, tmp_path):
     net, saved = write(tmp_path / "net.prototxt", BOWL), str(tmp_path / "a.caffemodel")
     make_solver().net.save(saved)
     log.clear()
@@ -709,7 +712,7 @@ def test_missing_net_file():
         make_solver("net: 'nowhere.prototxt'", None)
 
 
-def test_errors_of_a_net_name_its_own_file(tmp_path):
+def test_net_error_names_file(tmp_path):
     path = write(tmp_path / "net.prototxt", BOWL.replace("SolverTestBowl", "SolverTestBowel"))
     with pytest.raises(ConfigError) as error:
         make_solver(f"net: '{path}'", None, file="solver.prototxt")
@@ -743,7 +746,7 @@ def test_errors_name_file_and_line(tmp_path):
     assert str(error.value).startswith(f"{path}:{BOWL.count(chr(10)) + 3}: lr_policy: unknown learning-rate policy 'wobbly'")
 
 
-def test_errors_in_an_inline_net_name_the_line(tmp_path):
+def test_inline_net_error_names_line(tmp_path):
     net = BOWL.replace("SolverTestBowl", "SolverTestBowel")
     path = write(tmp_path / "solver.prototxt", f"lr_policy: 'fixed'\nnet_param {{ {net} }}")
     with pytest.raises(ConfigError) as error:
@@ -764,7 +767,7 @@ def test_weights_field(tmp_path):
         assert np.array_equal(weights(make_solver(fields))[0], weights(source)[0])
 
 
-def test_weights_of_a_layer_that_only_the_test_net_has(tmp_path):
+def test_weights_only_in_test_net(tmp_path):
     own = """ layer { name: "x" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 dim: 3 } } include { phase: TEST } }
               layer { name: "own" type: "Bias" bottom: "x" top: "z" bias_param { filler { type: "uniform" } } include { phase: TEST } }
               layer { name: "z" type: "Silence" bottom: "z" include { phase: TEST } }"""
@@ -810,7 +813,7 @@ def test_a_solver_type_of_ones_own(tmp_path):
         solver.net.blob_by_name("nothing")
 
 
-def test_a_step_of_ones_own_with_a_display_at_the_end():
+def test_user_step_with_final_display():
     class Own(SGDSolver):
         def step(self, n):
             for _ in range(n):

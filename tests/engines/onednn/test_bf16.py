@@ -66,7 +66,7 @@ def test_convolution(bf16, case):
         assert np.abs(ours[name] - values).max() <= NEAR * np.abs(values).max(), name
 
 
-def test_the_gradient_of_weights_for_one_channel_is_engine_caffes(bf16):
+def test_one_channel_gradient_by_caffe_engine(bf16):
     (net, ours), (_, exact) = both(input_layer((3, 1, 9, 7)) + conv("conv", "x", "y", "num_output: 20 kernel_size: 3"))
     assert engines(net) == ["ONEDNN/CAFFE"]
     forward, backward, weights, last = net.layers[-1].operations()[0].primitives()
@@ -78,7 +78,7 @@ def test_the_gradient_of_weights_for_one_channel_is_engine_caffes(bf16):
 @pytest.mark.parametrize("rows, phase, param, expected", [
     (128, caffe.TRAIN, "", "CAFFE"), (129, caffe.TRAIN, "", "ONEDNN"), (1, caffe.TEST, "", "ONEDNN"),
     (1, caffe.TRAIN, "param { lr_mult: 0 }", "ONEDNN"), (1, caffe.TRAIN, "param { decay_mult: 0 }", "CAFFE")])
-def test_few_rows_by_weights_that_learn_are_multiplied_in_float32(bf16, caplog, monkeypatch, rows, phase, param, expected):
+def test_few_rows_multiplied_in_float32(bf16, caplog, monkeypatch, rows, phase, param, expected):
     """Unless the engine was named: rounding the weights after each update takes longer than bf16 saves."""
     monkeypatch.setattr(engine, "_logged_refusals", set())
     text = input_layer((rows, 64)) + layer("InnerProduct", "x", "y", param + " inner_product_param { num_output: 32 }")
@@ -98,7 +98,7 @@ def test_few_rows_by_weights_that_learn_are_multiplied_in_float32(bf16, caplog, 
     assert all(f"inner product of {rows} rows" in line and "float32 instead" in line for line in messages)
 
 
-def test_channels_that_do_not_fill_blocks_are_convolved_in_float32(bf16, caplog, monkeypatch):
+def test_partial_blocks_convolved_in_float32(bf16, caplog, monkeypatch):
     """By WINOGRAD where that pays; a layer that has an engine of its own keeps it."""
     monkeypatch.setattr(engine, "_logged_refusals", set())
     monkeypatch.setattr(engine, "_preferred", "")
@@ -116,7 +116,7 @@ def test_channels_that_do_not_fill_blocks_are_convolved_in_float32(bf16, caplog,
 
 
 @pytest.mark.parametrize("kind", ["Pooling", "LRN"])
-def test_what_depends_on_the_layout_is_no_warning(bf16, caplog, monkeypatch, kind):
+def test_layout_dependence_is_no_warning(bf16, caplog, monkeypatch, kind):
     """A bottom in plain order is float32 already, so nothing is lost there."""
     monkeypatch.setattr(engine, "_logged_refusals", set())
     monkeypatch.setattr(engine, "_preferred", "")
@@ -199,7 +199,7 @@ def test_nan_and_infinity_stay(bf16):
 
 
 @pytest.mark.no_plan("goes backward in phase TEST, in which a plan has forward alone")
-def test_changes_of_precision_convert_what_is_kept(bf16):
+def test_precision_change_converts_kept_weights(bf16):
     net = make(STACK)
     step(net)
     engine.set_precision("float32")
@@ -214,7 +214,7 @@ def test_changes_of_precision_convert_what_is_kept(bf16):
 
 @pytest.mark.parametrize("kind", ["RNN", "LSTM"])
 @pytest.mark.parametrize("steps, sequences, size", [(5, 11, 33), (3, 1, 7), (4, 3, 64), (6, 2, 40)])
-def test_recurrent_layers_round_what_their_steps_multiply(bf16, kind, steps, sequences, size):
+def test_recurrent_layers_round_products(bf16, kind, steps, sequences, size):
     """The state before each step and its weights, as the products that all steps have in common do."""
     fields = f'recurrent_param {{ num_output: {size} weight_filler {{ type: "uniform" min: -0.3 max: 0.3 }} }}'
     text = input_layer((steps, sequences, 5)) + input_layer((steps, sequences), "cont") + layer(kind, "x cont", "y", fields)
@@ -239,7 +239,7 @@ def test_recurrent_layers_round_what_their_steps_multiply(bf16, kind, steps, seq
 
 
 @pytest.mark.parametrize("kind", ["RNN", "LSTM"])
-def test_recurrent_layers_follow_another_number_of_sequences(bf16, kind):
+def test_recurrent_layers_follow_sequence_count(bf16, kind):
     fields = 'recurrent_param { num_output: 16 weight_filler { type: "uniform" min: -0.3 max: 0.3 } }'
     nets = [make(input_layer((4, n, 32)) + input_layer((4, n), "cont") + layer(kind, "x cont", "y", fields)) for n in (2, 7, 3)]
     first = nets[0]
@@ -317,7 +317,7 @@ def accuracy(name, seed):
 
 @pytest.mark.slow(7)
 @pytest.mark.parametrize("name", ["lenet", "mlp", "batch_norm"])
-def test_training_is_as_accurate_as_in_float32(bf16, name):
+def test_bf16_training_accuracy(bf16, name):
     """The mean over three seeds is within the spread of float32's."""
     found = {}
     for precision in ("float32", "bf16"):
@@ -362,7 +362,7 @@ def test_a_processor_without_bf16(onednn, monkeypatch):
         library.check_bf16()
 
 
-def test_without_a_library_bf16_is_an_error(tmp_path):
+def test_bf16_without_library(tmp_path):
     code = """
 try:
     net.forward()
@@ -386,7 +386,7 @@ def test_the_environment_and_the_option(bf16, tmp_path, monkeypatch, capsys):
     assert "precision: must be float32 or tf32 or bf16, got 'half'" in capsys.readouterr().err
 
 
-def test_bytes_of_a_step_are_those_of_its_elements(bf16):
+def test_bytes_of_step_by_element(bf16):
     """Two of each value between layers that keep bf16, four of what is kept in float32."""
     text = (input_layer((4, 16, 12, 12)) + conv("one", "x", "y", "num_output: 32 kernel_size: 3 bias_term: false")
             + conv("two", "y", "z", "num_output: 32 kernel_size: 3 bias_term: false"))

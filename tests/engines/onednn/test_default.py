@@ -58,7 +58,7 @@ def test_what_follows_takes_the_layout(default):
     assert engines(net((2, 3, 9, 9), "num_output: 20 kernel_size: 3", more=pooling)) == ["CAFFE", "CAFFE"]
 
 
-def test_a_default_engine_refuses_without_a_warning(default, monkeypatch, caplog):
+def test_default_engine_refuses_silently(default, monkeypatch, caplog):
     with caplog.at_level(logging.INFO):
         assert engines(net((2, 3, 9, 9), "num_output: 32 kernel_size: 3", Dtype.DOUBLE)) == ["CAFFE"]
         monkeypatch.setattr(library, "_trouble", "there is none")

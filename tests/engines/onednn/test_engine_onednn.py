@@ -104,6 +104,7 @@ SHAPES = {
     "odd depthwise": ((2, 5, 9, 9), "num_output: 5 kernel_size: 3 group: 5 pad: 1 stride: 2"),
     "dilation": ((2, 16, 12, 12), "num_output: 16 kernel_size: 3 dilation: 2 pad: 2"),
     "sides": ((2, 8, 9, 12), "num_output: 12 kernel_h: 3 kernel_w: 5 stride_h: 2 stride_w: 1 pad_h: 0 pad_w: 2"),
+    "two dilations": ((2, 16, 12, 10), "num_output: 16 kernel_size: 3 dilation: 3 dilation: 1"),
     "one axis": ((2, 16, 20), "num_output: 16 kernel_size: 3"),
     "three axes": ((1, 8, 5, 6, 7), "num_output: 16 kernel_size: 3 pad: 1"),
 }
@@ -135,11 +136,13 @@ POOLINGS = {
     "max, rounded up": "pool: MAX kernel_size: 3 stride: 2",
     "max, padded": "pool: MAX kernel_size: 3 stride: 2 pad: 1",
     "max, sides": "pool: MAX kernel_h: 3 kernel_w: 2 stride_h: 1 stride_w: 3",
+    "max, padded sides": "pool: MAX kernel_h: 2 kernel_w: 3 stride_h: 2 stride_w: 1 pad_h: 0 pad_w: 1",
     "max, rounded down": "pool: MAX kernel_size: 2 stride: 2 round_mode: FLOOR",
     "mean": "pool: AVE kernel_size: 2 stride: 2",
     "mean, rounded up": "pool: AVE kernel_size: 3 stride: 2",
     "mean, padded": "pool: AVE kernel_size: 3 stride: 1 pad: 1",
     "mean, beyond the padding": "pool: AVE kernel_size: 3 stride: 2 pad: 1",
+    "mean, sides": "pool: AVE kernel_h: 3 kernel_w: 2 stride: 1 pad_h: 1 pad_w: 0",
     "mean of all": "pool: AVE global_pooling: true",
 }
 
@@ -224,7 +227,7 @@ def test_a_stack(onednn):
 
 
 @pytest.mark.parametrize("asked", ["ONEDNN", ""])
-def test_a_stack_reorders_only_at_its_ends_and_parameters(onednn, asked):
+def test_stack_reorders_at_ends(onednn, asked):
     engine.prefer(asked)
     net = make(STACK if asked else re.sub("dim: 16", "dim: 32", re.sub("num_output: (20|18)", "num_output: 64", STACK)))
     for _ in range(2):
@@ -237,7 +240,7 @@ def test_a_stack_reorders_only_at_its_ends_and_parameters(onednn, asked):
     assert set(reordered) <= {"y diff"}, reordered
 
 
-def test_a_reader_in_the_middle_sees_plain_data(onednn):
+def test_reader_in_the_middle(onednn):
     onednn(False)
     plain = make(STACK)
     step(plain)
@@ -298,14 +301,14 @@ def test_views_show_what_layers_have_written(onednn):
     (input_layer((1, 16, 6, 6)) + layer("LRN", "x", "y"), Dtype.FLOAT, "a bottom in plain order"),
     (input_layer((2, 16)) + layer("InnerProduct", "x", "y", "inner_product_param { num_output: 4 }"), Dtype.FLOAT, "in float32"),
 ])
-def test_what_is_refused_is_computed_by_engine_caffe(onednn, text, dtype, reason):
+def test_refused_operation_by_caffe_engine(onednn, text, dtype, reason):
     net = make(text, dtype)
     step(net)
     description = net.layers[-1].operations()[0].describe()
     assert description["engine"] == "CAFFE" and reason in description["refused"]["ONEDNN"]
 
 
-def test_a_bias_that_learns_now_and_then(onednn):
+def test_bias_that_learns_sometimes(onednn):
     """oneDNN has a primitive for the gradient of weights with that of a bias, and one without."""
     net = make(input_layer((2, 16, 9, 7)) + conv("conv", "x", "y", "num_output: 32 kernel_size: 3"))
     one, found = net.layers[-1], []
@@ -323,7 +326,7 @@ def test_a_bias_that_learns_now_and_then(onednn):
 
 @pytest.mark.parametrize("order", ["Convolution Deconvolution", "Deconvolution Convolution", "Deconvolution Deconvolution"])
 @pytest.mark.parametrize("outputs", [16, 20])
-def test_a_weight_of_a_convolution_and_of_a_deconvolution(onednn, order, outputs):
+def test_weight_shared_with_deconvolution(onednn, order, outputs):
     """Which take its first two axes the other way round: one's order in memory is not the other's, whatever it is called."""
     text, names = input_layer((2, outputs, 9, 7)), ["x", "a", "y"]
     for kind, bottom, top in zip(order.split(), names, names[1:]):
@@ -340,7 +343,7 @@ def test_a_weight_of_a_convolution_and_of_a_deconvolution(onednn, order, outputs
         assert np.abs(found - plain).max() <= TOLERANCE * np.abs(plain).max()
 
 
-def test_a_gradient_that_failed_before_it_was_written_is_zero(onednn):
+def test_unwritten_gradient_after_error_is_zero(onednn):
     """Not that of the iteration before, which is still in its memory."""
     net = make(input_layer((2, 16, 9, 7)) + conv("conv", "x", "y", "num_output: 32 kernel_size: 3"))
     weight, bottom = net.layers[-1].blobs[0], net.blob_by_name("x")

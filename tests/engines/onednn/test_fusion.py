@@ -65,7 +65,7 @@ def assert_same(net, watched, rtol=1e-5):
     (NORM + POWER + RELU, ["norm"]),        # Power does not join
     (SCALE.replace("scale_param {", "scale_param { axis: 2 num_axes: 1") + RELU, []),   # not by channels
 ])
-def test_what_a_convolution_computes_too_has_the_same_numbers(net_of, layers, names):
+def test_convolution_epilogue_gives_same_numbers(net_of, layers, names):
     net, watched = two_nets(net_of, conv() + layers + conv("y", "z", 16))
     for _ in range(2):
         net.forward(), watched.forward()
@@ -116,7 +116,7 @@ def test_statistics_are_sums_with_a_weight(net_of, layers, weight):
         np.testing.assert_allclose(net.blobs["y"].data, wanted, 1e-3, 1e-4)
 
 
-def test_factors_go_into_an_engines_copy_of_the_weights(net_of):
+def test_factors_scale_weight_copy(net_of):
     """Made again for new factors or weights, and for nothing else; the weights themselves stay as they are."""
     net, watched = two_nets(net_of, conv() + NORM + SCALE + RELU)
     weight = net.params["conv_y"][0]
@@ -164,7 +164,7 @@ def test_one_weight_with_two_factors(net_of):
         assert_same(net, watched)
 
 
-def test_a_training_computes_with_the_weights_as_they_are(net_of, onednn):
+def test_training_uses_weights_unchanged(net_of, onednn):
     """While a net of phase TEST has them times factors in its copy."""
     ends = []
     for use in (True, False):
@@ -189,7 +189,7 @@ def test_a_training_computes_with_the_weights_as_they_are(net_of, onednn):
 
 
 @pytest.mark.parametrize("rows", [3, 16])      # beside 16 outputs
-def test_a_convolution_of_another_axis_computes_its_own(net_of, rows):
+def test_convolution_of_other_axis_not_fused(net_of, rows):
     """Whose channels are axis 2, while Bias adds along axis 1."""
     images = INPUT.replace("dim: 3", f"dim: {rows} dim: 16")
     nets = [net_of(images + conv(outputs=16).replace("num_output", "axis: 2 num_output") + BIAS) for _ in range(2)]
@@ -215,7 +215,7 @@ def test_padding_of_layouts_stays_zero(net_of, outputs, group):
     assert_same(net, watched)
 
 
-def test_in_training_forward_and_gradients_are_the_same_bits(net_of):
+def test_training_gives_same_bits(net_of):
     net, watched = two_nets(net_of, conv() + LEAKY + conv("y", "z") + LOSS.replace('"y"', '"z"'), caffe.TRAIN)
     for each in (net, watched):
         each.clear_param_diffs()
@@ -232,7 +232,7 @@ def test_in_training_forward_and_gradients_are_the_same_bits(net_of):
 
 @pytest.mark.no_plan("goes backward in phase TEST, in which a plan has forward alone")
 @pytest.mark.parametrize("layer", [NORM, SCALE, BIAS, PRELU])
-def test_what_keeps_values_for_its_backward_runs_by_itself(net_of, layer):
+def test_layer_that_saves_not_fused(net_of, layer):
     net, watched = two_nets(net_of, conv() + layer + LOSS)
     for each in (net, watched):
         each.clear_param_diffs()
@@ -242,7 +242,7 @@ def test_what_keeps_values_for_its_backward_runs_by_itself(net_of, layer):
     np.testing.assert_array_equal(net.params["conv_y"][0].diff, watched.params["conv_y"][0].diff)
 
 
-def test_a_net_with_a_loss_that_runs_by_a_plan_keeps_nothing_for_backward(tmp_path):
+def test_loss_net_with_plan_keeps_nothing(tmp_path):
     """As the test nets of `minicaffe test` and of a training do: their blobs are recycled, so nothing can go backward."""
     (tmp_path / "net.prototxt").write_text(INPUT + conv() + NORM + SCALE + RELU + LOSS)
     net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST, plan="memory")
@@ -251,7 +251,7 @@ def test_a_net_with_a_loss_that_runs_by_a_plan_keeps_nothing_for_backward(tmp_pa
     assert fused(net) == {"conv_y": ["norm", "scale", "relu"]}
 
 
-def test_batch_norm_with_the_statistics_of_the_batch_runs_by_itself(net_of):
+def test_batch_norm_of_batch_not_fused(net_of):
     net = net_of(INPUT + conv() + NORM, caffe.TRAIN)
     net.forward()
     assert not fused(net)
@@ -285,7 +285,7 @@ def test_debug_info_sees_each_layer(net_of):
     assert not fused(net)
 
 
-def test_a_loss_is_that_of_the_last_layer(net_of):
+def test_loss_of_last_layer(net_of):
     net, watched = two_nets(net_of, conv() + RELU.replace("top", "loss_weight: 2 top"))
     assert net.forward_from_to(0, 2) == pytest.approx(watched.forward_from_to(0, 2))
     assert fused(net)
@@ -296,7 +296,7 @@ class MyReLU(ReLULayer):
         top[0].data[...] = 7
 
 
-def test_a_layer_of_a_user_runs_by_itself(net_of):
+def test_user_layer_not_fused(net_of):
     if "MyReLU" not in layer_types():
         register_layer("MyReLU", MyReLU)
     net = net_of(INPUT + conv() + RELU.replace("ReLU", "MyReLU"))
@@ -315,7 +315,7 @@ def test_another_shape(net_of):
     assert_same(net, watched)
 
 
-def test_backward_of_one_layer_needs_its_own_forward(net_of):
+def test_single_backward_needs_own_forward(net_of):
     net = net_of(INPUT + conv() + NORM)
     net.forward()
     with pytest.raises(Error, match=r"'norm' \(BatchNorm\): was fused into an earlier layer"):
@@ -324,7 +324,7 @@ def test_backward_of_one_layer_needs_its_own_forward(net_of):
     net.backward_layer(2)
 
 
-def test_engine_caffe_computes_no_layer_but_its_own(net_of, onednn):
+def test_caffe_engine_fuses_no_layer(net_of, onednn):
     onednn(False)
     net = net_of(INPUT + conv() + RELU)
     net.forward()

@@ -67,7 +67,7 @@ def test_a_layer_between_convolutions(onednn, case, in_place, channels):
 
 
 @pytest.mark.parametrize(("kind", "fields"), [("Log", ""), ("Power", "power_param { power: -1 }"), ("Power", "power_param { power: -0.5 }")])
-def test_what_is_infinite_for_0_leaves_the_padding_0(onednn, kind, fields):
+def test_infinite_at_0_keeps_padding(onednn, kind, fields):
     """A convolution multiplies the padding by weights that are 0: infinity there would be NaN in all channels, forward and backward."""
     far = conv("conv1", "z", "a", "num_output: 18 kernel_size: 3 pad: 1").replace("uniform", "constant").replace('constant"', 'constant" value: 40')
     compare(input_layer((2, 3, 9, 7)) + conv("conv0", "x", "z", "num_output: 18 kernel_size: 1")
@@ -75,7 +75,7 @@ def test_what_is_infinite_for_0_leaves_the_padding_0(onednn, kind, fields):
 
 
 @pytest.mark.parametrize("fields", ["scale_param { axis: 2 num_axes: 1 }", "scale_param { num_axes: 0 }"])
-def test_a_scale_of_other_axes_reads_plain_data(onednn, fields):
+def test_scale_of_other_axes_reads_plain(onednn, fields):
     compare(between("Scale", fields, 18, False), onednn)
 
 
@@ -84,7 +84,7 @@ def test_dropout_draws_the_same_mask(onednn):
 
 
 @pytest.mark.parametrize("model", ["resnet50", "mobilenet"])
-def test_a_training_step_makes_no_reorder_in_the_stack(onednn, model):
+def test_training_step_without_inner_reorder(onednn, model):
     param, _ = read_text(MODELS / model / "deploy.prototxt", caffe_pb2.NetParameter)
     param.state.phase, param.force_backward = TRAIN, True
     for one in param.layer:
@@ -98,7 +98,7 @@ def test_a_training_step_makes_no_reorder_in_the_stack(onednn, model):
     assert set(reorders(net)) <= {"pool5 diff", "fc7 data", "fc7 diff", "conv1 diff"}
 
 
-def test_an_array_comes_from_any_of_several_layouts(onednn):
+def test_array_from_several_layouts(onednn):
     """Convolutions of 48, 24, and 12 channels a group have layouts of their own for one shape; each converts to each, in any order."""
     onednn(True)
     shape, layouts, nets = (2, 48, 6, 5), {}, []
@@ -123,7 +123,7 @@ def test_an_array_comes_from_any_of_several_layouts(onednn):
                 np.testing.assert_array_equal(found, arrays[target])
 
 
-def test_layouts_end_with_those_who_use_them(onednn):
+def test_layouts_end_with_users(onednn):
     """A net that sees pictures of many sizes has the layouts of the last ones."""
     onednn(True)
     net = make(input_layer((1, 16, 8, 8)) + conv("conv", "x", "y", "num_output: 32 kernel_size: 3 pad: 1")

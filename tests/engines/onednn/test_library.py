@@ -48,13 +48,13 @@ print(*[op.describe()["engine"] for layer in net.layers for op in layer.operatio
     ("/no/such/libdnnl.so.3", "oneDNN cannot be loaded (/no/such/libdnnl.so.3"),
     ("libm.so.6", "libm.so.6 has no dnnl_version"),
 ])
-def test_without_a_library_engine_caffe_computes_and_that_is_said_once(tmp_path, value, said):
+def test_caffe_engine_without_library_said_once(tmp_path, value, said):
     out, log = run(FORWARD, tmp_path, MINICAFFE_ENGINE="onednn", MINICAFFE_ONEDNN=value)
     assert out.split() == ["CAFFE", "CAFFE"]
     assert log.count(said) == 1, log
 
 
-def test_it_is_not_opened_before_it_is_needed(tmp_path):
+def test_library_not_opened_early(tmp_path):
     out, _ = run(FORWARD + "print('libdnnl' in open('/proc/self/maps').read())", tmp_path, MINICAFFE_ENGINE="caffe")
     assert out.split() == ["CAFFE", "CAFFE", "False"]
 
@@ -69,7 +69,7 @@ def test_places(tmp_path, monkeypatch):
     assert library.candidates("mine.so") == ["mine.so"]
 
 
-def test_a_library_that_cannot_be_opened_is_tried_once(monkeypatch):
+def test_library_that_cannot_open_tried_once(monkeypatch):
     tried = []
 
     def fail():

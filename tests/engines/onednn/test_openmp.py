@@ -112,7 +112,7 @@ def integers(count):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_members_of_a_region_run_at_the_same_time_on_the_threads_of_our_loops(regions, threads):
+def test_region_members_run_at_once(regions, threads):
     engine.prefer("CAFFE")
     step(make_net(threads, images=64))     # starts the threads
     there = tasks()
@@ -144,14 +144,14 @@ def test_members_share_a_loop(regions, begin, end, by, chunk):
     assert list(who) == expected
 
 
-def test_a_library_that_calls_what_we_do_not_have_is_left_as_it_was(onednn, tmp_path):
+def test_library_with_unknown_calls_unchanged(onednn, tmp_path):
     handle, path = compiled(tmp_path, "unknown", UNKNOWN)
     with pytest.raises(DependencyError, match=r"unknown.so cannot use the threads of minicaffe \(calls GOMP_critical_(start|end)\); pip install onednn"):
         library.redirect_openmp(handle, path)
     assert handle.count() >= 1
 
 
-def test_two_threads_of_python_compute_at_once(regions):
+def test_two_python_threads_compute(regions):
     nets = [make_net(2) for _ in range(3)]
     expected = step(nets[2]), numbers(nets[2])
     found, failed = [None, None], []

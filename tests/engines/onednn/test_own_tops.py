@@ -7,6 +7,7 @@ from watched import fused, with_one_watched
 
 import minicaffe as caffe
 from minicaffe.blob import Blob
+from minicaffe.engines import engine as engines
 from minicaffe.errors import DependencyError, Error, RecycledError
 from minicaffe.layer import Layer, register_layer
 
@@ -43,6 +44,12 @@ def two_nets(net_of, text, **how):
     return with_one_watched([net_of(text, **how), net_of(text)])
 
 
+def feed(nets, *shape):
+    for net in nets:
+        net.blobs["x"].reshape(*shape)
+        net.blobs["x"].data[...] = np.random.default_rng(1).standard_normal(shape)
+
+
 def assert_same_output(net, watched):
     (name, mine), = net.forward().items()
     wanted = watched.forward()[name]
@@ -66,7 +73,7 @@ def assert_same_output(net, watched):
     (SUM.replace('bottom: "first"', 'bottom: "y"'), []),
     (conv("y", "other") + SUM, []),             # another layer reads y
 ])
-def test_what_a_convolution_adds_gives_the_same_numbers(net_of, layers, names):
+def test_added_bottom_gives_same_numbers(net_of, layers, names):
     text = FIRST + (conv("x", "x1") if '"x1"' in layers else "") + conv("first", "y") + layers
     net, watched = two_nets(net_of, text + ("" if '"other"' not in layers else 'layer { type: "Silence" name: "no" bottom: "other" }'))
     for _ in range(3):
@@ -105,7 +112,6 @@ def test_an_addend_in_plain_order(net_of):
 ])
 def test_tops_of_their_own(net_of, own, names, engine):
     """Small letters: the layer has one; capitals: and its bottom is read by a layer behind it, too."""
-    from minicaffe.engines import engine as engines
     engines.prefer(engine)
     text, bottom, also = FIRST + conv("first", "y"), "y", ""
     for layer in (NORM, SCALE, RELU.replace('"s"', '"y"')):
@@ -122,7 +128,7 @@ def test_tops_of_their_own(net_of, own, names, engine):
         assert fused(net).get("y", []) == names
 
 
-def test_what_is_not_there_cannot_be_read(net_of):
+def test_missing_blob_cannot_be_read(net_of):
     net = net_of(FIRST + conv("first", "y") + SUM)
     for _ in range(2):
         net.forward()
@@ -133,7 +139,7 @@ def test_what_is_not_there_cannot_be_read(net_of):
 @pytest.mark.parametrize("how", [
     {"keep": ["y"]},
     pytest.param({"plan": None}, marks=pytest.mark.no_plan("without one"))])
-def test_who_may_read_the_convolution_finds_it(net_of, how):
+def test_reader_of_convolution_finds_it(net_of, how):
     net, watched = two_nets(net_of, FIRST + conv("first", "y") + NORM + SUM + RELU, **how)
     for _ in range(2):
         assert_same_output(net, watched)
@@ -141,7 +147,7 @@ def test_who_may_read_the_convolution_finds_it(net_of, how):
         np.testing.assert_allclose(net.blobs["y"].data, watched.blobs["y"].data, 1e-4, 1e-4)
 
 
-def test_who_holds_an_array_or_a_memory_finds_it(net_of):
+def test_holder_of_memory_finds_data(net_of):
     net, watched = two_nets(net_of, FIRST + conv("first", "y") + SUM)
     net.forward()
     assert fused(net)["y"] == ["sum"]
@@ -160,7 +166,7 @@ def test_who_holds_an_array_or_a_memory_finds_it(net_of):
     np.testing.assert_allclose(other.data, watched.blobs["y"].data, 1e-4, 1e-4)
 
 
-def test_in_training_the_sum_runs_by_itself(net_of):
+def test_sum_not_fused_in_training(net_of):
     loss = 'layer { name: "loss" type: "Reduction" bottom: "s" top: "loss" loss_weight: 1 reduction_param { operation: SUMSQ } }'
     net = net_of(FIRST + conv("first", "y") + SUM + loss, phase=caffe.TRAIN)
     net.forward()
@@ -172,13 +178,10 @@ def test_in_training_the_sum_runs_by_itself(net_of):
 @pytest.mark.parametrize("kernel", [3, 5])
 def test_winograd_adds(net_of, outputs, height, width, kernel):
     """In plain order and in lanes, whose last are empty; tiles reach beyond the images."""
-    from minicaffe.engines import engine
-    engine.prefer("WINOGRAD")
+    engines.prefer("WINOGRAD")
     last = conv("first", "y", outputs).replace("kernel_size: 3 pad: 1", f"kernel_size: {kernel} pad: {kernel // 2}")
     net, watched = two_nets(net_of, conv("x", "first", outputs) + last + NORM + SUM + PRELU)
-    for each in (net, watched):
-        each.blobs["x"].reshape(2, 3, height, width)
-        each.blobs["x"].data[...] = np.random.default_rng(1).standard_normal((2, 3, height, width))
+    feed((net, watched), 2, 3, height, width)
     for _ in range(3):
         assert_same_output(net, watched)
     assert fused(net)["y"] == ["norm", "sum", "prelu"]
@@ -188,9 +191,7 @@ def test_winograd_adds(net_of, outputs, height, width, kernel):
 def test_another_shape(net_of):
     net, watched = two_nets(net_of, FIRST + conv("first", "y") + NORM + SUM + RELU)
     for shape in ((2, 3, 9, 8), (3, 3, 12, 7), (1, 3, 5, 5)):
-        for each in (net, watched):
-            each.blobs["x"].reshape(*shape)
-            each.blobs["x"].data[...] = np.random.default_rng(1).standard_normal(shape)
+        feed((net, watched), *shape)
         assert_same_output(net, watched)    # which finds the new shapes
         assert_same_output(net, watched)
         assert fused(net)["y"] == ["norm", "sum", "relu"]
@@ -212,7 +213,7 @@ def test_in_bf16(net_of):
         caffe.set_precision("float32")
 
 
-def test_what_is_added_may_be_the_convolutions_bottom_in_another_shape(tmp_path):
+def test_added_bottom_of_other_shape(tmp_path):
     """One memory, of which the convolution wants two layouts at once."""
     text = (INPUT.replace("dim: 3 dim: 9 dim: 8", "dim: 16 dim: 16 dim: 16")
             + 'layer { name: "reshape" type: "Reshape" bottom: "x" top: "s" reshape_param { shape { dim: 0 dim: 64 dim: 8 dim: 8 } } }'
@@ -225,7 +226,7 @@ def test_what_is_added_may_be_the_convolutions_bottom_in_another_shape(tmp_path)
         assert fused(net) == {"conv": ["sum"]}
 
 
-def test_a_view_of_the_last_top_shows_what_is_computed(net_of):
+def test_view_of_last_top(net_of):
     text = conv("x", "y", 32) + SCALE.replace('top: "y"', 'top: "b"') + RELU.replace('"s"', '"b"').replace('top: "b"', 'top: "c"') \
         + conv("c", "z", 16)
     net, watched = two_nets(net_of, text, keep=["c"])
@@ -239,12 +240,11 @@ def test_a_view_of_the_last_top_shows_what_is_computed(net_of):
         assert fused(net)
 
 
-def test_what_was_never_there_raises_after_a_reshape_too(net_of):
+def test_missing_blob_after_reshape(net_of):
     net = net_of(conv("x", "y", 32) + SCALE.replace('top: "y"', 'top: "b"') + RELU.replace('"s"', '"b"').replace('top: "b"', 'top: "c"')
                  + conv("c", "z", 16))
     for shape in ((2, 3, 9, 8), (2, 3, 14, 14), (2, 3, 9, 8)):
-        net.blobs["x"].reshape(*shape)
-        net.blobs["x"].data[...] = 1
+        feed([net], *shape)
         net.forward()
         assert fused(net)["y"] == ["scale", "relu"]
         for name in ("y", "b"):
@@ -274,21 +274,14 @@ def two_threads():
     caffe.set_num_threads(before)
 
 
-def feed(nets, *shape):
-    for net in nets:
-        net.blobs["x"].reshape(*shape)
-        net.blobs["x"].data[...] = np.random.default_rng(1).standard_normal(shape)
-
-
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("images", [1, 3])
 @pytest.mark.parametrize(("engine", "a", "b", "written"), [
     ("ONEDNN", 16, 32, "ab"), ("ONEDNN", 48, 16, "ab"), ("ONEDNN", 16, 20, ""), ("ONEDNN", 20, 12, ""),
     ("WINOGRAD", 16, 32, "ab"), ("WINOGRAD", 48, 16, "ab"), ("WINOGRAD", 20, 20, "ab"), ("WINOGRAD", 16, 20, "b"),
     ("WINOGRAD", 20, 16, "a"), ("WINOGRAD", 20, 12, "a"), ("CAFFE", 16, 16, "")])
-def test_parts_of_a_concat_are_written_at_once(net_of, engine, a, b, written, images):
+def test_concat_parts_written_at_once(net_of, engine, a, b, written, images):
     """In blocks of channels where all are whole, and in plain order, in which WINOGRAD leaves channels that fill none."""
-    from minicaffe.engines import engine as engines
     engines.prefer(engine)
     net, watched = two_nets(net_of, WIDE + conv("x", "a", a) + relu("a") * (engine != "CAFFE") + conv("first", "b", b) + joined("a", "b")
                             + LAST)
@@ -311,7 +304,6 @@ def test_parts_of_a_concat_are_written_at_once(net_of, engine, a, b, written, im
 @pytest.mark.parametrize("engine", ["ONEDNN", "WINOGRAD"])
 def test_a_part_by_groups(net_of, engine, group, outputs):
     """Each group lies among the channels of the whole, in blocks where those of a group fill them."""
-    from minicaffe.engines import engine as engines
     engines.prefer(engine)
     text = WIDE + conv("first", "b", outputs, more=f"group: {group}") + conv("x", "a", outputs) + joined("a", "b") + LAST
     net, watched = two_nets(net_of, text)
@@ -333,9 +325,8 @@ BRANCHES = WIDE + conv("x", "a", 16) + conv("first", "b", 32)
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_images_with_little_work_are_computed_at_once_and_copied(net_of):
-    from minicaffe.engines import engine
-    engine.prefer("ONEDNN")
+def test_small_images_computed_and_copied(net_of):
+    engines.prefer("ONEDNN")
     net, watched = two_nets(net_of, BRANCHES + joined("a", "b") + LAST)
     for images, names in ((2, []), (1, ["joined"]), (2, [])):
         feed((net, watched), images, 3, 9, 8)
@@ -362,14 +353,14 @@ def test_which_parts_are_written(net_of, layers, written):
     feed((net, watched), 1, 3, 9, 8)
     for _ in range(3):
         assert_same_output(net, watched)
-    assert {name for name, names in fused(net).items() if "joined" in names} == set(written.replace("", ""))
+    assert {name for name, names in fused(net).items() if "joined" in names} == set(written)
 
 
 @pytest.mark.parametrize("how", [
     {"keep": ["a"]},
     {"keep": ["j"]},
     pytest.param({"plan": None}, marks=pytest.mark.no_plan("without one"))])
-def test_who_may_read_a_part_finds_it(net_of, how):
+def test_reader_of_part_finds_it(net_of, how):
     net, watched = two_nets(net_of, BRANCHES + joined("a", "b") + LAST, **how)
     feed((net, watched), 1, 3, 9, 8)
     for sign in (1, -1, 2):
@@ -382,7 +373,7 @@ def test_who_may_read_a_part_finds_it(net_of, how):
 
 
 @pytest.mark.parametrize("held", ["aj", "j"])
-def test_a_view_of_the_whole_or_of_a_part(net_of, held):
+def test_view_of_whole_or_part(net_of, held):
     net, watched = two_nets(net_of, BRANCHES + joined("a", "b") + LAST, keep=["j"])
     feed((net, watched), 1, 3, 9, 8)
     net.forward(end="joined")
@@ -403,10 +394,9 @@ def test_a_view_of_the_whole_or_of_a_part(net_of, held):
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("bottoms", ["ab", "ba"])
-def test_a_part_in_another_order_than_the_first_is_copied(net_of, bottoms):
+def test_part_of_other_layout_copied(net_of, bottoms):
     """Here in plain order beside one in blocks. To write it would reorder the whole."""
-    from minicaffe.engines import engine
-    engine.prefer("WINOGRAD")
+    engines.prefer("WINOGRAD")
     text = conv("x", "five", 5) + conv("x", "a", 16) + conv("five", "b", 16)
     text = text if bottoms == "ab" else conv("x", "five", 5) + conv("five", "b", 16) + conv("x", "a", 16)
     net, watched = two_nets(net_of, text + joined(*bottoms) + LAST)
@@ -417,7 +407,7 @@ def test_a_part_in_another_order_than_the_first_is_copied(net_of, bottoms):
 
 
 @pytest.mark.parametrize("how", ["a hook", "a part of the net", "without a plan"])
-def test_parts_that_were_written_are_copied_where_layers_run_one_by_one(net_of, how):
+def test_written_parts_copied_for_separate_layers(net_of, how):
     """What an earlier run wrote is not taken for this one's."""
     ran = []
     net, watched = two_nets(net_of, BRANCHES + joined("a", "b") + LAST)
@@ -454,7 +444,7 @@ class Stopping(Layer):
         top[0].data[...] = bottom[0].data
 
 
-def test_who_else_has_the_wholes_memory_keeps_it(net_of):
+def test_shared_memory_of_whole_stays(net_of):
     """Of two blobs that share a memory, as they may by turns, the whole has it from the Concat on."""
     net, watched = two_nets(net_of, BRANCHES.replace(WIDE, WIDE + conv("x", "early", 64)) + conv("early", "c", 16)
                             + joined("a", "b", "c") + conv("j", "z"))
@@ -514,9 +504,8 @@ def test_parts_of_another_shape(net_of):
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("engine", ["ONEDNN", "WINOGRAD"])
-def test_parts_wait_for_the_shape_of_the_whole(net_of, engine):
+def test_parts_wait_for_whole_shape(net_of, engine):
     """Two inputs grow or shrink; who writes the first part does not know what the Concat will become."""
-    from minicaffe.engines import engine as engines
     engines.prefer(engine)
     more = 'layer { name: "more" type: "Input" top: "x2" input_param { shape { dim: 2 dim: 3 dim: 9 dim: 8 } } }'
     net, watched = two_nets(net_of, more + conv("x", "a", 16) + conv("x2", "b", 32) + joined("a", "b") + LAST)
@@ -532,8 +521,7 @@ def test_parts_wait_for_the_shape_of_the_whole(net_of, engine):
 
 def test_parts_of_one_pixel_of_winograd(net_of):
     """Which is in plain order, also where the engine computes channels in lanes."""
-    from minicaffe.engines import engine
-    engine.prefer("WINOGRAD")
+    engines.prefer("WINOGRAD")
     text = conv("x", "a", 16) + conv("x", "b", 20) + joined("b", "a") + 'layer { name: "z" type: "Power" bottom: "j" top: "z" }'
     net, watched = two_nets(net_of, text.replace("pad: 1", ""))
     feed((net, watched), 4, 3, 3, 3)
@@ -580,21 +568,20 @@ def test_parts_in_training(net_of, layers, written):
 @pytest.mark.parametrize("engine", ["CAFFE", "ONEDNN", "WINOGRAD"])
 @pytest.mark.parametrize("channels", [(8, 24), (16, 32), (24, 16), (5, 7)])
 def test_parts_of_any_size_in_training(net_of, engine, channels):
-    from minicaffe.engines import engine as engines
     engines.prefer(engine)
     text = conv("x", "a", channels[0]) + conv("x", "b", channels[1]) + relu("a") + relu("b") + joined("a", "b") + LOSS
     for shape in ((1, 3, 9, 8), (3, 3, 12, 12)):
         trained(net_of, text, shape)
 
 
-def test_backward_layer_by_layer_of_parts_that_were_written(net_of):
+def test_backward_by_layer_after_fused_concat(net_of):
     seen = []
     trained(net_of, BRANCHES + relu("b") + joined("a", "b") + LOSS, keep=["j"],
             between=lambda net: net.before_backward(lambda index: seen.append(index)) if not seen else None)
     assert len(seen) >= 2 * 5
 
 
-def test_without_its_plan_a_relu_computes_its_gradient_again(net_of):
+def test_relu_gradient_without_plan(net_of):
     net = trained(net_of, BRANCHES + relu("b") + joined("a", "b") + LOSS, keep=["j"])
     before = [blob.diff.copy() for layer in net.layers for blob in layer.blobs]
     relu_b = next(layer for layer in net.layers if layer.type == "ReLU")

@@ -95,7 +95,7 @@ def test_parameters_are_not_reordered(onednn):
     assert [event.name for event in events if event.kind == "reorder" and event.name in names] == []
 
 
-def test_a_rule_that_would_spoil_the_padding_updates_in_plain_order(onednn):
+def test_padding_rule_updates_plain(onednn):
     """0 / 0 in the padding of conv1's 20 channels; elsewhere every gradient is other than 0."""
     solver = make("AdaGrad")
     solver.param.delta = 0
@@ -136,7 +136,7 @@ def test_who_looks_and_writes_in_between(onednn, tmp_path):
         assert np.abs(ours - expected).max() <= TOLERANCE * np.abs(expected).max()
 
 
-def test_gradients_are_added_until_they_are_cleared(onednn):
+def test_gradients_added_until_cleared(onednn):
     net = make("SGD").net
     sums = []
     for _ in range(2):

@@ -127,7 +127,7 @@ def same(found, expected):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_made_in_one_thread_and_run_in_another(guarded, precision, thread_count, case):
+def test_net_run_in_other_thread(guarded, precision, thread_count, case):
     """Small and large nets by turns, each thread with primitives of its own and of the other; bit for bit what one thread computes."""
     def small_and_large():
         nets = make(CASES[case]), larger(CASES[case])

@@ -1,38 +1,37 @@
-"""Sources of data with random files and parameters: each batch over several epochs is what a list of the records gives.
+"""Random sources of data: files, the text of a layer that reads them, and a plain model of what it must give."""
 
-``--examples 5000`` tries so many, from a random seed on; a failure names its seed, and ``--program SEED`` runs that one.
-"""
-
-import random
-
+import cv2
+import h5py
 import numpy as np
-import pytest
 
-cv2 = pytest.importorskip("cv2", reason="sources of pictures need OpenCV: pip install -r tests/requirements.txt")
-h5py = pytest.importorskip("h5py", reason="HDF5Data needs h5py: pip install -r tests/requirements.txt")
-
-from models_of_sources import write_db  # noqa: E402
-
-import minicaffe  # noqa: E402
-from minicaffe.common import caffe  # noqa: E402
-from minicaffe.data.transform import draw  # noqa: E402
-from minicaffe.net.net import Net  # noqa: E402
-from minicaffe.proto import caffe_pb2  # noqa: E402
-from minicaffe.proto.text import parse_text  # noqa: E402
+from minicaffe.common import TRAIN
+from minicaffe.data.db import open_db
+from minicaffe.data.transform import draw
+from minicaffe.proto import caffe_pb2
 
 NO_RECORD = 2**64 - 1
 
 
+def write_db(path, kind, records):
+    with open_db(str(path), kind, "w") as db:
+        for i, record in enumerate(records):
+            db.put(b"%08d" % i, record.SerializeToString())
+
+
 class Source:
-    """A random source: `text` is its layer; a type defines `prepare`, `record` or `batch`, and `state`."""
+    """A random source, but for what is `fixed`: `text` is its layer; a type defines `prepare`, and `record` or `batch`."""
 
     tops = 2
 
-    def __init__(self, dice, folder):
-        self.dice, self.folder = dice, folder
+    def __init__(self, dice, folder, **fixed):
+        self.dice, self.folder, self.fixed = dice, folder, fixed
         self.random = np.random.default_rng(dice.randrange(1 << 30))
-        self.count, self.batch_size, self.depth = dice.randint(1, 9), dice.choice([1, 2, 3, 5, 8]), dice.choice([1, 2, 4, 7])
+        self.count, self.batch_size = self.choose("count", range(1, 10)), self.choose("batch_size", [1, 2, 3, 5, 8])
+        self.depth = self.choose("depth", [1, 2, 4, 7])
         self.prepare()
+
+    def choose(self, name, values):
+        return self.fixed.get(name, self.dice.choice(values))
 
     def first(self, seed):
         return 0
@@ -86,7 +85,7 @@ class Source:
         height, width = pixels.shape[1:]
         h, w = self.crop or (height, width)
         top, left = (height - h) // 2, (width - w) // 2
-        if phase == minicaffe.TRAIN and self.crop:
+        if phase == TRAIN and self.crop:
             top, left = draw(seed, number, 1, height - h + 1), draw(seed, number, 2, width - w + 1)
         mean = np.broadcast_to(self.mean, pixels.shape)
         part = ((pixels - mean) * self.scale)[:, top:top + h, left:left + w]
@@ -103,6 +102,8 @@ def encoded(picture):
 
 
 class Database(Source):
+    backend = "LMDB"
+
     def prepare(self):
         dice = self.dice
         self.draw_pictures()
@@ -127,8 +128,8 @@ class Database(Source):
             self.seen.append(gray(plain) if kind == "forced gray" and plain.shape[2] == 3 else plain)
         self.more = {"forced color": "force_color: true", "forced gray": "force_gray: true"}.get(kind, "")
         self.tops = dice.choice([1, 2, 2])
-        write_db(self.folder / "db", "LMDB", records)
-        self.text = (f'type: "Data" data_param {{ source: "{self.folder}/db" backend: LMDB batch_size: {self.batch_size} prefetch: {self.depth} '
+        write_db(self.folder / "db", self.backend, records)
+        self.text = (f'type: "Data" data_param {{ source: "{self.folder}/db" backend: {self.backend} batch_size: {self.batch_size} prefetch: {self.depth} '
                      f"rand_skip: {dice.choice([0, 3])} }} {self.transform_text(self.seen[0].shape[2])}")
 
     def record(self, seed, number, phase):
@@ -136,11 +137,16 @@ class Database(Source):
         return self.transformed(self.seen[i], seed, number, phase), self.labels[i]
 
 
+class LevelDB(Database):
+    backend = "LEVELDB"
+
+
 class Pictures(Source):
     def prepare(self):
         dice = self.dice
         self.draw_pictures()
-        self.skip, self.shuffle, color, self.width = dice.choice([0, 0, 1, 5, 40]), dice.random() < 0.6, dice.random() < 0.7, dice.choice([None, None, 1, 3])
+        self.skip, self.shuffle, color = dice.choice([0, 0, 1, 5, 40]), self.choose("shuffle", [True, True, False]), dice.random() < 0.7
+        self.width = dice.choice([None, None, 1, 3])
         resize = dice.choice([None, None, (7, 6)])
         if resize:
             self.size, self.one_size = resize, True
@@ -251,7 +257,7 @@ class Boxes(Source):
 class Tables(Source):
     def prepare(self):
         dice = self.dice
-        self.lengths, self.shuffle = [dice.randint(1, 5) for _ in range(dice.randint(1, 4))], dice.random() < 0.6
+        self.lengths, self.shuffle = self.choose("lengths", [[3, 1, 3], [5], [1, 1, 2], [2, 4, 1, 5]]), self.choose("shuffle", [True, True, False])
         self.count = sum(self.lengths)
         self.rows = [self.random.uniform(-1, 1, (n, 2, 3)).astype(np.float32) for n in self.lengths]
         for i, rows in enumerate(self.rows):
@@ -278,134 +284,21 @@ class Tables(Source):
         return self.rows[i][row], self.rows[i][row, 0, 0]
 
 
-class Machine:
-    """A source through random steps, and where it must be: `seed`, `position`, and `turns` and `end` of a test that is shared."""
+class Video(Source):
+    def prepare(self):
+        self.crop, self.one_size, self.size, self.count = self.dice.choice([None, (5, 5), (20, 31)]), True, (32, 32), 7
+        writer = cv2.VideoWriter(str(self.folder / "film.avi"), cv2.VideoWriter_fourcc(*"MJPG"), 10.0, self.size)
+        for picture in self.random.integers(0, 256, (self.count, 8, 8, 3), np.uint8):
+            writer.write(cv2.resize(picture, self.size))
+        writer.release()
+        capture = cv2.VideoCapture(str(self.folder / "film.avi"))
+        self.frames = [capture.read()[1] for _ in range(self.count)]
+        self.text = (f'type: "VideoData" video_data_param {{ video_type: VIDEO video_file: "{self.folder}/film.avi" skip_frames: 1 }} '
+                     f"data_param {{ batch_size: {self.batch_size} prefetch: {self.depth} }} {self.transform_text(3)}")
 
-    def __init__(self, kind, seed, folder, gpu):
-        self.dice = random.Random(seed)
-        self.source, self.gpu = kind(self.dice, folder), gpu
-        self.phase = self.dice.choice([minicaffe.TRAIN, minicaffe.TEST])
-        self.turns = self.end = None
-        self.net = self.build()
-        self.layer = self.net.layers[0]
-        self.seed, self.position = self.layer.seed, self.source.first(self.layer.seed)
-        assert self.layer.position == self.position
-
-    def build(self):
-        tops = 'top: "data" ' + 'top: "label"' * (self.source.tops > 1)
-        param = parse_text(f'layer {{ name: "in" {tops} {self.source.text} }}', caffe_pb2.NetParameter)[0]
-        param.state.phase = self.phase
-        return Net(param)
-
-    def forward(self, count):
-        for _ in range(count):
-            size, position = self.source.batch_size, self.position
-            if self.turns is None and self.phase == minicaffe.TRAIN:
-                together = step = size * caffe.solver_count
-                numbers = [n for n in range(position, position + step) if n % caffe.solver_count == caffe.solver_rank]
-            else:
-                ranks, rank = self.turns or (1, 0)
-                step, first = size * ranks, position + rank * size
-                numbers = list(range(first, min(first + size, self.end if self.end is not None else first + size)))
-                together = len(numbers)
-            if not numbers:
-                return
-            self.net.forward_from_to(0, 0)
-            for blob, wanted in zip(self.net.tops[0], self.source.batch(self.seed, numbers, self.phase, position, together), strict=True):
-                assert blob.shape == wanted.shape, (blob.name, blob.shape, wanted.shape)
-                np.testing.assert_allclose(blob.cpu_data, wanted, rtol=1e-5, atol=1e-4, err_msg=f"{blob.name} at {position}")
-            self.position += step
-            assert self.layer.position == self.position
-
-    # ---- steps
-
-    def seek(self):
-        self.seed = self.dice.choice([self.seed, 3, (1 << 40) + 1])
-        self.position = self.dice.choice([self.position, self.dice.randrange(4 * self.source.count + 1)])
-        self.layer.set_state(self.source.state(self.seed, self.position))
-
-    def resume(self):
-        """In a new net."""
-        state = self.layer.get_state()
-        minicaffe.set_random_seed(self.dice.randrange(100))
-        self.net = self.build()
-        self.layer = self.net.layers[0]
-        self.layer.set_state(state)
-
-    def ranks(self):
-        caffe.solver_count = self.dice.randint(1, 4)
-        caffe.solver_rank = self.dice.randrange(caffe.solver_count)
-
-    def share_a_test(self):
-        ranks = self.dice.randint(1, 3)
-        self.turns, began = (ranks, self.dice.randrange(ranks)), self.position
-        records = self.dice.choice([None, self.dice.randint(1, 2 * self.source.count)])
-        self.end = self.layer.end = None if records is None else began + records
-        self.layer.take_every(*self.turns)
-        self.forward(self.dice.randint(0, 3))
-        batches = self.dice.randint(0, 4)
-        self.layer.resume_all(batches)
-        self.position = began + batches * self.source.batch_size
-        if records is not None:
-            self.position = min(self.position, began + records)
-        self.turns = self.end = None
-
-    def mode(self):
-        self.dice.choice([minicaffe.set_mode_cpu, minicaffe.set_mode_gpu] if self.gpu else [minicaffe.set_mode_cpu])()
-
-    def release(self):
-        self.net.release()
-
-    def run(self):
-        steps = [self.seek, self.seek, self.resume, self.ranks, self.share_a_test, self.mode, self.release]
-        self.forward(self.dice.randint(1, 4))
-        for step in self.dice.choices(steps, k=self.dice.randint(1, 5)):
-            step()
-            self.forward(self.dice.randint(0, 4))
-        self.forward(2)
-        self.net.release()
+    def record(self, seed, number, phase):
+        return self.transformed(self.frames[number * 2 % self.count], seed, number, phase), 0
 
 
-KINDS = {"Data": Database, "ImageData": Pictures, "WindowData": Windows, "AnnotatedData": Boxes, "HDF5Data": Tables}
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_random_sources(programs, gpu, tmp_path, name):
-    def run(seed):
-        minicaffe.set_mode_cpu()
-        minicaffe.set_random_seed(seed)
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        machine = None
-        try:
-            machine = Machine(KINDS[name], seed, folder, gpu)
-            machine.run()
-        except Exception as error:
-            error.add_note(machine.source.text if machine else "while it was made")
-            raise
-        finally:
-            caffe.solver_count, caffe.solver_rank = 1, 0
-            minicaffe.set_mode_cpu()
-    programs(run, 15)
-
-
-def test_random_memory_data(programs, gpu):
-    """Arrays of the program in turn; new ones begin at their begin."""
-    def run(seed):
-        dice, random_ = random.Random(seed), np.random.default_rng(seed)
-        batch, item = dice.randint(1, 4), (dice.randint(1, 3), dice.randint(1, 3), 2)
-        net = Net(parse_text(f"""layer {{ name: "in" type: "MemoryData" top: "data" top: "label" memory_data_param {{ batch_size: {batch}
-            channels: {item[0]} height: {item[1]} width: {item[2]} }} }}""", caffe_pb2.NetParameter)[0])
-        for _ in range(dice.randint(1, 4)):
-            count = batch * dice.randint(1, 4)
-            data, labels = random_.uniform(-1, 1, (count, *item)).astype(np.float32), random_.integers(0, 9, count).astype(np.float32)
-            net.layers[0].reset(data, labels if dice.random() < 0.5 else labels.reshape(-1, 1, 1, 1))
-            for i in range(dice.randint(0, 7)):
-                if gpu and dice.random() < 0.3:
-                    dice.choice([minicaffe.set_mode_cpu, minicaffe.set_mode_gpu])()
-                net.forward_from_to(0, 0)
-                begin = i * batch % count
-                np.testing.assert_array_equal(net.blobs["data"].cpu_data, data[begin:begin + batch])
-                np.testing.assert_array_equal(net.blobs["label"].cpu_data.ravel(), labels[begin:begin + batch])
-        minicaffe.set_mode_cpu()
-    programs(run, 100)
+SOURCES = {"Data": Database, "ImageData": Pictures, "WindowData": Windows, "AnnotatedData": Boxes, "VideoData": Video, "HDF5Data": Tables,
+           "LevelDB": LevelDB}

@@ -1,0 +1,413 @@
+"""BatchNorm computes the Scale and ReLU that follow it in place, forward and backward; Eltwise the ReLU that follows its sum."""
+
+import numpy as np
+import pytest
+from helpers import make_net
+from watched import fused, step, with_one_watched
+
+import minicaffe as caffe
+from minicaffe.blob import Blob, Dtype
+from minicaffe.errors import ConfigError
+from minicaffe.layer import layer_types, register_layer
+from minicaffe.layers.batch_norm import BatchNormLayer
+from minicaffe.layers.relu import ReLULayer
+from minicaffe.net.run import BEFORE_BACKWARD
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+from minicaffe.solver import create_solver
+
+INPUT = 'layer { name: "data" type: "Input" top: "x" input_param { shape { dim: 3 dim: 4 dim: 5 dim: 6 } } } '
+FILLED = 'filler { type: "uniform" min: -1 max: 2 }'
+NORM = 'layer { name: "norm" type: "BatchNorm" bottom: "y" top: "y" batch_norm_param { eps: 0.01 } }'
+SCALE = f'layer {{ name: "scale" type: "Scale" bottom: "y" top: "y" scale_param {{ bias_term: true {FILLED} bias_{FILLED} }} }}'
+BIAS = f'layer {{ name: "bias" type: "Bias" bottom: "y" top: "y" bias_param {{ {FILLED} }} }}'
+PRELU = f'layer {{ name: "prelu" type: "PReLU" bottom: "y" top: "y" prelu_param {{ {FILLED} }} }}'
+RELU = 'layer { name: "relu" type: "ReLU" bottom: "y" top: "y" }'
+LEAKY = 'layer { name: "leaky" type: "ReLU" bottom: "y" top: "y" relu_param { negative_slope: 0.25 } }'
+LOSS = 'layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 reduction_param { operation: SUMSQ } }'
+OWN_TOP = NORM.replace('bottom: "y"', 'bottom: "x"')
+GLOBAL = NORM.replace("eps", "use_global_stats: true eps")
+SUM = 'layer { name: "sum" type: "Eltwise" bottom: "a" bottom: "b" top: "y" eltwise_param { operation: SUM } } '
+
+
+def conv(bottom, top, outputs=16, more="pad: 1"):
+    return (f'layer {{ name: "conv_{top}" type: "Convolution" bottom: "{bottom}" top: "{top}" convolution_param {{ num_output: {outputs} '
+            f'kernel_size: 3 {more} weight_filler {{ type: "gaussian" std: 1 }} }} }} ')
+
+
+def norms(layers=NORM + SCALE + RELU, outputs=16):
+    return conv("x", "y", outputs, "") + layers + LOSS
+
+
+def sums(layers=SUM + RELU, outputs=16):
+    """A residual block: a sum of two convolutions, one of which reads what the other gives."""
+    return conv("x", "a", outputs) + conv("a", "b", outputs) + layers + conv("y", "c", outputs) + LOSS.replace('"y"', '"c"')
+
+
+def two_nets(text, plan=None, phase=caffe.TRAIN, **how):
+    """A net, and one with the same values that is read between layers."""
+    nets = with_one_watched([make_net(INPUT + text, phase, plan=each, **how) for each in (plan, None)])
+    for net in nets:
+        net.blob_by_name("x").data[...] -= 0.5      # so that sums are of either sign
+    return nets
+
+
+def parameters_of(net):
+    return {f"{layer.name}[{i}]": blob for layer in net.layers for i, blob in enumerate(layer.blobs)}
+
+
+def assert_same(net, watched, blobs=True):
+    """Gradients of parameters, or data and gradients of all blobs."""
+    data, diff = (1e-11, 1e-9) if net.dtype == Dtype.DOUBLE else (1e-4, 2e-3)
+    for name, blob in parameters_of(net).items():
+        other = parameters_of(watched)[name]
+        np.testing.assert_allclose(blob.diff, other.diff, diff, diff * max(1, np.abs(other.diff).max()), err_msg=name)
+    for name in net.blob_names if blobs else ():
+        blob, other = net.blob_by_name(name), watched.blob_by_name(name)
+        np.testing.assert_allclose(blob.data, other.data, data, data * np.abs(other.data).max(), err_msg=name)
+        np.testing.assert_allclose(blob.diff, other.diff, diff, diff * max(1, np.abs(other.diff).max()), err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("outputs", [4, 16, 20])     # in plain order; in blocks of channels; in blocks, the last not full
+@pytest.mark.parametrize(("net_text", "layers", "names"), [
+    (norms, NORM + SCALE + RELU, {"norm": ["scale", "relu"]}),
+    (norms, NORM + SCALE, {"norm": ["scale"]}),
+    (norms, NORM + SCALE + LEAKY, {"norm": ["scale", "leaky"]}),
+    (norms, NORM + SCALE.replace("bias_term: true", "").replace("bias_" + FILLED, "") + RELU, {"norm": ["scale", "relu"]}),
+    (norms, NORM + BIAS + RELU, {"norm": ["bias", "relu"]}),
+    (norms, NORM + RELU, {"norm": ["relu"]}),
+    (norms, GLOBAL + SCALE + RELU, {"norm": ["scale", "relu"]}),
+    (norms, NORM + SCALE.replace("scale_param", "param { lr_mult: 0 } scale_param") + RELU, {"norm": ["scale", "relu"]}),
+    (norms, NORM + SCALE.replace("scale_param", "param { lr_mult: 0 } param { lr_mult: 0 } scale_param") + RELU, {"norm": ["scale", "relu"]}),
+    (norms, NORM + SCALE + BIAS + RELU, {"norm": ["scale"]}),       # one affine map
+    (norms, NORM + PRELU, {}),                                      # learns its slopes
+    (norms, NORM + SCALE.replace("scale_param {", "scale_param { axis: 2 num_axes: 1") + RELU, {}),     # not by channels
+    (sums, SUM + RELU, {"sum": ["relu"]}),
+    (sums, SUM.replace("SUM", "SUM coeff: 1 coeff: -0.5") + RELU, {"sum": ["relu"]}),
+    (sums, SUM.replace('top: "y"', 'bottom: "a" bottom: "b" top: "y"') + RELU, {"sum": ["relu"]}),      # four, as many as a pass takes
+    (sums, SUM.replace('bottom: "b"', 'bottom: "b" propagate_down: true propagate_down: false') + RELU, {"sum": ["relu"]}),
+    (sums, SUM.replace('top: "y"', 'bottom: "a" bottom: "b" bottom: "a" top: "y"') + RELU, {}),         # more than a pass takes
+    (sums, SUM + LEAKY, {}),
+    (sums, SUM.replace("SUM", "PROD") + RELU, {}),
+    (sums, SUM.replace("SUM", "MAX") + RELU, {}),
+])
+def test_step_equals_separate_layers(net_text, layers, names, outputs, dtype):
+    net, watched = two_nets(net_text(layers, outputs), dtype=dtype)
+    for _ in range(2):      # the second adds to the gradients of parameters
+        step(net), step(watched)
+        assert fused(net) == names and not fused(watched)
+        assert_same(net, watched)
+    for layer in net.layers if net_text is norms else []:
+        for blob, learns in zip(layer.blobs, layer.param_propagate_down):
+            assert bool(np.abs(blob.diff).max() > 0) == bool(learns)
+    if "sum" in names:
+        assert (net.blob_by_name("y").diff == 0).any() and (net.blob_by_name("y").diff != 0).any()
+    if "PROD" in layers or "MAX" in layers:
+        assert "sum" not in {row["layer"] for row in net.engines()}
+
+
+@pytest.mark.parametrize("plan", [None, "memory"])
+@pytest.mark.parametrize("text", [norms(), sums()])
+def test_backward_after_single_layer_backward(text, plan):
+    """Which computes the layers one by one: these need more than the one backward of all of them does."""
+    net, watched = two_nets(text)
+    net.set_plan(plan, [], True)
+    last, relu = len(net.layers) - 1, net.layer_names.index("relu")
+    for each in (net, watched):
+        each.forward_from_to(0, last)
+        each.blob_by_name("y").diff[...] = 1
+        each.backward_layer(relu)
+        each.backward_from_to(last, 0)
+    assert_same(net, watched, blobs=False)
+
+
+@pytest.mark.parametrize("text", [norms(), norms(GLOBAL + SCALE + RELU), norms(NORM + RELU), sums()])
+@pytest.mark.parametrize("cut", ["start", "end", "hook", "one by one", "forward from the middle"])
+def test_observed_gradients_of_each_layer(text, cut):
+    net, watched = two_nets(text)
+    last, middle = len(net.layers) - 1, net.layer_names.index("relu")
+    for each in (net, watched):
+        each.forward_from_to(0, last)
+    assert fused(net)
+    if cut == "forward from the middle":
+        for each in (net, watched):
+            each.forward_from_to(middle, last)
+    if cut == "hook":
+        net.add_hook(BEFORE_BACKWARD, lambda index: None)
+    ranges = {"start": [(last, middle + 1), (middle, 0)], "end": [(last, middle), (middle - 1, 0)]}.get(cut, [(last, 0)])
+    for start, end in ranges:
+        for each in (net, watched):
+            if cut == "one by one":
+                for i in range(start, end - 1, -1):
+                    if each.nodes[i].needs_backward:
+                        each.backward_layer(i)
+            else:
+                each.backward_from_to(start, end)
+        if cut != "one by one":
+            np.testing.assert_allclose(net.blob_by_name("y").diff, watched.blob_by_name("y").diff, 2e-3, 2e-3 * np.abs(watched.blob_by_name("y").diff).max())
+    assert_same(net, watched)       # running sums were added to once
+
+
+@pytest.mark.parametrize("phase", [caffe.TRAIN, caffe.TEST])
+@pytest.mark.parametrize(("text", "names"), [
+    (norms(), {"norm": ["scale", "relu"]}), (sums(), {"sum": ["relu"]}), (sums(SUM.replace("SUM", "PROD") + RELU), {}), (sums(SUM.replace("SUM", "MAX") + RELU), {})])
+def test_with_a_plan(text, names, phase):
+    net, watched = two_nets(text, phase=phase, plan="memory")
+    last = len(net.layers) - 1
+    assert net.forward_from_to(0, last) == pytest.approx(watched.forward_from_to(0, last), 1e-4)
+    if phase == caffe.TRAIN:
+        assert fused(net) == names
+        net.backward_from_to(last, 0), watched.backward_from_to(last, 0)
+        assert_same(net, watched, blobs=False)
+    else:   # the convolution may compute them, too
+        assert [name for found in fused(net).values() for name in found if name not in ("norm", "sum")] == [name for found in names.values() for name in found]
+
+
+def test_relu_that_needs_bottom_not_fused():
+    net = make_net(INPUT + norms(NORM + SCALE + LEAKY.replace("0.25", "-0.5"), 4), caffe.TRAIN)
+    net.forward_from_to(0, len(net.layers) - 1)
+    assert fused(net)["norm"] == ["scale"]
+    with pytest.raises(ConfigError, match=r"layer 'leaky' \(ReLU\): .*ReLU cannot go backward in place"):
+        net.backward_from_to(len(net.layers) - 1, 0)
+
+
+class NormThatFails(BatchNormLayer):
+    """A BatchNorm that cannot compute its top once more."""
+
+    fails = 0
+
+    def unfuse(self, bottom):
+        NormThatFails.fails -= 1
+        if NormThatFails.fails >= 0:
+            raise ConfigError("computes its top only once")
+        super().unfuse(bottom)
+
+
+def test_a_fusion_that_cannot_be_undone(monkeypatch):
+    """The error names the layer that cannot, and the run is as it was before: the next attempt succeeds."""
+    if "NormThatFails" not in layer_types():
+        register_layer("NormThatFails", NormThatFails)
+    net, watched = two_nets(norms(NORM.replace('"BatchNorm"', '"NormThatFails"') + SCALE + RELU))
+    last, relu = len(net.layers) - 1, net.layer_names.index("relu")
+    for each in (net, watched):
+        each.forward_from_to(0, last)
+        each.backward_from_to(last, last)
+    data = net.blob_by_name("y").data.copy()
+    monkeypatch.setattr(NormThatFails, "fails", 2)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"layer 'norm' \(NormThatFails\).*computes its top only once"):
+            net.backward_layer(relu)
+        np.testing.assert_array_equal(net.blob_by_name("y").data, data)
+    net.backward_from_to(last - 1, 0), watched.backward_from_to(last - 1, 0)
+    assert NormThatFails.fails == -1
+    assert_same(net, watched)
+
+
+def test_more_channels_than_caches_hold():
+    """In lanes they are taken in parts, one after the other (each_part)."""
+    net = make_net(INPUT + norms(outputs=40), caffe.TRAIN)
+    x, y, (gamma, beta) = net.blob_by_name("x"), net.blob_by_name("y"), net.layers[3].blobs
+    x.reshape(2, 4, 130, 122)
+    x.data[...] = np.random.default_rng(1).standard_normal(x.shape)
+    net.forward_from_to(0, 1)
+    values = y.data.astype(np.float64)
+    step(net)
+    assert fused(net)["norm"] == ["scale", "relu"]
+
+    def per_channel(array):
+        return array[:, None, None]
+    deviation = per_channel(np.sqrt(values.var((0, 2, 3)) + 0.01))
+    z = (values - per_channel(values.mean((0, 2, 3)))) / deviation
+    wanted = np.maximum(z * per_channel(gamma.data) + per_channel(beta.data), 0)
+    np.testing.assert_allclose(y.data, wanted, 1e-4, 1e-4)
+    dz = 2 * wanted
+    np.testing.assert_allclose(gamma.diff, (dz * z).sum((0, 2, 3)), 1e-3)
+    np.testing.assert_allclose(beta.diff, dz.sum((0, 2, 3)), 1e-3)
+    dz *= per_channel(gamma.data)
+    dx = (dz - per_channel(dz.mean((0, 2, 3))) - z * per_channel((dz * z).mean((0, 2, 3)))) / deviation
+    np.testing.assert_allclose(y.diff, dx, 1e-3, 1e-3)
+
+
+@pytest.mark.parametrize("axis", [0, 2])
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+def test_scale_of_other_axis_not_fused(axis, dtype):
+    """Though it has the length of the axis of channels."""
+    net, watched = two_nets(norms(NORM + SCALE.replace("scale_param {", f"scale_param {{ axis: {axis} num_axes: 1") + RELU, 3), dtype=dtype)
+    step(net), step(watched)
+    assert not fused(net) and net.blob_by_name("y").shape[:3] == (3, 3, 3)
+    assert_same(net, watched)
+
+
+def test_followers_in_place_keep_data():
+    """Also where those before are computed again, one by one, as a caller reads between their gradients."""
+    net, watched = two_nets(norms(NORM + SCALE + RELU + 'layer { name: "s" type: "Sigmoid" bottom: "y" top: "y" }'))
+    for each in (net, watched):
+        each.forward_from_to(0, 6)
+        each.backward_from_to(6, 4)
+        each.backward_from_to(3, 0)
+    assert_same(net, watched)
+
+
+def test_same_shape_keeps_gradient():
+    net, watched = two_nets(norms())
+    for each in (net, watched):
+        each.forward_from_to(0, 5)
+        y = each.blob_by_name("y")
+        y.share_diff(Blob(y.shape))
+        each.reshape_all()
+        each.backward_from_to(5, 0)
+    assert_same(net, watched)
+
+
+class GuidedReLU(ReLULayer):
+    def backward_cpu(self, top, propagate_down, bottom):
+        bottom[0].diff[...] = top[0].diff * (top[0].diff > 0)
+
+
+def test_a_users_backward_runs(on_cpu):
+    if "GuidedReLU" not in layer_types():
+        register_layer("GuidedReLU", GuidedReLU)
+    net = make_net(INPUT + norms(NORM + SCALE + RELU.replace("ReLU", "GuidedReLU")).replace("SUMSQ", "SUM") + "force_backward: true", caffe.TRAIN)
+    net.forward_from_to(0, 5)
+    net.blob_by_name("loss").diff[...] = -1
+    net.backward_from_to(5, 0)
+    assert fused(net) == {"norm": ["scale"]} and not net.blob_by_name("x").diff.any()
+
+
+@pytest.mark.parametrize("needed", ["force_backward: true ", ""])
+def test_own_top_fused_without_backward(needed):
+    """Its diff is part of what a net shows: in training it is what the backward of Scale leaves there."""
+    net, watched = two_nets(needed + OWN_TOP + SCALE + RELU + (LOSS if needed else ""), dtype=Dtype.DOUBLE)
+    step(net), step(watched)
+    assert fused(net) == ({} if needed else {"norm": ["scale", "relu"]})
+    assert_same(net, watched)
+
+
+def test_gradient_by_differences():
+    net = make_net(INPUT + norms(NORM + SCALE + LEAKY, 4), caffe.TRAIN, Dtype.DOUBLE)
+    x, learned = net.blob_by_name("x"), [net.layers[1].blobs[0], *net.layers[3].blobs]
+    x.data[...] = np.random.default_rng(5).standard_normal(x.shape) * 3 + 1
+    step(net)
+    assert fused(net) == {"norm": ["scale", "leaky"]}
+    gradients = [blob.diff.copy() for blob in learned]
+    for blob, gradient in zip(learned, gradients):
+        for i in np.random.default_rng(6).integers(0, blob.count, 4):
+            before, h, losses = blob.data.reshape(-1)[i], 1e-5, []
+            for side in (h, -h, 0):
+                blob.data.reshape(-1)[i] = before + side
+                losses.append(net.forward_from_to(0, len(net.layers) - 1))
+            assert gradient.reshape(-1)[i] == pytest.approx((losses[0] - losses[1]) / (2 * h), rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.no_plan("a plan frees what the layers before the end of the part need to run again")
+def test_backward_after_short_forward():
+    """It is that of separate layers."""
+    net, watched = two_nets(norms())
+    for each in (net, watched):
+        each.forward_from_to(0, 5)
+        each.forward_from_to(0, 2)      # up to BatchNorm
+        each.backward_from_to(5, 0)
+    assert_same(net, watched)
+    step(net), step(watched)
+    assert fused(net)
+    assert_same(net, watched)
+
+
+def test_frozen_layers_below():
+    """BatchNorm needs no gradient, Scale does: it runs by itself."""
+    net, watched = two_nets(OWN_TOP + SCALE + RELU + LOSS)
+    step(net), step(watched)
+    assert not fused(net).get("norm")
+    assert_same(net, watched)
+    assert np.abs(net.layers[2].blobs[0].diff).max() > 0
+
+
+def test_debug_info_sees_each_layer():
+    net = make_net("debug_info: true " + INPUT + norms(), caffe.TRAIN)
+    step(net)
+    assert not fused(net)
+
+
+def test_another_shape():
+    net, watched = two_nets(norms())
+    for each in (net, watched):
+        step(each)
+        each.blob_by_name("x").reshape(2, 4, 7, 4)
+        each.blob_by_name("x").data[...] = np.random.default_rng(1).standard_normal((2, 4, 7, 4))
+        step(each)
+    assert fused(net)
+    assert_same(net, watched)
+
+
+@pytest.mark.parametrize("cut", [2, 3])
+@pytest.mark.parametrize("text", [norms(), sums()])
+def test_part_after_another_shape(text, cut):
+    """A part of forward that ends between fused layers does not undo the fusion of the former shape."""
+    net, watched = two_nets(text)
+    last, relu = len(net.layers) - 1, net.layer_names.index("relu")
+    for each in (net, watched):
+        each.forward_from_to(0, last)
+        each.blob_by_name("x").reshape(2, 4, 6, 5)
+        each.blob_by_name("x").data[...] = np.random.default_rng(1).standard_normal((2, 4, 6, 5))
+        each.reshape_all()
+        each.forward_from_to(0, relu - cut + 1)
+        each.forward_from_to(relu - cut + 2, last)
+        each.backward_from_to(last, 0)
+    assert_same(net, watched)
+
+
+def test_followers_of_frozen_convolution_learn():
+    results = []
+    text = INPUT + norms().replace("convolution_param", "param { lr_mult: 0 } param { lr_mult: 0 } convolution_param")
+    for plan in (None, "memory"):
+        param = parse_text('base_lr: 0.001 lr_policy: "fixed" momentum: 0.9 random_seed: 3 snapshot_after_train: false '
+                           f"net_param {{ {text} }}", caffe_pb2.SolverParameter, "solver.prototxt", keep_layer_fields=True)[0]
+        solver = create_solver(param, plan=plan)
+        scale = solver.net.layers[3].blobs[0]
+        before = scale.data.copy()
+        for _ in range(2):
+            solver.net.blob_by_name("x").data[...] = np.random.default_rng(2).standard_normal((3, 4, 5, 6))
+            solver.step(1)
+        results.append(scale.data.copy())
+        assert np.abs(results[-1] - before).max() > 1e-4
+    np.testing.assert_allclose(*results, 1e-5)
+
+
+def test_gradient_of_the_sum_alone():
+    """The backward of the sum after a fused forward is not that of the ReLU, too."""
+    net, watched = two_nets(sums())
+    index = net.layer_index("sum")
+    for each in (net, watched):
+        each.forward_from_to(0, len(each.layers) - 1)
+        node = each.nodes[index]
+        assert (each.blob_by_name("y").data == 0).any()
+        node.tops[0].diff[...] = 2
+        each.backward_from_to(index, index)
+        assert all((blob.diff == 2).all() for blob in node.bottoms)
+        node.tops[0].diff[...] = 3
+        each.backward_layer(index)
+        assert all((blob.diff == 3).all() for blob in node.bottoms)
+
+
+def test_sum_alone_after_fusion():
+    """Its gradient is that of the sum alone."""
+    net, _ = two_nets(sums())
+    step(net)
+    assert fused(net) == {"sum": ["relu"]}
+    index = net.layer_names.index("sum")
+    net.forward_from_to(0, index)
+    y, b = net.blob_by_name("y"), net.blob_by_name("b")
+    assert (y.data < 0).any()
+    y.diff[...] = 1
+    net.backward_from_to(index, index)
+    assert (b.diff == 1).all()
+
+
+def test_not_a_number_stays_one():
+    net, watched = two_nets(sums())
+    for each in (net, watched):
+        each.blob_by_name("x").data[0, 0, 2, 2] = np.nan
+        each.forward_from_to(0, len(each.layers) - 1)
+    np.testing.assert_array_equal(np.isnan(net.blob_by_name("y").data), np.isnan(watched.blob_by_name("y").data))
+    assert np.isnan(net.blob_by_name("y").data).any()
