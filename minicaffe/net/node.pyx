@@ -42,6 +42,7 @@ cdef class Node:
         self.fused_into = -1
         self.has_builtin_passes = all(getattr(type(layer), name) is getattr(DeviceLayer, name)
                                       for name in PASSES if hasattr(DeviceLayer, name))
+        self.attributes = getattr(layer, "__dict__", None) if self.has_builtin_passes else None
 
     @property
     def blobs(self):
@@ -52,6 +53,10 @@ cdef class Node:
     def loss_weights(self):
         """The loss weight of each top."""
         return self.layer.loss_weights
+
+    cdef bint is_patched(self) except -1:
+        """Whether a program assigned a forward or backward to the layer object (``net.layers[1].forward_cpu = function``)."""
+        return self.attributes is not None and not PASSES.isdisjoint(self.attributes)
 
     cdef int forward(self, bint upload=False) except -1:
         """Run the layer forward, and report when it begins and ends; with `upload` copy its tops to the present device, too."""
@@ -77,7 +82,7 @@ cdef class Node:
             layer.refresh(self.bottoms, self.tops)
             if on_device():
                 layer.forward_gpu(self.bottoms, self.tops)
-            elif self.has_builtin_passes:       # as its `forward_cpu`
+            elif self.has_builtin_passes and not self.is_patched():     # as its `forward_cpu`
                 layer.check_blobs(self.bottoms, self.tops)
                 (<DeviceLayer> layer).forward_on(cpu_context(), self.bottoms, self.tops)
             else:

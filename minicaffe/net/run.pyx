@@ -115,8 +115,8 @@ cdef class Runner:
                 if self.debug_info:
                     observe.log_forward(node)
                 self.call_hooks(AFTER_FORWARD, i)
-                loss += node.loss()
-            return loss
+                loss += node.loss() if self.loss_overwritten else 0
+            return loss + self.loss_of_outputs(first, last)
 
     cdef double forward_by_schedule(self, bint run_sources=True) except? -1:
         """Run all layers forward, those without bottoms only if `run_sources`. This differs from the plain loop:
@@ -297,20 +297,27 @@ cdef class Runner:
             if not len(node.bottoms):
                 node.forward(upload=True)
 
-    cpdef double loss_of_outputs(self) except? -1:
-        """Return the loss of the last run, from the tops; 0 if a layer overwrites a loss. This waits for a GPU."""
+    cpdef double loss_of_outputs(self, int first=0, int last=1 << 30) except? -1:
+        """Return the loss of the last run of layers `first` to `last`, from the tops; 0 if a layer overwrites a loss.
+
+        The host waits for a GPU here, and so not before all layers are queued.
+        """
         cdef double loss = 0
         cdef Node node
-        for node in self.nodes if not self.loss_overwritten else ():
+        for node in self.nodes[first:last + 1] if not self.loss_overwritten else ():
             loss += node.loss()
         return loss
 
     cpdef str observer_reason(self):
-        """Return why each layer's run is observed, which rules out a schedule and CUDA graphs, or None."""
+        """Return why each layer must run by itself, which rules out a schedule and CUDA graphs, or None."""
+        cdef Node node
         if any(self.hooks):
             return "callbacks run between layers"
         if self.debug_info:
             return "debug_info reads every blob"
+        for node in self.nodes:
+            if node.is_patched():
+                return f"the program gave layer '{node.name}' a forward or backward of its own"
         return None
 
     cdef int call_hooks(self, int when, int index) except -1:
