@@ -86,8 +86,9 @@ def run_batches(net, batches, group=SINGLE_PROCESS, proceed=lambda: True, blobs=
 
     A share is that of the batch of which the values are means (`Layer.counted_shares`).
 
-    In a group all ranks must call this. Each yields the results of all batches, and computes its own (`_run_divided`), or all if
-    batches of the net depend on earlier ones (`why_not_divisible`).
+    In a group all ranks must call this. In a round each computes one batch (`RankSharding` in layers/data/sources.py), then they
+    exchange the results, so that each rank yields those of all batches. If batches of the net depend on earlier ones
+    (`why_not_divisible`), each rank computes all.
 
     Parameters
     ----------
@@ -107,27 +108,30 @@ def run_batches(net, batches, group=SINGLE_PROCESS, proceed=lambda: True, blobs=
     -----
     The arrays are valid until the next batch.
     """
-    if group.size > 1:
+    size, rank, exchange = group.size, group.rank, group.gather
+    if size > 1:
         sync_sources(net, group)
-        reason = why_not_divisible(net)
-        if not reason:
-            yield from _run_divided(net, batches, group, proceed, blobs, records)
-            return
-        log.info("This test is not divided over the ranks: %s", reason)
+        if reason := why_not_divisible(net):
+            log.info("This test is not divided over the ranks: %s", reason)
+            size, rank, exchange = 1, 0, SINGLE_PROCESS.gather
+        elif blobs is not None:
+            exchange = group.gather_to_root
+    sharding, done = RankSharding(net, size, rank, records), 0
     blobs = net.output_blobs if blobs is None else blobs
-    began, done = {layer: layer.position for layer in net.layers if isinstance(layer, NumberedSource)}, 0
-    for layer, position in began.items():
-        layer.sharding, layer.end = (1, 0), None if records is None else position + records
     try:
-        while done < batches and proceed():
-            result = _run_batch(net, blobs)
-            done += 1
-            yield result
+        for first in range(0, batches, size):
+            if not proceed():
+                break
+            result, owners = None, [sharding.owner(batch) for batch in range(first, min(first + size, batches))]
+            if rank in owners:
+                sharding.advance_to(first + owners.index(rank))
+                result = _run_batch(net, blobs)
+            results = exchange(result) or [(0.0, [], [])] * size
+            for owner in owners:
+                done += 1
+                yield results[owner]
     finally:
-        for layer, position in began.items():
-            after = position + done * layer.batch_size
-            layer.position = after if layer.end is None else min(after, layer.end)
-            layer.sharding = layer.end = None
+        sharding.end(done)
 
 
 def _run_batch(net, blobs):
@@ -136,33 +140,6 @@ def _run_batch(net, blobs):
     shares = {node.tops[i].data_memory: share       # a Split's top or another view of the value is another blob
               for node in net.nodes for i, share in node.layer.counted_shares(node.bottoms).items()}
     return loss, [blob.cpu_data for blob in blobs], [shares.get(blob.data_memory, 1.0) for blob in blobs]
-
-
-def _run_divided(net, batches, group, proceed, blobs, records):
-    """`run_batches` on the ranks of a group.
-
-    A round is one batch for each rank (`RankSharding` in layers/data/sources.py). After a round the ranks exchange their results.
-    """
-    size, rank = group.size, group.rank
-    sharding, done = RankSharding(net, size, rank, records), 0
-    blobs, all_ranks = (net.output_blobs, True) if blobs is None else (blobs, False)
-    try:
-        for first in range(0, batches, size):
-            if not proceed():
-                break
-            own_result, owners = None, [sharding.owner(batch) for batch in range(first, min(first + size, batches))]
-            if rank in owners:
-                sharding.advance_to(first + owners.index(rank))
-                own_result = _run_batch(net, blobs)
-            if all_ranks:
-                results = group.gather(own_result)
-            else:
-                results = group.gather_to_root(own_result) or [(0.0, [], [])] * size
-            for owner in owners:
-                done += 1
-                yield results[owner]
-    finally:
-        sharding.end(done)
 
 
 class OutputMeans:
