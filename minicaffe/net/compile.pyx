@@ -74,16 +74,12 @@ cdef class Fusion:
 
     cdef ConcatSlice find_concat_target(self, FusedStep step):
         """Return the slice of a Concat's top for the result of a step, if only the Concat reads it; or None."""
-        cdef int last = step.first + len(step.nodes) - 1, unread = -1
+        cdef int last = step.first + len(step.nodes) - 1
         cdef Blob top = self.schedule.nodes[last].tops[0]
-        if top not in self.concat_slices:
-            return None
-        concat, _, concat_slice, last_user = self.concat_slices[top]
-        if last in self.schedule.deferred_relus:     # whose backward does not read it
-            unread = 2 * len(self.schedule.nodes) - 1 - last
-        if last_user != last or not self.only_reader(concat, top, unread):
-            return None
-        return concat_slice
+        concat, concat_slice, last_user = self.concat_slices.get(top, (0, None, -1))
+        # Backward of a deferred ReLU does not read it.
+        unread = 2 * len(self.schedule.nodes) - 1 - last if last in self.schedule.deferred_relus else -1
+        return concat_slice if last_user == last and self.only_reader(concat, top, unread) else None
 
     cdef bint only_reader(self, int index, Blob blob, int ignored=-1) except -1:
         """Return whether forward of node `index` is the only reader of these data, so that a fused step need not write them.
@@ -107,40 +103,34 @@ cdef Operation fusable_operation(Node node):
 
 
 cdef dict find_concat_slices(list nodes, dict lifetimes):
-    """Return for each bottom of a Concat the numbers of node and bottom, the slice, and the last node before that uses the blob."""
-    cdef Node node
-    cdef Blob blob
+    """Return for each bottom of a Concat the number of the Concat, the slice, and the last node before that uses the blob.
+
+    `relu` of each slice becomes this node's layer, if it is a ReLU in place whose gradient the Concat may compute in a training on
+    the CPU. The Concat needs no data but its top's for that, so that slices are written there directly in a training, too. No layer
+    may change this top.
+    """
+    cdef Node node, before, later
+    cdef Blob blob, top
+    cdef ConcatSlice concat_slice
     found, used = {}, {}
     for i, node in enumerate(nodes):
         if node.layer.always_reshape:       # from here on shapes depend on values
             break
         if (node.layer.parts and node.has_builtin_passes
                 and (<Lifetime> lifetimes[id((<Blob> node.tops[0]).data_memory)]).uses[0] == i):
-            for j, concat_slice in enumerate(node.layer.parts):
-                blob = node.bottoms[j]
-                found[blob] = i, j, concat_slice, used.get(id(blob.data_memory), -1)
+            top = node.tops[0]
+            changed = any([top_of_later in later.bottoms and (<Blob> top_of_later).data_memory is top.data_memory
+                           for later in nodes[i + 1:] for top_of_later in later.tops])
+            for blob, needed, concat_slice in zip(node.bottoms, node.bottom_needs, node.layer.parts):
+                last = used.get(id(blob.data_memory), -1)
+                found[blob] = i, concat_slice, last
+                before = nodes[last]
+                concat_slice.relu = before.layer if (
+                    last >= 0 and needed and not changed and before.needs_backward and before.has_builtin_passes
+                    and before.bottoms == before.tops == [blob] and hasattr(before.layer, "deferred")
+                    and before.layer.fuse(ReluEpilogue(blob), before.bottoms, True)) else None
         for blob in [*node.bottoms, *node.tops]:
             used[id(blob.data_memory)] = i
-    return found
-
-
-cdef dict find_deferred_relus(list nodes, dict concat_slices):
-    """Return by number the ReLUs whose gradient the Concat after them computes: the number of the Concat, and the slice.
-
-    The Concat needs no data but its top's, so that in a training, too, slices are written there directly. No layer may change it.
-    """
-    cdef Node node, concat, later
-    cdef Blob concat_top
-    found = {}
-    for blob, (index, which, concat_slice, last) in concat_slices.items():
-        node, concat = nodes[last], nodes[index]
-        concat_top = concat.tops[0]
-        if (last >= 0 and hasattr(node.layer, "defer_gradient") and node.has_builtin_passes and node.needs_backward
-                and concat.bottom_needs[which] and node.bottoms == node.tops == [blob]
-                and node.layer.fuse(ReluEpilogue(blob), node.bottoms, True)
-                and not any([top in later.bottoms and (<Blob> top).data_memory is concat_top.data_memory
-                             for later in nodes[index + 1:] for top in later.tops])):
-            found[last] = index, concat_slice
     return found
 
 
@@ -213,7 +203,8 @@ cdef Schedule compile_nodes(list nodes, pinned, list params, list learnable, bin
     fusion.schedule, fusion.lifetimes = made, find_lifetimes(nodes, pinned, params, training) if plan else None
     fusion.concat_slices = find_concat_slices(nodes, fusion.lifetimes) if plan else {}
     if training and on.stream == NULL:
-        made.deferred_relus = find_deferred_relus(nodes, fusion.concat_slices)
+        made.deferred_relus = {last: index for index, concat_slice, last in fusion.concat_slices.values()
+                               if concat_slice.relu is not None}
     i = 0
     while i < count:
         step = fusion.make_step(i, on)
@@ -223,8 +214,8 @@ cdef Schedule compile_nodes(list nodes, pinned, list params, list learnable, bin
             if step.fused_backward:
                 made.backward_starts[k] = i
                 made.deferred_relus.pop(k, None)      # the fused backward computes its gradient
-            if hasattr(node.layer, "defer_gradient"):
-                step.relu_deferrals.append((node.layer, made.deferred_relus.get(k, (0, None))[1]))
+            if hasattr(node.layer, "deferred"):
+                step.activations.append((node.layer, k in made.deferred_relus))
         i += len(step.nodes)
     learned, made.without_gradient = find_complete_gradients(nodes, learnable, made.backward_starts)
     users = Counter(id(memory) for node in nodes for blob in node.blobs for memory in (blob.data_memory, blob.diff_memory))

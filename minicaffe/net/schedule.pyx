@@ -30,8 +30,8 @@ cdef class Schedule:
         cdef Node node
         cdef Blob blob
         cdef list tops = (<Node> step.nodes[len(step.nodes) - 1]).tops
-        for layer, concat_slice in step.relu_deferrals:
-            layer.defer_gradient(concat_slice)
+        for layer, deferred in step.activations:
+            layer.deferred = deferred
         step.layout = (<Blob> tops[0]).data_memory.layout() if len(tops) else None
         self.check_unchanged(step)
         # Lives end earlier if one backward computes those of several layers.

@@ -13,7 +13,7 @@ cdef class FusedStep:
 
     def __init__(self, list nodes not None, int first):
         self.nodes, self.first = nodes, first
-        self.skipped_tops, self.frees, self.updates, self.relu_deferrals = [], [], [], []
+        self.skipped_tops, self.frees, self.updates, self.activations = [], [], [], []
         self.operations = [operation for node in nodes for operation in (<Node> node).layer.operations()]
         self.blobs = [blob for node in nodes for blob in [*(<Node> node).bottoms, *(<Node> node).tops]]
         self.stamp = stamps(self.blobs, [])
