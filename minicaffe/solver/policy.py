@@ -23,6 +23,7 @@ def _pow(base, exponent):
 
 
 def _poly(param, t, current_step):
+    """``base_lr (1 - t / max_iter)^power``; ConfigError where a root of a negative number would give nan."""
     left = 1 - t / param.max_iter
     if left < 0 and param.power % 1:  # of inf it is nan, which is true too
         raise ConfigError(f"poly with power {param.power:g} has no rate beyond max_iter {param.max_iter}, got iteration {t}; "
@@ -33,6 +34,7 @@ def _poly(param, t, current_step):
 
 
 def _step_rate(param, t, current_step):
+    """``base_lr gamma^current_step``, for all policies that count steps."""
     return param.base_lr * _pow(param.gamma, current_step)
 
 

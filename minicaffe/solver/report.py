@@ -62,7 +62,10 @@ def _why_not_averaged(net):
 
 
 def _why_batch_rejected(net, sources, size, rest):
-    """Return why a net cannot be reshaped for batches of `rest` records, then restore it for `size`; '' if it can."""
+    """Return why a net cannot be reshaped for batches of `rest` records, such as by a Reshape with fixed sizes; '' if it can.
+
+    It is tried, and the net is restored for batches of `size`.
+    """
     tops = [top for node in net.nodes if node.layer in sources for top in node.tops if top.shape[:1] == (size,)]
     try:
         for layer in sources:
@@ -196,7 +199,10 @@ class OutputMeans:
 
 
 def evaluation_of(net):
-    """Return the class that reports the outputs of a net in a test: that of the layer type of all outputs, else `OutputMeans`."""
+    """Return the class that reports the outputs of a net in a test: that of the layer type of all outputs, else `OutputMeans`.
+
+    Detections are not averaged: DetectionEvaluate of the add-on ssd has a class of its own (`Layer.test_outputs`).
+    """
     ends = {node.layer.test_outputs for node in net.nodes if set(node.tops) & set(net.output_blobs)}
     return ends.pop() or OutputMeans if len(ends) == 1 else OutputMeans
 
@@ -222,7 +228,7 @@ def log_outputs(phase, records):
 
 
 def batch_size(net):
-    """Return the first axis of the first top of the first layer that reads data; None if no layer does."""
+    """Return the first axis of the first top of the first layer that reads data, for pictures per second; None without one."""
     for node in net.nodes:
         if not node.bottoms and node.tops and node.type != "Parameter":
             return node.tops[0].shape[0] if node.tops[0].num_axes else None

@@ -106,6 +106,7 @@ def write_model(solver, path):
 
 
 def _write_hdf5_state(solver, file, model_path, resume, plateau):
+    """Write a state as Caffe's ``SnapshotSolverStateToHDF5`` does; `plateau` has the fields that only this policy has."""
     import h5py
 
     from minicaffe.proto.hdf5 import hdf5_in_memory
@@ -127,7 +128,10 @@ def _write_hdf5_state(solver, file, model_path, resume, plateau):
 
 
 def own_state(solver):
-    """Return the state of this process that Caffe's fields of a state file do not have, as a dict for JSON."""
+    """Return the state of this process that Caffe's fields of a state file do not have, as a dict for JSON.
+
+    With it a resumed training draws the same random numbers and reads the same records as one that did not stop.
+    """
     train, *test = [{layer.key: state for layer in net.layers if (state := layer.get_state()) is not None}
                     for net in (solver.net, *solver.test_nets)]
     return {"solver": type(solver).__name__,
@@ -216,6 +220,7 @@ def restore(solver, path):
 
 
 def _set_generator(solver, state):
+    """Continue the random numbers of a resumed training, for dropout and fillers, where `state` has stopped."""
     solver.generator.seed, solver.generator.offset = state["generator"]["seed"], state["generator"]["offset"]
 
 
@@ -239,6 +244,7 @@ def _compare_ranks(solver, resume, path):
 
 
 def _read_hdf5_state(path):
+    """Return the StoredState of an HDF5 file, as `binary.read_solver_state` does of the other format."""
     import h5py
 
     from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
@@ -277,6 +283,7 @@ def _value(file, name, kinds, default=None):
 
 
 def _check(solver, state):
+    """Raise DataError or ShapeError unless a state that was read fits the solver's type and net."""
     for field in ("iter", "current_step", "iter_last_event"):
         if not 0 <= getattr(state, field) < 2**31:
             raise DataError(f"must be from 0 to 2^31 - 1, got {getattr(state, field)}; fetch the file again", field=field)
