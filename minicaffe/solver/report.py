@@ -50,14 +50,13 @@ class RecordCounts(namedtuple("RecordCounts", "records size why")):
 def _why_not_averaged(net):
     """Return why a smaller last batch makes the mean of a net's outputs wrong: one is a sum over the batch. '' if none is."""
     for node in net.nodes:
-        reduction, axes = node.param.reduction_param, len(node.bottoms[0].shape) if node.bottoms else 0
+        reduction, field, axes = node.param.reduction_param, "", node.bottoms[0].num_axes if node.bottoms else 0
         if node.param.loss_param.normalization == caffe_pb2.LossParameter.NONE:
             field = "loss_param.normalization: NONE"
         elif node.type == "Reduction" and reduction.operation != reduction.MEAN and reduction.axis in (0, -axes):
             field = f"reduction_param.operation: {caffe_pb2.ReductionParameter.ReductionOp.Name(reduction.operation)}"
-        else:
-            continue
-        return f"layer '{node.name}' ({node.type}) gives a sum over its batch ({field})"
+        if field:
+            return f"layer '{node.name}' ({node.type}) gives a sum over its batch ({field})"
     return ""
 
 
@@ -111,38 +110,32 @@ def run_batches(net, batches, group=SINGLE_PROCESS, proceed=lambda: True, blobs=
     -----
     The arrays are valid until the next batch.
     """
-    size, rank, exchange = group.size, group.rank, group.gather
+    size, rank = group.size, group.rank
     if size > 1:
         sync_sources(net, group)
         if reason := why_not_divisible(net):
             log.info("This test is not divided over the ranks: %s", reason)
-            size, rank, exchange = 1, 0, SINGLE_PROCESS.gather
-        elif blobs is not None:
-            exchange = group.gather_to_root
+            size, rank = 1, 0
     sharding, done = RankSharding(net, size, rank, records), 0
-    blobs = net.output_blobs if blobs is None else blobs
+    exchange, blobs = (group.gather, net.output_blobs) if blobs is None else (group.gather_to_root, blobs)
     try:
         for first in range(0, batches, size):
             if not proceed():
                 break
-            result, owners = None, [sharding.owner(batch) for batch in range(first, min(first + size, batches))]
+            result, owners = None, [(sharding.first + batch) % size for batch in range(first, min(first + size, batches))]
             if rank in owners:
-                sharding.advance_to(first + owners.index(rank))
-                result = _run_batch(net, blobs)
-            results = exchange(result) or [(0.0, [], [])] * size
+                if sharding.others:
+                    sharding.advance_to(first + owners.index(rank))
+                loss = net.forward_from_to(0, len(net.nodes) - 1)
+                shares = {node.tops[i].data_memory: share       # a Split's top or another view of the value is another blob
+                          for node in net.nodes for i, share in node.layer.counted_shares(node.bottoms).items()}
+                result = loss, [blob.cpu_data for blob in blobs], [shares.get(blob.data_memory, 1.0) for blob in blobs]
+            results = [result] if size == 1 else exchange(result) or [(0.0, [], [])] * size
             for owner in owners:
                 done += 1
                 yield results[owner]
     finally:
         sharding.end(done)
-
-
-def _run_batch(net, blobs):
-    """Run a net forward; return loss, the values of `blobs`, and their shares."""
-    loss = net.forward_from_to(0, len(net.nodes) - 1)
-    shares = {node.tops[i].data_memory: share       # a Split's top or another view of the value is another blob
-              for node in net.nodes for i, share in node.layer.counted_shares(node.bottoms).items()}
-    return loss, [blob.cpu_data for blob in blobs], [shares.get(blob.data_memory, 1.0) for blob in blobs]
 
 
 class OutputMeans:
@@ -170,20 +163,17 @@ class OutputMeans:
         self.loss_weight += share
         shares = [np.float64(share) * part for part in counted or [1.0] * len(values)]
         if not self.passes:
-            self.sums = [v * part for v, part in zip(values, shares, strict=True)]
-            self.weights = [np.full(v.shape, part) for v, part in zip(values, shares, strict=True)]
-        else:
-            collected = zip(self.net.output_blobs, self.sums, self.weights, values, shares, strict=True)
-            for blob, total, weights, value, part in collected:
-                if share < 1 and value.size == round(total.size * share) < total.size:
-                    total[:value.size] += value
-                    weights[:value.size] += 1
-                    continue
-                if total.size != value.size:
-                    raise ShapeError(f"output '{blob.name}' has {value.size} values, in the first batch of this "
-                                     f"test it had {total.size}; the mean needs equal batches", file=self.net.file)
-                total += value * part
-                weights += part
+            self.sums, self.weights = ([np.zeros(value.shape) for value in values] for _ in range(2))
+        for blob, total, weights, value, part in zip(self.net.output_blobs, self.sums, self.weights, values, shares, strict=True):
+            if share < 1 and value.size == round(total.size * share) < total.size:
+                total[:value.size] += value
+                weights[:value.size] += 1
+                continue
+            if total.size != value.size:
+                raise ShapeError(f"output '{blob.name}' has {value.size} values, in the first batch of this test it had "
+                                 f"{total.size}; the mean needs equal batches", file=self.net.file)
+            total += value * part
+            weights += part
         self.passes += 1
 
     def records(self):

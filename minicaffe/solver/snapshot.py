@@ -111,8 +111,8 @@ def _write_hdf5_state(solver, file, model_path, resume, plateau):
 
     from minicaffe.proto.hdf5 import hdf5_in_memory
     with hdf5_in_memory(file) as hdf5:
-        hdf5.create_dataset("iter", data=np.array([solver.iter], np.int32))
-        hdf5.create_dataset("current_step", data=np.array([solver.current_step], np.int32))
+        for name, value in {"iter": solver.iter, "current_step": solver.current_step, **plateau}.items():
+            hdf5.create_dataset(name, data=np.array([value], np.float32 if name == "minimum_loss" else np.int32))
         for name, text in (("learned_net", model_path), ("resume_state", resume)):
             # As H5LTmake_dataset_string does it: Caffe reads up to the closing zero.
             content = os.fsencode(text) + b"\0"
@@ -120,8 +120,6 @@ def _write_hdf5_state(solver, file, model_path, resume, plateau):
             string.set_size(len(content))
             dataset = h5py.h5d.create(hdf5.id, name.encode(), string, h5py.h5s.create(h5py.h5s.SCALAR))
             dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.array(content), string)
-        for name, value in plateau.items():
-            hdf5.create_dataset(name, data=np.array([value], np.float32 if name == "minimum_loss" else np.int32))
         group = hdf5.create_group("history")
         for i, blob in enumerate(solver.history):
             group.create_dataset(str(i), data=blob.cpu_data)

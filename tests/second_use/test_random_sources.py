@@ -16,6 +16,7 @@ from models_of_sources import write_db  # noqa: E402
 import minicaffe  # noqa: E402
 from minicaffe.common import caffe  # noqa: E402
 from minicaffe.data.transform import draw  # noqa: E402
+from minicaffe.layers.data.sources import RankSharding  # noqa: E402
 from minicaffe.net.net import Net  # noqa: E402
 from minicaffe.proto import caffe_pb2  # noqa: E402
 from minicaffe.proto.text import parse_text  # noqa: E402
@@ -340,11 +341,12 @@ class Machine:
         ranks = self.dice.randint(1, 3)
         self.turns, began = (ranks, self.dice.randrange(ranks)), self.position
         records = self.dice.choice([None, self.dice.randint(1, 2 * self.source.count)])
-        self.end = self.layer.end = None if records is None else began + records
-        self.layer.take_every(*self.turns)
+        self.end = None if records is None else began + records
+        turn = self.turns[1] + self.layer.position // self.layer.batch_size
+        sharding = RankSharding(self.net, ranks, turn % ranks, records)
         self.forward(self.dice.randint(0, 3))
         batches = self.dice.randint(0, 4)
-        self.layer.resume_all(batches)
+        sharding.end(batches)
         self.position = began + batches * self.source.batch_size
         if records is not None:
             self.position = min(self.position, began + records)
