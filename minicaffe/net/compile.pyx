@@ -1,7 +1,7 @@
 """Compile a net into a Schedule: which layers are fused, which step completes each gradient, the last use of every memory."""
 
 from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
+from minicaffe.device.context cimport Context, context
 from minicaffe.engines.engine cimport Operation, current_epoch
 from minicaffe.engines.epilogue cimport ConcatSlice, Epilogue, ReluEpilogue
 from minicaffe.net.lifetimes cimport Lifetime, find_lifetimes, shorten_lifetimes
@@ -137,7 +137,7 @@ cdef dict find_concat_slices(list nodes, dict lifetimes):
 cdef tuple find_complete_gradients(list nodes, list learnable, list backward_starts):
     """Return for each node the learnable parameters, by number, whose gradients its backward completes; and those of no node.
 
-    After that backward the data of these parameters are not read either.
+    After that backward the data of these parameters are not read either, so that they may be updated while others run backward.
     """
     last = {}       # by the id of a parameter's memory: the node whose backward uses it last, adds to a gradient or reads data
     for i in reversed(range(len(nodes))):
@@ -154,7 +154,10 @@ cdef tuple find_complete_gradients(list nodes, list learnable, list backward_sta
 
 
 cdef int find_large_gradient(FusedStep step, list learnable, users) except -1:
-    """Find a gradient that the operation of a step passes on part by part."""
+    """Store in `step.large` a weight whose gradient its operation may pass on part by part, so that it never exists whole.
+
+    This saves 144 MiB of CaffeNet's training, for fc6. No other node may use the gradient or the weight.
+    """
     cdef Node node = step.nodes[0]
     cdef Blob blob
     operations = node.layer.operations()
@@ -168,9 +171,9 @@ cdef int find_large_gradient(FusedStep step, list learnable, users) except -1:
             step.large = i
 
 
-cdef Schedule compile_nodes(list nodes, pinned, list params, list learnable, bint training, bint plan, unsigned long long stamp,
-                            const Context& on):
-    """Compile a net, whose shapes are up to date, into a Schedule.
+def compile_nodes(list nodes not None, pinned, list params not None, list learnable not None, bint training, bint plan,
+                  unsigned long long stamp):
+    """Compile a net, whose shapes are up to date, into a Schedule for the present mode.
 
     Parameters
     ----------
@@ -185,9 +188,8 @@ cdef Schedule compile_nodes(list nodes, pinned, list params, list learnable, bin
         Memories end with their last use, and tops that nothing reads need not be written.
     stamp : int
         Of the net's shapes and memories.
-    on : Context
-        Where it runs.
     """
+    cdef Context on = context()
     cdef Schedule made = Schedule()
     cdef Fusion fusion = Fusion()
     cdef FusedStep step

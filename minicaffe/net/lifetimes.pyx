@@ -39,6 +39,7 @@ cdef class Lifetime:
         return Py_REFCNT(<PyObject*> self.memory) > self.blob_references + 1     # this Lifetime has it, too
 
     cdef int free(self) except -1:
+        """Return the blocks to their pool, for later memories, unless a blob outside the net may read them."""
         if not self.shared_outside_net():
             self.memory.recycle()
 

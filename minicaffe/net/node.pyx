@@ -141,7 +141,7 @@ cdef class Node:
         return 0
 
     cdef int reallocate_tops(self) except -1:
-        """Make recycled data of tops writable."""
+        """Make data of tops that a plan has recycled writable, as forward overwrites them."""
         cdef Blob top
         for top in self.tops:
             renew_recycled(top.data_memory, self.bottoms)

@@ -77,7 +77,7 @@ cdef class FusedStep:
         return epilogue
 
     cdef int report_others(self, str direction) except -1:
-        """Report the layers after the first one, which computed them in forward, or computes them in backward."""
+        """Report the layers after the first one, which computed them, to a trace, where each layer has its line."""
         cdef Node first_node = self.nodes[0], node
         for node in self.nodes[1:] if direction == "forward" else self.nodes[:0:-1]:
             node.report("begin", direction)
