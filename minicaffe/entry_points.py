@@ -30,7 +30,7 @@ _local = threading.local()
 
 
 class Addition(NamedTuple):
-    """What an add-on adds under a name: `value` is a target ``module:attribute``, or what the group has in place of it."""
+    """A name that an add-on adds to a group: `value` is a target ``module:attribute``, or what the group has in place of it."""
 
     addon: str
     package: str
@@ -60,6 +60,7 @@ def entries(group):
 
 
 def _is_installed(module):
+    """Whether a module of minicaffe is there: an installation may lack the folder ``addons``."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:     # of a package above it

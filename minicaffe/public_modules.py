@@ -64,6 +64,7 @@ def _is_file(name):
 
 
 def _target_of(name):
+    """Return the ``module`` or ``module:attribute`` behind a public name of the core or of an add-on; None without one."""
     if name in OF_CORE:
         return OF_CORE[name]
     if name.startswith("_") or name == "addons" or _is_file(name):      # which may not be installed

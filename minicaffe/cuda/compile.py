@@ -183,6 +183,7 @@ def write_cached_plan(place, choice):
 
 
 def _choice_path(place):
+    """Return the cache file of a measured choice, such as of the fastest convolution of cuDNN."""
     return cache_folder() / f"{hashlib.sha256(place.encode()).hexdigest()[:40]}.plan"
 
 
@@ -216,6 +217,7 @@ def clear(keep=0):
 
 
 def _key(source, expression, options):
+    """Return the hash of all that a cubin depends on, as its file name."""
     digest = hashlib.sha256()
     for part in (source, expression, *options, str(_nvrtc_version()), *_kernel_texts()):
         digest.update(part.encode() + b"\0")
@@ -223,6 +225,7 @@ def _key(source, expression, options):
 
 
 def _nvrtc_version():
+    """Return NVRTC's version as a tuple; tests replace it."""
     return nvrtc().nvrtcVersion()[1:]
 
 
@@ -255,7 +258,7 @@ def _read(path):
 
 
 def _write(path, content, name):
-    """Write what `_read` returns."""
+    """Write a file of the cache, with a checksum, so that `_read` returns `content` and `name`."""
     body = name.encode() + b"\n" + content
     write_file(path, MAGIC + hashlib.sha256(body).digest() + body)
 

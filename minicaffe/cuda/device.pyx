@@ -346,6 +346,7 @@ cdef void* load(CudaStream* stream, CudaKernel* kernel) noexcept with gil:
 
 
 cdef void fail(CudaStream* stream, int code, CudaKernel* kernel, unsigned blocks, unsigned threads) noexcept with gil:
+    """Store the error of a launch, which the next check of the stream raises: C++ code cannot raise."""
     store_failure(stream, error_of(<cydriver.CUresult> code, "cuLaunchKernel",
                                   (compile.short_name((<bytes> kernel.host.name).decode()), f"{blocks} blocks",
                                    f"{threads} threads")))
@@ -420,6 +421,7 @@ cdef int raise_failure(CudaStream* stream) except -1:
 
 
 cdef int activate(CudaStream* stream) noexcept with gil:
+    """Make the stream's device current in this thread, for C++ code before it launches; -1, and a stored error, if that fails."""
     try:
         return device_of(stream).activate()
     except BaseException as error:

@@ -145,6 +145,7 @@ def _address(function):
 
 
 def _checked(library, error_of, call, *arguments):
+    """Call a function of a library; raise what `error_of` makes of a status that is not success."""
     status = getattr(library, call)(*arguments)
     if status:
         raise error_of(call, status)
@@ -281,6 +282,7 @@ cdef Cudnn* new_cudnn(CudaStream* stream) except NULL:
 
 
 def _find_cudnn():
+    """Return the library as a ctypes object, from MINICAFFE_CUDNN, a wheel or a toolkit; OSError, with what to install, without."""
     if path := os.environ.get("MINICAFFE_CUDNN"):
         return ctypes.CDLL(path)
     if sim.selected():
@@ -293,6 +295,7 @@ def _find_cudnn():
 
 
 def _cudnn_error(call, status):
+    """Return the error of a call with cuDNN's own reason, and how to compute without cuDNN."""
     text = ctypes.create_string_buffer(512)
     _cudnn.cudnnGetLastErrorString.restype = None
     _cudnn.cudnnGetLastErrorString(text, ctypes.c_size_t(len(text)))

@@ -30,7 +30,7 @@ from minicaffe.memory.synced import device_lock
 @cython.final
 @cython.no_gc_clear     # __dealloc__ of those above may still free
 cdef class DriverAllocator(Allocator):
-    """Every block from cuMemAlloc (the plain allocator of a CUDAPlace)."""
+    """Every block from cuMemAlloc (the plain allocator of a CUDAPlace), whose free waits for all streams of the device."""
     cdef Device device
 
     def __init__(self, place):
@@ -101,13 +101,13 @@ cdef class CudaCopier(DeviceSide):
         self.device = get_device(place.device)
 
     cdef int begin(self) except -1:
-        """Prepare for work on the computing stream."""
+        """Prepare for work on the computing stream: it waits for GPUs that use memory of this one."""
         self.drop_finished()
         wait_for_peer_users(self.device)
         self.device.activate()
 
     def keep_alive(self, owner):
-        """Keep `owner` of foreign memory alive until the work now queued on the device is done."""
+        """Keep `owner` of foreign memory, such as an array of PyTorch, alive until the work now queued on the device is done."""
         cdef Event event = Event(self.device)
         event.record(computing(self.device))
         self.drop_finished()

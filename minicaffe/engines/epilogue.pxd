@@ -12,8 +12,7 @@ cdef class ConcatSlice:
     cdef readonly str concat_name   # the layer that concatenates it with the others
     cdef long long pitch            # bytes in the whole from one image to the next, in the layout of the last `begin`
     cdef bint written               # the result was written here, so that no copy is needed
-    # Its values are from a fused ReLU, whose gradient is computed when the whole's diff is split.
-    cdef public bint computes_relu_gradient
+    cdef public object relu         # the ReLU that wrote the values in place, if the Concat may compute its gradient; or None
     cdef char* begin(self, const Context& on, Layout layout) except? NULL
     cdef bint take_written(self)
 

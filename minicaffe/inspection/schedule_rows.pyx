@@ -64,7 +64,7 @@ cdef int choose_engines(Node node, const Context& on) except -1:
 cdef dict row_of(FusedStep step, str direction, dict deferred_relus):
     """Return the fields of a ScheduleRow; `schedule_rows` fills in those that depend on lifetimes of memory.
 
-    `deferred_relus` has the steps of ReLUs whose gradient a later Concat computes (see `find_deferred_relus`): such a ReLU reads
+    `deferred_relus` has the steps of ReLUs whose gradient a later Concat computes (see `find_concat_slices`): such a ReLU reads
     nothing in backward, and the Concat reads its top.
     """
     cdef Node node = step.nodes[0]
@@ -77,7 +77,7 @@ cdef dict row_of(FusedStep step, str direction, dict deferred_relus):
         reads, writes = [blob.data_memory for blob in [*bottoms, *blobs]], [blob.data_memory for blob in tops]
     else:
         reads = [blob.diff_memory for blob in tops] + [blob.data_memory for blob in blobs]
-        has_late_relu = step.first in {index for index, _ in deferred_relus.values()}
+        has_late_relu = step.first in deferred_relus.values()
         for node in step.nodes if step.first not in deferred_relus else ():
             if node is step.nodes[0] or not step.fused_backward:
                 reads += backward_reads(node) + [blob.data_memory for blob in (node.tops if has_late_relu else ())]

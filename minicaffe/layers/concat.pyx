@@ -51,14 +51,17 @@ cdef class ConcatLayer(StripLayer):
         cdef list wanted = list(propagate_down)
         cdef ConcatSlice part
         for i, part in enumerate(self.parts):
-            if part.computes_relu_gradient:      # only with a plan: the ReLU's gradient is computed here
+            if part.relu is not None and part.relu.deferred:
                 wanted[i] = False
                 self.rectify(on, i, bottom, top[0])
         if len(bottom) > 1 and any(wanted):
             self.copy_parts(on, bottom, top[0], False, True, wanted)
 
     cdef int rectify(self, const Context& on, int which, list bottom, Blob y) except -1:
-        """The gradient of a part and of the ReLU that computed it in place: 0 where the part is 0."""
+        """Compute the gradient of a part and of the ReLU that wrote it in place: 0 where the part is 0.
+
+        In a net with a plan, where nothing else reads the ReLU's top, it need not be kept for backward (net/compile.pyx).
+        """
         cdef Blob x = bottom[which]
         cdef list layouts = concat_layouts(on, bottom, y, [y], True) if y.num_axes == 4 else [None] * (len(bottom) + 1)
         cdef Layout layout = layouts[len(bottom)], top_layout = layouts[which]

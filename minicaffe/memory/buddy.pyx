@@ -232,12 +232,14 @@ cdef class BuddyAllocator(StreamAllocator):
         return 0
 
     cdef int make_available(self, size_t address) except -1:
+        """Free a block for which `defer_free` waited, now that no stream uses it."""
         cdef Pool* pool = self.pool_of(address)
         self.usage.live += pool.requested[(address - pool.base) >> self.shift] - 1     # it was counted as freed by `defer_free`
         self.usage.count += 1
         return self.free_ptr(<void*>address)
 
     cdef void* alloc_large(self, size_t nbytes, size_t stream) except NULL:
+        """Allocate a block that is too large for a pool from `upstream`; without memory there, first return what is unused."""
         cdef void* ptr
         try:
             ptr = self.alloc_upstream(nbytes, stream)

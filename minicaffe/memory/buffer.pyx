@@ -150,7 +150,7 @@ def record_blocks(kept, pool=None):
 
 
 cdef Buffer move_block(Buffer dying):
-    """Move the block of `dying` to a new Buffer."""
+    """Move the block of `dying`, a Buffer in deallocation, to a new Buffer, so that a CUDA graph can keep it."""
     cdef Buffer buffer = foreign_buffer(dying.ptr, dying.nbytes, dying.place, None, dying.name)
     buffer.allocator = dying.allocator
     buffer.usage = _reporter.add(buffer, buffer.place, buffer.nbytes)

@@ -247,6 +247,7 @@ cdef class BlockCache(StreamAllocator):
 
     @cython.final
     cdef void absorb_right(self, Block* block) noexcept:
+        """Merge `block` with its free right neighbour, which is in no free list any more."""
         cdef Block* right = block.right
         block.nbytes += right.nbytes
         block.right = right.right
@@ -426,6 +427,7 @@ cdef class BlockCache(StreamAllocator):
 
     @cython.final
     cdef Block* find_live(self, size_t address) except NULL:
+        """Return the block in use at `address`; PointerError, which finds a second free, unless one starts there."""
         known = self.blocks.find(address)
         if known == self.blocks.end() or dereference(known).second.state != LIVE or \
                 self.waiting.size() > 0 and self.waiting.count(address) > 0:

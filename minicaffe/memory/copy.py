@@ -126,11 +126,13 @@ def _end(value, name):
 
 
 def _device_end(value, name):
+    """Return an array on a GPU, of any library, as an `End`."""
     array = packed_array(value, f"memory.copy: {name}")
     return End(wrap(array.address, array.size * array.dtype.itemsize, _place_of(array), value), array.dtype, array.readonly)
 
 
 def _place_of(array):
+    """Return the CUDAPlace of a DeviceArray; an empty one has no memory, so any will do."""
     gpu = registry.device_side(registry.device_place).device_of(array.address) if array.size else -1
     return registry.device_place if gpu < 0 else CUDAPlace(gpu)
 
@@ -146,10 +148,12 @@ def _block_rest_at(place, address, name):
 
 
 def _is_objects(value):
+    """Whether the items of a value are Python objects, whose bytes cannot be copied."""
     return isinstance(value, list) or (isinstance(value, np.ndarray) and value.dtype == object)
 
 
 def _copy_items(dst, src, nbytes, stream):
+    """Copy between lists or arrays of objects (Caffe2's CopyItems); all is checked before the first item is written."""
     if not (_is_objects(dst) and _is_objects(src)):
         raise WrongTypeError(f"memory.copy: objects are copied to objects only, got {type(dst).__name__} and {type(src).__name__}: "
                              "give two lists or two arrays of dtype object")

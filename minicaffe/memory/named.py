@@ -72,6 +72,7 @@ def _parameters(text, readers, first, upstream):
 
 
 def _size(text, upstream):
+    """Parse a size; `upstream` is for readers that need it."""
     return parse_size(text)
 
 
@@ -90,6 +91,7 @@ def _size_or_percentage(text, upstream):
 
 
 def _plain(upstream, streams, alignment=None):
+    """Make ``plain`` or ``plain:alignment=N``."""
     if alignment is None:
         return upstream
     if not isinstance(upstream, SystemAllocator):
@@ -99,6 +101,7 @@ def _plain(upstream, streams, alignment=None):
 
 
 def _caching(upstream, streams, **options):
+    """Make ``caching`` of the kind that the place needs: blocks of page-locked memory are never split."""
     if upstream.place != PinnedPlace():
         return CachingAllocator(upstream, streams, **options)
     if options:
@@ -107,6 +110,7 @@ def _caching(upstream, streams, **options):
 
 
 def _limit(upstream, streams, max_bytes=None):
+    """Make ``limit:SIZE``."""
     if max_bytes is None:
         raise ConfigError("limit needs a size; write e.g. limit:2GiB or limit:50%")
     return LimitAllocator(upstream, max_bytes)

@@ -132,7 +132,7 @@ class Registry:
         return pool
 
     def in_use(self, place):
-        """Return the allocator of `place` if it exists already, else None."""
+        """Return the allocator of `place` if it exists already, else None: displays of the memory make none."""
         return self._allocators.get(place)
 
     def all_in_use(self):
@@ -141,6 +141,7 @@ class Registry:
             return list(dict.fromkeys([*self._allocators.values(), *([self._pool] if self._pool is not None else [])]))
 
     def _new_allocator(self, place, name):
+        """Make an allocator on a new one of the provider, for `use` and `allocator`."""
         with self._lock:
             made = self._provider(place).factory(place)
             return made if name == "plain" else make_allocator(name, made, self.stream_order(place))
@@ -167,6 +168,7 @@ class Registry:
             if where == place and start <= address < start + block.nbytes), None)
 
     def _provider(self, place):
+        """Return the Provider of a kind of place; DependencyError, with what to install, if none is registered."""
         if type(place) not in self._providers:
             check_place(place, "minicaffe.memory")
             raise DependencyError(

@@ -233,10 +233,12 @@ cdef class SyncedMemory:
         return None
 
     cdef Buffer new_block(self, place, size_t nbytes):
+        """Allocate a block for a side, from the pool of the plan if there is one."""
         pooled = self.pool is not None and place == self.pool.place     # page-locked memory has a cache of its own
         return Buffer(self.pool if pooled else registry.allocator(place), nbytes, self._name)
 
     cdef int fill_zeros(self, Buffer block, size_t nbytes) except -1:
+        """Fill the first bytes of a block with zeros, where it is: Caffe's blobs are zeros until they are written."""
         if block.place.on_host:
             with nogil:
                 memset(block.ptr, 0, nbytes)
@@ -258,6 +260,7 @@ cdef class SyncedMemory:
             _reporter.event("copy", target.place, <size_t>target.ptr, nbytes, self._name, direction, _reporter.clock() - began)
 
     cdef int init_device_side(self) except -1:
+        """Choose the GPU of the device side at its first use; it stays there."""
         if self.side is None:
             self._place = self.place
             self.side = registry.device_side(self._place)

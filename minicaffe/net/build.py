@@ -49,6 +49,7 @@ class Builder:
         self.nodes.append(node)
 
     def _create(self, param):
+        """Make the layer of a definition; layers of one name share parameters with other nets by a key that differs."""
         if not param.HasField("phase"):
             param.phase = self.net.phase
         if len(param.propagate_down) not in (0, len(param.bottom)):
@@ -61,6 +62,7 @@ class Builder:
                                        f"{param.name}#{repeats}" if repeats else param.name)
 
     def _add_tops(self, node, param):
+        """Give a node a new blob for each top, or the bottom itself where it works in place."""
         for i, name in enumerate(param.top):
             in_place = i < len(param.bottom) and name == param.bottom[i]
             if not in_place and name in self._produced:

@@ -1,7 +1,7 @@
 """Compile a net into a Schedule: which layers are fused, which step completes each gradient, the last use of every memory."""
 
 from minicaffe.blob cimport Blob
-from minicaffe.device.context cimport Context
+from minicaffe.device.context cimport Context, context
 from minicaffe.engines.engine cimport Operation, current_epoch
 from minicaffe.engines.epilogue cimport ConcatSlice, Epilogue, ReluEpilogue
 from minicaffe.net.lifetimes cimport Lifetime, find_lifetimes, shorten_lifetimes
@@ -74,16 +74,12 @@ cdef class Fusion:
 
     cdef ConcatSlice find_concat_target(self, FusedStep step):
         """Return the slice of a Concat's top for the result of a step, if only the Concat reads it; or None."""
-        cdef int last = step.first + len(step.nodes) - 1, unread = -1
+        cdef int last = step.first + len(step.nodes) - 1
         cdef Blob top = self.schedule.nodes[last].tops[0]
-        if top not in self.concat_slices:
-            return None
-        concat, _, concat_slice, last_user = self.concat_slices[top]
-        if last in self.schedule.deferred_relus:     # whose backward does not read it
-            unread = 2 * len(self.schedule.nodes) - 1 - last
-        if last_user != last or not self.only_reader(concat, top, unread):
-            return None
-        return concat_slice
+        concat, concat_slice, last_user = self.concat_slices.get(top, (0, None, -1))
+        # Backward of a deferred ReLU does not read it.
+        unread = 2 * len(self.schedule.nodes) - 1 - last if last in self.schedule.deferred_relus else -1
+        return concat_slice if last_user == last and self.only_reader(concat, top, unread) else None
 
     cdef bint only_reader(self, int index, Blob blob, int ignored=-1) except -1:
         """Return whether forward of node `index` is the only reader of these data, so that a fused step need not write them.
@@ -107,47 +103,41 @@ cdef Operation fusable_operation(Node node):
 
 
 cdef dict find_concat_slices(list nodes, dict lifetimes):
-    """Return for each bottom of a Concat the numbers of node and bottom, the slice, and the last node before that uses the blob."""
-    cdef Node node
-    cdef Blob blob
+    """Return for each bottom of a Concat the number of the Concat, the slice, and the last node before that uses the blob.
+
+    `relu` of each slice becomes this node's layer, if it is a ReLU in place whose gradient the Concat may compute in a training on
+    the CPU. The Concat needs no data but its top's for that, so that slices are written there directly in a training, too. No layer
+    may change this top.
+    """
+    cdef Node node, before, later
+    cdef Blob blob, top
+    cdef ConcatSlice concat_slice
     found, used = {}, {}
     for i, node in enumerate(nodes):
         if node.layer.always_reshape:       # from here on shapes depend on values
             break
         if (node.layer.parts and node.has_builtin_passes
                 and (<Lifetime> lifetimes[id((<Blob> node.tops[0]).data_memory)]).uses[0] == i):
-            for j, concat_slice in enumerate(node.layer.parts):
-                blob = node.bottoms[j]
-                found[blob] = i, j, concat_slice, used.get(id(blob.data_memory), -1)
+            top = node.tops[0]
+            changed = any([top_of_later in later.bottoms and (<Blob> top_of_later).data_memory is top.data_memory
+                           for later in nodes[i + 1:] for top_of_later in later.tops])
+            for blob, needed, concat_slice in zip(node.bottoms, node.bottom_needs, node.layer.parts):
+                last = used.get(id(blob.data_memory), -1)
+                found[blob] = i, concat_slice, last
+                before = nodes[last]
+                concat_slice.relu = before.layer if (
+                    last >= 0 and needed and not changed and before.needs_backward and before.has_builtin_passes
+                    and before.bottoms == before.tops == [blob] and hasattr(before.layer, "deferred")
+                    and before.layer.fuse(ReluEpilogue(blob), before.bottoms, True)) else None
         for blob in [*node.bottoms, *node.tops]:
             used[id(blob.data_memory)] = i
-    return found
-
-
-cdef dict find_deferred_relus(list nodes, dict concat_slices):
-    """Return by number the ReLUs whose gradient the Concat after them computes: the number of the Concat, and the slice.
-
-    The Concat needs no data but its top's, so that in a training, too, slices are written there directly. No layer may change it.
-    """
-    cdef Node node, concat, later
-    cdef Blob concat_top
-    found = {}
-    for blob, (index, which, concat_slice, last) in concat_slices.items():
-        node, concat = nodes[last], nodes[index]
-        concat_top = concat.tops[0]
-        if (last >= 0 and hasattr(node.layer, "defer_gradient") and node.has_builtin_passes and node.needs_backward
-                and concat.bottom_needs[which] and node.bottoms == node.tops == [blob]
-                and node.layer.fuse(ReluEpilogue(blob), node.bottoms, True)
-                and not any([top in later.bottoms and (<Blob> top).data_memory is concat_top.data_memory
-                             for later in nodes[index + 1:] for top in later.tops])):
-            found[last] = index, concat_slice
     return found
 
 
 cdef tuple find_complete_gradients(list nodes, list learnable, list backward_starts):
     """Return for each node the learnable parameters, by number, whose gradients its backward completes; and those of no node.
 
-    After that backward the data of these parameters are not read either.
+    After that backward the data of these parameters are not read either, so that they may be updated while others run backward.
     """
     last = {}       # by the id of a parameter's memory: the node whose backward uses it last, adds to a gradient or reads data
     for i in reversed(range(len(nodes))):
@@ -164,7 +154,10 @@ cdef tuple find_complete_gradients(list nodes, list learnable, list backward_sta
 
 
 cdef int find_large_gradient(FusedStep step, list learnable, users) except -1:
-    """Find a gradient that the operation of a step passes on part by part."""
+    """Store in `step.large` a weight whose gradient its operation may pass on part by part, so that it never exists whole.
+
+    This saves 144 MiB of CaffeNet's training, for fc6. No other node may use the gradient or the weight.
+    """
     cdef Node node = step.nodes[0]
     cdef Blob blob
     operations = node.layer.operations()
@@ -178,9 +171,9 @@ cdef int find_large_gradient(FusedStep step, list learnable, users) except -1:
             step.large = i
 
 
-cdef Schedule compile_nodes(list nodes, pinned, list params, list learnable, bint training, bint plan, unsigned long long stamp,
-                            const Context& on):
-    """Compile a net, whose shapes are up to date, into a Schedule.
+def compile_nodes(list nodes not None, pinned, list params not None, list learnable not None, bint training, bint plan,
+                  unsigned long long stamp):
+    """Compile a net, whose shapes are up to date, into a Schedule for the present mode.
 
     Parameters
     ----------
@@ -195,9 +188,8 @@ cdef Schedule compile_nodes(list nodes, pinned, list params, list learnable, bin
         Memories end with their last use, and tops that nothing reads need not be written.
     stamp : int
         Of the net's shapes and memories.
-    on : Context
-        Where it runs.
     """
+    cdef Context on = context()
     cdef Schedule made = Schedule()
     cdef Fusion fusion = Fusion()
     cdef FusedStep step
@@ -213,7 +205,8 @@ cdef Schedule compile_nodes(list nodes, pinned, list params, list learnable, bin
     fusion.schedule, fusion.lifetimes = made, find_lifetimes(nodes, pinned, params, training) if plan else None
     fusion.concat_slices = find_concat_slices(nodes, fusion.lifetimes) if plan else {}
     if training and on.stream == NULL:
-        made.deferred_relus = find_deferred_relus(nodes, fusion.concat_slices)
+        made.deferred_relus = {last: index for index, concat_slice, last in fusion.concat_slices.values()
+                               if concat_slice.relu is not None}
     i = 0
     while i < count:
         step = fusion.make_step(i, on)
@@ -223,8 +216,8 @@ cdef Schedule compile_nodes(list nodes, pinned, list params, list learnable, bin
             if step.fused_backward:
                 made.backward_starts[k] = i
                 made.deferred_relus.pop(k, None)      # the fused backward computes its gradient
-            if hasattr(node.layer, "defer_gradient"):
-                step.relu_deferrals.append((node.layer, made.deferred_relus.get(k, (0, None))[1]))
+            if hasattr(node.layer, "deferred"):
+                step.activations.append((node.layer, k in made.deferred_relus))
         i += len(step.nodes)
     learned, made.without_gradient = find_complete_gradients(nodes, learnable, made.backward_starts)
     users = Counter(id(memory) for node in nodes for blob in node.blobs for memory in (blob.data_memory, blob.diff_memory))

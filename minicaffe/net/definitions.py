@@ -172,7 +172,7 @@ def _other_producer(name, reader, net):
 
 
 def with_batch_size(layer):
-    """Return name and value of the fields of a layer that have a `batch_size`."""
+    """Return name and value of the fields of a layer that have a `batch_size`, such as `data_param`, for ``--batch-size``."""
     return [(field.name, value) for field, value in layer.ListFields()
             if field.name.endswith("_param") and hasattr(value, "DESCRIPTOR") and "batch_size" in value.DESCRIPTOR.fields_by_name]
 

@@ -99,6 +99,7 @@ def _host_array(value, dtype, name):
 
 
 def _copy_on_gpu(source, blob):
+    """Copy a ForeignArray to an input there; its library's later work waits until it is read."""
     with device_lock:  # not into a graph that another thread records
         source_blob = Blob(blob.shape, blob.dtype, blob.name)
         source_blob.set_gpu_data(source.array.address, source.array)

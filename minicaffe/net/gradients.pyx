@@ -26,8 +26,8 @@ cdef enum:
     UPDATE_CHUNK = 1 << 19      # least elements of gradients in one update: below, the call costs more than its memory traffic
 
 
-cdef int clear_gradients(list params) except -1:
-    """Set the diffs of parameters to zero."""
+def clear_gradients(list params not None):
+    """Set the diffs of parameters to zero, as backward adds to them; on a device in one launch, or as lazily as it can be."""
     cdef Blob blob
     cdef Context on = context()
     cdef Layout layout
@@ -50,11 +50,18 @@ cdef int clear_gradients(list params) except -1:
 cdef class GradientReports:
     """Passes complete gradients to `on_gradients` of `Runner.forward_backward` while backward runs, and frees those it has used."""
 
+    cdef object on_gradients
+    cdef list params                # the learnable parameters
+    cdef Schedule schedule          # of the backward
+    cdef bint stream_large          # pass on a large gradient part by part, and small ones together
+    cdef list complete              # parameters, by number, whose complete gradients wait for others
+    cdef long long elements         # of these gradients
+
     def __init__(self, on_gradients, list params not None, Schedule schedule, bint stream_large):
         self.on_gradients, self.params, self.schedule, self.stream_large = on_gradients, params, schedule, stream_large
         self.complete, self.elements = [], 0
 
-    cdef int add(self, list numbers, bint last=False) except -1:
+    def add(self, list numbers not None, bint last=False):
         """Add complete gradients; pass on all that wait if they are large enough, or the `last` ones."""
         for i in numbers:
             self.complete.append(i)
@@ -64,9 +71,10 @@ cdef class GradientReports:
             self.complete, self.elements = [], 0
 
     def pass_part(self, int number, part):
+        """Pass on a part of the gradient of one parameter, for `Operation.consumer`."""
         return self.on_gradients([number], part, False)
 
-    cdef list run_backward(self, FusedStep step):
+    def run_backward(self, FusedStep step not None):
         """Run a step of backward; return the parameters, by number, whose complete gradients are not passed on yet.
 
         A large gradient is passed on part by part, while each is in the cache, unless a view needs all of it.

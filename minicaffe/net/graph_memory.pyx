@@ -1,8 +1,8 @@
 """The states of memories with which a CUDA graph of a net begins and ends, and a loss that a GPU may still compute."""
 
 from minicaffe.blob cimport Blob
-from minicaffe.memory cimport graph_state
-from minicaffe.memory.states cimport RECYCLED
+from minicaffe.memory.buffer cimport Buffer
+from minicaffe.memory.states cimport HEAD_AT_CPU, HEAD_AT_GPU_PRIVATE, RECYCLED, SYNCED, SYNCED_GPU_PRIVATE, SyncedHead
 from minicaffe.memory.synced cimport SyncedMemory
 from minicaffe.net.node cimport Node
 
@@ -41,18 +41,18 @@ def make_device_only(list blobs not None, set source_blobs not None, before=None
             state = before[i] if before is not None else None
             if memory is blob.data_memory and blob in source_blobs:
                 memory.make_plain_only("a CUDA graph")    # which has to convert each new batch
-                there = graph_state.has_same_plain_block(memory, state)
+                there = has_same_plain_block(memory, state)
             else:
-                there = graph_state.make_device_only(memory, state)
-            if after is not None and not (there and graph_state.has_same_blocks(memory, after[i])):
+                there = make_side_device_only(memory, state)
+            if after is not None and not (there and has_same_blocks(memory, after[i])):
                 return False
     return True
 
 
 def device_states(list blobs not None):
-    """Return for each memory of the blobs its head and blocks on the device (memory/graph_state.pyx)."""
+    """Return for each memory of the blobs its head and blocks on the device (`state_of`)."""
     cdef Blob blob
-    return [graph_state.device_state(memory) for blob in blobs for memory in (blob.data_memory, blob.diff_memory)]
+    return [state_of(memory) for blob in blobs for memory in (blob.data_memory, blob.diff_memory)]
 
 
 def restore_heads(list blobs not None, list after not None):
@@ -61,7 +61,60 @@ def restore_heads(list blobs not None, list after not None):
     for i, blob in enumerate(blobs):
         for state, memory in zip(after[2 * i:2 * i + 2], (blob.data_memory, blob.diff_memory)):
             if state is not None:
-                graph_state.restore_head(memory, state)
+                restore_head(memory, state)
+
+
+cdef tuple state_of(SyncedMemory memory):
+    """Return (head, address of the plain block, address of the private block) on the device, 0 for none; None if recycled.
+
+    Not the blocks themselves: a reference to a block would count as a view (`is_shared`).
+    """
+    if memory.head == RECYCLED:
+        return None
+    return memory.head, address_of(memory.device), address_of(memory.private_block_on_device())
+
+
+cdef bint has_same_blocks(SyncedMemory memory, tuple state) except -1:
+    """Whether the blocks that `state_of` returned are still those of this memory."""
+    _, device, private = state
+    return device in (0, address_of(memory.device)) and private in (0, address_of(memory.private_block_on_device()))
+
+
+cdef bint has_same_plain_block(SyncedMemory memory, tuple state) except -1:
+    """Whether the plain block that `state_of` returned is still that of this memory; True for the state None."""
+    return state is None or state[1] in (0, address_of(memory.device))
+
+
+cdef bint make_side_device_only(SyncedMemory memory, tuple state) except -1:
+    """Make the side on the device, if there is one, the only valid one; return whether its block is that of `state`.
+
+    With a state from `state_of`, it is the side that was valid then; otherwise the private side if that is valid, or was valid
+    before the host accessed the array.
+    """
+    cdef size_t private_address = address_of(memory.private_block_on_device())
+    cdef bint was_private = HEAD_AT_GPU_PRIVATE <= memory.head <= SYNCED_GPU_PRIVATE, private = was_private
+    if state is None:
+        private = private or private_address and memory.head in (HEAD_AT_CPU, SYNCED)
+    elif memory.head != RECYCLED and (state[2] == private_address or state[1] and not state[2]):     # not exchanged since
+        private = private_address and state[0] == HEAD_AT_GPU_PRIVATE
+    if private:
+        memory.mutable_private_data_ptr(memory.private_layout)
+    elif memory.device is not None or was_private:
+        memory.mutable_gpu_data_ptr()
+    return private or has_same_plain_block(memory, state)
+
+
+cdef int restore_head(SyncedMemory memory, tuple state) except -1:
+    """Restore the head that `state_of` returned, after a replay wrote or converted a side on the device, or a recording failed."""
+    cdef SyncedHead head = state[0]
+    if (HEAD_AT_GPU_PRIVATE <= head <= SYNCED_GPU_PRIVATE or HEAD_AT_GPU_PRIVATE <= memory.head <= SYNCED_GPU_PRIVATE) \
+            and head != memory.head and memory.head != RECYCLED and has_same_blocks(memory, state):
+        memory.set_head(head, "a CUDA graph")
+    return memory.publish_private()
+
+
+cdef size_t address_of(Buffer block) noexcept:
+    return 0 if block is None else <size_t>block.ptr
 
 
 class LateLoss:

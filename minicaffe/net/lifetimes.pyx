@@ -39,6 +39,7 @@ cdef class Lifetime:
         return Py_REFCNT(<PyObject*> self.memory) > self.blob_references + 1     # this Lifetime has it, too
 
     cdef int free(self) except -1:
+        """Return the blocks to their pool, for later memories, unless a blob outside the net may read them."""
         if not self.shared_outside_net():
             self.memory.recycle()
 
@@ -103,7 +104,7 @@ cdef int shorten_lifetimes(dict lifetimes, list nodes, list backward_starts, dic
     """Change lifetimes of a training to those of fused steps.
 
     `backward_starts` has for each node the first node of the step that computes its backward, which has kept what it needs.
-    `deferred_relus` has by number the ReLUs whose backward does nothing, since a later Concat computes it from its own top.
+    `deferred_relus` has by number the ReLUs whose backward does nothing, and the Concat that computes it from its own top.
     """
     cdef Node node
     cdef int i, count = len(nodes)
@@ -111,6 +112,6 @@ cdef int shorten_lifetimes(dict lifetimes, list nodes, list backward_starts, dic
         if node.needs_backward and (backward_starts[i] != i or i in deferred_relus):
             for memory in backward_reads(node):
                 (<Lifetime> lifetimes[id(memory)]).uses.remove(2 * count - 1 - i)
-    for i in {index for index, _ in deferred_relus.values()}:
+    for i in set(deferred_relus.values()):
         node = nodes[i]
         (<Lifetime> lifetimes[id((<Blob> node.tops[0]).data_memory)]).uses.append(2 * count - 1 - i)

@@ -34,6 +34,11 @@ cdef int count_held_locks(int change) except -1:
 cdef class NetLock:
     """In ``with net.lock:`` no other thread runs the net or reshapes its `blobs`. The owner may enter the lock again."""
 
+    cdef list blobs                     # only the thread that holds the lock may change their shapes
+    cdef readonly list waiting          # (thread, its closed lock) in order of arrival
+    cdef unsigned long long owner       # 0: none
+    cdef int depth                      # how often the owner has entered
+
     def __init__(self, blobs):
         self.blobs = []
         self.waiting = []

@@ -317,6 +317,7 @@ class Net(Runner):
         hooks.remove(hook)
 
     def _hooks_at(self, when):
+        """Return the list of hooks called at BEFORE_FORWARD and so on; raise for another number."""
         when = int_of(when, "when")
         if not 0 <= when < len(self.hooks):
             raise ConfigError(f"must be from 0 to {len(self.hooks) - 1}, BEFORE_FORWARD to AFTER_BACKWARD, got {shown(when)}",
@@ -327,6 +328,7 @@ class Net(Runner):
 
     @functools.cached_property
     def _feeder(self):
+        """The Feeder, which keeps page-locked memory for the next batches; `release` frees it."""
         from minicaffe.net.feed import Feeder
         return Feeder()
 
@@ -355,6 +357,7 @@ class Net(Runner):
             self._feeder.feed({name: (self._input(name), array) for name, array in arrays.items()})
 
     def _input(self, name):
+        """Return the input called `name`, for `feed`: other blobs are overwritten by forward."""
         blob = self.blob_by_name(name)
         if blob not in self.input_blobs:
             raise ConfigError(f"must be an input of the net, a top of an Input layer; these are "

@@ -42,6 +42,8 @@ cdef class Node:
         self.fused_into = -1
         self.has_builtin_passes = all(getattr(type(layer), name) is getattr(DeviceLayer, name)
                                       for name in PASSES if hasattr(DeviceLayer, name))
+        self.attributes = getattr(layer, "__dict__", None) if self.has_builtin_passes else None
+        self.attribute_count = -1
 
     @property
     def blobs(self):
@@ -52,6 +54,15 @@ cdef class Node:
     def loss_weights(self):
         """The loss weight of each top."""
         return self.layer.loss_weights
+
+    cdef bint is_patched(self) except -1:
+        """Whether a program assigned a forward or backward to the layer object (``net.layers[1].forward_cpu = function``)."""
+        if self.attributes is None or len(self.attributes) == self.attribute_count:      # each run checks each layer
+            return False
+        if not PASSES.isdisjoint(self.attributes):
+            return True
+        self.attribute_count = len(self.attributes)
+        return False
 
     cdef int forward(self, bint upload=False) except -1:
         """Run the layer forward, and report when it begins and ends; with `upload` copy its tops to the present device, too."""
@@ -77,7 +88,7 @@ cdef class Node:
             layer.refresh(self.bottoms, self.tops)
             if on_device():
                 layer.forward_gpu(self.bottoms, self.tops)
-            elif self.has_builtin_passes:       # as its `forward_cpu`
+            elif self.has_builtin_passes and not self.is_patched():     # as its `forward_cpu`
                 layer.check_blobs(self.bottoms, self.tops)
                 (<DeviceLayer> layer).forward_on(cpu_context(), self.bottoms, self.tops)
             else:
@@ -136,7 +147,7 @@ cdef class Node:
         return 0
 
     cdef int reallocate_tops(self) except -1:
-        """Make recycled data of tops writable."""
+        """Make data of tops that a plan has recycled writable, as forward overwrites them."""
         cdef Blob top
         for top in self.tops:
             renew_recycled(top.data_memory, self.bottoms)

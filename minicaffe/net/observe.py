@@ -33,4 +33,5 @@ def log_norms(params):
 
 
 def _mean(blob, total):
+    """Return a sum divided by the count of a blob; 0 for an empty one."""
     return total / blob.count if blob.count else 0.0

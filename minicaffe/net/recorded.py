@@ -37,7 +37,7 @@ class RecordedWork:
         self.seen = 0  # runs in a row with the same state
 
     def leave(self, reason):
-        """Free the graph; log the reason once."""
+        """Free the graph, since the work runs by single launches now; log the reason once."""
         if reason != self.logged:
             log.debug("no CUDA graph: %s", reason)
             self.logged = reason

@@ -11,9 +11,6 @@ from collections import Counter
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context, context
 from minicaffe.layer cimport stamps
-from minicaffe.net.compile cimport compile_nodes
-from minicaffe.net.gradients cimport GradientReports, clear_gradients
-from minicaffe.net.lock cimport NetLock
 from minicaffe.net.node cimport Node
 from minicaffe.net.schedule cimport Schedule
 from minicaffe.net.step cimport FusedStep
@@ -21,6 +18,9 @@ from minicaffe.net.step cimport FusedStep
 from minicaffe.errors import ConfigError, ShapeError, check_callable, check_type, close_matches, int_of, shown
 from minicaffe.memory import reporter
 from minicaffe.net import observe
+from minicaffe.net.compile import compile_nodes
+from minicaffe.net.gradients import GradientReports, clear_gradients
+from minicaffe.net.lock import NetLock
 
 PLANS = ("memory",)     # of nets: see `Net`
 BEFORE_FORWARD, AFTER_FORWARD, BEFORE_BACKWARD, AFTER_BACKWARD = range(4)
@@ -45,7 +45,7 @@ cdef class Runner:
     cdef readonly object param_table
     cdef readonly list blob_list           # the tops of all nodes, in the order in which they were made
     cdef readonly list learnable_params
-    cdef readonly NetLock lock             # held by the thread that runs or changes the net
+    cdef readonly object lock              # NetLock, held by the thread that runs or changes the net
     cdef public bint debug_info
     cdef int device             # the GPU of its first run, -1 if none
     cdef bint loss_overwritten      # a loss is overwritten in place, so that it must be read when its layer has run
@@ -115,8 +115,8 @@ cdef class Runner:
                 if self.debug_info:
                     observe.log_forward(node)
                 self.call_hooks(AFTER_FORWARD, i)
-                loss += node.loss()
-            return loss
+                loss += node.loss() if self.loss_overwritten else 0
+            return loss + self.loss_of_outputs(first, last)
 
     cdef double forward_by_schedule(self, bint run_sources=True) except? -1:
         """Run all layers forward, those without bottoms only if `run_sources`. This differs from the plain loop:
@@ -187,7 +187,7 @@ cdef class Runner:
                         observe.log_backward(node)
                 self.call_hooks(AFTER_BACKWARD, i)
 
-    cdef int backward_by_schedule(self, GradientReports reports) except -1:
+    cdef int backward_by_schedule(self, reports) except -1:
         """Run the backward of all layers. This differs from the plain loop:
 
         - Layers whose gradients the first of them computes run as one step.
@@ -282,7 +282,7 @@ cdef class Runner:
             (<Node> self.nodes[index]).backward()
 
     def skip_backward(self):
-        """With a plan, free what the last forward saved for a backward that will not run."""
+        """With a plan, free what the last forward saved for a backward that will not run, as at the end of `solve`."""
         cdef FusedStep step
         with self.lock:
             if self.last_run_scheduled:
@@ -291,35 +291,44 @@ cdef class Runner:
                     self.last_schedule.finish_backward_step(step)
 
     def run_sources(self):
-        """Run the layers without bottoms, and copy their tops to the present device."""
+        """Run the layers without bottoms, and copy their tops to the present device, where a CUDA graph reads them."""
         cdef Node node
         for node in self.nodes:
             if not len(node.bottoms):
                 node.forward(upload=True)
 
-    cpdef double loss_of_outputs(self) except? -1:
-        """Return the loss of the last run, from the tops; 0 if a layer overwrites a loss. This waits for a GPU."""
+    cpdef double loss_of_outputs(self, int first=0, int last=1 << 30) except? -1:
+        """Return the loss of the last run of layers `first` to `last`, from the tops; 0 if a layer overwrites a loss.
+
+        The host waits for a GPU here, and so not before all layers are queued.
+        """
         cdef double loss = 0
         cdef Node node
-        for node in self.nodes if not self.loss_overwritten else ():
+        for node in self.nodes[first:last + 1] if not self.loss_overwritten else ():
             loss += node.loss()
         return loss
 
     cpdef str observer_reason(self):
-        """Return why each layer's run is observed, which rules out a schedule and CUDA graphs, or None."""
+        """Return why each layer must run by itself, which rules out a schedule and CUDA graphs, or None."""
+        cdef Node node
         if any(self.hooks):
             return "callbacks run between layers"
         if self.debug_info:
             return "debug_info reads every blob"
+        for node in self.nodes:
+            if node.is_patched():
+                return f"the program gave layer '{node.name}' a forward or backward of its own"
         return None
 
     cdef int call_hooks(self, int when, int index) except -1:
+        """Call the hooks of a program before or after the forward or backward of layer `index`."""
         for hook in list(self.hooks[when]) if self.hooks[when] else ():     # a hook may remove itself or others
             hook(index)
 
     # ---- checks before a run
 
     cdef int check_range(self, low, high) except -1:
+        """Raise ConfigError unless layers `low` to `high` exist; none are in a range from 0 to -1, of a net without layers."""
         if not (0 <= low <= len(self.nodes) and -1 <= high < len(self.nodes)):
             raise ConfigError(f"layers {shown(low)}..{shown(high)} are out of range, the net has {len(self.nodes)}")
 
@@ -395,7 +404,7 @@ cdef class Runner:
                     node.reshape()
             self.forget_schedule()
             self.compiled = compile_nodes(self.nodes, self.pinned_blobs, self.param_table.params, self.learnable_params,
-                                          self.training, plan, self.stamp(), on)
+                                          self.training, plan, self.stamp())
         return self.compiled
 
     def forget_schedule(self):
@@ -488,7 +497,7 @@ cdef class Runner:
     # ---- shapes and parameters
 
     cpdef unsigned long long stamp(self):
-        """Return a number that changes whenever a blob gets another shape or memory."""
+        """Return a number that changes whenever a blob gets another shape or memory, which needs a new schedule."""
         return stamps(self.blob_list, self.learnable_params)
 
     def reshape_all(self):

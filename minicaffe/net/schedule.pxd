@@ -10,7 +10,7 @@ cdef class Schedule:
     cdef readonly bint plan         # memories end with their last use
     cdef bint may_run_backward               # backward may follow
     cdef list backward_starts       # for each node the first node of the step that computes its backward
-    cdef dict deferred_relus                  # as `find_deferred_relus` says
+    cdef dict deferred_relus        # ReLUs, by number, whose gradient a Concat computes: its number
     cdef unsigned long long stamp   # of the net's shapes and memories, and what else it was compiled for:
     cdef unsigned epoch             # settings of engines
     cdef int threads, device

@@ -16,7 +16,7 @@ cdef class Schedule:
     """The steps of an iteration; `compile_nodes` (compile.pyx) makes them."""
 
     cdef bint holds(self, unsigned long long stamp, const Context& on, bint plan) noexcept:
-        """Whether it was compiled for these shapes, this context and plan, and the present settings."""
+        """Whether it was compiled for these shapes, this context and plan, and the present settings; if not, it is made again."""
         return (self.stamp == stamp and not self.outdated and self.epoch == current_epoch() and self.threads == on.threads.count
                 and self.device == (on.stream.device if on.stream != NULL else -1) and self.plan == plan)
 
@@ -30,8 +30,8 @@ cdef class Schedule:
         cdef Node node
         cdef Blob blob
         cdef list tops = (<Node> step.nodes[len(step.nodes) - 1]).tops
-        for layer, concat_slice in step.relu_deferrals:
-            layer.defer_gradient(concat_slice)
+        for layer, deferred in step.activations:
+            layer.deferred = deferred
         step.layout = (<Blob> tops[0]).data_memory.layout() if len(tops) else None
         self.check_unchanged(step)
         # Lives end earlier if one backward computes those of several layers.
@@ -82,7 +82,7 @@ cdef class Schedule:
                 step.concat_slice.whole.data_memory.recycle()
 
     cdef int drop_references(self) except -1:
-        """Drop the memories, whose references a later schedule counts; nothing is freed any more."""
+        """Drop the memories: `Lifetime.shared_outside_net` of a later schedule would count these references as another user's."""
         cdef FusedStep step
         self.gradients = None
         for step in [*self.forward, *self.backward]:

@@ -12,8 +12,7 @@ cdef class FusedStep:
     cdef list operations            # of the nodes' layers; what they save for backward is freed with it
     cdef Operation operation        # gets an epilogue: the other nodes, the slice; None: the first node runs alone
     cdef list skipped_tops          # `Lifetime` of tops that are not written
-    # (layer, ConcatSlice or None): the ReLUs among the nodes, and the slice of a Concat that computes the gradient.
-    cdef list relu_deferrals
+    cdef list activations           # (layer, whether a Concat computes its gradient) of the ActivationLayers among the nodes
     cdef list frees                 # `Lifetime` whose last use this is
     cdef readonly list updates      # learnable parameters, by number, whose gradients are complete after it (backward)
     cdef object large               # of a backward: the number of one whose gradient is used part by part; or None

@@ -13,7 +13,7 @@ cdef class FusedStep:
 
     def __init__(self, list nodes not None, int first):
         self.nodes, self.first = nodes, first
-        self.skipped_tops, self.frees, self.updates, self.relu_deferrals = [], [], [], []
+        self.skipped_tops, self.frees, self.updates, self.activations = [], [], [], []
         self.operations = [operation for node in nodes for operation in (<Node> node).layer.operations()]
         self.blobs = [blob for node in nodes for blob in [*(<Node> node).bottoms, *(<Node> node).tops]]
         self.stamp = stamps(self.blobs, [])
@@ -77,7 +77,7 @@ cdef class FusedStep:
         return epilogue
 
     cdef int report_others(self, str direction) except -1:
-        """Report the layers after the first one, which computed them in forward, or computes them in backward."""
+        """Report the layers after the first one, which computed them, to a trace, where each layer has its line."""
         cdef Node first_node = self.nodes[0], node
         for node in self.nodes[1:] if direction == "forward" else self.nodes[:0:-1]:
             node.report("begin", direction)

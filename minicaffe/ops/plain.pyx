@@ -1,9 +1,10 @@
 """Engine PLAIN: convolution, pooling, activations, inner product, LRN, softmax and BatchNorm as their formulas, on the CPU.
 
 It is for reading, and for comparing other engines with it: ``MINICAFFE_ENGINE=plain``. The loops are in ops/*/plain.hpp. They run
-in one thread, with the GIL, in plain order, fuse nothing, and compute in dry runs, too.
+in one thread, with the GIL, in plain order, and fuse nothing.
 """
 
+from minicaffe.device.threads cimport num_threads
 from minicaffe.loops.lanes.caffe cimport Channels
 from minicaffe.engines.engine cimport Blob, Context, Operation, Primitive
 from minicaffe.ops.activation.operation cimport Activation, Function
@@ -21,40 +22,55 @@ cdef extern from "minicaffe/ops/array.hpp" namespace "mc::plain":
         Array()
         Array(const void* data, int dtype)
 
+cdef extern from *:
+    """
+    using namespace mc::plain;
+    static int (*dry)();  // whether the calling thread computes nothing (device/threads.pyx, dry_run)
+    template <auto loops, class... Arguments> void unless_dry(Arguments... arguments) {
+      if (!dry()) loops(arguments...);
+    }
+    """
+    int (*dry)() noexcept nogil
+
 cdef extern from "minicaffe/ops/conv/plain.hpp" namespace "mc::plain":
-    void conv_forward(const ConvShape&, Array x, Array weight, Array bias, Array y)
-    void conv_backward_data(const ConvShape&, Array dy, Array weight, Array bias, Array dx)
-    void conv_backward_weights(const ConvShape&, Array x, Array dy, Array dweight)
-    void conv_backward_bias(const Channels& top, Array dy, Array dbias)
+    void conv_forward "unless_dry<conv_forward>"(const ConvShape&, Array x, Array weight, Array bias, Array y)
+    void conv_backward_data "unless_dry<conv_backward_data>"(const ConvShape&, Array dy, Array weight, Array bias, Array dx)
+    void conv_backward_weights "unless_dry<conv_backward_weights>"(const ConvShape&, Array x, Array dy, Array dweight)
+    void conv_backward_bias "unless_dry<conv_backward_bias>"(const Channels& top, Array dy, Array dbias)
 
 cdef extern from "minicaffe/ops/pooling/plain.hpp" namespace "mc::plain":
-    void pool_forward(const PoolShape&, Array x, Array y, Array mask)
-    void pool_backward(const PoolShape&, Array dy, Array mask, Array dx)
+    void pool_forward "unless_dry<pool_forward>"(const PoolShape&, Array x, Array y, Array mask)
+    void pool_backward "unless_dry<pool_backward>"(const PoolShape&, Array dy, Array mask, Array dx)
 
 cdef extern from "minicaffe/ops/activation/plain.hpp" namespace "mc::plain":
-    void activation_forward(Function, const double* params, long long n, Array x, Array y)
-    void activation_backward(Function, const double* params, long long n, Array x, Array y, Array dy, Array dx)
+    void activation_forward "unless_dry<activation_forward>"(Function, const double* params, long long n, Array x, Array y)
+    void activation_backward "unless_dry<activation_backward>"(Function, const double* params, long long n, Array x, Array y,
+                                                                 Array dy, Array dx)
 
 cdef extern from "minicaffe/ops/inner_product/plain.hpp" namespace "mc::plain":
     struct InnerShape:
         long long m, n, k
         bint transpose
-    void inner_product_forward(const InnerShape&, Array x, Array weight, Array bias, Array y)
-    void inner_product_backward(const InnerShape&, Array dy, Array weight, Array dx)
-    void inner_product_backward_params(const InnerShape&, Array x, Array dy, Array dweight, Array dbias)
+    void inner_product_forward "unless_dry<inner_product_forward>"(const InnerShape&, Array x, Array weight, Array bias, Array y)
+    void inner_product_backward "unless_dry<inner_product_backward>"(const InnerShape&, Array dy, Array weight, Array dx)
+    void inner_product_backward_params "unless_dry<inner_product_backward_params>"(const InnerShape&, Array x, Array dy,
+                                                                                     Array dweight, Array dbias)
 
 cdef extern from "minicaffe/ops/lrn/plain.hpp" namespace "mc::plain":
-    void lrn_forward(const LrnShape&, Array x, Array y)
-    void lrn_backward(const LrnShape&, Array x, Array dy, Array dx)
+    void lrn_forward "unless_dry<lrn_forward>"(const LrnShape&, Array x, Array y)
+    void lrn_backward "unless_dry<lrn_backward>"(const LrnShape&, Array x, Array dy, Array dx)
 
 cdef extern from "minicaffe/ops/softmax/plain.hpp" namespace "mc::plain":
-    void softmax_forward(const Channels&, Array x, Array y)
-    void softmax_backward(const Channels&, Array y, Array dy, Array dx)
+    void softmax_forward "unless_dry<softmax_forward>"(const Channels&, Array x, Array y)
+    void softmax_backward "unless_dry<softmax_backward>"(const Channels&, Array y, Array dy, Array dx)
 
 cdef extern from "minicaffe/ops/batch_norm/plain.hpp" namespace "mc::plain":
-    void standardize_forward(const Channels&, int rule, double eps, bint given, Array x, Array mean, Array variance, Array factor,
-                             Array y)
-    void standardize_backward(const Channels&, int rule, bint given, Array x, Array mean, Array factor, Array dy, Array dx)
+    void standardize_forward "unless_dry<standardize_forward>"(const Channels&, int rule, double eps, bint given, Array x,
+                                                               Array mean, Array variance, Array factor, Array y)
+    void standardize_backward "unless_dry<standardize_backward>"(const Channels&, int rule, bint given, Array x, Array mean,
+                                                                 Array factor, Array dy, Array dx)
+
+dry = num_threads().pool.dry
 
 
 cdef class PlainConvolution(Primitive):

@@ -70,6 +70,7 @@ cdef class Bucket:
         self.staging = np.empty(self.nbytes, np.uint8) if self.bf16 or len(blobs) > 1 else None
 
     cdef void* gradient(self, int index) except NULL:
+        """Return the address of a gradient in host memory, in the layout that all ranks have, for MPI to read and write."""
         cdef Context on = context()
         cdef Blob blob = self.blobs[index]
         if on.stream != NULL:

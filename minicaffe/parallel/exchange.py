@@ -73,6 +73,7 @@ class Exchange:
         self._reset()
 
     def _reset(self):
+        """Set the counters for the next backward."""
         self.order = []     # parameters as they are offered in the first iteration
         self.missing = [len(bucket.which) for bucket in self.buckets or ()]     # gradients of each that are not complete
         self.started = self.arrived = 0     # buckets
@@ -130,6 +131,7 @@ class Exchange:
         return used
 
     def _start(self):
+        """Send the next bucket, whose gradients are complete."""
         bucket = self.buckets[self.started]
         self.transport.start(bucket)
         self.started += 1
@@ -143,6 +145,7 @@ class Exchange:
         return found
 
     def _record_arrival(self, bucket):
+        """Count a bucket whose sums have arrived, and report for a trace how long that took; return it."""
         self.arrived += 1
         reporter.event("travel", nbytes=bucket.nbytes, name=", ".join(f"{blob.name} diff" for blob in bucket.blobs),
                        took=time.perf_counter_ns() - bucket.start_ns)

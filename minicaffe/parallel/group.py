@@ -152,7 +152,7 @@ class Group:
 
 
 def _excerpt(value, other):
-    """Return what messages show of a value, from a little before the place where the other begins to differ if it is long."""
+    """Return what the error of `Group.check_equal` shows of a value; of a long one from a little before the first difference."""
     begin = len(os.path.commonprefix([value, other])) - 40 if len(value) > 100 else 0
     return f"...{value[begin:][:100]}" if begin > 0 else value[:100]
 

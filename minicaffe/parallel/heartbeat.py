@@ -76,6 +76,7 @@ class Heartbeat:
     # ---- what the thread does
 
     def _watch(self):
+        """Send and receive heartbeats, and end all ranks at the first failure, until `end`."""
         now = time.monotonic()
         self.last_heartbeat = self.progress = self.latest_progress = now    # of the previous rank; of this rank; of any rank
         self.last_count, self.left, self.sent = None, None, None
@@ -98,6 +99,7 @@ class Heartbeat:
             log.debug("heartbeat: %s", error)
 
     def _exchange(self, now):
+        """Send the next rank a heartbeat, receive those of the previous rank, and note when each made progress."""
         inside, self.waits, self.place = _place(self.thread_watched)
         count = self.steps.count
         if count != self.last_count or not inside:
@@ -114,6 +116,7 @@ class Heartbeat:
                 self.left = now
 
     def _send(self, tag, now):
+        """Send the next rank how long ago any rank made progress, as far as this one knows."""
         age = np.array([now - self.latest_progress])       # clocks of machines differ, ages do not
         self.sent = self.comm.Isend(age, self.next, tag), age
 
@@ -146,6 +149,7 @@ class Heartbeat:
         self._abort_all(f"{self.name}: {line}", 130 if issubclass(kind, KeyboardInterrupt) else 1)
 
     def _abort_all(self, line, status=1):
+        """Print a line and end all ranks; other output is flushed first, as `abort` ends the process at once."""
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):   # closed, or none
                 stream.flush()
@@ -155,7 +159,10 @@ class Heartbeat:
 
 
 def _place(thread):
-    """Return whether a thread is in minicaffe, whether it waits for other ranks there, and where, as text."""
+    """Return whether a thread is in minicaffe, whether it waits for other ranks there, and where, as text.
+
+    Only time in minicaffe counts as a lack of progress, and only a rank that does not wait for others is the cause of one.
+    """
     frame = innermost = sys._current_frames().get(thread)
     while frame is not None and not frame.f_globals.get("__name__", "").startswith("minicaffe."):
         frame = frame.f_back

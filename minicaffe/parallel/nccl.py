@@ -130,6 +130,7 @@ class NcclTransport:
         return self._first()
 
     def _first(self):
+        """Return the first bucket; updates that are queued from now on wait for its sum."""
         bucket, arrived = self.in_flight.popleft()
         self.communicator.wait(arrived)
         return bucket

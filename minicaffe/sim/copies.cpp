@@ -24,6 +24,7 @@ struct Span {
   bool pinned = false;
 };
 
+/// Find the memory of one end of a copy; fail unless all `size` bytes are in it. `which` is "source" or "destination", for errors.
 Span resolve(const char* call, const char* which, const End& end, size_t size) {
   const uint64_t p = end.address;
   Span span;
@@ -84,6 +85,7 @@ void wrote(Operation& op, const Span& to, size_t size) {
   op.accesses.push_back({to.allocation, to.offset, to.offset + size, true});
 }
 
+/// Do a copy when its turn has come: by then the memory may have been freed, so both ends are checked again.
 void move(Operation& op, const std::string& call, const End& to_end, const End& from_end, size_t size) {
   Span to = resolve(call.c_str(), "destination", to_end, size), from = resolve(call.c_str(), "source", from_end, size);
   if (!to.allocation && from.allocation && state().settings.uninitialized) refuse_unwritten(call.c_str(), from, size);
@@ -94,6 +96,7 @@ void move(Operation& op, const std::string& call, const End& to_end, const End& 
 
 enum class Wait { Always, IfPageable, Never };  // whether the call returns only when the copy is done
 
+/// Check a copy and submit it to a stream; wait for it where CUDA's call does.
 void copy_in(const char* call, Context& context, End to, End from, size_t size, CUstream handle, Wait wait) {
   auto stream = stream_of(context, handle);
   if (wait == Wait::Always) forbid_in_capture(call);

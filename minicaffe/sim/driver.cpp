@@ -27,6 +27,7 @@ ThreadState& this_thread() {
   return *it;
 }
 
+/// What each call checks first.
 void enter(const char* call) {
   if (!state().initialized) fail(CUDA_ERROR_NOT_INITIALIZED, "%s: cuInit comes first", call);
   if (this_thread().in_callback)
@@ -34,6 +35,7 @@ void enter(const char* call) {
   apply_planned_failure(call);
 }
 
+/// `enter`, for a call that works on the current context; return that.
 Context& enter_context(const char* call) {
   enter(call);
   if (!this_thread().context) fail(CUDA_ERROR_INVALID_CONTEXT, "%s: this thread has no current context", call);
@@ -82,6 +84,7 @@ void reset(Context& context) {
 
 namespace {
 
+/// List what the program has not freed, with leak=1.
 void at_exit() {
   if (state().forked || getpid() != state().process) return;
   std::lock_guard<std::recursive_mutex> hold(state().lock);

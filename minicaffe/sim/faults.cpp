@@ -33,6 +33,7 @@ volatile sig_atomic_t forwarded_faults = 0;
 
 enum class Touching { Read, Write, Unknown };
 
+/// Whether the instruction that faulted reads or writes.
 Touching access(const void* context) {
 #if defined(__x86_64__)
   return static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & 2 ? Touching::Write : Touching::Read;
@@ -70,6 +71,7 @@ void explain(uintptr_t address) {
   if (write(2, text.data(), text.size()) < 0) return;
 }
 
+/// Call the handler that was there before ours, such as Python's faulthandler.
 void forward_signal(int signal, siginfo_t* info, void* context) {
   const struct sigaction& next = previous[signal == SIGFPE];
   if (installed_twice && forwarded_faults++) {  // the handlers have called each other in a circle
@@ -85,6 +87,7 @@ void forward_signal(int signal, siginfo_t* info, void* context) {
   }
 }
 
+/// The handler: open the allocation and continue, end the kernel, or forward a fault that is not of a kernel.
 void on_fault(int signal, siginfo_t* info, void* context) {
   const int keep = errno;
   const bool sent = info->si_code <= 0;                 // by kill or raise: no access

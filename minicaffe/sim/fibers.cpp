@@ -33,15 +33,18 @@ const mc::HostKernel* running_kernel;
 void** running_arguments;
 void* running_shared;
 
+/// The n-th stack, made at its first use and kept for later blocks.
 Stack* stack_of(size_t n) {
   while (stacks.size() <= n) stacks.emplace_back(new Stack{guarded_memory(kStack, "the stack of a thread")});
   return stacks[n].get();
 }
 
+/// A barrier as kernels call it: store where the thread continues, and go back to run_threads.
 void wait_here(const mc::Thread*) {
   if (!_setjmp(running->stack->where)) _longjmp(scheduler, 1);
 }
 
+/// The code on each stack: run one thread to its end, then the next that is resumed on this stack.
 void run_stack() {
   for (;;) {
     running_kernel->call(running_arguments, &running->thread, running_shared);
@@ -50,6 +53,7 @@ void run_stack() {
   }
 }
 
+/// Switch to a new stack; it begins with run_stack.
 void start(Stack& stack, size_t size) {
   static ucontext_t context;
   stack.started = true;
@@ -60,6 +64,7 @@ void start(Stack& stack, size_t size) {
   setcontext(&context);
 }
 
+/// Run a thread until it waits at a barrier or ends; `*current` names it, for errors.
 void resume(Fiber& fiber, mc::Thread** current) {
   running = &fiber;
   *current = &fiber.thread;

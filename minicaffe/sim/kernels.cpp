@@ -43,6 +43,7 @@ char* shared_memory(size_t size) {
   return base + kMaxShared - (std::max<size_t>(size, 1) + 63) / 64 * 64;
 }
 
+/// Run all blocks of a launch, one after the other. A fault leaves it by a jump (faults.cpp), so it owns nothing.
 void run_blocks(Launch& launch) {
   const Plan& plan = *launch.plan;
   const mc::HostKernel& kernel = *plan.function->kernel;
@@ -67,12 +68,14 @@ void run_blocks(Launch& launch) {
   launch.current = nullptr;
 }
 
+/// Fail with an error after which the context is unusable, as after a wrong access on a GPU.
 [[noreturn]] void lose(Context& context, CUresult code, const std::string& text) {
   context.lost = code;
   context.lost_text = text + " (the context is lost by this error)";
   fail(code, "%s", text.c_str());
 }
 
+/// What a kernel did when it was stopped, for the error.
 std::string fault_text(const Fault& fault, const char* shared, size_t shared_size, Device& device) {
   if (fault.signal == SIGFPE) return "divided an integer by zero";
   if (!fault.has_address) return "used a number as a pointer that no address can be";
@@ -92,6 +95,7 @@ std::string fault_text(const Fault& fault, const char* shared, size_t shared_siz
   return at + describe(p);
 }
 
+/// Run a launch when its turn has come, record which allocations it read and wrote, and fail for what it did wrong.
 void run_kernel(Operation& op, const Plan& plan) {
   Context& context = *op.work.context;
   static Launch launch;  // not on the stack: a fault jumps back here
@@ -145,6 +149,7 @@ void refuse_host_pointers(const Function& function, int argument, const char* by
   }
 }
 
+/// Copy the arguments, as CUDA does: the caller may change them after the call.
 void copy_arguments(Plan& plan, void** given) {
   const Function& function = *plan.function;
   const mc::HostKernel& kernel = *function.kernel;

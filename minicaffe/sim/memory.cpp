@@ -55,6 +55,7 @@ void mark_new(const Allocation& a) {
     for (size_t i = 0; i < a.size; i += 4) memcpy(begin + i, &kPoison, std::min<size_t>(4, a.size - i));
 }
 
+/// Allocate between two inaccessible pages, at the end of its last page, so that an access beyond the end is a fault.
 CUdeviceptr allocate(Device& device, size_t size) {
   const size_t rounded = round_up(size, kGranule), memory = state().settings.memory;
   if (size > memory || device.used + rounded > memory)
@@ -78,6 +79,7 @@ CUdeviceptr allocate(Device& device, size_t size) {
   return a->address;
 }
 
+/// The freed allocation whose pages have `address`, for errors; null if there is none or it was forgotten.
 const Freed* find_freed(Device& device, CUdeviceptr address) {
   const size_t offset = address - CUdeviceptr(device.base);
   auto* entry = floor_entry(device.freed, offset);
@@ -97,6 +99,7 @@ std::string describe_between(CUdeviceptr address, const Allocation* before, cons
                       : formatted("%zu bytes past the end of %s", past, before->text().c_str());
 }
 
+/// cuMemFree: fail for what is no start of an allocation, and for bytes around it that were overwritten.
 void free_device(CUdeviceptr address) {
   Device* device = device_of(address);
   std::shared_ptr<Allocation> a = device ? allocation_before(*device, address) : nullptr;

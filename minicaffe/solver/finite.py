@@ -80,6 +80,7 @@ class FiniteWatch:
         return nonfinite is None
 
     def _remedy(self, iteration):
+        """Return what may help if values of an iteration were not finite: the rate cannot be the cause before an update."""
         return LOWER_RATE if iteration > self.begin else CHECK_START
 
 
@@ -111,7 +112,7 @@ def first_blob(net):
 
 
 def first_parameter(solver):
-    """Return as text which parameter or which history is the first with a value that is not finite; None if all are finite."""
+    """Return as text, for errors, the first parameter or history with a value that is not finite; None if all are finite."""
     params, table = solver.net.learnable_params, solver.net.param_table
     for k, blob in enumerate(params + solver.history):
         if not is_finite(blob):

@@ -97,7 +97,10 @@ def _make_net(solver, field, value, field_path, phase, state, files, options):
 
 
 def load_weights(nets, param, own_fields=()):
-    """Load the files of the `weights` field into `nets`, the train net first; an entry may list several with commas."""
+    """Load the files of the `weights` field into `nets`, the train net first, and log what each took.
+
+    An entry may list several files with commas, as Caffe's ``--weights`` does. Layers that any of the files has count as given.
+    """
     loaded = []
     for i, entry in enumerate(param.weights):
         for path in map(str.strip, entry.split(",")):

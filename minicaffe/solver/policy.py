@@ -4,9 +4,14 @@ Different from Caffe: constants are checked when the solver is built, not at the
 infinite, as in C.
 """
 
+import logging
 import math
 
+import numpy as np
+
 from minicaffe.errors import ConfigError, close_matches
+
+log = logging.getLogger("minicaffe.solver")
 
 
 def _pow(base, exponent):
@@ -18,6 +23,7 @@ def _pow(base, exponent):
 
 
 def _poly(param, t, current_step):
+    """``base_lr (1 - t / max_iter)^power``; ConfigError where a root of a negative number would give nan."""
     left = 1 - t / param.max_iter
     if left < 0 and param.power % 1:  # of inf it is nan, which is true too
         raise ConfigError(f"poly with power {param.power:g} has no rate beyond max_iter {param.max_iter}, got iteration {t}; "
@@ -28,6 +34,7 @@ def _poly(param, t, current_step):
 
 
 def _step_rate(param, t, current_step):
+    """``base_lr gamma^current_step``, for all policies that count steps."""
     return param.base_lr * _pow(param.gamma, current_step)
 
 
@@ -70,20 +77,22 @@ def next_step(param, t, current_step):
     return current_step
 
 
-def update_plateau(param, t, loss, current_step, minimum_loss, last_event):
-    """Update the state of policy plateau with the loss of iteration `t`, the mean of the last `average_loss` losses.
+def update_plateau(solver):
+    """Update the state of policy plateau with the loss of the present iteration, the mean of the last `average_loss` losses.
 
     An event is a loss lower than all before it, or a step down of the rate. When ``plateau_winsize[current_step]`` iterations have
     gone by without one, the rate goes down; after the last window it stays.
-
-    `current_step` and `last_event` are how often the rate has fallen, and the iteration of the last event; `minimum_loss` is the
-    lowest loss so far. Return current_step, minimum_loss and last_event as they are for this iteration's update.
     """
-    if loss < minimum_loss:
-        minimum_loss, last_event = loss, t
-    if current_step < len(param.plateau_winsize) and t >= last_event + param.plateau_winsize[current_step]:
-        current_step, last_event = current_step + 1, t
-    return current_step, minimum_loss, last_event
+    param, t = solver.param, solver.iter
+    loss = float(np.float32(solver.smoothed_loss))  # as stored in a snapshot, so that a resumed training does the same
+    if loss < solver.minimum_loss:
+        solver.minimum_loss, solver.iter_last_event = loss, t
+    windows = param.plateau_winsize[solver.current_step:]
+    if windows and t >= solver.iter_last_event + windows[0]:
+        solver.current_step, solver.iter_last_event = solver.current_step + 1, t
+        log.info("Plateau Status: Iteration %d, step = %d", t, solver.current_step)
+    if param.display and t % param.display == 0 and solver.iter_last_event > t - param.display:
+        log.info("Plateau Status: Iteration %d, current minimum_loss = %g", t, solver.minimum_loss)
 
 
 def rate(param, t, current_step):

@@ -80,7 +80,7 @@ def check_equal(solver, group):
 
 
 def _value(value):
-    """Return the value of a field as messages show it, float32 with the digits that it has."""
+    """Return the value of a field as `Group.check_equal` compares and shows it, float32 with the digits that it has."""
     return float(f"{value:.7g}") if isinstance(value, float) else value if isinstance(value, (int, str)) else str(value).strip()
 
 

@@ -50,19 +50,21 @@ class RecordCounts(namedtuple("RecordCounts", "records size why")):
 def _why_not_averaged(net):
     """Return why a smaller last batch makes the mean of a net's outputs wrong: one is a sum over the batch. '' if none is."""
     for node in net.nodes:
-        reduction, axes = node.param.reduction_param, len(node.bottoms[0].shape) if node.bottoms else 0
+        reduction, field, axes = node.param.reduction_param, "", node.bottoms[0].num_axes if node.bottoms else 0
         if node.param.loss_param.normalization == caffe_pb2.LossParameter.NONE:
             field = "loss_param.normalization: NONE"
         elif node.type == "Reduction" and reduction.operation != reduction.MEAN and reduction.axis in (0, -axes):
             field = f"reduction_param.operation: {caffe_pb2.ReductionParameter.ReductionOp.Name(reduction.operation)}"
-        else:
-            continue
-        return f"layer '{node.name}' ({node.type}) gives a sum over its batch ({field})"
+        if field:
+            return f"layer '{node.name}' ({node.type}) gives a sum over its batch ({field})"
     return ""
 
 
 def _why_batch_rejected(net, sources, size, rest):
-    """Return why a net cannot be reshaped for batches of `rest` records, then restore it for `size`; '' if it can."""
+    """Return why a net cannot be reshaped for batches of `rest` records, such as by a Reshape with fixed sizes; '' if it can.
+
+    It is tried, and the net is restored for batches of `size`.
+    """
     tops = [top for node in net.nodes if node.layer in sources for top in node.tops if top.shape[:1] == (size,)]
     try:
         for layer in sources:
@@ -86,8 +88,9 @@ def run_batches(net, batches, group=SINGLE_PROCESS, proceed=lambda: True, blobs=
 
     A share is that of the batch of which the values are means (`Layer.counted_shares`).
 
-    In a group all ranks must call this. Each yields the results of all batches, and computes its own (`_run_divided`), or all if
-    batches of the net depend on earlier ones (`why_not_divisible`).
+    In a group all ranks must call this. In a round each computes one batch (`RankSharding` in layers/data/sources.py), then they
+    exchange the results, so that each rank yields those of all batches. If batches of the net depend on earlier ones
+    (`why_not_divisible`), each rank computes all.
 
     Parameters
     ----------
@@ -107,57 +110,27 @@ def run_batches(net, batches, group=SINGLE_PROCESS, proceed=lambda: True, blobs=
     -----
     The arrays are valid until the next batch.
     """
-    if group.size > 1:
-        sync_sources(net, group)
-        reason = why_not_divisible(net)
-        if not reason:
-            yield from _run_divided(net, batches, group, proceed, blobs, records)
-            return
-        log.info("This test is not divided over the ranks: %s", reason)
-    blobs = net.output_blobs if blobs is None else blobs
-    began, done = {layer: layer.position for layer in net.layers if isinstance(layer, NumberedSource)}, 0
-    for layer, position in began.items():
-        layer.sharding, layer.end = (1, 0), None if records is None else position + records
-    try:
-        while done < batches and proceed():
-            result = _run_batch(net, blobs)
-            done += 1
-            yield result
-    finally:
-        for layer, position in began.items():
-            after = position + done * layer.batch_size
-            layer.position = after if layer.end is None else min(after, layer.end)
-            layer.sharding = layer.end = None
-
-
-def _run_batch(net, blobs):
-    """Run a net forward; return loss, the values of `blobs`, and their shares."""
-    loss = net.forward_from_to(0, len(net.nodes) - 1)
-    shares = {node.tops[i].data_memory: share       # a Split's top or another view of the value is another blob
-              for node in net.nodes for i, share in node.layer.counted_shares(node.bottoms).items()}
-    return loss, [blob.cpu_data for blob in blobs], [shares.get(blob.data_memory, 1.0) for blob in blobs]
-
-
-def _run_divided(net, batches, group, proceed, blobs, records):
-    """`run_batches` on the ranks of a group.
-
-    A round is one batch for each rank (`RankSharding` in layers/data/sources.py). After a round the ranks exchange their results.
-    """
     size, rank = group.size, group.rank
+    if size > 1:
+        sync_sources(net, group)
+        if reason := why_not_divisible(net):
+            log.info("This test is not divided over the ranks: %s", reason)
+            size, rank = 1, 0
     sharding, done = RankSharding(net, size, rank, records), 0
-    blobs, all_ranks = (net.output_blobs, True) if blobs is None else (blobs, False)
+    exchange, blobs = (group.gather, net.output_blobs) if blobs is None else (group.gather_to_root, blobs)
     try:
         for first in range(0, batches, size):
             if not proceed():
                 break
-            own_result, owners = None, [sharding.owner(batch) for batch in range(first, min(first + size, batches))]
+            result, owners = None, [(sharding.first + batch) % size for batch in range(first, min(first + size, batches))]
             if rank in owners:
-                sharding.advance_to(first + owners.index(rank))
-                own_result = _run_batch(net, blobs)
-            if all_ranks:
-                results = group.gather(own_result)
-            else:
-                results = group.gather_to_root(own_result) or [(0.0, [], [])] * size
+                if sharding.others:
+                    sharding.advance_to(first + owners.index(rank))
+                loss = net.forward_from_to(0, len(net.nodes) - 1)
+                shares = {node.tops[i].data_memory: share       # a Split's top or another view of the value is another blob
+                          for node in net.nodes for i, share in node.layer.counted_shares(node.bottoms).items()}
+                result = loss, [blob.cpu_data for blob in blobs], [shares.get(blob.data_memory, 1.0) for blob in blobs]
+            results = [result] if size == 1 else exchange(result) or [(0.0, [], [])] * size
             for owner in owners:
                 done += 1
                 yield results[owner]
@@ -190,20 +163,17 @@ class OutputMeans:
         self.loss_weight += share
         shares = [np.float64(share) * part for part in counted or [1.0] * len(values)]
         if not self.passes:
-            self.sums = [v * part for v, part in zip(values, shares, strict=True)]
-            self.weights = [np.full(v.shape, part) for v, part in zip(values, shares, strict=True)]
-        else:
-            collected = zip(self.net.output_blobs, self.sums, self.weights, values, shares, strict=True)
-            for blob, total, weights, value, part in collected:
-                if share < 1 and value.size == round(total.size * share) < total.size:
-                    total[:value.size] += value
-                    weights[:value.size] += 1
-                    continue
-                if total.size != value.size:
-                    raise ShapeError(f"output '{blob.name}' has {value.size} values, in the first batch of this "
-                                     f"test it had {total.size}; the mean needs equal batches", file=self.net.file)
-                total += value * part
-                weights += part
+            self.sums, self.weights = ([np.zeros(value.shape) for value in values] for _ in range(2))
+        for blob, total, weights, value, part in zip(self.net.output_blobs, self.sums, self.weights, values, shares, strict=True):
+            if share < 1 and value.size == round(total.size * share) < total.size:
+                total[:value.size] += value
+                weights[:value.size] += 1
+                continue
+            if total.size != value.size:
+                raise ShapeError(f"output '{blob.name}' has {value.size} values, in the first batch of this test it had "
+                                 f"{total.size}; the mean needs equal batches", file=self.net.file)
+            total += value * part
+            weights += part
         self.passes += 1
 
     def records(self):
@@ -219,7 +189,10 @@ class OutputMeans:
 
 
 def evaluation_of(net):
-    """Return the class that reports the outputs of a net in a test: that of the layer type of all outputs, else `OutputMeans`."""
+    """Return the class that reports the outputs of a net in a test: that of the layer type of all outputs, else `OutputMeans`.
+
+    Detections are not averaged: DetectionEvaluate of the add-on ssd has a class of its own (`Layer.test_outputs`).
+    """
     ends = {node.layer.test_outputs for node in net.nodes if set(node.tops) & set(net.output_blobs)}
     return ends.pop() or OutputMeans if len(ends) == 1 else OutputMeans
 
@@ -245,7 +218,7 @@ def log_outputs(phase, records):
 
 
 def batch_size(net):
-    """Return the first axis of the first top of the first layer that reads data; None if no layer does."""
+    """Return the first axis of the first top of the first layer that reads data, for pictures per second; None without one."""
     for node in net.nodes:
         if not node.bottoms and node.tops and node.type != "Parameter":
             return node.tops[0].shape[0] if node.tops[0].num_axes else None

@@ -18,7 +18,7 @@ log = logging.getLogger("minicaffe.solver")
 
 
 class UpdateRule:
-    """How a solver type changes parameters; a subclass defines `step`, and `register_solver` makes it a type.
+    """The update of a solver type of your own; a subclass defines `step`, and `register_solver` makes it a type.
 
     Attributes
     ----------

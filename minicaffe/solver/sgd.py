@@ -53,18 +53,6 @@ class SGDSolver(Solver):
         """Return the update rule's rate, momentum, momentum2 and delta (ops/update/kernel.hpp); `rate` is the learning rate."""
         return rate, self.param.momentum, 0.0, 0.0
 
-    def _update_plateau(self):
-        """Update the state of policy plateau with the smoothed loss: lower the rate if its minimum is too long ago."""
-        loss = float(np.float32(self.smoothed_loss))  # as stored in a snapshot, so that a resumed training does the same
-        step, self.minimum_loss, self.iter_last_event = policy.update_plateau(
-            self.param, self.iter, loss, self.current_step, self.minimum_loss, self.iter_last_event)
-        if step != self.current_step:
-            self.current_step = step
-            log.info("Plateau Status: Iteration %d, step = %d", self.iter, step)
-        display = self.param.display
-        if display and self.iter % display == 0 and self.iter_last_event > self.iter - display:
-            log.info("Plateau Status: Iteration %d, current minimum_loss = %g", self.iter, self.minimum_loss)
-
     def apply_update(self):
         """Update every learnable parameter from its diff, count the iteration, and return the learning rate.
 
@@ -79,7 +67,7 @@ class SGDSolver(Solver):
             raise Error(f"apply_update() on {self.group.name()} needs the gradients of all ranks, and these are its own; call "
                         "gradients() before it, or step(1) in place of both")
         if self.param.lr_policy == "plateau":
-            self._update_plateau()
+            policy.update_plateau(self)
         return self.training_step.update(self)
 
     def update(self, rate, which=None, part=None):

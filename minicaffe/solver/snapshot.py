@@ -106,12 +106,13 @@ def write_model(solver, path):
 
 
 def _write_hdf5_state(solver, file, model_path, resume, plateau):
+    """Write a state as Caffe's ``SnapshotSolverStateToHDF5`` does; `plateau` has the fields that only this policy has."""
     import h5py
 
     from minicaffe.proto.hdf5 import hdf5_in_memory
     with hdf5_in_memory(file) as hdf5:
-        hdf5.create_dataset("iter", data=np.array([solver.iter], np.int32))
-        hdf5.create_dataset("current_step", data=np.array([solver.current_step], np.int32))
+        for name, value in {"iter": solver.iter, "current_step": solver.current_step, **plateau}.items():
+            hdf5.create_dataset(name, data=np.array([value], np.float32 if name == "minimum_loss" else np.int32))
         for name, text in (("learned_net", model_path), ("resume_state", resume)):
             # As H5LTmake_dataset_string does it: Caffe reads up to the closing zero.
             content = os.fsencode(text) + b"\0"
@@ -119,15 +120,16 @@ def _write_hdf5_state(solver, file, model_path, resume, plateau):
             string.set_size(len(content))
             dataset = h5py.h5d.create(hdf5.id, name.encode(), string, h5py.h5s.create(h5py.h5s.SCALAR))
             dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.array(content), string)
-        for name, value in plateau.items():
-            hdf5.create_dataset(name, data=np.array([value], np.float32 if name == "minimum_loss" else np.int32))
         group = hdf5.create_group("history")
         for i, blob in enumerate(solver.history):
             group.create_dataset(str(i), data=blob.cpu_data)
 
 
 def own_state(solver):
-    """Return the state of this process that Caffe's fields of a state file do not have, as a dict for JSON."""
+    """Return the state of this process that Caffe's fields of a state file do not have, as a dict for JSON.
+
+    With it a resumed training draws the same random numbers and reads the same records as one that did not stop.
+    """
     train, *test = [{layer.key: state for layer in net.layers if (state := layer.get_state()) is not None}
                     for net in (solver.net, *solver.test_nets)]
     return {"solver": type(solver).__name__,
@@ -216,6 +218,7 @@ def restore(solver, path):
 
 
 def _set_generator(solver, state):
+    """Continue the random numbers of a resumed training, for dropout and fillers, where `state` has stopped."""
     solver.generator.seed, solver.generator.offset = state["generator"]["seed"], state["generator"]["offset"]
 
 
@@ -239,6 +242,7 @@ def _compare_ranks(solver, resume, path):
 
 
 def _read_hdf5_state(path):
+    """Return the StoredState of an HDF5 file, as `binary.read_solver_state` does of the other format."""
     import h5py
 
     from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
@@ -277,6 +281,7 @@ def _value(file, name, kinds, default=None):
 
 
 def _check(solver, state):
+    """Raise DataError or ShapeError unless a state that was read fits the solver's type and net."""
     for field in ("iter", "current_step", "iter_last_event"):
         if not 0 <= getattr(state, field) < 2**31:
             raise DataError(f"must be from 0 to 2^31 - 1, got {getattr(state, field)}; fetch the file again", field=field)

@@ -146,6 +146,7 @@ class Solver:
         log.info("Solver scaffolding done.")
 
     def _build(self, dtype, net_files):
+        """Check all fields, and make nets and history; `__init__` gives errors their place in the solver's file."""
         param = self.param
         if log.isEnabledFor(logging.INFO):
             log.info("Initializing solver from parameters: \n%s", text.write_text(param))
@@ -179,6 +180,7 @@ class Solver:
                           for net in self.test_nets]
 
     def _line(self, field):
+        """Return the line of a field in the solver's file, for errors; None if the program gave the field, or the message."""
         return self.positions.line(field) if self.positions is not None and field else None
 
     def check_param(self):
@@ -237,7 +239,7 @@ class Solver:
         raise Error(f"solver type {type(self).__name__} does not define learning_rate()")
 
     def rate_factor(self):
-        """Return the factor of the policy's rate in this iteration, see `rate_scale`."""
+        """Return the factor of the policy's rate in this iteration, for larger batches of several ranks; see `rate_scale`."""
         share = min(1.0, (self.iter + 1) / self.warmup) if self.warmup else 1.0
         return 1 + share * (self.rate_scale - 1)
 
@@ -396,7 +398,7 @@ class Solver:
         return self.action() if self.action is not None else "none"
 
     def _read_deferred_loss(self):
-        """Read and process the loss of the last iteration, if `step` did not wait for it."""
+        """Read and process the loss of the last iteration, if `step` returned while the GPU was computing it."""
         with self.net.lock:     # another thread may have read it in between
             late, self._deferred_loss = self._deferred_loss, None
             if late is not None:
@@ -475,7 +477,10 @@ class Solver:
         return record
 
     def _may_test(self):
-        """Write the snapshots that are requested, on all ranks of a group; return whether the test continues."""
+        """Do what `action` requests before a batch of a test, such as by a signal; return whether the test continues.
+
+        Ranks of a group do the same: a snapshot if one of them requests it.
+        """
         while "stop" not in (actions := self.group.gather(self.requested_action())):
             if "snapshot" not in actions:
                 return True
@@ -514,6 +519,7 @@ class Solver:
         return paths
 
     def _snapshot_if_finite(self):
+        """Write a snapshot that is due, unless parameters are not finite: the last good one stays the newest."""
         if self.exchange is None and caffe.solver_rank != 0:
             return
         if self.group.size > 1:
@@ -533,6 +539,7 @@ class Solver:
         return self._watch().parameters(self, effect)
 
     def _watch(self):
+        """Return the FiniteWatch, made at the first value that is not finite: until then checks are one sum for each blob."""
         if self._finite_watch is None:
             self._finite_watch = finite.FiniteWatch(self.nan, self._first_iter)
         return self._finite_watch
@@ -566,7 +573,7 @@ class Solver:
         self.callbacks.append((check_callable(on_start, "on_start"), check_callable(on_gradients_ready, "on_gradients_ready")))
 
     def notify(self, event, *arguments):
-        """Call the method called `event` of every listener that has it."""
+        """Call the method called `event` of every listener that has it, see `listeners`."""
         for listener in list(self.listeners):   # one may take itself or others away
             method = getattr(listener, event, None)
             if method is not None:

@@ -55,7 +55,7 @@ def iterations(plan, dry):
                         if e.kind in ("alloc", "free", "head", "copy", "reorder")), peak
 
 
-@pytest.mark.parametrize("preferred", ["", "CAFFE"])
+@pytest.mark.parametrize("preferred", ["", "CAFFE", "PLAIN"])
 @pytest.mark.parametrize("plan", ["memory", None])
 def test_memory_and_events(plan, preferred):
     before = engine.preferred()
@@ -68,8 +68,9 @@ def test_memory_and_events(plan, preferred):
     assert dry == real
 
 
-def test_nothing_is_computed_but_batches():
-    engine.prefer("CAFFE")      # others keep weights in layouts, whose values are undefined afterwards
+@pytest.mark.parametrize("preferred", ["CAFFE", "PLAIN"])   # others keep weights in layouts, whose values are undefined afterwards
+def test_nothing_is_computed_but_batches(preferred):
+    engine.prefer(preferred)
     solver = solver_of(None)
     weights = [blob.cpu_data.copy() for blob in solver.net.learnable_params]
     assert any(values.any() for values in weights)

@@ -136,7 +136,7 @@ def scored(net, count, rank, batches=BATCHES):
     """Return the records of the process's batches of a test, by the batch's number."""
     sharding, found = RankSharding(net, count, rank), {}
     for batch in range(batches):
-        if sharding.owner(batch) == rank:
+        if (sharding.first + batch) % count == rank:
             sharding.advance_to(batch)
             found[batch] = records_of(net)
     sharding.end(batches)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from helpers import make_net
 
+from minicaffe import memory
 from minicaffe.errors import ConfigError, WrongTypeError
 from minicaffe.net.run import AFTER_BACKWARD
 
@@ -48,6 +49,43 @@ def test_lines_of_debug_info(plan, caplog):
         net.forward_backward()
         assert not caplog.records
     np.testing.assert_array_equal(net.nodes[1].blobs[0].diff, 4)
+
+
+def test_hooked_runs_read_losses_last(device):
+    """On a GPU the host would wait for each layer with a loss."""
+    net = Net(parse_text(NET.replace("debug_info: true", ""), caffe_pb2.NetParameter)[0])
+    net.add_hook(AFTER_BACKWARD, lambda index: None)
+    net.blobs["x"].data[...] = 1
+    with memory.record() as events:
+        assert net.forward_from_to(0, 3) == 4 and net.forward_from_to(0, 2) == 0
+    kinds = [(event.kind, event.name) for event in events if event.kind in ("end", "loss")]
+    assert kinds == [("end", name) for name in ("in", "ip", "relu", "loss")] + [("loss", "loss")] + [
+        ("end", name) for name in ("in", "ip", "relu")]
+
+
+@pytest.mark.parametrize("plan", [None, "memory"])
+def test_passes_of_a_layer_object(plan, device):
+    """They are called from when they are assigned, also where the layer was fused."""
+    net = Net(parse_text(NET.replace("debug_info: true", ""), caffe_pb2.NetParameter)[0], plan=plan)
+    relu, side = net.layers[2], "cpu" if device == "cpu" else "gpu"
+    net.blobs["x"].data[...] = 1
+    assert net.forward_backward() == 4
+
+    def forward(bottom, top):
+        top[0].data[...] = 7
+
+    def backward(top, propagate_down, bottom):
+        bottom[0].diff[...] = 3
+
+    setattr(relu, f"forward_{side}", forward)
+    assert net.forward_backward() == 2 * 4 * 7
+    np.testing.assert_array_equal(net.nodes[1].blobs[0].diff, 8)        # 2 records with 2 each, of two runs
+    setattr(relu, f"backward_{side}", backward)
+    net.clear_param_diffs()
+    net.forward_backward()
+    np.testing.assert_array_equal(net.nodes[1].blobs[0].diff, 6)
+    delattr(relu, f"forward_{side}"), delattr(relu, f"backward_{side}")
+    assert net.forward_from_to(0, 3) == 4
 
 
 def test_wrong_hooks():

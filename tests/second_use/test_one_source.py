@@ -23,6 +23,7 @@ from random_sources import SOURCES  # noqa: E402
 import minicaffe  # noqa: E402
 from minicaffe.common import caffe  # noqa: E402
 from minicaffe.errors import ConfigError, DataError, Error, OutOfMemoryError  # noqa: E402
+from minicaffe.layers.data.sources import RankSharding  # noqa: E402
 from minicaffe.net.net import Net  # noqa: E402
 from minicaffe.proto import caffe_pb2  # noqa: E402
 from minicaffe.proto.text import parse_text  # noqa: E402
@@ -193,8 +194,9 @@ class SourceMachine(RuleBasedStateMachine):
     def stride(self, count, rank, records=None, then=0):
         """A test that processes share, of so many records."""
         self.turns, self.began = (count, rank % count), self.position
-        self.end = self.layer.end = None if records is None else self.position + records
-        self.layer.take_every(*self.turns)
+        self.end = None if records is None else self.position + records
+        turn = self.turns[1] + self.layer.position // self.layer.batch_size
+        self.sharding = RankSharding(self.net, count, turn % count, records)
         self.forward(then)
 
     @precondition(lambda self: self.turns is not None)
@@ -204,7 +206,7 @@ class SourceMachine(RuleBasedStateMachine):
         if self.end is not None:
             self.position = min(self.position, self.end)
         self.turns = self.end = None
-        self.layer.resume_all(batches)
+        self.sharding.end(batches)
         assert self.layer.end is None
         self.forward(then)
 

@@ -9,7 +9,6 @@ from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.ops.activation.operation cimport Activation
 from minicaffe.ops.broadcast.caffe cimport copy_typed
-from minicaffe.engines.epilogue cimport ConcatSlice
 
 from minicaffe.errors import ConfigError
 from minicaffe.layers.base.checks import saved_bottom
@@ -55,17 +54,6 @@ cdef class ActivationLayer(DeviceLayer):
     def scratch_blobs(self):
         return [] if self.kept is None else [self.kept]
 
-    cpdef defer_gradient(self, ConcatSlice part):
-        """Let the Concat that reads the top compute the gradient, from its own top, until the next forward (net/compile.pyx).
-
-        `part` is the slice of the Concat's top; None: this layer computes the gradient.
-        """
-        if self.part is not None:
-            self.part.computes_relu_gradient = False
-        self.part = part
-        if part is not None:
-            part.computes_relu_gradient = True
-
     cpdef reshape(self, list bottom, list top):
         (<Blob?> top[0]).reshape_like(<Blob?> bottom[0])
         if self.keeps_bottom and self.kept is None and top[0] is bottom[0]:
@@ -73,14 +61,14 @@ cdef class ActivationLayer(DeviceLayer):
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob x = bottom[0]
-        self.defer_gradient(None)
+        self.deferred = False
         if self.keeps_bottom and top[0] is x:
             self.kept.reshape_like(x)
             copy_typed(on, self.dtype, x.count, x.data_on(on), self.kept.mutable_data_on(on))
         return self.op.forward(on, x, top[0])
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if not propagate_down[0] or self.part is not None:
+        if not propagate_down[0] or self.deferred:
             return 0
         if self.keeps_bottom and top[0] is bottom[0]:
             return self.op.backward(on, bottom[0], top[0], saved_bottom(self.kept, bottom[0]))

@@ -41,7 +41,7 @@ class NumberedSource(SourceLayer):
 
     In phase TRAIN process r of n (`caffe.solver_rank`, `caffe.solver_count`) gets the records whose number modulo n is r: n
     processes with batches of b records read together what one with batches of n b reads. In other phases each gets all, but for
-    `take_every`.
+    tests that are divided (`RankSharding`).
 
     A type sets `batch_size` and `position` when it is set up. Its forward gives the records that `records` names, and adds the step
     that comes with them to `position`; it must pass over the others without decoding them.
@@ -58,7 +58,7 @@ class NumberedSource(SourceLayer):
     numbered = True
     batch_size = 1
     position = 0
-    sharding = None        # of the batches: (count, rank), see `take_every`
+    sharding = None     # (count, rank) in a test: of the next batches this process reads number `rank` of each `count` in order
     end = None          # of a test that gives each record once: the number behind the last one; its last batch may be smaller
 
     def records(self):
@@ -90,16 +90,6 @@ class NumberedSource(SourceLayer):
         """Return how many records there are, for processes to compare; None where that is not known without reading them."""
         return None
 
-    def take_every(self, count, rank):
-        """Read every `count`-th batch only, beginning with the `rank`-th from here, until `resume_all`."""
-        self.sharding, self._began = (count, rank), self.position
-
-    def resume_all(self, batches):
-        """Read every batch again, beginning with the one that is `batches` after the place where `take_every` was called."""
-        self.sharding, self.position = None, self._began + batches * self.batch_size
-        if self.end is not None:
-            self.position, self.end = min(self.position, self.end), None
-
 
 class RankSharding:
     """Divides the next batches of a net over processes, one batch to each in order.
@@ -108,12 +98,12 @@ class RankSharding:
 
         sharding = RankSharding(net, count, rank)
         for batch in range(batches):
-            if sharding.owner(batch) == rank:
+            if (sharding.first + batch) % count == rank:
                 sharding.advance_to(batch)
                 net.forward_from_to(0, len(net.layers) - 1)
         sharding.end(batches)
 
-    Which process is first depends on the position of the first source: prefetch threads continue from one test to the next.
+    Which process is `first` depends on the position of the first source: prefetch threads continue from one test to the next.
 
     Parameters
     ----------
@@ -125,19 +115,16 @@ class RankSharding:
     """
 
     def __init__(self, net, count, rank, records=None):
-        self.net, self.count = net, count
+        self.net = net
         self.batch = 0      # the next one of the sources that run for every batch
         sources = {i: node.layer for i, node in enumerate(net.nodes) if not node.bottoms}
         self.numbered = [layer for layer in sources.values() if isinstance(layer, NumberedSource)]
         self.others = [i for i, layer in sources.items() if layer not in self.numbered]
         self.first = next((layer.position // layer.batch_size for layer in self.numbered), 0) % count
+        self.began = [layer.position for layer in self.numbered]
         for layer in self.numbered:
             layer.end = layer.position + records if records is not None else None
-            layer.take_every(count, (rank - self.first) % count)
-
-    def owner(self, batch):
-        """Return the rank of the process that computes batch number `batch`, counted from the first one here."""
-        return (self.first + batch) % self.count
+            layer.sharding = count, (rank - self.first) % count
 
     def advance_to(self, batch):
         """Prepare the sources for batch number `batch`, a later one than before."""
@@ -148,9 +135,12 @@ class RankSharding:
 
     def end(self, batches):
         """Set all sources to the position after `batches` batches in one process."""
-        self.advance_to(batches)
-        for layer in self.numbered:
-            layer.resume_all(batches)
+        if self.others:
+            self.advance_to(batches)
+        for layer, began in zip(self.numbered, self.began):
+            position = began + batches * layer.batch_size
+            layer.position = position if layer.end is None else min(position, layer.end)
+            layer.sharding = layer.end = None
 
 
 def sync_sources(net, group):
