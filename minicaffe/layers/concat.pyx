@@ -58,7 +58,7 @@ cdef class ConcatLayer(StripLayer):
             self.copy_parts(on, bottom, top[0], False, True, wanted)
 
     cdef int rectify(self, const Context& on, int which, list bottom, Blob y) except -1:
-        """The gradient of a part and of the ReLU that computed it in place: 0 where the part is 0."""
+        """Compute the gradient of part `which` and of the ReLU that computed it in place: that of y, and 0 where the part is 0."""
         cdef Blob x = bottom[which]
         cdef list layouts = concat_layouts(on, bottom, y, [y], True) if y.num_axes == 4 else [None] * (len(bottom) + 1)
         cdef Layout layout = layouts[len(bottom)], top_layout = layouts[which]
