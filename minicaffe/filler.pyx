@@ -15,12 +15,12 @@ from minicaffe.device.threads cimport Threads, num_threads
 from minicaffe.errors import ConfigError, Error, check_message, check_type
 
 cdef extern from "minicaffe/ops/random/caffe.hpp" nogil:
-    void uniform_numbers "mc::fill_uniform"(Threads, int dtype, long long n, unsigned long long seed, unsigned long long start,
-                                            double lo, double hi, void* y)
-    void gaussian_numbers "mc::fill_gaussian"(Threads, int dtype, long long n, unsigned long long seed, unsigned long long start,
-                                              double mean, double std, void* y)
-    void keep_some "mc::keep_some"(Threads, int dtype, long long n, unsigned long long seed, unsigned long long start,
-                                   double p, void* y)
+    void uniform_numbers "MC_TYPED(mc::fill_uniform)"(int dtype, Threads, long long n, unsigned long long seed,
+                                                      unsigned long long start, double lo, double hi, void* y)
+    void gaussian_numbers "MC_TYPED(mc::fill_gaussian)"(int dtype, Threads, long long n, unsigned long long seed,
+                                                        unsigned long long start, double mean, double std, void* y)
+    void keep_some "MC_TYPED(mc::keep_some)"(int dtype, Threads, long long n, unsigned long long seed, unsigned long long start,
+                                             double p, void* y)
 
 
 def constant(Blob blob not None, filler, Generator generator not None):
@@ -45,7 +45,7 @@ def gaussian(Blob blob not None, filler, Generator generator not None):
     outputs = blob.shape[0] if blob.num_axes else 1
     if filler.sparse > outputs:
         raise ConfigError(f"must be at most the number of outputs {outputs}, got {filler.sparse}", field="sparse")
-    keep_some(num_threads(), blob.dtype, blob.count, generator.seed, generator.reserve(blob.count), filler.sparse / outputs,
+    keep_some(blob.dtype, num_threads(), blob.count, generator.seed, generator.reserve(blob.count), filler.sparse / outputs,
               blob.mutable_cpu_data_ptr())
 
 
@@ -108,13 +108,13 @@ def fill(blob, filler, generator, field=""):
 
 def fill_uniform(Blob blob not None, Generator generator not None, double lo, double hi):
     """Fill with U[lo, hi)."""
-    uniform_numbers(num_threads(), blob.dtype, blob.count, generator.seed, generator.reserve(blob.count), lo, hi,
+    uniform_numbers(blob.dtype, num_threads(), blob.count, generator.seed, generator.reserve(blob.count), lo, hi,
                     blob.mutable_cpu_data_ptr())
 
 
 def fill_gaussian(Blob blob not None, Generator generator not None, double mean, double std):
     """Fill with N(mean, std)."""
-    gaussian_numbers(num_threads(), blob.dtype, blob.count, generator.seed, generator.reserve(blob.count), mean, std,
+    gaussian_numbers(blob.dtype, num_threads(), blob.count, generator.seed, generator.reserve(blob.count), mean, std,
                      blob.mutable_cpu_data_ptr())
 
 

@@ -32,13 +32,15 @@ cdef class Layer:
     cpdef inspect(self, list bottom)
     cdef int check_forward_done(self, list bottom, list top) except -1
     cdef int finish_backward(self, list bottom) except -1
+    cdef int run_forward(self, list bottom, list top) except -1
+    cdef int run_backward(self, list top, list propagate_down, list bottom) except -1
     cdef bint needs_gradient(self, int index)
 
 
 cdef class DeviceLayer(Layer):
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1
-    cdef int check_backward(self, list top, list propagate_down, list bottom) except -1
+    cdef bint starts_backward(self, list top, list propagate_down, list bottom) except -1
 
 
 cdef unsigned long long stamps(list bottom, list top)

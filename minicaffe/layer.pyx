@@ -13,7 +13,7 @@ import pkgutil
 
 from minicaffe.blob cimport FLOAT, Blob, checked_dtype
 from minicaffe.kernels.types cimport is_computed
-from minicaffe.device.context cimport Context, context, cpu_context, settle
+from minicaffe.device.context cimport Context, context, cpu_context, on_device, settle
 from minicaffe.memory.states cimport UNINITIALIZED
 
 from minicaffe import entry_points
@@ -292,6 +292,22 @@ cdef class Layer:
         for blob in [*bottom, *self.blobs]:
             blob.diff_memory.publish_private()
 
+    cdef int run_forward(self, list bottom, list top) except -1:
+        """Compute the tops in the present mode, as a net does: for a layer that contains other layers."""
+        if on_device():
+            self.forward_gpu(bottom, top)
+        else:
+            self.forward_cpu(bottom, top)
+        self.finish_forward(bottom, top)
+
+    cdef int run_backward(self, list top, list propagate_down, list bottom) except -1:
+        """Compute the gradients in the present mode, and make them readable, for a net and for layers that contain others."""
+        if on_device():
+            self.backward_gpu(top, propagate_down, bottom)
+        else:
+            self.backward_cpu(top, propagate_down, bottom)
+        self.finish_backward(bottom)
+
     # ---- what layer types use
 
     cdef bint needs_gradient(self, int index):
@@ -356,8 +372,11 @@ cdef class DeviceLayer(Layer):
         """Compute the gradients where `on` says, as `backward_cpu` says."""
         Layer.backward_cpu(self, top, propagate_down, bottom)
 
-    cdef int check_backward(self, list top, list propagate_down, list bottom) except -1:
-        """As `check_blobs`, of the lists of a backward, which must not need a gradient that a bottom cannot have."""
+    cdef bint starts_backward(self, list top, list propagate_down, list bottom) except -1:
+        """As `check_blobs`, of the lists of a backward, which must not need a gradient that a bottom cannot have.
+
+        Return whether there is a gradient to compute: without one `backward_on` is not called, unless the layer has parameters.
+        """
         self.check_blobs(bottom, top)
         if propagate_down is None or len(propagate_down) < self.num_bottoms:
             raise WrongTypeError(f"propagate_down must be a list of a bool for each of the {self.num_bottoms} bottoms of layer "
@@ -365,15 +384,15 @@ cdef class DeviceLayer(Layer):
         for i, what in self.no_gradient.items():
             if propagate_down[i]:
                 raise ConfigError(f"{self.type} has no gradient for {what}; set propagate_down: false", field=f"bottom[{i}]")
-        return 0
+        return len(self.blobs) or any(propagate_down)
 
     cpdef forward_cpu(self, list bottom, list top):
         self.check_blobs(bottom, top)
         self.forward_on(cpu_context(), bottom, top)
 
     cpdef backward_cpu(self, list top, list propagate_down, list bottom):
-        self.check_backward(top, propagate_down, bottom)
-        self.backward_on(cpu_context(), top, propagate_down, bottom)
+        if self.starts_backward(top, propagate_down, bottom):
+            self.backward_on(cpu_context(), top, propagate_down, bottom)
 
     cpdef forward_gpu(self, list bottom, list top):
         self.check_blobs(bottom, top)
@@ -383,7 +402,8 @@ cdef class DeviceLayer(Layer):
             settle(on)
 
     cpdef backward_gpu(self, list top, list propagate_down, list bottom):
-        self.check_backward(top, propagate_down, bottom)
+        if not self.starts_backward(top, propagate_down, bottom):
+            return
         cdef Context on = context()
         with device_lock:
             self.backward_on(on, top, propagate_down, bottom)

@@ -26,6 +26,7 @@ namespace cpu {
 
 enum Isa { kBaseline, kAvx2, kAvx512 };
 
+/// The best instruction set of the processor that MINICAFFE_ISA allows; `isa` calls it once.
 inline Isa detect_isa() {
 #ifdef MC_X86
   const char* requested = std::getenv("MINICAFFE_ISA");
@@ -48,27 +49,16 @@ inline Isa isa() {
 
 // The loop body writes only elements of its own index, so no iteration depends on another. With a local copy of the functor the
 // compiler knows that no store changes its members; otherwise a member read in one branch only prevents vectorisation.
-template <class F> void range_baseline(const F& f, index_t begin, index_t end) {
-  const F body = f;
-#pragma GCC ivdep
-  for (index_t i = begin; i < end; ++i) body(i);
-}
+#define MC_RANGE(NAME, TARGET)                                                  \
+  template <class F> TARGET void NAME(const F& f, index_t begin, index_t end) { \
+    const F body = f;                                                           \
+    MC_IVDEP for (index_t i = begin; i < end; ++i) body(i);                     \
+  }
+MC_RANGE(range_baseline, )
 #ifdef MC_X86
-template <class F> MC_AVX2 void range_avx2(const F& f, index_t begin, index_t end) {
-  const F body = f;
-#pragma GCC ivdep
-  for (index_t i = begin; i < end; ++i) body(i);
-}
-template <class F> MC_AVX512 void range_avx512(const F& f, index_t begin, index_t end) {
-  const F body = f;
-#pragma GCC ivdep
-  for (index_t i = begin; i < end; ++i) body(i);
-}
-template <class F> MC_AVX512_BF16 void range_bf16(const F& f, index_t begin, index_t end) {
-  const F body = f;
-#pragma GCC ivdep
-  for (index_t i = begin; i < end; ++i) body(i);
-}
+MC_RANGE(range_avx2, MC_AVX2)
+MC_RANGE(range_avx512, MC_AVX512)
+MC_RANGE(range_bf16, MC_AVX512_BF16)
 #endif
 
 // Whether X is among the template arguments of a functor, or of functors inside it.

@@ -8,6 +8,7 @@ namespace mc {
 using Lanes = float __attribute__((vector_size(64)));
 constexpr index_t kLanes = 16;
 
+/// The number at x; or, with V = Lanes, the 16 numbers from there on, by the processor's own conversion.
 template <class V> MC_HD V get_lanes(const Bf16* x) {
   if constexpr (sizeof(V) == sizeof(float)) {
     return *x;
@@ -23,6 +24,7 @@ template <class V> MC_HD V get_lanes(const Bf16* x) {
 #endif
   }
 }
+/// Store 16 numbers at y, rounded.
 MC_HD void put_lanes(Bf16* y, Lanes x) {
 #ifdef MC_X86
   unsigned short __attribute__((vector_size(32))) half;
@@ -63,7 +65,7 @@ template <class T, class F> void for_each_lane(Threads threads, index_t n, const
 
 }  // namespace cpu
 
-/// The same on CPU or device.
+/// f(i) for 0 <= i < n, elements T, on CPU or device; on the CPU as cpu::for_each_lane.
 template <class T, class F> void for_each_lane(const Context& on, index_t n, const F& f, index_t cost) {
   if (on.stream) return cuda::for_each(*on.stream, n, f);
   cpu::for_each_lane<T>(on.threads, n, f, cost);

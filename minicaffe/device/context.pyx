@@ -19,13 +19,13 @@ cdef long long _mode_changes = 0
 
 
 cdef void set_active(CudaStream* stream) noexcept nogil:
-    """Store that the device of `stream` is now current in this thread."""
+    """Store that the device of `stream` is now current in this thread, for the modules of cuda/, which make it so."""
     global active_stream
     active_stream = stream
 
 
 cdef Context cpu_context() noexcept nogil:
-    """Return the context of the CPU."""
+    """Return the context of the CPU, also in GPU mode: for what runs on the host in every mode."""
     cdef Context on
     on.threads = num_threads()
     on.stream = NULL
@@ -86,6 +86,6 @@ def set_memory_placement(gpu=None, pinned=None):
 
 
 cdef int settle(const Context& on) except -1:
-    """Raise the error of the context's stream, if it failed."""
+    """Raise the error of the context's stream, if it failed: launches without the GIL only mark the stream."""
     if on.stream != NULL and on.stream.failed:
         return on.stream.raise_error(on.stream)

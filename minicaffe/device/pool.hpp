@@ -29,6 +29,7 @@ namespace cpu {
 
 constexpr int kMaxThreads = 1024;
 
+/// The pool of the process. A worker polls for the next loop for a time, then sleeps. Other modules see only the base, Pool.
 class ThreadPool : public Pool {
  public:
   ThreadPool()
@@ -156,6 +157,7 @@ class ThreadPool : public Pool {
     }
   }
 
+  /// A hint for the processor that this loop waits: the other thread of its core gets the units.
   static void relax() {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -164,6 +166,7 @@ class ThreadPool : public Pool {
 #endif
   }
 
+  /// Return when no part of the current loop runs: the caller polls for a time, then sleeps until the last worker notifies it.
   void wait_for_parts() {
     if (poll([&] { return pending_.load(std::memory_order_acquire) == 0; })) return;
     std::unique_lock<std::mutex> lock(mutex_);
@@ -180,6 +183,7 @@ class ThreadPool : public Pool {
     balance_ = Clock::duration(0);
   }
 
+  /// Start threads until there are `wanted` workers, or as many as the system allows.
   void start_workers(int wanted) {
     if (workers_ >= wanted) return;
     sigset_t all, before;
@@ -194,6 +198,7 @@ class ThreadPool : public Pool {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
+  /// The life of a worker: wait for a loop, run free parts of it, from part `first` on.
   void run_worker(int first) {
     uint64_t last_loop = 0;
     auto has_new_loop = [&] { return loop_.load() != last_loop; };
@@ -204,6 +209,7 @@ class ThreadPool : public Pool {
     }
   }
 
+  /// Sleep until `wake` notifies, unless there is a new loop already.
   template <class HasNewLoop> void sleep(const HasNewLoop& has_new_loop) {
     std::unique_lock<std::mutex> lock(mutex_);
     ++sleepers_;

@@ -20,6 +20,7 @@ struct Kernel {
   void* functions[kMaxDevices];
 };
 
+/// A stream of a device, and what a launch needs from cuda/, as plain data and functions: filled by cuda/device.pyx.
 struct Stream {
   void* handle;         // CUstream
   int device;

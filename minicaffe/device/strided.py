@@ -114,6 +114,7 @@ class DeviceArray:
 
 
 def _integers(numbers):
+    """Return sizes or strides of a caller as a tuple of int; raise ShapeError if they are none."""
     try:
         return tuple(map(operator.index, numbers))
     except TypeError:
@@ -121,6 +122,7 @@ def _integers(numbers):
 
 
 def _index(k):
+    """Return an index of `DeviceArray.__getitem__` as NumPy takes it for a view; raise WrongTypeError for other objects."""
     if type(k) in (slice, int) or k is None or k is Ellipsis:
         return k
     try:

@@ -58,6 +58,7 @@ def computing():
 
 @contextlib.contextmanager
 def _with_dry(bint now):
+    """Set for a with block whether the calling thread computes nothing; blocks may be nested."""
     cdef bint before = num_threads().pool.dry()
     set_dry(now)
     try:

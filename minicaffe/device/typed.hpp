@@ -10,10 +10,31 @@
 namespace mc {
 
 /// A member of a functor over T: a void pointer is cast to T*, a double to T, anything else is unchanged.
+template <class T> const T* typed_pointer(const void* const& p) { return static_cast<const T*>(p); }
+template <class T> T* typed_pointer(void* const& p) { return static_cast<T*>(p); }
+template <class T, class P> const P& typed_pointer(const P& other) { return other; }
 template <class T> const T* member(const void* p) { return static_cast<const T*>(p); }
 template <class T> T* member(void* p) { return static_cast<T*>(p); }
 template <class T> T member(double x) { return T(x); }
 template <class T, class P> const P& member(const P& other) { return other; }
+
+/// A function template over the element type T as a function of (dtype, arguments...), whose void pointers become pointers to T:
+///   void softmax_forward "MC_TYPED(mc::softmax_forward)"(int dtype, const Context&, ..., const void* x, void* y)
+#define MC_TYPED(function) mc::typed([](const auto&... arguments) { return function(arguments...); })
+template <class Function> auto typed(const Function& function) {
+  return [=](int dtype, const auto&... arguments) {
+    return dispatch(dtype, [&](auto type) { return function(typed_pointer<decltype(type)>(arguments)...); });
+  };
+}
+
+/// As MC_TYPED for a plain loop, as a function of (dtype, const Context&, arguments...): like other loops it computes nothing in a
+/// dry run (device/threads.pyx).
+#define MC_PLAIN(function) mc::unless_dry(MC_TYPED(function))
+template <class Function> auto unless_dry(const Function& function) {
+  return [=](int dtype, const Context& on, const auto&... arguments) {
+    if (!on.threads.pool || !on.threads.pool->dry()) function(dtype, arguments...);
+  };
+}
 
 struct AnyMember {
   template <class P> operator P() const;
@@ -27,31 +48,27 @@ template <class F, class... P> F make(const P&... members) {
   return F{members...};
 }
 
+/// A function of (x..., y), up to three inputs and the output: y[i] = F(x[i]...) with the members of F.
+template <template <class> class F, class... P> auto mapping(const Context& on, int dtype, index_t n, P... members) {
+  return [=](auto... arrays) {
+    dispatch_layout(dtype, [&](auto type) {
+      using T = decltype(type);
+      using C = typename Element<T>::Compute;
+      map(on, n, make<F<C>>(member<C>(members)...), member<T>(arrays)...);
+    });
+  };
+}
 template <template <class> class F, class... P>
 void map1(const Context& on, int dtype, index_t n, const void* x, void* y, P... members) {
-  dispatch_layout(dtype, [&](auto type) {
-    using T = decltype(type);
-    using C = typename Element<T>::Compute;
-    map(on, n, make<F<C>>(member<C>(members)...), member<T>(x), member<T>(y));
-  });
+  mapping<F>(on, dtype, n, members...)(x, y);
 }
-
 template <template <class> class F, class... P>
 void map2(const Context& on, int dtype, index_t n, const void* a, const void* b, void* y, P... members) {
-  dispatch_layout(dtype, [&](auto type) {
-    using T = decltype(type);
-    using C = typename Element<T>::Compute;
-    map(on, n, make<F<C>>(member<C>(members)...), member<T>(a), member<T>(b), member<T>(y));
-  });
+  mapping<F>(on, dtype, n, members...)(a, b, y);
 }
-
 template <template <class> class F, class... P>
 void map3(const Context& on, int dtype, index_t n, const void* a, const void* b, const void* c, void* y, P... members) {
-  dispatch_layout(dtype, [&](auto type) {
-    using T = decltype(type);
-    using C = typename Element<T>::Compute;
-    map(on, n, make<F<C>>(member<C>(members)...), member<T>(a), member<T>(b), member<T>(c), member<T>(y));
-  });
+  mapping<F>(on, dtype, n, members...)(a, b, c, y);
 }
 
 /// F(i) for 0 <= i < n; `cost` as in for_each.

@@ -1,1 +1,1 @@
-"""What computes an operation: engines, the choice between them, epilogues, and the layouts in which they leave arrays."""
+"""Engines, which compute operations: the choice between them, epilogues, and the layouts in which they leave arrays."""

@@ -32,6 +32,7 @@ cdef class ChannelsLast(Layout):
 
     cdef int copy(self, bint back, size_t source, const long long* source_strides, size_t target, const long long* target_strides,
                   size_t stream) except -1:
+        """Copy a whole array to this order, or `back` to plain order, on `stream`, a CudaStream; the strides are of both sides."""
         cdef Context on
         cdef int plain_type = FLOAT if self.dtype == BF16 else self.dtype
         on.threads, on.stream = num_threads(), <CudaStream*> stream

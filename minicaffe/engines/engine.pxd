@@ -9,6 +9,7 @@ cdef unsigned current_epoch() noexcept
 
 cdef class Primitive:
     cdef readonly str engine
+    cdef bint plain                     # it computes by the formulas (ops/*/plain.hpp)
     cdef readonly bint fuses            # forward computes epilogues (engines/epilogue.pyx)
     cdef readonly bint fuses_sum        # ... also with an addend
     cdef bint has_backward_both         # backward_both is faster than backward and backward_params

@@ -14,7 +14,7 @@ import os
 from minicaffe.blob cimport FLOAT
 from minicaffe.device.context cimport context, on_device
 
-from minicaffe.errors import ConfigError, DependencyError, Error, check_type, switched_on
+from minicaffe.errors import ConfigError, DependencyError, Error, ShapeError, check_type, switched_on
 from minicaffe.memory.registry import registry
 from minicaffe.engines.table import ENGINES, LAST, load_engines
 
@@ -51,7 +51,7 @@ cdef int refuse() except -1:
 cdef class Primitive:
     """The implementation of an operation by one engine.
 
-    `weight` and `bias` are parameters, or None. Pooling's `weight` is a mask, an activation's a copy of the bottom.
+    `weight` and `bias` are parameters, or None.
     """
 
     cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
@@ -91,23 +91,23 @@ cdef class Operation:
         self.refusals = {}
 
     cdef int changed(self) except -1:
-        """Discard the choice of engines, as the description changed."""
+        """Discard the choice of engines: a layer calls it when it has changed the description, in reshape."""
         self.forward_impl = None
         return 0
 
     cdef bint fuses(self, const Context& on, Blob bottom, Blob top) except -1:
-        """Choose the engine; return whether its forward can compute an epilogue (engines/epilogue.pyx)."""
+        """Choose the engine; return whether its forward can compute an epilogue, for net/compile.pyx."""
         if not self.has_engines():      # the layer itself computes it, with the epilogue
             return True
         self.choose(on, bottom)
         return self.forward_impl.fuses
 
     cdef bint has_engines(self):
-        """Whether engines compute this operation."""
+        """Whether engines compute this operation, and not the layer itself, as a sum of Eltwise."""
         return type(self) in LAST.kinds
 
     cdef bint fuses_sum(self) noexcept:
-        """The same for an epilogue with an addend, after `fuses`."""
+        """Whether forward of the chosen engine can compute an epilogue that adds another blob; called after `fuses`."""
         return self.forward_impl is not None and self.forward_impl.fuses_sum
 
     cdef int forward(self, const Context& on, Blob bottom, Blob top, Blob weight=None, Blob bias=None) except -1:
@@ -159,7 +159,7 @@ cdef class Operation:
             end_scratch(self)
 
     cdef int choose(self, const Context& on, Blob bottom) except -1:
-        """Choose the engine of the next forward."""
+        """Choose the engine of the next forward, unless nothing that the choice depends on has changed since the last one."""
         cdef Layout layout = bottom.data_memory.layout() if self.depends_on_layout else None
         if layout is not None and layout.on_device != (on.stream != NULL):
             layout = None
@@ -180,7 +180,7 @@ cdef class Operation:
         return 0
 
     def names_engine(self):
-        """Whether the layer or MINICAFFE_ENGINE names an engine."""
+        """Whether the layer or MINICAFFE_ENGINE names an engine, which then computes also where it takes more time."""
         return self.engine != DEFAULT or preferred() != ""
 
     def precision(self):
@@ -188,6 +188,10 @@ cdef class Operation:
         return get_precision() if self.dtype == FLOAT else "float32"
 
     def _choose(self, bint device):
+        """Return the primitive of the first engine that computes this operation there and is not slower than others.
+
+        The last engine computes everything, so there is one. The reasons of those before it go to `refusals`.
+        """
         cdef Primitive made
         load_engines()
         requested, precision = preferred(), self.precision()
@@ -204,6 +208,8 @@ cdef class Operation:
                 try:
                     made = make(self)
                     made.engine = name
+                    if engine.plain:
+                        made.plain, made.fuses = True, False
                     return made
                 except (Refusal, DependencyError) as refusal:
                     reason = refusal.message
@@ -217,7 +223,7 @@ cdef class Operation:
         return self._choose(self.device)
 
     def _record_refusal(self, engine, reason):
-        """Store that `engine` does not compute this; each reason is logged once."""
+        """Store that `engine` does not compute this, so that it is not tried again; each reason is logged once."""
         self.refusals[engine] = reason
         named = self.names_engine()
         lost = (not self.depends_on_layout and self.precision() in ENGINES[engine].precisions
@@ -255,11 +261,11 @@ cdef class Operation:
         return 0
 
     def own_blobs(self):
-        """Return the existing blobs of scratch memory and of data kept for backward."""
+        """Return the existing blobs of scratch memory and of data kept for backward, to count or to protect their memory."""
         return [blob for blob in (self.memory, self.kept) if blob is not None]
 
     def primitives(self):
-        """Return the primitives in use."""
+        """Return the primitives in use, which a recorded CUDA graph must keep alive."""
         return [made for made in (self.forward_impl, self.backward_impl, self.weights_impl, self.forward_done_by)
                 if made is not None]
 
@@ -285,7 +291,19 @@ cdef Blob shared_scratch(Blob blob):
     return blob
 
 
+def saved_bottom(Blob kept, Blob bottom):
+    """Return `kept`, in which forward left the bottom of a layer in place, for backward.
+
+    Raises ShapeError if it is None, or of another shape: forward has not run since the layer was made, released or reshaped.
+    """
+    if kept is None or not kept.same_shape(bottom):
+        raise ShapeError(f"forward has not run for a bottom of shape {list(bottom.shape)}, and backward of a layer in place needs "
+                         "the bottom that it kept; run forward before backward", field="bottom[0]")
+    return kept
+
+
 cdef int end_scratch(Operation operation) except -1:
+    """Return the scratch memory of an operation to its pool, after each pass."""
     if operation.memory is not None:
         operation.memory.data_memory.recycle()
     return 0
@@ -330,18 +348,19 @@ def preferred():
 
 
 def prefer(engine):
-    """Set the preferred engine of layers with engine DEFAULT; "" for none."""
+    """Set the preferred engine of layers with engine DEFAULT, in place of MINICAFFE_ENGINE; "" for none."""
     global _preferred, _epoch
     _preferred = engine
     _epoch += 1
 
 
 cdef unsigned current_epoch() noexcept:
+    """Return `settings_epoch`, for compiled code."""
     return _epoch
 
 
 def settings_epoch():
-    """Return a number that changes with the preferred engine and the precision."""
+    """Return a number that changes with the preferred engine and the precision: recorded CUDA graphs hold as long as it."""
     return _epoch
 
 
@@ -399,7 +418,7 @@ def precisions():
 
 
 def check_precision():
-    """Raise ConfigError if the precision that is set is not among `precisions`."""
+    """Raise ConfigError if the precision that is set is not among `precisions`: for commands, before anything is computed."""
     check_place(context())
 
 
@@ -411,7 +430,7 @@ cdef tuple precisions_of(const Context& on):
 
 
 cdef int check_place(const Context& on) except -1:
-    """Raise ConfigError if the precision that is set is not among `precisions_of` the context."""
+    """Raise ConfigError if the present precision is not among `precisions_of` the context, DependencyError as `set_precision`."""
     name, known = get_precision(), precisions_of(on)
     if name not in known:
         place = "the CPU" if on.stream == NULL else (
@@ -425,6 +444,7 @@ cdef int check_place(const Context& on) except -1:
 
 
 def _choose_precision(name, field):
+    """Check and store the precision `name`, given by `field`, an argument or MINICAFFE_PRECISION; errors as `set_precision`."""
     global _precision, _precision_field
     if check_type(name, str, field, "a str") not in PRECISIONS:
         raise ConfigError(f"must be {' or '.join(PRECISIONS)}, got '{name}'", field=field)

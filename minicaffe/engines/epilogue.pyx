@@ -73,6 +73,7 @@ cdef class ChannelEpilogue(Epilogue):
     allows_other_top = True
 
     cpdef bint standardize(self, Blob mean, Blob variance, Blob factor, double eps) except -1:
+        """Append ``(y - mean) / deviation`` as a scale and a shift; the running sums are divided by their weight, `factor`."""
         if self.addend is not None or self.slopes.size():
             return False
         cdef vector[double] means = values_of(mean), scales = values_of(variance)
@@ -86,6 +87,7 @@ cdef class ChannelEpilogue(Epilogue):
         return True
 
     cpdef bint affine(self, Blob scale, Blob shift, learned) except -1:
+        """Append a scale and a shift, before an addend and slopes only."""
         if self.addend is not None or self.slopes.size():
             return False
         cdef size_t count = (scale if scale is not None else shift).count
@@ -94,6 +96,7 @@ cdef class ChannelEpilogue(Epilogue):
         return True
 
     cdef void append_affine(self, const vector[double]& scale, const vector[double]& shift) noexcept:
+        """Multiply and add after the scale and shift so far, which become one of each."""
         cdef size_t i
         if self.scale.empty():
             self.scale, self.shift = scale, shift
@@ -109,6 +112,7 @@ cdef class ChannelEpilogue(Epilogue):
         return True
 
     cpdef bint rectify(self, slopes) except -1:
+        """Take the slopes, once."""
         if self.slopes.size():
             return False
         if isinstance(slopes, Blob):
@@ -119,7 +123,10 @@ cdef class ChannelEpilogue(Epilogue):
         return True
 
     cdef int compute_factors(self, Blob bias) except -1:
-        """Compute float `factors` and `terms` for ``factors y + terms``; `terms` includes the operation's `bias`, unless None."""
+        """Compute float `factors` and `terms` for ``factors y + terms``; `terms` includes the operation's `bias`, unless None.
+
+        An engine calls it in each forward, as the blobs of the fused layers may have other values.
+        """
         cdef vector[double] before = values_of(bias)
         cdef size_t i
         before.resize(self.scale.size())
@@ -130,7 +137,7 @@ cdef class ChannelEpilogue(Epilogue):
 
 
 cdef vector[double] values_of(Blob blob) except *:
-    """Return the values of a blob; empty for None."""
+    """Return the values of a blob of either type as double; empty for None."""
     cdef vector[double] found
     if blob is None:
         return found
@@ -159,6 +166,7 @@ cdef class NormEpilogue(Epilogue):
         self.slope = 1
 
     cpdef bint affine(self, Blob scale, Blob shift, learned) except -1:
+        """Keep the blobs, whose gradients backward computes."""
         if self.scale is not None or self.shift is not None or self.rectifies:
             return False
         self.scale, self.shift = scale, shift

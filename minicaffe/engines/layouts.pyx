@@ -19,7 +19,7 @@ cdef Layout data_layout(const Context& on, list blobs, bint bf16=False):
 
 
 cdef Layout diff_layout(const Context& on, list blobs, bint bf16=False):
-    """The same for the gradients."""
+    """Return the first layout other than plain among those of the blobs' gradients, as `data_layout`; for backward."""
     return first(on, [(<Blob> blob).diff_memory for blob in blobs], bf16)
 
 
@@ -29,6 +29,7 @@ cdef Layout of_mode(const Context& on, Layout layout):
 
 
 cdef Layout first(const Context& on, list memories, bint bf16):
+    """Return the first layout of this mode among those of the memories, for `data_layout` and `diff_layout`."""
     cdef Layout layout
     for memory in memories:
         layout = of_mode(on, (<SyncedMemory> memory).layout())
@@ -38,22 +39,22 @@ cdef Layout first(const Context& on, list memories, bint bf16):
 
 
 cdef long long stored(Layout layout, Blob blob):
-    """Return the number of elements of the blob in this layout, including padding."""
+    """Return the number of elements of the blob in this layout, including padding: the n of an element-wise loop."""
     return blob.count if layout is None else <long long> layout.nbytes // item_size(layout.dtype)
 
 
 cdef int element(Layout layout, Blob blob):
-    """Return the type of the blob's elements in this layout."""
+    """Return the type of the blob's elements in this layout, as which a loop must read them."""
     return blob.dtype if layout is None else layout.dtype
 
 
 cdef Layout in_lanes(Layout layout):
-    """Return `layout` if the position of its padding is known, otherwise None, plain."""
+    """Return `layout` if the position of its padding is known, else None, plain: for functions that do not map 0 to 0."""
     return layout if layout is not None and layout.lanes else None
 
 
 cdef int zero_padding(Layout layout, Blob blob, void* values) except -1:
-    """Put zeros where `values`, in this layout or None, have no channel."""
+    """Put zeros where `values`, in this layout or None, have no channel, after a function that does not map 0 to 0."""
     cdef Channels channels
     if layout is not None and not layout.on_device:
         channels.outer, channels.channels, channels.lanes = layout.dims[0], layout.dims[1], layout.lanes

@@ -31,6 +31,7 @@ class Engine:
     precisions: dict = field(default_factory=lambda: {"float32": None})
     absent: bool = False                # its library is missing: it is tried only if named, for the warning
     on_request: bool = False            # it is tried only if MINICAFFE_ENGINE names it, then also for layers that name another
+    plain: bool = False                 # it computes by the formulas, with the primitives of engine CAFFE, and fuses nothing
     kinds: dict = field(default_factory=dict)   # class of operations -> make, refuses, slower
     modules: list = field(default_factory=list) # which call `computes`, not yet imported, as the engine was not used so far
 
@@ -59,7 +60,7 @@ class Engine:
 CUDNN = Engine("CUDNN", 2, on_cpu=False, on_gpu=True, precisions={"float32": None, "tf32": None, "bf16": None})
 WINOGRAD = Engine("WINOGRAD", no_float64="float64 data: its results would be no better than those of float32")
 ONEDNN = Engine("ONEDNN", no_float64="float64 data: oneDNN computes float32 only", precisions={"float32": None, "bf16": check_bf16})
-PLAIN = Engine("PLAIN", on_request=True)
+PLAIN = Engine("PLAIN", on_request=True, plain=True)
 CAFFE = Engine("CAFFE", 1, on_gpu=True, takes_empty=True, precisions={"float32": None, "tf32": None})
 ENGINES = {engine.name: engine for engine in (CUDNN, WINOGRAD, ONEDNN, PLAIN, CAFFE)}
 LAST = CAFFE        # computes every operation

@@ -31,6 +31,7 @@ template <class Index, int N> struct DividerArray {
   MC_HD IntDivider<Index> at(int i) const { return {divisor[i]}; }
   MC_HD void set(int i, index_t d) { divisor[i] = Index(d); }
 };
+/// Of 32 bits: by the multiplication of IntDivider<unsigned>.
 template <int N> struct DividerArray<unsigned, N> {
   unsigned divisor[N], magic[N], shift[N];
   MC_HD IntDivider<unsigned> at(int i) const { return {divisor[i], magic[i], shift[i]}; }

@@ -15,7 +15,7 @@ namespace mc {
 
 #ifdef __CUDACC_RTC__
 
-/// Where in the grid the calling thread is.
+/// The place of the calling thread in the grid, of a GPU.
 struct Thread {
   MC_DEVICE unsigned thread() const { return threadIdx.x; }
   MC_DEVICE unsigned threads() const { return blockDim.x; }
@@ -30,7 +30,8 @@ struct Thread {
 
 #else
 
-/// The same on the host, filled in by the simulated device. `wait` returns when all threads of the block have reached it.
+/// The place of the calling thread in the grid, on the host, filled in by the simulated device.
+/// `wait` returns when all threads of the block have reached it.
 struct Thread {
   unsigned thread_x, thread_y, thread_z, threads_x, threads_y, threads_z;
   unsigned block_x, block_y_, block_z_, blocks_x, blocks_y, blocks_z;
@@ -102,6 +103,7 @@ inline HostImage image_of(const HostKernel* kernels, unsigned long long count) {
   return {{'M', 'C', 'H', 'O', 'S', 'T', '1', 0}, kernels, count};
 }
 
+/// Run kernel K for one thread, or for all of a block in turn if it has no barriers: the simulated device calls it.
 template <class K> void call_on_host(void** arguments, Thread* thread, void* shared) {
   const K& kernel = *static_cast<const K*>(arguments[0]);
   typename K::Shared& block = *static_cast<typename K::Shared*>(shared);
@@ -140,6 +142,7 @@ const void* pointers_in() {
 /// The string "... [with K = mc::Some<float>]": GCC's and Clang's spelling of a type, which NVRTC can parse.
 template <class K> const char* spelling() { return __PRETTY_FUNCTION__; }
 
+/// The description of kernel K by which a launch finds its name, sizes and, on the simulated device, its code.
 template <class K> const HostKernel& host_kernel() {
   static const unsigned size = sizeof(K);
   static const void* const pointers[] = {pointers_in<K>()};

@@ -79,7 +79,7 @@ template <class Work> auto dispatch(int dtype, const Work& work) {
   __builtin_trap();  // layers and blobs have rejected other types
 }
 
-/// The same for arrays that may be in a layout.
+/// work(T()) for arrays that may be in a layout, so that T may also be Bf16.
 template <class Work> auto dispatch_layout(int dtype, const Work& work) {
   switch (dtype) {
 #define MC_ROW(NAME, NUMBER, STORED, COMPUTED, SUM, NUMPY) \

@@ -41,6 +41,7 @@ template <class F, class T, int N> struct Vector {
     for (int k = 0; k < N; ++k) aligned = aligned && aligned16(map.x[k]);
     walk_packs(t, n, Pack<T>::kSize, aligned, *this);
   }
+  /// Elements i * kSize and the following of one 16-byte access (walk_packs).
   MC_DEVICE void pack(index_t i) const {
     Pack<T> x[N], y;
     for (int k = 0; k < N; ++k) x[k] = reinterpret_cast<const Pack<T>*>(map.x[k])[i];

@@ -81,7 +81,7 @@ cdef class AccuracyLayer(DeviceLayer):
         return None
 
     cdef int forward_by_class(self, list bottom, list top, long long valid) except -1:
-        """Count for each class too, on the host in GPU mode too."""
+        """Compute both tops, the second with a fraction for each class, in NumPy on the host, also in GPU mode."""
         shape = self.labels.outer, self.labels.classes, self.labels.inner
         scores, labels = bottom[0].cpu_data.reshape(shape), bottom[1].cpu_data.reshape(shape[0], 1, shape[2])
         if not shape[1]:

@@ -66,4 +66,4 @@ cdef class ArgMaxLayer(DeviceLayer):
             stride = 2 * self.top_k
             value = out + self.top_k * item_size(self.dtype)
         with nogil:
-            top_of_each(on, self.dtype, self.outer, self.n, self.inner, self.top_k, stride, x.data_on(on), index, value)
+            top_of_each(self.dtype, on, self.outer, self.n, self.inner, self.top_k, stride, x.data_on(on), index, value)

@@ -11,7 +11,7 @@ from minicaffe.loops.lanes.caffe cimport Channels
 
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layers.base.checks import saved_bottom
+from minicaffe.engines.engine import saved_bottom
 from minicaffe.proto import caffe_pb2
 
 cdef extern from "minicaffe/ops/broadcast/caffe.hpp" namespace "mc" nogil:
@@ -59,6 +59,7 @@ cdef class BatchNormLayer(DeviceLayer):
             self.param.param.add(lr_mult=0)
 
     def _channels(self, Blob x):
+        """Return the number of channels; raise ShapeError for a bottom without them."""
         if x.num_axes < 2:
             raise ShapeError(f"needs at least 2 axes, channels are axis 1; the bottom has shape {list(x.shape)}",
                              field="bottom[0]")
@@ -128,6 +129,6 @@ cdef class BatchNormLayer(DeviceLayer):
             self.norm.backward(on, bottom[0], top[0])
 
     cdef int divide(self, const Context& on, Blob sums, Blob values) except -1:
-        """values = sums / their weight, 0 where that is 0"""
+        """values = sums / their weight, 0 where that is 0: the given mean and variance"""
         divided_by(on, self.dtype, Channels(1, 1, sums.count), sums.data_on(on), values.mutable_data_on(on), NULL,
                    (<Blob> self.blobs[2]).data_on(on))

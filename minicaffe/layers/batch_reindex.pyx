@@ -29,11 +29,9 @@ cdef class BatchReindexLayer(RowLayer):
             copy_rows(on, chosen.count, index, row, False, x.data_on(on), y.mutable_data_on(on))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if not propagate_down[0]:
-            return 0
         cdef Blob x = bottom[0], chosen = bottom[1], y = top[0]
         cdef const int* index = self.take_indices(on, chosen, x.dim(0), "bottom[1]")
         x.fill_diff_on(on, 0)
         cdef long long columns = x.count_range(1, x.num_axes)
         with nogil:
-            add_rows(on, self.dtype, chosen.count, index, columns, y.diff_on(on), x.mutable_diff_on(on))
+            add_rows(self.dtype, on, chosen.count, index, columns, y.diff_on(on), x.mutable_diff_on(on))

@@ -58,7 +58,7 @@ cdef class ConcatLayer(StripLayer):
             self.copy_parts(on, bottom, top[0], False, True, wanted)
 
     cdef int rectify(self, const Context& on, int which, list bottom, Blob y) except -1:
-        """Compute the gradient of a part and of the ReLU that wrote it in place: 0 where the part is 0.
+        """Compute the gradient of part `which` and of the ReLU that wrote it in place: that of y, and 0 where the part is 0.
 
         In a net with a plan, where nothing else reads the ReLU's top, it need not be kept for backward (net/compile.pyx).
         """

@@ -32,7 +32,7 @@ cdef class ContrastiveLossLayer(LossLayer):
     exact_num_bottom_blobs = 3
     gradients = 2
 
-    cdef long long width    # of a row
+    cdef long long pairs, width    # width: of a row
     cdef double margin
     cdef cpp_bool legacy
 
@@ -50,7 +50,7 @@ cdef class ContrastiveLossLayer(LossLayer):
         if bottom[2].count != a.dims[0]:
             raise ShapeError(f"needs one element for each of the {a.dims[0]} pairs, got {list(bottom[2].shape)}",
                              field="bottom[2]")
-        self.width = a.dims[1]
+        self.pairs, self.width = a.dims[0], a.dims[1]
 
     cpdef inspect(self, list bottom):
         similar = bottom[2].cpu_data.reshape(-1)
@@ -58,14 +58,10 @@ cdef class ContrastiveLossLayer(LossLayer):
             raise DataError(f"similarity {similar[bad]!s} of pair {bad} is not an integer; "
                             "give 0 for a dissimilar pair, 1 for a similar one", field="bottom[2]")
 
-    cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
-        cdef Blob a = bottom[0], b = bottom[1], similar = bottom[2]
-        with nogil:
-            contrastive(on, self.dtype, a.dims[0], coeff / 2, out, self.width, a.data_on(on), b.data_on(on), similar.data_on(on),
-                        self.margin, self.legacy)
+    cdef int loss_to(self, const Context& on, double coeff, void* out) except -1 nogil:
+        contrastive(on, self.dtype, self.pairs, coeff / 2, out, self.width, self.at[0], self.at[1], self.at[2], self.margin,
+                    self.legacy)
 
-    cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
-        cdef Blob a = bottom[0], b = bottom[1], similar = bottom[2]
-        with nogil:
-            contrastive_backward(on, self.dtype, a.dims[0], 3 * self.width + 1, self.width, a.data_on(on), b.data_on(on),
-                                 similar.data_on(on), self.margin, self.legacy, scale, dx)
+    cdef int gradient_to(self, const Context& on, double scale, void* dx) except -1 nogil:
+        contrastive_backward(on, self.dtype, self.pairs, 3 * self.width + 1, self.width, self.at[0], self.at[1], self.at[2],
+                             self.margin, self.legacy, scale, dx)

@@ -48,7 +48,7 @@ cdef class ConvolutionLayer(WindowLayer):
         return sum(self.blobs[0].count // self.blobs[0].shape[0] * blob.count for blob in columns)
 
     cdef list output_sizes(self, Blob bottom):
-        """The spatial sizes of the top."""
+        """Return the spatial sizes of the top; raise ShapeError if the kernel does not fit."""
         sizes = bottom.shape[self.channel_axis + 1:]
         return self.deconvolved(sizes) if self.transposed else self.convolved(sizes)
 

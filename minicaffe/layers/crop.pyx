@@ -70,7 +70,7 @@ cdef class CropLayer(DeviceLayer):
         self.copy(on, True, x, y, <char*> dx, <void*> dy)
 
     cdef int copy(self, const Context& on, bint back, Blob x, Blob y, char* array, void* box) except -1:
-        """Copy the box out of the array, or `back` into it, both in the layout of the last forward."""
+        """Copy the box out of the array of x, or `back` into it, both in the layout of the last forward; for data and gradients."""
         cdef long long[32] x_strides, y_strides
         cdef int axis, dtype = element(self.layout, x)
         find_strides(self.layout, x, x_strides)

@@ -61,7 +61,7 @@ cdef class DropoutLayer(DeviceLayer):
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob x = bottom[0]
         cdef Layout layout = diff_layout(on, top, True) if self.draws_in_layouts(on) else None
-        if not propagate_down[0] or self.phase == TEST and top[0] is x:
+        if self.phase == TEST and top[0] is x:
             return 0
         self._apply(on, layout, stored(layout, x), (<Blob> top[0]).diff_in_layout(on, layout),
                     x.overwrite_diff_in_layout(on, layout))
@@ -71,6 +71,7 @@ cdef class DropoutLayer(DeviceLayer):
         return self.phase == TEST or on.stream != NULL
 
     cdef int _apply(self, const Context& on, Layout layout, long long count, const void* source, void* target) except -1:
+        """Multiply data or, in backward, gradients by the mask of the last forward, drawn again; in TEST copy them."""
         cdef bint test = self.phase == TEST
         cdef int dtype = self.dtype if layout is None else layout.dtype
         cdef long long channels = 0, pixels = 1

@@ -144,13 +144,14 @@ cdef class EltwiseLayer(DeviceLayer):
 
     cdef void product_of_others(self, const Context& on, vector[const void*] x, int index, const void* dy, void* dx,
                                 long long count) noexcept nogil:
-        """dx = dy times all bottoms but one, which is never divided by."""
+        """dx = dy times all bottoms but number `index`: a gradient of a product that stays finite if a bottom is 0."""
         x.erase(x.begin() + index)
         x.push_back(dy)
         product(on, self.dtype, count, <int> x.size(), x.data(), NULL, dx)
 
 
 cdef vector[const void*] data_of(const Context& on, list blobs, Layout layout) except *:
+    """Return the addresses of the blobs' data in a layout."""
     cdef vector[const void*] pointers
     for blob in blobs:
         pointers.push_back((<Blob> blob).data_in_layout(on, layout))

@@ -51,7 +51,7 @@ cdef class EmbedLayer(RowLayer):
             index = self.take_indices(on, x, self.rows, "bottom[0]")
             out = (<Blob> self.blobs[0]).mutable_diff_on(on)
             with nogil:
-                add_rows(on, self.dtype, x.count, index, self.columns, dy, out)
+                add_rows(self.dtype, on, x.count, index, self.columns, dy, out)
         if len(self.blobs) > 1 and self.needs_gradient(1):
             out = (<Blob> self.blobs[1]).mutable_diff_on(on)
             with nogil:

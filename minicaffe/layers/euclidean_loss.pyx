@@ -1,6 +1,6 @@
 """EuclideanLoss (Caffe euclidean_loss_layer.cpp)."""
 
-from minicaffe.layers.base.loss cimport Blob, Context, LossLayer, same_count
+from minicaffe.layers.base.loss cimport Context, LossLayer, same_count
 from minicaffe.ops.loss.caffe cimport scaled_difference, squared_distance
 
 
@@ -13,12 +13,8 @@ cdef class EuclideanLossLayer(LossLayer):
         LossLayer.reshape(self, bottom, top)
         same_count(bottom)
 
-    cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
-        cdef Blob a = bottom[0], b = bottom[1]
-        with nogil:
-            squared_distance(on, self.dtype, a.count, coeff / 2, out, a.data_on(on), b.data_on(on))
+    cdef int loss_to(self, const Context& on, double coeff, void* out) except -1 nogil:
+        squared_distance(on, self.dtype, self.count, coeff / 2, out, self.at[0], self.at[1])
 
-    cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
-        cdef Blob a = bottom[0], b = bottom[1]
-        with nogil:
-            scaled_difference(on, self.dtype, a.count, a.data_on(on), b.data_on(on), dx, scale)
+    cdef int gradient_to(self, const Context& on, double scale, void* dx) except -1 nogil:
+        scaled_difference(on, self.dtype, self.count, self.at[0], self.at[1], dx, scale)

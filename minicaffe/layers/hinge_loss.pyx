@@ -2,7 +2,7 @@
 
 from libcpp cimport bool as cpp_bool
 
-from minicaffe.layers.base.loss cimport Blob, ClassLossLayer, Context
+from minicaffe.layers.base.loss cimport ClassLossLayer, Context
 from minicaffe.ops.loss.caffe cimport hinge, hinge_backward
 
 from minicaffe.proto import caffe_pb2
@@ -18,12 +18,8 @@ cdef class HingeLossLayer(ClassLossLayer):
         ClassLossLayer.layer_setup(self, bottom, top)
         self.squared = self.param.hinge_loss_param.norm == caffe_pb2.HingeLossParameter.L2
 
-    cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
-        cdef Blob x = bottom[0], label = bottom[1]
-        with nogil:
-            hinge(on, self.dtype, x.count, coeff, out, self.labels, x.data_on(on), label.data_on(on), self.squared)
+    cdef int loss_to(self, const Context& on, double coeff, void* out) except -1 nogil:
+        hinge(on, self.dtype, self.count, coeff, out, self.labels, self.at[0], self.at[1], self.squared)
 
-    cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
-        cdef Blob x = bottom[0], label = bottom[1]
-        with nogil:
-            hinge_backward(on, self.dtype, x.count, 4, self.labels, x.data_on(on), label.data_on(on), self.squared, scale, dx)
+    cdef int gradient_to(self, const Context& on, double scale, void* dx) except -1 nogil:
+        hinge_backward(on, self.dtype, self.count, 4, self.labels, self.at[0], self.at[1], self.squared, scale, dx)

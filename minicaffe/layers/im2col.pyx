@@ -4,9 +4,15 @@ import math
 
 from minicaffe.device.context cimport Context
 from minicaffe.layers.base.window cimport Blob, WindowLayer
-from minicaffe.ops.conv.caffe cimport col2im, im2col
+from minicaffe.ops.conv.operation cimport Window
 
 from minicaffe.errors import ConfigError
+
+cdef extern from "minicaffe/ops/conv/caffe.hpp" namespace "mc" nogil:
+    void im2col "MC_TYPED(mc::im2col)"(int dtype, const Context&, long long channels, const Window& window, const void* image,
+                                       void* column)
+    void col2im "MC_TYPED(mc::col2im)"(int dtype, const Context&, long long channels, const Window& window, const void* column,
+                                       void* image)
 
 
 cdef class Im2colLayer(WindowLayer):
@@ -33,11 +39,9 @@ cdef class Im2colLayer(WindowLayer):
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob x = bottom[0], y = top[0]
         with nogil:
-            im2col(on, self.dtype, self.images * self.channels, self.window, x.data_on(on), y.mutable_data_on(on))
+            im2col(self.dtype, on, self.images * self.channels, self.window, x.data_on(on), y.mutable_data_on(on))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if not propagate_down[0]:
-            return 0
         cdef Blob y = top[0], x = bottom[0]
         with nogil:
-            col2im(on, self.dtype, self.images * self.channels, self.window, y.diff_on(on), x.mutable_diff_on(on))
+            col2im(self.dtype, on, self.images * self.channels, self.window, y.diff_on(on), x.mutable_diff_on(on))

@@ -44,17 +44,16 @@ cdef class InfogainLossLayer(SoftmaxLossLayer):
                              field="bottom[2]" if len(bottom) > 2 else "infogain_loss_param.source")
 
     cdef Blob matrix(self, list bottom):
+        """Return the blob with H."""
         return bottom[2] if len(bottom) > 2 else self.stored
 
-    cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
-        cdef Blob label = bottom[1]
-        cdef const void* h = self.matrix(bottom).data_on(on)
-        with nogil:
-            infogain(on, self.dtype, label.count, coeff, out, self.labels, self.p.data_on(on), label.data_on(on), h, FLOOR)
+    cdef list blobs_read(self, list bottom):
+        return [self.p, bottom[1], self.matrix(bottom)]
 
-    cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
-        cdef Blob label = bottom[1]
-        cdef const void* h = self.matrix(bottom).data_on(on)
-        with nogil:
-            infogain_backward(on, self.dtype, label.count, 4 * self.labels.classes + 1, self.labels, self.p.data_on(on),
-                              label.data_on(on), h, scale, dx)
+    cdef int loss_to(self, const Context& on, double coeff, void* out) except -1 nogil:
+        infogain(on, self.dtype, self.labels.outer * self.labels.inner, coeff, out, self.labels, self.at[0], self.at[1], self.at[2],
+                 FLOOR)
+
+    cdef int gradient_to(self, const Context& on, double scale, void* dx) except -1 nogil:
+        infogain_backward(on, self.dtype, self.labels.outer * self.labels.inner, 4 * self.labels.classes + 1, self.labels,
+                          self.at[0], self.at[1], self.at[2], scale, dx)

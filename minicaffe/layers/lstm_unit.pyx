@@ -58,8 +58,6 @@ cdef class LSTMUnitLayer(DeviceLayer):
                          self.acts.mutable_data_on(on), c.mutable_data_on(on), h.mutable_data_on(on))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if not (propagate_down[0] or propagate_down[1]):
-            return 0
         cdef Blob cells = bottom[0]
         cdef Blob c = top[0], h = top[1], gates = bottom[1]
         with nogil:

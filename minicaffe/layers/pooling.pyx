@@ -122,23 +122,22 @@ cdef class PoolingLayer(DeviceLayer):
     def scratch_blobs(self):
         return [] if self.mask is None else [self.mask]
 
-    cdef Blob mask_of(self, list top):
-        return top[1] if len(top) > 1 else self.mask
-
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         if not (<Blob> bottom[0]).count:
             return 0
         if self.op.drawn:
             self.op.seed, self.op.start = self.generator.seed, self.generator.reserve((<Blob> top[0]).count)
-        return self.op.forward(on, bottom[0], top[0], self.mask_of(top))
+        self.op.mask = top[1] if len(top) > 1 else self.mask
+        return self.op.forward(on, bottom[0], top[0])
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if not propagate_down[0] or not (<Blob> bottom[0]).count:
+        if not (<Blob> bottom[0]).count:
             return 0
         if self.op.method == STOCHASTIC and not self.op.drawn:
             raise ConfigError("STOCHASTIC pooling has a gradient in phase TRAIN only; use AVE, or propagate_down: false",
                               field="pooling_param.pool")
-        return self.op.backward(on, bottom[0], top[0], self.mask_of(top))
+        self.op.mask = top[1] if len(top) > 1 else self.mask
+        return self.op.backward(on, bottom[0], top[0])
 
 
 def _pair(param, name, side, least, optional=True):
@@ -156,7 +155,7 @@ def _pair(param, name, side, least, optional=True):
 
 
 def _pooled(size, kernel, stride, pad, padded, floor_mode):
-    """The number of windows along an axis; may be less than 1 where the kernel does not fit."""
+    """Return the number of windows along an axis; may be less than 1 where the kernel does not fit."""
     room = size + 2 * pad - kernel
     windows = (room // stride if floor_mode else -(-room // stride)) + 1
     if padded and (windows - 1) * stride >= size + pad:

@@ -130,7 +130,7 @@ cdef class SequenceLayer(DeviceLayer):
             self.make_params(bottom)
 
     def make_params(self, list bottom):
-        """Make the parameters in Caffe's order."""
+        """Make the parameters in Caffe's order, and the inner products that read them; RNN adds those of its output."""
         cdef long long rows = self.gates * self.size
         self.x_product = self.make_product(rows, bottom[0].count_from(2), True)
         if self.static:
@@ -219,7 +219,7 @@ cdef class SequenceLayer(DeviceLayer):
         return bottom[len(bottom) - len(self.states):] if self.exposed else self.first
 
     cdef Recurrence recurrence(self, const Context& on, Blob cont) except *:
-        """Describe the steps to `ops/recurrent`."""
+        """Return the description of the steps for the functions of `ops/recurrent`."""
         cdef Recurrence steps
         cdef Blob weight = self.blobs[3 if self.static else 2]
         steps.steps, steps.n, steps.size, steps.gates = self.steps, cont.dims[1], self.size, self.gates
@@ -310,14 +310,14 @@ cdef class LSTMLayer(SequenceLayer):
         cdef const Blas* library = blas()
         cdef Blob h = first[0], c = first[1]
         with nogil:
-            lstm_steps_forward(on, library[0], self.dtype, steps, h.data_on(on), c.data_on(on), self.acts.mutable_data_on(on),
+            lstm_steps_forward(self.dtype, on, library[0], steps, h.data_on(on), c.data_on(on), self.acts.mutable_data_on(on),
                                self.kept.mutable_data_on(on), self.cells.mutable_data_on(on), y.mutable_data_on(on))
 
     cdef int run_steps_backward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
         cdef const Blas* library = blas()
         cdef Blob c = first[1]
         with nogil:
-            lstm_steps_backward(on, library[0], self.dtype, steps, c.data_on(on), self.acts.data_on(on), self.cells.data_on(on),
+            lstm_steps_backward(self.dtype, on, library[0], steps, c.data_on(on), self.acts.data_on(on), self.cells.data_on(on),
                                 y.diff_on(on), self.acts.mutable_diff_on(on), self.scratch.mutable_data_on(on))
 
 
@@ -355,7 +355,7 @@ cdef class RNNLayer(SequenceLayer):
         cdef const Blas* library = blas()
         cdef Blob h = first[0], o = self.o
         with nogil:
-            rnn_steps_forward(on, library[0], self.dtype, steps, h.data_on(on), self.acts.mutable_data_on(on),
+            rnn_steps_forward(self.dtype, on, library[0], steps, h.data_on(on), self.acts.mutable_data_on(on),
                               self.kept.mutable_data_on(on), self.h.mutable_data_on(on))
         self.output_product.forward(on, self.h, o, self.blobs[len(self.blobs) - 2], self.blobs[len(self.blobs) - 1])
         tanh_forward(on, self.dtype, o.count, o.data_on(on), o.mutable_data_on(on))
@@ -368,7 +368,7 @@ cdef class RNNLayer(SequenceLayer):
         self.output_product.backward_params(on, h, o, weight, self.blobs[len(self.blobs) - 1])
         self.output_product.backward(on, h, o, weight)
         with nogil:
-            rnn_steps_backward(on, library[0], self.dtype, steps, h.data_on(on), h.diff_on(on), self.acts.mutable_diff_on(on),
+            rnn_steps_backward(self.dtype, on, library[0], steps, h.data_on(on), h.diff_on(on), self.acts.mutable_diff_on(on),
                                self.scratch.mutable_data_on(on))
 
 
@@ -377,5 +377,6 @@ cdef object _multiply_adds(InnerProduct product):
 
 
 cdef int copy_blob(const Context& on, Blob source, Blob target) except -1:
+    """Copy the data of a state or output where the context computes."""
     copy_typed(on, source.dtype, source.count, source.data_on(on), target.mutable_data_on(on))
     return 0

@@ -47,8 +47,6 @@ cdef class ReductionLayer(BroadcastLayer):
                 channel_sums(on, self.dtype, self.stored, self.coeff, False, y, x)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if not propagate_down[0]:
-            return 0
         cdef Layout layout = self.layout_forward(on, bottom)
         cdef const void* x = (<Blob> bottom[0]).data_in_layout(on, layout)
         cdef const void* dy = (<Blob> top[0]).diff_on(on)

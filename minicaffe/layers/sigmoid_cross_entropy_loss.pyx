@@ -55,12 +55,8 @@ cdef class SigmoidCrossEntropyLossLayer(LossLayer):
                             field="bottom[1]")
         return valid
 
-    cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
-        cdef Blob a = bottom[0], b = bottom[1]
-        with nogil:
-            sigmoid_loss(on, self.dtype, a.count, coeff, out, self.ignore, a.data_on(on), b.data_on(on))
+    cdef int loss_to(self, const Context& on, double coeff, void* out) except -1 nogil:
+        sigmoid_loss(on, self.dtype, self.count, coeff, out, self.ignore, self.at[0], self.at[1])
 
-    cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
-        cdef Blob a = bottom[0], b = bottom[1]
-        with nogil:
-            sigmoid_loss_backward(on, self.dtype, a.count, 10, self.ignore, a.data_on(on), b.data_on(on), scale, dx)
+    cdef int gradient_to(self, const Context& on, double scale, void* dx) except -1 nogil:
+        sigmoid_loss_backward(on, self.dtype, self.count, 10, self.ignore, self.at[0], self.at[1], scale, dx)

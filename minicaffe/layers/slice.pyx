@@ -41,5 +41,5 @@ cdef class SliceLayer(StripLayer):
             self.copy_parts(on, top, bottom[0], False, False, None)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if len(top) > 1 and propagate_down[0]:
+        if len(top) > 1:
             self.copy_parts(on, top, bottom[0], True, True, None)

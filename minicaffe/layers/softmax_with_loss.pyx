@@ -1,6 +1,6 @@
 """SoftmaxWithLoss (Caffe softmax_loss_layer.cpp)."""
 
-from minicaffe.layers.base.loss cimport Blob, Context, SoftmaxLossLayer
+from minicaffe.layers.base.loss cimport Context, SoftmaxLossLayer
 from minicaffe.ops.loss.caffe cimport log_loss, softmax_loss_backward
 
 cdef double FLOAT_MIN = 1.17549435e-38  # floor under a probability
@@ -26,12 +26,8 @@ cdef class SoftmaxWithLossLayer(SoftmaxLossLayer):
     cpdef reshape(self, list bottom, list top):
         self.reshape_softmax(bottom, top, self.param.softmax_param.axis, "softmax_param.axis")
 
-    cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
-        cdef Blob label = bottom[1]
-        with nogil:
-            log_loss(on, self.dtype, label.count, coeff, out, self.labels, self.p.data_on(on), label.data_on(on), FLOAT_MIN)
+    cdef int loss_to(self, const Context& on, double coeff, void* out) except -1 nogil:
+        log_loss(on, self.dtype, self.labels.outer * self.labels.inner, coeff, out, self.labels, self.at[0], self.at[1], FLOAT_MIN)
 
-    cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
-        cdef Blob label = bottom[1]
-        with nogil:
-            softmax_loss_backward(on, self.dtype, self.labels, self.p.data_on(on), label.data_on(on), scale, dx)
+    cdef int gradient_to(self, const Context& on, double scale, void* dx) except -1 nogil:
+        softmax_loss_backward(on, self.dtype, self.labels, self.at[0], self.at[1], scale, dx)

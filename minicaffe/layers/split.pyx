@@ -37,8 +37,6 @@ cdef class SplitLayer(DeviceLayer):
         return 0    # the tops are the bottom
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if not propagate_down[0]:
-            return 0
         cdef vector[const void*] dy
         top = [blob for blob in top if blob not in self.without_gradient] or top if self.without_gradient else top
         cdef Layout layout = diff_layout(on, top, True)

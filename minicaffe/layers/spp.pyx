@@ -3,7 +3,6 @@
 Different from Caffe: planes that are too small for the pyramid raise before anything is built.
 """
 
-from minicaffe.device.context cimport on_device
 from minicaffe.layer cimport Layer
 
 from minicaffe.errors import ConfigError, ShapeError
@@ -66,6 +65,7 @@ cdef class SPPLayer(Layer):
         self._add("Concat", parts, top)
 
     def _add(self, kind, bottoms, tops, **fields):
+        """Make a layer of type `kind` with these fields between blobs, and append it to those inside."""
         layer = layer_class(kind)(caffe_pb2.LayerParameter(name=self.name, type=kind, phase=self.phase, **fields), self.dtype)
         layer.set_up(bottoms, tops)
         self.inside.append((layer, bottoms, tops))
@@ -73,15 +73,12 @@ cdef class SPPLayer(Layer):
     cpdef forward_cpu(self, list bottom, list top):
         cdef Layer layer
         for layer, bottoms, tops in self.inside:
-            layer.forward_gpu(bottoms, tops) if on_device() else layer.forward_cpu(bottoms, tops)
-            layer.finish_forward(bottoms, tops)
+            layer.run_forward(bottoms, tops)
 
     cpdef backward_cpu(self, list top, list propagate_down, list bottom):
         cdef Layer layer
         for layer, bottoms, tops in reversed(self.inside if propagate_down[0] else []):
-            needs = [True] * len(bottoms)
-            layer.backward_gpu(tops, needs, bottoms) if on_device() else layer.backward_cpu(tops, needs, bottoms)
-            layer.finish_backward(bottoms)
+            layer.run_backward(tops, [True] * len(bottoms), bottoms)
 
     def scratch_blobs(self):
         return [blob for layer, _, tops in self.inside for blob in (*layer.scratch_blobs(), *tops) if layer.type != "Concat"]

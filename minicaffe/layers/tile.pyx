@@ -39,7 +39,5 @@ cdef class TileLayer(DeviceLayer):
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob x = bottom[0], y = top[0]
-        if not propagate_down[0]:
-            return 0
         with nogil:
             tile_backward(on, self.dtype, x.count, self.tiles + 4, self.inner, self.tiles, y.diff_on(on), x.mutable_diff_on(on))

@@ -86,14 +86,12 @@ cdef class Node:
         try:
             self.reallocate_tops()
             layer.refresh(self.bottoms, self.tops)
-            if on_device():
-                layer.forward_gpu(self.bottoms, self.tops)
-            elif self.has_builtin_passes and not self.is_patched():     # as its `forward_cpu`
+            if self.has_builtin_passes and not on_device() and not self.is_patched():     # as its `forward_cpu`
                 layer.check_blobs(self.bottoms, self.tops)
                 (<DeviceLayer> layer).forward_on(cpu_context(), self.bottoms, self.tops)
+                layer.finish_forward(self.bottoms, self.tops)
             else:
-                layer.forward_cpu(self.bottoms, self.tops)
-            layer.finish_forward(self.bottoms, self.tops)
+                layer.run_forward(self.bottoms, self.tops)
         except Error as error:
             raise self.with_place(error)
 
@@ -119,11 +117,7 @@ cdef class Node:
                 if needed:
                     renew_recycled(bottom.diff_memory, self.tops)
             layer.check_forward_done(self.bottoms, self.tops)
-            if on_device():
-                layer.backward_gpu(self.tops, self.bottom_needs, self.bottoms)
-            else:
-                layer.backward_cpu(self.tops, self.bottom_needs, self.bottoms)
-            layer.finish_backward(self.bottoms)
+            layer.run_backward(self.tops, self.bottom_needs, self.bottoms)
         except Error as error:
             raise self.with_place(error)
 

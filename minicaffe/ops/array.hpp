@@ -4,14 +4,18 @@
 
 namespace mc::plain {
 
+/// Float or double elements at one address, which a plain loop indexes as if they were doubles; null is false.
 class Array {
   void* data;
   bool wide;  // elements are doubles, else floats
 
  public:
-  Array(const void* data = nullptr, int dtype = FLOAT) : data(const_cast<void*>(data)), wide(dtype == DOUBLE) {}
+  Array(const void* data, int dtype) : data(const_cast<void*>(data)), wide(dtype == DOUBLE) {}
+  Array(const float* data) : Array(data, FLOAT) {}
+  Array(const double* data) : Array(data, DOUBLE) {}
   explicit operator bool() const { return data; }
 
+  /// An element that is read and written as a double.
   struct Element {
     const Array& of;
     index_t i;

@@ -23,7 +23,7 @@ def compiles(call):
 @pytest.mark.parametrize("call", [
     "mc::map1<mc::ClipForward>(on, 0, 9, x, y, -1.0, 1.0)", "mc::map1<mc::SigmoidForward>(on, 0, 9, x, y)",
     # A functor inside a functor takes its members in the same row.
-    "mc::each_typed<mc::HingeBackward>(on, 0, 9, 4, s, x, x, true, 0.5, y)"])  # fmt: skip
+    "mc::each_typed<mc::HingeBackward>(on, 0, 9, 4, s, x, x, true, 0.5, y)", "MC_TYPED(mc::cpu::copy)(1, on.threads, 9, x, y)"])  # fmt: skip
 def test_all_members_are_given(call):
     assert compiles(call) is True
 
@@ -37,3 +37,9 @@ def test_forgotten_member(call):
 def test_one_member_too_many():
     message = compiles("mc::map1<mc::SigmoidForward>(on, 0, 9, x, y, 1.0)")
     assert "too many initializers" in message or "excess elements" in message  # GCC, Clang
+
+
+@pytest.mark.parametrize("arguments", ["y, x", "x, reinterpret_cast<char*>(y)"])
+def test_a_pointer_that_does_not_fit(arguments):
+    """MC_TYPED makes void pointers pointers to the element type, and keeps their const; other pointers are as they are."""
+    assert "no matching function" in compiles(f"MC_TYPED(mc::cpu::copy)(1, on.threads, 9, {arguments})")

@@ -19,11 +19,11 @@ CASE(softmax) {
       mc::plain::softmax_backward(shape, {y.data(), mc::DOUBLE}, {dy.data, dtype<T>()}, {dx.data(), mc::DOUBLE});
       on_both(name_of("softmax", s, sizeof(T)), [&](const mc::Context& on) {
         Array<T> top(n), bottom_diff(n), place(x);
-        mc::softmax_forward(on, dtype<T>(), s.outer, s.channels, s.inner, x.data, top.data);
+        mc::softmax_forward<T>(on, s.outer, s.channels, s.inner, x.data, top.data);
         expect("forward", top.data, y, tolerance<T>());
-        mc::softmax_backward(on, dtype<T>(), s.outer, s.channels, s.inner, top.data, dy.data, bottom_diff.data);
+        mc::softmax_backward<T>(on, s.outer, s.channels, s.inner, top.data, dy.data, bottom_diff.data);
         expect("backward", bottom_diff.data, dx, tolerance<T>());
-        mc::softmax_forward(on, dtype<T>(), s.outer, s.channels, s.inner, place.data, place.data);
+        mc::softmax_forward<T>(on, s.outer, s.channels, s.inner, place.data, place.data);
         expect("in place", place.data, y, tolerance<T>());
       });
     }
@@ -33,11 +33,11 @@ CASE(softmax) {
       on_both(text("%zu values", channels), [&](const mc::Context& on) {
         Array<T> y(channels, 1);
         std::fill(x.data, x.data + channels, -std::numeric_limits<T>::infinity());
-        mc::softmax_forward(on, dtype<T>(), 1, index_t(channels), 1, x.data, y.data);
+        mc::softmax_forward<T>(on, 1, index_t(channels), 1, x.data, y.data);
         expect("of -inf", y.data, nothing, 0);
         std::fill(x.data, x.data + channels, T(1));
         x[channels - 1] = T(NAN);
-        mc::softmax_forward(on, dtype<T>(), 1, index_t(channels), 1, x.data, y.data);
+        mc::softmax_forward<T>(on, 1, index_t(channels), 1, x.data, y.data);
         expect("with a NaN", y.data, nothing, 0);
       });
     }

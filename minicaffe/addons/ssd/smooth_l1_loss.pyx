@@ -63,21 +63,8 @@ cdef class SmoothL1LossLayer(LossLayer):
                                  field=f"bottom[{i}]")
         (<Blob?> top[0]).reshape_to(())
 
-    cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
-        cdef const void* at[4]
-        cdef long long n = read(on, bottom, at)
-        with nogil:
-            smooth_l1(on, self.dtype, n, coeff, out, at[0], at[1], at[2], at[3], self.sigma2)
+    cdef int loss_to(self, const Context& on, double coeff, void* out) except -1 nogil:
+        smooth_l1(on, self.dtype, self.count, coeff, out, self.at[0], self.at[1], self.at[2], self.at[3], self.sigma2)
 
-    cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
-        cdef const void* at[4]
-        cdef long long n = read(on, bottom, at)
-        with nogil:
-            smooth_l1_backward(on, self.dtype, n, 4, at[0], at[1], at[2], at[3], self.sigma2, scale, dx)
-
-
-cdef long long read(const Context& on, list bottom, const void** at) except -1:
-    """Store the addresses of the bottoms' data, NULL for weights that are not given; return the number of values."""
-    for i in range(4):
-        at[i] = (<Blob> bottom[i]).data_on(on) if i < len(bottom) else NULL
-    return (<Blob> bottom[0]).count
+    cdef int gradient_to(self, const Context& on, double scale, void* dx) except -1 nogil:
+        smooth_l1_backward(on, self.dtype, self.count, 4, self.at[0], self.at[1], self.at[2], self.at[3], self.sigma2, scale, dx)

@@ -27,6 +27,7 @@ template <bool kAdd> struct FromBlocks {
   static MC_HD void set(float& to, float value) { to = kAdd ? to + value : value; }
 };
 
+/// y = x, or y += x with `add`: x the gradient of weights in oneDNN's blocks, y in plain order; all channels are multiples of 16.
 inline void from_blocks(cpu::Threads threads, index_t outputs, index_t inputs, index_t places, bool add, const float* x, float* y) {
   const index_t cost = 16 * inputs * places;
   if (add)

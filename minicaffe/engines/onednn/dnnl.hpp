@@ -163,6 +163,7 @@ struct Library {
   void use_threads(int threads) const {
     if (set_threads) set_threads(threads);
   }
+  /// Throw std::runtime_error with the name of the function and the reason, if a call returned an error.
   static void check(int status, const char* what) {
     static const char* const kReasons[] = {"", "out of memory", "invalid arguments", "not implemented", "not implemented",
                                            "failed"};
@@ -217,6 +218,7 @@ class Array {
     MC_DNNL(on_, memory_desc_query, get(), kQueryType, &type);
     return type;
   }
+  /// The sizes of the axes.
   std::vector<int64_t> dims() const {
     int axes = 0;
     const Dims* dims = nullptr;
@@ -268,6 +270,7 @@ Description describe(const Library* on, int threads, const char* name, Create cr
 class PrimitiveCall {
  public:
   PrimitiveCall() = default;
+  /// The primitive of a description, for which `takes` then names the arguments.
   PrimitiveCall(const Library* on, const Description& description) : on_(on) {
     void* primitive;
     MC_DNNL(on, primitive_create, &primitive, description.get());
@@ -279,6 +282,7 @@ class PrimitiveCall {
   PrimitiveCall(PrimitiveCall&&) = default;
   PrimitiveCall& operator=(PrimitiveCall&&) = default;
 
+  /// The next argument of `run` is the array number `index` of the primitive, such as kSource, and has this layout.
   PrimitiveCall& takes(int index, const Array& array) {
     void* memory;
     MC_DNNL(on_, memory_create, &memory, array.get(), on_->engine, nullptr);
@@ -331,6 +335,7 @@ class WorkspacePrimitive {
   void forward(const void* x_at, void* y_at, void* kept, void* scratch) {
     forward_step_.run(threads_, scratch, {x_at, y_at, kept});
   }
+  /// Make the primitive of backward at its first use: a test never needs it.
   void make_backward() {
     if (backward_step_) return;
     PrimitiveCall step(on_, describe_backward_());
@@ -392,6 +397,7 @@ class Attributes {
 /// axes.
 class Reorder {
  public:
+  /// Make the primitive, for `run`; throws std::runtime_error.
   void make(const Library* on, int threads, const Array& from, const Array& to, bool add = false, int64_t scales = 0) {
     on_ = on, requested_ = threads, from_ = from, to_ = to, add_ = add, scales_ = scales;
     threads_ = cpu::parts_of(threads, index_t(to.bytes() / sizeof(float)), kRegion * cpu::kGrain);

@@ -102,6 +102,10 @@ def candidates(named=None, prefixes=None):
 
 
 def _open():
+    """Open the library, check it, and store its functions in `_library`; return its path.
+
+    Raises DependencyError, with the remedy, for what `library` says.
+    """
     requested_path = os.environ.get("MINICAFFE_ONEDNN", "")
     if requested_path.lower() == "off":
         raise DependencyError("oneDNN is switched off by MINICAFFE_ONEDNN=off")

@@ -63,6 +63,7 @@ inline int omp_get_num_threads() { return me.together() ? me.team->size : 1; }
 inline int omp_get_thread_num() { return me.together() ? me.number : 0; }
 inline int omp_in_parallel() { return me.team && me.team->size > 1; }
 
+/// GOMP_parallel_start: begin a region on the threads of the pool, with the caller as member 0. A region in a region has one.
 inline void parallel_start(void (*region)(void*), void* data, unsigned threads) {
   if (me.team) {
     ++me.inner;
@@ -80,6 +81,7 @@ inline void parallel_start(void (*region)(void*), void* data, unsigned threads) 
   me = Member{&own_team, 0, 0, {}};
 }
 
+/// GOMP_parallel_end: wait for the other members.
 inline void parallel_end() {
   if (me.inner) {
     --me.inner;
@@ -95,6 +97,7 @@ inline void parallel(void (*region)(void*), void* data, unsigned threads, unsign
   parallel_end();
 }
 
+/// GOMP_barrier: wait until all members of the region are here.
 inline void barrier() {
   if (omp_get_num_threads() == 1) return;
   Team& team = *me.team;
@@ -156,6 +159,7 @@ inline void* function(const char* name) {
 /// The relocations of imported functions in a loaded library, from its dynamic section (ELF-64 with addends: x86-64, AArch64).
 class Imports {
  public:
+  /// Of the library that dlopen returned as `handle`.
   explicit Imports(void* handle) {
     if (dlinfo(handle, RTLD_DI_LINKMAP, &map_)) throw std::runtime_error(dlerror());
     for (const ElfW(Dyn)* entry = map_->l_ld; entry->d_tag != DT_NULL; ++entry) {

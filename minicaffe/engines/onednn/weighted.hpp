@@ -8,6 +8,7 @@
 namespace mc {
 namespace onednn {
 
+/// The three steps of an operation with weights; a derived class creates oneDNN's descriptions for them (engine_onednn.pyx).
 class Weighted {
  public:
   Array x, w, y;            // of forward
@@ -23,6 +24,7 @@ class Weighted {
     forward_step_.run(threads_, scratch, {x_at, w_at, b_at ? b_at : no_bias_.data(), y_at});
   }
 
+  /// Make the step of the gradient of x, at its first use; sets dx and dy.
   void make_backward_data() {
     on_->use_threads(threads_);
     const Description made = best([&](void** description, const Array& x_, const Array& dy_) {

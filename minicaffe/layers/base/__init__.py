@@ -1,1 +1,1 @@
-"""What layer types share: base classes, checks. No type is registered here."""
+"""Base classes and checks that layer types share. No type is registered here."""

@@ -14,7 +14,8 @@ from minicaffe.loops.sums.caffe cimport channel_dots, channel_sums
 from minicaffe.ops.broadcast.caffe cimport copy_typed, scale_by, scale_shift, shift_by
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layers.base.checks import axis_of, saved_bottom
+from minicaffe.engines.engine import saved_bottom
+from minicaffe.layers.base.checks import axis_of
 
 
 cdef class BroadcastLayer(DeviceLayer):
@@ -26,11 +27,11 @@ cdef class BroadcastLayer(DeviceLayer):
                              x.count_range(axis + num_axes, x.num_axes))
 
     cdef Layout layout_forward(self, const Context& on, list bottom):
-        """In which x is, if the parameters are of its channels, otherwise None: plain."""
+        """Return the layout in which forward computes: that of x, if the parameters are of its channels, else None, plain."""
         return by_channels(data_layout(on, bottom[:1]), bottom[0], self.axes, &self.stored)
 
     cdef Layout layout_backward(self, const Context& on, list bottom, list top):
-        """In which dy is, or x if that is plain; None as above."""
+        """Return the layout in which backward computes: that of dy, or of x if dy is plain; None as in forward."""
         return by_channels(diff_layout(on, top) or data_layout(on, [self.forward_x(bottom, top)]), bottom[0],
                            self.axes, &self.stored)
 
@@ -38,7 +39,7 @@ cdef class BroadcastLayer(DeviceLayer):
         return [] if self.kept is None else [self.kept]
 
     cdef void* keep(self, const Context& on, list bottom, list top, Layout layout) except? NULL:
-        """Return where forward copies x to, null if x stays in the bottom."""
+        """Return where forward copies x to for backward, null if x stays in the bottom."""
         if top[0] is not bottom[0]:
             return NULL
         if self.kept is None:
@@ -47,7 +48,7 @@ cdef class BroadcastLayer(DeviceLayer):
         return self.kept.overwrite_data_in_layout(on, layout)
 
     cdef Blob forward_x(self, list bottom, list top):
-        """Return the blob with the x that forward saw."""
+        """Return the blob with the x that forward saw, for backward."""
         return saved_bottom(self.kept, bottom[0]) if top[0] is bottom[0] else bottom[0]
 
 
@@ -72,6 +73,7 @@ cdef class AxesLayer(BroadcastLayer):
         self.add_param(x.shape[axis:] if param.num_axes == -1 else x.shape[axis:axis + param.num_axes], filler, f"{field}.filler")
 
     cdef Blob values(self, list bottom):
+        """Return the blob with the values to broadcast."""
         return <Blob> (bottom[1] if len(bottom) > 1 else self.blobs[0])
 
     cdef Blob bias(self, list bottom):

@@ -36,17 +36,6 @@ def check_size(value, field, least=1, needed=False):
         raise ConfigError(f"must be {rule}, got {value}", field=field)
 
 
-def saved_bottom(kept, bottom):
-    """Return `kept`, in which forward left the bottom of a layer in place.
-
-    Raises ShapeError if it is None, or of another shape: forward has not run since the layer was made, released or reshaped.
-    """
-    if kept is None or kept.shape != bottom.shape:
-        raise ShapeError(f"forward has not run for a bottom of shape {list(bottom.shape)}, and backward of a layer in place needs "
-                         "the bottom that it kept; run forward before backward", field="bottom[0]")
-    return kept
-
-
 def state_numbers(state, limits):
     """Return the numbers that a stored state holds under the names of the dict `limits`.
 

@@ -12,9 +12,13 @@ cdef enum:
 
 cdef class LossLayer(DeviceLayer):
     cdef double divisor     # of the last forward
+    cdef long long count    # values of bottom[0]
+    cdef const void* at[4]  # the data of `blobs_read` in the present pass; NULL for those that are not given
     cdef double prepare(self, const Context& on, list bottom) except? -1
-    cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1
-    cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1
+    cdef int find_data(self, const Context& on, list bottom) except -1
+    cdef list blobs_read(self, list bottom)
+    cdef int loss_to(self, const Context& on, double coeff, void* out) except -1 nogil
+    cdef int gradient_to(self, const Context& on, double scale, void* dx) except -1 nogil
 
 
 cdef class ClassLossLayer(LossLayer):

@@ -43,33 +43,51 @@ cdef class LossLayer(DeviceLayer):
         (<Blob?> top[0]).reshape_to(())
 
     cdef double prepare(self, const Context& on, list bottom) except? -1:
-        """Check and compute what the loss needs first; return the divisor of the loss; below 1 it counts as 1."""
+        """Check labels or targets, and compute probabilities; return the divisor of the loss; below 1 it counts as 1."""
         self.inspect(bottom)
         return (<Blob> bottom[0]).dims[0]
 
-    cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
-        """out = coeff times the sum of the terms"""
-        raise Error(f"layer type {self.type} does not define loss_to")
+    cdef list blobs_read(self, list bottom):
+        """Return the blobs, four at most, whose addresses `loss_to` and `gradient_to` find in `at`."""
+        return bottom
 
-    cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
+    cdef int loss_to(self, const Context& on, double coeff, void* out) except -1 nogil:
+        """out = coeff times the sum of the terms"""
+        with gil:
+            raise Error(f"layer type {self.type} does not define loss_to")
+
+    cdef int gradient_to(self, const Context& on, double scale, void* dx) except -1 nogil:
         """dx = scale times the gradient of the sum to bottom[0]"""
-        raise Error(f"layer type {self.type} does not define gradient_to")
+        with gil:
+            raise Error(f"layer type {self.type} does not define gradient_to")
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         self.divisor = self.prepare(on, bottom)
-        self.loss_to(on, bottom, 1 / max(self.divisor, 1.0), (<Blob> top[0]).mutable_data_on(on))
+        self.find_data(on, bottom)
+        cdef void* out = (<Blob> top[0]).mutable_data_on(on)
+        with nogil:
+            self.loss_to(on, 1 / max(self.divisor, 1.0), out)
+
+    cdef int find_data(self, const Context& on, list bottom) except -1:
+        """Set `count` and `at`, before a pass."""
+        cdef list blobs = self.blobs_read(bottom)
+        self.count = (<Blob> bottom[0]).count
+        for i in range(4):
+            self.at[i] = (<Blob> blobs[i]).data_on(on) if i < len(blobs) else NULL
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        cdef int i
         cdef double scale
-        cdef const void* weight
-        if not any(propagate_down):
-            return 0
-        weight = (<Blob> top[0]).cpu_diff_ptr()
+        cdef void* dx
+        cdef const void* weight = (<Blob> top[0]).cpu_diff_ptr()
         scale = ((<const float*> weight)[0] if self.dtype == FLOAT else (<const double*> weight)[0])
         scale /= max(self.divisor, 1.0)
+        self.find_data(on, bottom)
         for i in range(self.gradients):
             if propagate_down[i]:
-                self.gradient_to(on, bottom, -scale if i else scale, (<Blob> bottom[i]).mutable_diff_on(on))
+                dx = (<Blob> bottom[i]).mutable_diff_on(on)
+                with nogil:
+                    self.gradient_to(on, -scale if i else scale, dx)
 
 
 cdef class ClassLossLayer(LossLayer):
@@ -117,6 +135,9 @@ cdef class SoftmaxLossLayer(ClassLossLayer):
         self.p = self.new_blob(what="probabilities")
         self.softmax = Softmax(self.dtype, self.param.softmax_param.engine)
 
+    cdef list blobs_read(self, list bottom):
+        return [self.p, *bottom[1:]]
+
     def operations(self):
         return [self.softmax]
 
@@ -124,6 +145,7 @@ cdef class SoftmaxLossLayer(ClassLossLayer):
         return [self.p]
 
     cdef int reshape_softmax(self, list bottom, list top, int axis, str field) except -1:
+        """Set the shapes for classes along `axis`, which `field` gave: a type's `reshape` calls it."""
         LossLayer.reshape(self, bottom, top)
         cdef Blob x = bottom[0]
         axis = axis_of(x, axis, field)
@@ -147,7 +169,7 @@ cdef int same_count(list bottom) except -1:
 
 
 cdef int mode_of(object param, int mode) except -1:
-    """The divisor that a LossParameter asks for: `mode`, unless only its old field `normalize` is given."""
+    """Return the number of the divisor that a LossParameter names: `mode`, unless only its old field `normalize` is given."""
     if param.HasField("normalize") and not param.HasField("normalization"):
         return VALID if param.normalize else BATCH_SIZE
     return mode

@@ -11,7 +11,7 @@ from minicaffe.ops.activation.operation cimport Activation
 from minicaffe.ops.broadcast.caffe cimport copy_typed
 
 from minicaffe.errors import ConfigError
-from minicaffe.layers.base.checks import saved_bottom
+from minicaffe.engines.engine import saved_bottom
 
 
 cdef class ActivationLayer(DeviceLayer):
@@ -68,11 +68,10 @@ cdef class ActivationLayer(DeviceLayer):
         return self.op.forward(on, x, top[0])
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if not propagate_down[0] or self.deferred:
+        if self.deferred:
             return 0
-        if self.keeps_bottom and top[0] is bottom[0]:
-            return self.op.backward(on, bottom[0], top[0], saved_bottom(self.kept, bottom[0]))
-        if self.reads_bottom and top[0] is bottom[0]:
+        self.op.saved_bottom = saved_bottom(self.kept, bottom[0]) if self.keeps_bottom and top[0] is bottom[0] else None
+        if self.op.saved_bottom is None and self.reads_bottom and top[0] is bottom[0]:
             raise ConfigError(f"{self.type} cannot go backward in place, its gradient needs the bottom's values; give the top "
                               "a name of its own", field="top[0]")
         return self.op.backward(on, bottom[0], top[0])

@@ -20,7 +20,7 @@ cdef class StripLayer(DeviceLayer):
     refuses_in_place = True
 
     cdef int copy_parts(self, const Context& on, list parts, Blob whole, bint join, bint diff, list wanted) except -1:
-        """Copy those parts that are wanted, None: all, into the whole, or with `join` false out of it."""
+        """Copy the wanted parts, None: all, into the whole, or with `join` false out of it: data, or gradients if `diff`."""
         cdef list layouts = [None] * (len(parts) + 1)
         if self.axis == 1 and whole.num_axes == 4:
             layouts = concat_layouts(on, parts, whole, parts if join and wanted is None else [whole], diff)

@@ -1,4 +1,4 @@
-"""What Convolution, Deconvolution and Im2col have in common: a window that slides over an image (Caffe base_conv_layer.cpp).
+"""The base of Convolution, Deconvolution and Im2col: a window that slides over an image (Caffe base_conv_layer.cpp).
 
 A window has any number of axes, also none. `force_nd_im2col` chooses between code paths of Caffe that give the same numbers; it
 changes nothing.
@@ -44,7 +44,7 @@ cdef class WindowLayer(OperationLayer):
         self.images = first.count_range(0, self.channel_axis)
 
     cdef int set_window(self, image_sizes, column_sizes) except -1:
-        """Fill in the window: the sizes of the image side, and how many positions the window takes there."""
+        """Fill in the window for the operation: the sizes of the image side, and how many positions the window takes there."""
         cdef int i
         self.window.num_axes = self.axes
         for i in range(self.axes):
@@ -53,8 +53,8 @@ cdef class WindowLayer(OperationLayer):
             self.window.pad[i], self.window.dilation[i] = self.pad[i], self.dilation[i]
 
     cdef list convolved(self, sizes):
-        """Output sizes ``(in + 2 pad - dilation (kernel - 1) - 1) / stride + 1``; the division truncates towards 0, so an input
-        too small by less than one stride gives size 1.
+        """Return the sizes of the columns: ``(in + 2 pad - dilation (kernel - 1) - 1) / stride + 1``. The division truncates
+        towards 0, so an input too small by less than one stride gives size 1.
         """
         result = []
         for i, size in enumerate(sizes):
@@ -66,11 +66,12 @@ cdef class WindowLayer(OperationLayer):
         return result
 
     cdef list deconvolved(self, sizes):
-        """Output sizes ``stride (in - 1) + dilation (kernel - 1) + 1 - 2 pad``."""
+        """Return the sizes of the image of a deconvolution: ``stride (in - 1) + dilation (kernel - 1) + 1 - 2 pad``."""
         return [self.checked_size(self.stride[i] * (size - 1) + self.dilation[i] * (self.kernel[i] - 1) + 1 - 2 * self.pad[i],
                                   i, size, "check stride, kernel_size and pad") for i, size in enumerate(sizes)]
 
     cdef object checked_size(self, out, i, size, why):
+        """Return the size `out` of spatial axis `i`; raise ShapeError with `why` if there is none."""
         if not 1 <= out < 2**31:
             raise ShapeError(f"the output would have size {out} along spatial axis {i}, where the input has {size}: {why}",
                              field="convolution_param.kernel_size")

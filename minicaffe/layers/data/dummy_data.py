@@ -55,6 +55,7 @@ class DummyDataLayer(SourceLayer):
             self._fill(top, i)
 
     def _fill(self, top, i):
+        """Fill top `i` by its filler."""
         if top[i].data_memory.head == SyncedHead.RECYCLED:      # `reshape` fills, too, and only forward renews
             top[i].data_memory.renew()
         fill(top[i], self.fillers[i], self.generator, f"dummy_data_param.data_filler[{i}]")

@@ -75,6 +75,7 @@ class HDF5DataLayer(NumberedSource):
             epoch += 1 + epochs
 
     def _read(self, path):
+        """Read the datasets of a file into `arrays`; their rows must have the shapes of those of the file before."""
         with in_field("hdf5_data_param.source"):
             with reading(path, self.within) as file:
                 arrays = [read_array(dataset) for dataset in _datasets(file, self.names, self.within)]
@@ -111,7 +112,7 @@ class HDF5DataLayer(NumberedSource):
 
 
 def _read_list(source):
-    """The paths in a list file, separated by white space."""
+    """Return the paths in a list file, separated by white space."""
     with in_field("hdf5_data_param.source"):
         files = " ".join(read_lines(source, "a list of HDF5 files")).split()
     if not files:
@@ -120,7 +121,7 @@ def _read_list(source):
 
 
 def _datasets(file, names, within):
-    """The datasets `names` of an open HDF5 file, whose first dimensions must be equal."""
+    """Return the datasets `names` of an open HDF5 file; raise DataError if one is missing or their first dimensions differ."""
     datasets = []
     for name in names:
         dataset = find(file, name, within is None)

@@ -48,6 +48,7 @@ class HDF5OutputLayer(Layer):
         self.written = True
 
     def _write(self, datasets):
+        """Replace the file by one with these datasets, a dict of arrays; only rank 0 writes."""
         if caffe.solver_rank:
             return
         with in_field("hdf5_output_param.file_name"), replacing(self.path) as file, hdf5_in_memory(file) as hdf5:

@@ -49,6 +49,7 @@ class WindowDataLayer(PrefetchingLayer):
         return len(self.windows.foreground), len(self.windows.background)
 
     def _windows(self):
+        """Read the window file; raise DataError if it lacks windows that a batch needs."""
         param = self.param.window_data_param
         windows = WindowList(param.source, param.root_folder, param.fg_threshold, param.bg_threshold)
         if windows.channels != 3:

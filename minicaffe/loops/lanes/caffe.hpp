@@ -62,6 +62,7 @@ void each_lane_row(Threads threads, const Channels& c, const M&... members) {
     run(WalkRow<Rows<16>, 16, T>{c, {members...}}, 16);
 }
 
+/// The rows of map_lanes.
 template <class F, class T> struct LaneMap {
   /// y = f.at(k)(a), or f.at(k)(a, b); `kept`, unless null, receives a copy of a.
   template <int kGroup> struct Rows {
@@ -96,6 +97,7 @@ template <class F, class T> struct LaneMap {
   };
 };
 
+/// The rows of sum_lanes.
 template <class Term, class T> struct LaneSums {
   /// sums[outer][k] = the sum of term(i) over the elements i of channel k
   template <int kGroup> struct Rows {
@@ -122,6 +124,7 @@ template <class T> void zero_padding(const Channels& c, T* y) {
       std::fill(at + used, at + c.lanes, T(0));
 }
 
+/// y = f.at(k)(a), or f.at(k)(a, b), for elements of channel k in lanes; `kept`, unless null, receives a copy of a. Padding is 0.
 template <class T, class F>
 void map_lanes(Threads threads, const Channels& c, const F& f, T* y, T* kept, const T* a, const T* b = nullptr) {
   if constexpr (kInLanes<T>) {
@@ -131,6 +134,7 @@ void map_lanes(Threads threads, const Channels& c, const F& f, T* y, T* kept, co
   }
 }
 
+/// out[k] = coeff times the sum of term(i) over the elements i of channel k in lanes, added if `add`.
 template <class T, class Term>
 void sum_lanes(Threads threads, const Channels& c, const Term& term, double coeff, bool add, T* out) {
   if constexpr (kInLanes<T>) {

@@ -55,6 +55,7 @@ struct Strides {
     const int t = std::abs(stride[a][0]) == std::abs(stride[b][0]);
     return std::abs(stride[a][t]) < std::abs(stride[b][t]);
   }
+  /// The sizes and strides in the form in which a kernel computes offsets from an index.
   template <class Index> OffsetInfo<Index, 2> offset_info() const {
     OffsetInfo<Index, 2> info = {};
     info.axes = std::max(axes, 1);
@@ -140,6 +141,7 @@ template <class T> void copy_contiguous_rows(cpu::Threads threads, Strides s, co
   });
 }
 
+/// Copy element by element, with offsets computed from the index: any order, the slowest way.
 template <class X, class Y> void copy_by_offsets(const Context& on, const Strides& s, const X* x, Y* y) {
   auto run = [&](auto index) {
     using Index = decltype(index);

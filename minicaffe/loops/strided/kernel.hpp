@@ -21,6 +21,7 @@ template <class Index, int N, int Axes = kAnyAxes> struct OffsetInfo {
   int axes;  // at least 1, the last moves fastest
   DividerArray<Index, kRoom> size;
   Index stride[kRoom][N];
+  /// Set the offset of element i in each tensor.
   MC_HD void offsets(index_t i, index_t (&offset)[N]) const {
     Index rest = Index(i), sum[N];
     for (int t = 0; t < N; ++t) sum[t] = 0;

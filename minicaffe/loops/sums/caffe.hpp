@@ -116,6 +116,7 @@ void channel_sums(const Context& on, const Channels& c, const Term& term, double
 
 // ---- for callers that know the element type only at run time: `members` are the members of the functor Term
 
+/// out[0] = coeff times the sum of Term(i) for 0 <= i < n, of the element type.
 template <template <class> class Term, class... P>
 void sum_typed(const Context& on, int dtype, index_t n, double coeff, void* out, P... members) {
   dispatch(dtype, [&](auto type) {
@@ -124,7 +125,7 @@ void sum_typed(const Context& on, int dtype, index_t n, double coeff, void* out,
   });
 }
 
-/// The same in double.
+/// out[0] = the sum of Term(i) for 0 <= i < n, a double: losses and norms, which the host reads.
 template <template <class> class Term, class... P>
 void sum_in_double(const Context& on, int dtype, index_t n, double* out, P... members) {
   dispatch(dtype, [&](auto type) {
@@ -133,6 +134,7 @@ void sum_in_double(const Context& on, int dtype, index_t n, double* out, P... me
   });
 }
 
+/// out[k] = coeff times the sum of Term(i) over the elements i of channel k, added if `add`.
 template <template <class> class Term, class... P>
 void channel_sums_typed(const Context& on, int dtype, const Channels& c, double coeff, bool add, void* out, P... members) {
   dispatch(dtype, [&](auto type) {

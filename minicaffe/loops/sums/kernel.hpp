@@ -75,7 +75,7 @@ template <class T, class Op> MC_DEVICE T combine(const Thread& t, BlockScratch<T
   return all;
 }
 
-/// The same functor for every channel.
+/// The functor f for every channel, where a term has no parameters of the channel.
 template <class F> struct EveryChannel {
   F f;
   MC_HD F at(index_t) const { return f; }
@@ -137,6 +137,7 @@ struct ChannelWalk {
   index_t at, rest, inner;  // rest: the position in the row of `inner`
   index_t step, step_rest;  // from one element to the next, as if the row did not end
   index_t skip;             // from the end of a row to the channel's next one
+  /// The present element; then step to the next one of this thread.
   MC_HD index_t next() {
     index_t now = at;
     at += step;
@@ -218,6 +219,7 @@ template <class F, class T, int N, class Done> struct SumColumns {
     }
     for (int j = 0; j < kSize && lane == 0 && k + j < channels; ++j) done((k + j) * parts + t.block_y(), total[j]);
   }
+  /// Add the terms of kSize channels from k on, of rows i, i + stride ...; kWhole: all loads are of 16 bytes.
   template <bool kWhole> MC_DEVICE void add(index_t k, index_t i, index_t stride, Total (&total)[kSize]) const {
     const index_t first = first_of_channel(k, width, count);
     decltype(f.at(0)) term[kSize];

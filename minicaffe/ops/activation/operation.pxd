@@ -1,4 +1,4 @@
-from minicaffe.engines.engine cimport Operation
+from minicaffe.engines.engine cimport Blob, Operation
 
 cdef extern from "minicaffe/ops/activation/plain.hpp" namespace "mc":
     cpdef enum Function:
@@ -21,3 +21,4 @@ cdef class Activation(Operation):
     cdef readonly Function function
     cdef readonly bint reads_x, reads_y     # what the gradient reads
     cdef double[3] params
+    cdef Blob saved_bottom                  # for the next backward: the values of a bottom that forward overwrote, or None

@@ -1,9 +1,9 @@
-"""Activation: an element-wise function without learned parameters, by engine CAFFE."""
+"""Activation: an element-wise function without learned parameters, and engines CAFFE and PLAIN, which compute it."""
 
 from minicaffe.engines.engine cimport Blob, Context, Layout, Operation, Primitive
 from minicaffe.engines.layouts cimport zero_padding, data_layout, diff_layout, element, in_lanes, stored
 
-from minicaffe.engines.table import CAFFE
+from minicaffe.engines.table import CAFFE, PLAIN
 
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
     void activation_forward "mc::activation_forward"(const Context&, int function, int dtype, long long n, const void* x, void* y,
@@ -11,12 +11,18 @@ cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
     void activation_backward "mc::activation_backward"(const Context&, int function, int dtype, long long n, const void* x,
                                                        const void* y, const void* dy, void* dx, const double* params)
 
+cdef extern from "minicaffe/ops/activation/plain.hpp" nogil:
+    void plain_forward "MC_PLAIN(mc::plain::activation_forward)"(int dtype, const Context&, Function, const double* params, long long n,
+                                                                 const void* x, void* y)
+    void plain_backward "MC_PLAIN(mc::plain::activation_backward)"(int dtype, const Context&, Function, const double* params, long long n,
+                                                                   const void* x, const void* y, const void* dy, void* dx)
+
 
 cdef class Activation(Operation):
     """y = f(x) for each element; x and y may be one blob."""
 
     def set_function(self, Function function, params, str reads):
-        """Compute `function` with `params`, at most 3 in the order of the members of its functor (kernel.hpp).
+        """Compute `function` with `params`, at most 3 in the order of the members of its functor (kernel.hpp); for layer_setup.
 
         reads : what the gradient reads besides dy: "x", "y", "xy" or "".
         """
@@ -26,11 +32,11 @@ cdef class Activation(Operation):
 
 
 cdef class CaffeActivation(Primitive):
-    """backward reads `kept` for the bottom, if given: the copy of a bottom that the layer overwrote in place."""
+    """Engine CAFFE; or, if it is `plain`, engine PLAIN."""
 
     cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Activation op = operation
-        cdef Layout layout = data_layout(on, [bottom], True)
+        cdef Layout layout = None if self.plain else data_layout(on, [bottom], True)
         if op.function != RELU:     # which gives 0 for 0
             layout = in_lanes(layout)
         cdef int dtype = element(layout, bottom)
@@ -38,14 +44,17 @@ cdef class CaffeActivation(Primitive):
         cdef const void* from_ = bottom.data_in_layout(on, layout)
         cdef void* to = top.overwrite_data_in_layout(on, layout)
         with nogil:
-            activation_forward(on, op.function, dtype, count, from_, to, op.params)
+            if self.plain:
+                plain_forward(dtype, on, op.function, op.params, count, from_, to)
+            else:
+                activation_forward(on, op.function, dtype, count, from_, to, op.params)
         if op.function != RELU:
             zero_padding(layout, top, to)
 
-    cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob kept, Blob bias) except -1:
+    cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Activation op = operation
-        cdef Blob saved = bottom if kept is None else kept
-        cdef Layout layout = diff_layout(on, [top], True) or data_layout(on, [saved], True)
+        cdef Blob saved = bottom if op.saved_bottom is None else op.saved_bottom
+        cdef Layout layout = None if self.plain else diff_layout(on, [top], True) or data_layout(on, [saved], True)
         if op.function != RELU:
             layout = in_lanes(layout)
         cdef int dtype = element(layout, bottom)
@@ -55,9 +64,13 @@ cdef class CaffeActivation(Primitive):
         cdef const void* from_ = saved.data_in_layout(on, layout) if op.reads_x else to
         cdef void* dx = bottom.overwrite_diff_in_layout(on, layout)
         with nogil:
-            activation_backward(on, op.function, dtype, count, from_, to, dy, dx, op.params)
+            if self.plain:
+                plain_backward(dtype, on, op.function, op.params, count, from_, to, dy, dx)
+            else:
+                activation_backward(on, op.function, dtype, count, from_, to, dy, dx, op.params)
         if op.function != RELU:
             zero_padding(layout, bottom, dx)
 
 
 CAFFE.computes(Activation, CaffeActivation)
+PLAIN.computes(Activation, CaffeActivation)

@@ -1,1 +1,0 @@
-from minicaffe.ops.batch_norm import engine_caffe  # noqa: F401 it registers itself

@@ -47,6 +47,7 @@ struct Moments {
   }
 };
 
+/// Mean and variance of channel k, in plain order.
 template <class T> struct ChannelMoments {
   Channels c;
   const T* x;
@@ -84,6 +85,7 @@ template <class T> struct ChannelGradientSums {
 
 constexpr index_t kLaneBlock = kSumBlock / kSumLanes;
 
+/// The rows of lane_moments.
 template <class T> struct LaneMoments {
   using Compute = typename Element<T>::Compute;
   /// Mean, and sum of squares about it, of each block of kLaneBlock positions of a row; numbers[outer][block][two][channel]
@@ -124,6 +126,7 @@ template <class T> struct LaneMoments {
   };
 };
 
+/// Mean and variance of channel k from the numbers of its blocks.
 template <class T> struct JoinMoments {
   Channels c;
   const T* numbers;
@@ -138,6 +141,7 @@ template <class T> struct JoinMoments {
   }
 };
 
+/// Mean and variance of channels in lanes: one pass over x, as ChannelMoments.
 template <class T, class C> void lane_moments(Threads threads, const Channels& c, const T* x, C* mean, C* variance) {
   const index_t blocks = c.outer * ((c.inner + kLaneBlock - 1) / kLaneBlock);
   std::vector<C> numbers(size_t(blocks * 2 * c.channels));
@@ -145,6 +149,7 @@ template <class T, class C> void lane_moments(Threads threads, const Channels& c
   for_each(threads, c.channels, JoinMoments<C>{c, numbers.data(), mean, variance}, std::max<index_t>(1, blocks));
 }
 
+/// The rows of lane_gradients.
 template <class T> struct LaneGradients {
   using Compute = typename Element<T>::Compute;
   /// The sums of dz and dz (x - mean) over each row: sums[outer][two][channel]
@@ -220,6 +225,7 @@ void moments(const Context& on, const Channels& c, const T* x, C* mean, C* varia
   if (factors) for_each(on, c.channels, *factors);
 }
 
+/// The moments of this process alone, which it then combines with those of others (engine CAFFE with a group).
 inline void standardize_moments(const Context& on, int dtype, const Channels& shape, const void* x, void* mean, void* variance) {
   dispatch_layout(dtype, [&](auto type) {
     using T = decltype(type);

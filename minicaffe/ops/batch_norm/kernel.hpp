@@ -45,6 +45,7 @@ template <class T> MC_HD T deviation_factor(Deviation rule, T variance, T eps) {
 // ---- the same for channel k. Unused arrays have valid addresses, too: a masked load from a null pointer, with no active lane,
 // costs a processor hundreds of cycles.
 
+/// Standardize with the parameters of channel k: forward, and the terms of backward.
 template <class T> struct StandardizeBy {
   const T *mean, *scale, *shift;
   T slope;
@@ -87,6 +88,7 @@ template <class T> struct MomentTermsBy {
   MC_HD MomentTerms<C> at(index_t k) const { return {pivot(k)}; }
 };
 
+/// dx with the parameters and sums of channel k.
 template <class T> struct StandardizeBackwardBy {
   StandardizeBy<T> of;
   const T *mean_dz, *dot;

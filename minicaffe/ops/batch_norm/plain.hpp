@@ -18,9 +18,10 @@ template <class Term> std::vector<double> channel_means(const Channels& c, const
   return means;
 }
 
-/// y = (x - mean) factor, with factor = 1 / deviation. Mean and variance are those of x unless they are `given`.
+/// y = (x - mean) factor, with factor = 1 / deviation. Mean and variance are those of x unless they are `given`. y may be
+/// x, of which `kept`, unless null, gets a copy for backward.
 inline void standardize_forward(const Channels& c, int rule, double eps, bool given, Array x, Array mean, Array variance,
-                                Array factor, Array y) {
+                                Array factor, Array y, Array kept) {
   if (!given) {
     const std::vector<double> means = channel_means(c, [=](index_t i, index_t) { return double(x[i]); });
     const auto squares = channel_means(c, [&](index_t i, index_t k) { return std::pow(x[i] - means[size_t(k)], 2); });
@@ -29,6 +30,7 @@ inline void standardize_forward(const Channels& c, int rule, double eps, bool gi
   for (index_t k = 0; k < c.channels; ++k) factor[k] = deviation_factor<double>(Deviation(rule), variance[k], eps);
   for (index_t i = 0; i < c.outer * c.channels * c.inner; ++i) {
     const index_t k = i / c.inner % c.channels;
+    if (kept) kept[i] = double(x[i]);
     y[i] = (x[i] - mean[k]) * factor[k];
   }
 }

@@ -91,6 +91,7 @@ void broadcast_binary(const Context& on, const Channels& c, const F& f, const T*
 
 // ---- for an element type known only at run time: `members` are those of the functor
 
+/// y = F.at(k)(x), with the members of F; `kept` as in broadcast.
 template <template <class> class F, class... P>
 void broadcast1(const Context& on, int dtype, const Channels& c, const void* x, void* y, void* kept, P... members) {
   dispatch(dtype, [&](auto type) {
@@ -99,6 +100,7 @@ void broadcast1(const Context& on, int dtype, const Channels& c, const void* x, 
   });
 }
 
+/// y = F.at(k)(a, b), with the members of F.
 template <template <class> class F, class... P>
 void broadcast2(const Context& on, int dtype, const Channels& c, const void* a, const void* b, void* y, P... members) {
   dispatch(dtype, [&](auto type) {

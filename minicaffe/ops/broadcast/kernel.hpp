@@ -111,6 +111,7 @@ struct ChannelIndex {
   }
 };
 
+/// The ChannelIndex of a shape, by 32-bit divisions if all indices fit.
 MC_HD ChannelIndex channel_index(index_t outer, index_t channels, index_t inner, index_t lanes = 1) {
   ChannelIndex index = {{1, 1, 0}, {1, 1, 0}, {1, 1, 0}, 0, 0, 0};
   if (outer * channels * inner < 2147483648ll) {
@@ -147,6 +148,7 @@ template <class F, class T, int N, bool kRows> struct Broadcast {
       if (aligned) return rows(t);
     walk_packs(t, n, kSize, !kRows && aligned, *this);
   }
+  /// The loop of kRows: two rows at a time, so that their loads overlap.
   MC_DEVICE void rows(const Thread& t) const {
     const index_t step = unsigned(t.total()) / row * row, end = n / kSize;  // threads after the last whole row are idle
     index_t i = t.index();
@@ -176,6 +178,7 @@ template <class F, class T, int N, bool kRows> struct Broadcast {
   MC_DEVICE void load(Pack<T> (&from)[N], index_t i) const {
     for (int k = 0; k < N; ++k) from[k] = reinterpret_cast<const Pack<T>*>(x[k])[i];
   }
+  /// Compute and store pack i: at(j) is the functor of element j.
   template <class At> MC_DEVICE void store(const Pack<T> (&from)[N], index_t i, const At& at) const {
     Pack<T> to;
     for (int j = 0; j < kSize; ++j) {

@@ -1,4 +1,4 @@
 from minicaffe.engines.table import CUDNN
-from minicaffe.ops.conv import engine_caffe, engine_onednn, engine_winograd  # noqa: F401 they register themselves
+from minicaffe.ops.conv import engine_onednn, engine_winograd  # noqa: F401 they register themselves
 
 CUDNN.modules.append("minicaffe.ops.conv.engine_cudnn")

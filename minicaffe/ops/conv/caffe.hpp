@@ -2,8 +2,8 @@
 //
 // Faster ways, and their gain for 64 channels in one thread, AVX-512, float32:
 // - depthwise.hpp, on the CPU with one channel a group: 6 to 7 times as fast as tiles with 3x3 kernels, 2 to 3 with stride 2.
-// - tiles (cpu::conv_forward and its gradients), on the CPU otherwise: 70 to 290 times as fast as the formula (28x28, 3x3).
-// - im2col and GEMM, on a device.
+// - tiles (the loops of conv_forward and its gradients), on the CPU otherwise: 70 to 290 times as fast as the formula (28x28, 3x3).
+// - im2col and GEMM, on a device (namespace cuda).
 //
 // Caffe fills a column matrix for a whole image and hands it to a BLAS. On the CPU a thread copies the input rows that a stretch of
 // columns sees, packs the few columns that one tile of the product needs (ops/conv/columns.hpp) into a buffer that stays in its
@@ -21,6 +21,81 @@
 #include "minicaffe/ops/gemm/caffe.hpp"
 
 namespace mc {
+
+/// f(i) for 0 <= i < n, where f is F{w, from, to}, which knows two axes when compiled.
+template <template <class, int> class F, class T>
+void each_window(const Context& on, index_t n, index_t cost, const Window& w, const T* from, T* to) {
+  w.num_axes == 2 ? for_each(on, n, F<T, 2>{w, from, to}, cost) : for_each(on, n, F<T, 0>{w, from, to}, cost);
+}
+template <class T> void im2col(const Context& on, index_t channels, const Window& w, const T* image, T* column) {
+  each_window<Im2col>(on, channels * w.kernel_count() * w.out_count(), 16, w, image, column);
+}
+template <class T> void col2im(const Context& on, index_t channels, const Window& w, const T* column, T* image) {
+  each_window<Col2im>(on, channels * w.in_count(), 16 * w.kernel_count(), w, column, image);
+}
+
+// The column matrix of as many images as fit into this many elements is in memory at once, of one image at least.
+constexpr index_t kColumnElements = index_t(1) << 24;
+
+inline index_t columns_of_image(const ConvShape& s) { return s.channels * s.taps * s.positions; }
+inline index_t images_at_once(const ConvShape& s) {
+  return std::max<index_t>(1, std::min(s.images, kColumnElements / std::max<index_t>(1, columns_of_image(s))));
+}
+
+namespace cuda {
+
+/// work(first image, images, their column matrix) for all images in turn.
+template <class T, class Work> void each_column_matrix(const ConvShape& s, T* image, T* scratch, const Work& work) {
+  const index_t most = images_at_once(s);
+  for (index_t i = 0; i < s.images; i += most)
+    work(i, std::min(most, s.images - i), s.columns_are_image() ? image + i * columns_of_image(s) : scratch);
+}
+
+template <class T>
+void conv_forward(const Context& on, const cpu::Blas& blas, const ConvShape& s, const T* x, const T* weight, const T* bias, T* y,
+                  T* scratch) {
+  each_column_matrix(s, const_cast<T*>(x), scratch, [&](index_t first, index_t images, T* columns) {
+    if (columns == scratch) im2col(on, images * s.channels, s.window, x + first * s.channels * s.pixels, columns);
+    GemmBatches batches;
+    batches.count = images, batches.b = columns_of_image(s), batches.c = s.outputs * s.positions;
+    for (index_t g = 0; g < s.groups; ++g)
+      gemm(on, blas, false, false, s.m, s.positions, s.k, T(1), weight + g * s.m * s.k, s.k, columns + g * s.k * s.positions,
+           s.positions, T(0), y + (first * s.outputs + g * s.m) * s.positions, s.positions, batches);
+  });
+  if (bias) broadcast_unary(on, {s.images, s.outputs, s.positions}, ShiftBy<T>{bias}, y, y);
+}
+
+template <class T>
+void conv_backward_data(const Context& on, const cpu::Blas& blas, const ConvShape& s, const T* dy, const T* weight, const T* bias,
+                        T* dx, T* scratch) {
+  each_column_matrix(s, dx, scratch, [&](index_t first, index_t images, T* columns) {
+    GemmBatches batches;
+    batches.count = images, batches.b = s.outputs * s.positions, batches.c = columns_of_image(s);
+    for (index_t g = 0; g < s.groups; ++g)
+      gemm(on, blas, true, false, s.k, s.positions, s.m, T(1), weight + g * s.m * s.k, s.k,
+           dy + (first * s.outputs + g * s.m) * s.positions, s.positions, T(0), columns + g * s.k * s.positions, s.positions,
+           batches);
+    if (columns == scratch) col2im(on, images * s.channels, s.window, columns, dx + first * s.channels * s.pixels);
+  });
+  if (bias) broadcast_unary(on, {s.images, s.channels, s.pixels}, ShiftBy<T>{bias}, dx, dx);
+}
+
+/// Without `add` dweight is overwritten, if there are images.
+template <class T>
+void conv_backward_weights(const Context& on, const cpu::Blas& blas, const ConvShape& s, const T* x, const T* dy, T* dweight,
+                           bool add, T* scratch) {
+  each_column_matrix(s, const_cast<T*>(x), scratch, [&](index_t first, index_t images, T* columns) {
+    if (columns == scratch) im2col(on, images * s.channels, s.window, x + first * s.channels * s.pixels, columns);
+    GemmBatches batches;
+    batches.terms = images, batches.term_a = s.outputs * s.positions, batches.term_b = columns_of_image(s);
+    for (index_t g = 0; g < s.groups; ++g)
+      gemm(on, blas, false, true, s.m, s.k, s.positions, T(1), dy + (first * s.outputs + g * s.m) * s.positions, s.positions,
+           columns + g * s.k * s.positions, s.positions, add || first ? T(1) : T(0), dweight + g * s.m * s.k, s.k, batches);
+  });
+}
+
+}  // namespace cuda
+
 namespace cpu {
 
 constexpr index_t kDepth = 384;      // the most rows of a packed panel: 48 KiB at full width, read from an L2 cache
@@ -31,21 +106,21 @@ constexpr index_t kDotRows = 64;      // rows that backward_weights unfolds at o
 constexpr index_t kDotElements = index_t(1) << 19;  // gradients of their outputs in a second or third cache
 constexpr index_t kTasks = 8;         // how many independent parts a backward pass should have at least
 
-/// How many tasks make it worth to wake a thread, if one takes that many multiplications.
+/// The number of tasks, of so many multiplications each, for which it is worth to wake a thread.
 inline index_t task_grain(index_t multiplications) { return ceil_div(kProductGrain, std::max<index_t>(1, multiplications)); }
 
-/// How many rows forward packs at once: whole kernel rows, and all times about as many.
+/// The number of rows that forward packs at once: whole kernel rows, and about as many each time.
 inline index_t panel_depth(const ConvShape& s) {
   return round_up(ceil_div(s.k, std::max<index_t>(1, ceil_div(s.k, kDepth))), s.last_kernel);
 }
 
-/// How many elements the input rows take that the given columns see in `rows` rows of the column matrix. All parts of scratch
+/// The number of elements of the input rows that the given columns see in `rows` rows of the column matrix. All parts of scratch
 /// memory are whole vectors, so that no vector of a panel lies in two cache lines.
 inline index_t copied_rows(const ConvShape& s, index_t columns, index_t rows) {
   return round_up((rows / s.taps + 2) * SeenRows::most(s, columns), kOvershoot) + kOvershoot;
 }
 
-/// How many elements of scratch memory each of the functions below needs.
+/// The number of elements of scratch memory that conv_forward needs on the CPU.
 template <class T> index_t forward_scratch(const ConvShape& s, int threads) {
   const index_t depth = panel_depth(s);
   return round_up(s.groups * kMaxTileRows * s.k, kOvershoot) +
@@ -64,9 +139,76 @@ void pack_rows(const SeenRows& seen, index_t tile, index_t k0, index_t k1, const
   range(PackLines<T>{seen, tile, k0 / kernel, k1 / kernel, copies, columns, ld, width}, 0, 1);
 }
 
+/// The parts of conv_backward_data: blocks of channels, and batches of images whose columns fill tiles together.
+struct DataBlocks {
+  index_t channels, count, images, batches;
+  explicit DataBlocks(const ConvShape& s) {
+    images = std::max<index_t>(1, std::min(2 * kBlock / std::max<index_t>(1, s.positions), s.images / kTasks));
+    batches = ceil_div(s.images, images);
+    index_t blocks = std::max(ceil_div(s.k, kBlockRows), ceil_div(kTasks, std::max<index_t>(1, batches * s.groups)));
+    channels = ceil_div(s.group_channels, std::min(blocks, s.group_channels));
+    count = ceil_div(s.group_channels, channels);
+  }
+};
+
+/// The number of elements of scratch memory that conv_backward_data needs on the CPU.
+template <class T> index_t backward_data_scratch(const ConvShape& s, int threads) {
+  DataBlocks blocks(s);
+  index_t rows = round_up(blocks.channels * s.taps, tile_for<T>(blocks.channels * s.taps).rows);
+  return round_up(s.groups * blocks.count * rows * s.m, kOvershoot) +
+         threads * ((rows + std::min(s.m, kDepth)) * kBlock + copied_rows(s, kBlock, 0));
+}
+
+/// The parts of conv_backward_weights: blocks of rows of the column matrix, and parts of the images that are summed up at the end.
+struct WeightBlocks {
+  index_t rows, count, parts, images;
+  index_t columns, rows_at_once;  // of the column matrix that are packed at once
+  index_t ld, buffer;             // of packed rows; elements of scratch memory for a thread
+  explicit WeightBlocks(const ConvShape& s) {
+    // The longer a sum, the less it costs to add its lanes up; longer than 2048 brings nothing.
+    const index_t most = std::max<index_t>(512, std::min<index_t>(2048, kDotElements / (kDotRows + s.m)));
+    const index_t all = s.images * s.positions, fit = (1 << 22) / std::max<index_t>(1, s.outputs * s.k);
+    parts = std::max<index_t>(1, std::min({kTasks, s.images, fit, all / most}));
+    images = ceil_div(s.images, parts);
+    parts = std::max<index_t>(1, ceil_div(s.images, std::max<index_t>(1, images)));
+    columns = std::max<index_t>(1, images * s.positions);
+    columns = round_up(ceil_div(columns, ceil_div(columns, most)), kOvershoot);
+    ld = columns + kOvershoot;
+    const index_t wanted = ceil_div(kTasks, parts * s.groups);
+    rows = round_up(std::max<index_t>(ceil_div(s.k, wanted), std::min<index_t>(s.k, 32)), s.last_kernel);
+    count = ceil_div(s.k, rows);
+    rows_at_once = std::min(rows, round_up(kDotRows, s.last_kernel));
+    buffer = (rows_at_once + s.m) * ld + kOvershoot + copied_rows(s, columns, rows_at_once);
+  }
+};
+
+/// The number of elements of scratch memory that conv_backward_weights needs on the CPU.
+template <class T> index_t backward_weights_scratch(const ConvShape& s, int threads) {
+  WeightBlocks blocks(s);
+  return round_up(blocks.parts * s.groups * blocks.count * blocks.rows * s.m, kOvershoot) + threads * blocks.buffer;
+}
+
+}  // namespace cpu
+
+/// The number of elements of scratch memory that each of the three functions below needs.
+inline index_t conv_scratch(const Context& on, int dtype, const ConvShape& s) {
+  if (on.stream) return s.columns_are_image() ? 0 : images_at_once(s) * columns_of_image(s);
+  if (cpu::is_depthwise(s)) return cpu::depthwise_scratch(s, on.threads);
+  return dispatch(dtype, [&](auto type) -> index_t {
+    using T = decltype(type);
+    return std::max({cpu::forward_scratch<T>(s, on.threads), cpu::backward_data_scratch<T>(s, on.threads),
+                     cpu::backward_weights_scratch<T>(s, on.threads)});
+  });
+}
+
 /// y = W * x + bias for every image; `bias` may be null.
 template <class T>
-void conv_forward(const ConvShape& s, Threads threads, const T* x, const T* weight, const T* bias, T* y, T* scratch) {
+void conv_forward(const Context& on, const cpu::Blas& blas, const ConvShape& s, const T* x, const T* weight, const T* bias, T* y,
+                  T* scratch) {
+  using namespace cpu;
+  if (on.stream) return cuda::conv_forward(on, blas, s, x, weight, bias, y, scratch);
+  if (is_depthwise(s))
+    return depthwise<DepthwiseForward>(s, on.threads, s.images * s.channels, scratch, s.channels, x, weight, bias, y);
   const Tile<T> tile = tile_for<T>(s.m);
   const index_t columns = s.images * s.positions, depth = panel_depth(s);
   const index_t chunks = ceil_div(columns, kChunk);
@@ -121,7 +263,7 @@ void conv_forward(const ConvShape& s, Threads threads, const T* x, const T* weig
     }
   };
   const index_t grain = task_grain(s.m * s.k * std::min(columns, kChunk));
-  parallel(threads, s.groups * chunks, grain, [&](int thread, index_t first, index_t last) {
+  parallel(on.threads, s.groups * chunks, grain, [&](int thread, index_t first, index_t last) {
     SeenRows seen(s);
     for (index_t task = first; task < last; ++task) {
       const index_t begin = task % chunks * kChunk, end = std::min(columns, begin + kChunk);
@@ -133,28 +275,14 @@ void conv_forward(const ConvShape& s, Threads threads, const T* x, const T* weig
   });
 }
 
-/// How backward_data is cut: blocks of channels, and batches of images whose columns fill tiles together.
-struct DataBlocks {
-  index_t channels, count, images, batches;
-  explicit DataBlocks(const ConvShape& s) {
-    images = std::max<index_t>(1, std::min(2 * kBlock / std::max<index_t>(1, s.positions), s.images / kTasks));
-    batches = ceil_div(s.images, images);
-    index_t blocks = std::max(ceil_div(s.k, kBlockRows), ceil_div(kTasks, std::max<index_t>(1, batches * s.groups)));
-    channels = ceil_div(s.group_channels, std::min(blocks, s.group_channels));
-    count = ceil_div(s.group_channels, channels);
-  }
-};
-
-template <class T> index_t backward_data_scratch(const ConvShape& s, int threads) {
-  DataBlocks blocks(s);
-  index_t rows = round_up(blocks.channels * s.taps, tile_for<T>(blocks.channels * s.taps).rows);
-  return round_up(s.groups * blocks.count * rows * s.m, kOvershoot) +
-         threads * ((rows + std::min(s.m, kDepth)) * kBlock + copied_rows(s, kBlock, 0));
-}
-
 /// dx = the transposed operation on dy, overwritten; `bias`, one a channel of x, is added (a deconvolution's); may be null.
 template <class T>
-void conv_backward_data(const ConvShape& s, Threads threads, const T* dy, const T* weight, const T* bias, T* dx, T* scratch) {
+void conv_backward_data(const Context& on, const cpu::Blas& blas, const ConvShape& s, const T* dy, const T* weight, const T* bias,
+                        T* dx, T* scratch) {
+  using namespace cpu;
+  if (on.stream) return cuda::conv_backward_data(on, blas, s, dy, weight, bias, dx, scratch);
+  if (is_depthwise(s))
+    return depthwise<DepthwiseBackwardData>(s, on.threads, s.images * s.channels, scratch, s.channels, dy, weight, bias, dx);
   const DataBlocks blocks(s);
   const index_t block_rows = blocks.channels * s.taps, depth = std::min(s.m, kDepth);
   const Tile<T> tile = tile_for<T>(block_rows);
@@ -162,7 +290,7 @@ void conv_backward_data(const ConvShape& s, Threads threads, const T* dy, const 
   T *packed = scratch, *buffers = scratch + round_up(all_blocks * rows * s.m, kOvershoot);
 
   // The weights of each block as tiles [m][row], so that the product reads them in order.
-  parallel(threads, all_blocks, ceil_div(kGrain, rows * s.m), [&](int, index_t first, index_t last) {
+  parallel(on.threads, all_blocks, ceil_div(kGrain, rows * s.m), [&](int, index_t first, index_t last) {
     for (index_t b = first; b < last; ++b) {
       const index_t g = b / blocks.count, k0 = b % blocks.count * block_rows, count = std::min(block_rows, s.k - k0);
       for (index_t t = 0; t < rows; t += tile.rows)
@@ -175,7 +303,7 @@ void conv_backward_data(const ConvShape& s, Threads threads, const T* dy, const 
   });
 
   const index_t grain = task_grain(rows * s.m * blocks.images * s.positions);
-  parallel(threads, blocks.batches * all_blocks, grain, [&](int thread, index_t first, index_t last) {
+  parallel(on.threads, blocks.batches * all_blocks, grain, [&](int thread, index_t first, index_t last) {
     SeenRows seen(s);
     T* columns = buffers + thread * ((rows + depth) * kBlock + copied_rows(s, kBlock, 0));
     T *panel = columns + rows * kBlock, *copies = panel + depth * kBlock;
@@ -213,37 +341,15 @@ void conv_backward_data(const ConvShape& s, Threads threads, const T* dy, const 
   });
 }
 
-/// How backward_weights is cut: blocks of rows of the column matrix, and parts of the images that are summed up at the end.
-struct WeightBlocks {
-  index_t rows, count, parts, images;
-  index_t columns, rows_at_once;  // of the column matrix that are packed at once
-  index_t ld, buffer;             // of packed rows; elements of scratch memory for a thread
-  explicit WeightBlocks(const ConvShape& s) {
-    // The longer a sum, the less it costs to add its lanes up; longer than 2048 brings nothing.
-    const index_t most = std::max<index_t>(512, std::min<index_t>(2048, kDotElements / (kDotRows + s.m)));
-    const index_t all = s.images * s.positions, fit = (1 << 22) / std::max<index_t>(1, s.outputs * s.k);
-    parts = std::max<index_t>(1, std::min({kTasks, s.images, fit, all / most}));
-    images = ceil_div(s.images, parts);
-    parts = std::max<index_t>(1, ceil_div(s.images, std::max<index_t>(1, images)));
-    columns = std::max<index_t>(1, images * s.positions);
-    columns = round_up(ceil_div(columns, ceil_div(columns, most)), kOvershoot);
-    ld = columns + kOvershoot;
-    const index_t wanted = ceil_div(kTasks, parts * s.groups);
-    rows = round_up(std::max<index_t>(ceil_div(s.k, wanted), std::min<index_t>(s.k, 32)), s.last_kernel);
-    count = ceil_div(s.k, rows);
-    rows_at_once = std::min(rows, round_up(kDotRows, s.last_kernel));
-    buffer = (rows_at_once + s.m) * ld + kOvershoot + copied_rows(s, columns, rows_at_once);
-  }
-};
-
-template <class T> index_t backward_weights_scratch(const ConvShape& s, int threads) {
-  WeightBlocks blocks(s);
-  return round_up(blocks.parts * s.groups * blocks.count * blocks.rows * s.m, kOvershoot) + threads * blocks.buffer;
-}
-
 /// dweight += dy * im2col(x)^T, summed over images in an order that sizes alone decide.
+/// `add`: on a device without it dweight is overwritten, if there are images.
 template <class T>
-void conv_backward_weights(const ConvShape& s, Threads threads, const T* x, const T* dy, T* dweight, T* scratch) {
+void conv_backward_weights(const Context& on, const cpu::Blas& blas, const ConvShape& s, const T* x, const T* dy, T* dweight,
+                           bool add, T* scratch) {
+  using namespace cpu;
+  if (on.stream) return cuda::conv_backward_weights(on, blas, s, x, dy, dweight, add, scratch);
+  if (is_depthwise(s))
+    return depthwise<DepthwiseBackwardWeights>(s, on.threads, s.channels, scratch, s.images, s.channels, x, dy, dweight);
   const WeightBlocks blocks(s);
   const DotTile<T> tile = dot_tile_for<T>(s.m);
   const index_t rows = blocks.rows, all_blocks = s.groups * blocks.count, part_size = all_blocks * rows * s.m;
@@ -252,7 +358,7 @@ void conv_backward_weights(const ConvShape& s, Threads threads, const T* x, cons
 
   // sums[part][group and block][output m][row k]: both factors lie along the vectors.
   const index_t grain = task_grain(rows * s.m * blocks.images * s.positions);
-  parallel(threads, blocks.parts * all_blocks, grain, [&](int thread, index_t first, index_t last) {
+  parallel(on.threads, blocks.parts * all_blocks, grain, [&](int thread, index_t first, index_t last) {
     SeenRows seen(s);
     T *tops = buffers + thread * blocks.buffer, *columns = tops + s.m * blocks.ld;
     T* copies = columns + blocks.rows_at_once * blocks.ld + kOvershoot;
@@ -286,127 +392,13 @@ void conv_backward_weights(const ConvShape& s, Threads threads, const T* x, cons
     }
   });
 
-  parallel(threads, s.outputs, ceil_div(kGrain, s.k * blocks.parts), [&](int, index_t first, index_t last) {
+  parallel(on.threads, s.outputs, ceil_div(kGrain, s.k * blocks.parts), [&](int, index_t first, index_t last) {
     for (index_t i = first; i < last; ++i)
       for (index_t b = 0; b < blocks.count; ++b) {
         const T* total = sums + ((i / s.m * blocks.count + b) * s.m + i % s.m) * rows;
         const index_t k0 = b * rows, count = std::min(rows, s.k - k0);
         for (index_t part = 0; part < blocks.parts; ++part) add_run(total + part * part_size, count, dweight + i * s.k + k0);
       }
-  });
-}
-
-}  // namespace cpu
-
-/// f(i) for 0 <= i < n, where f is F{w, from, to}, which knows two axes when compiled.
-template <template <class, int> class F>
-void each_window(const Context& on, int dtype, index_t n, index_t cost, const Window& w, const void* from, void* to) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    auto x = static_cast<const T*>(from);
-    auto y = static_cast<T*>(to);
-    w.num_axes == 2 ? for_each(on, n, F<T, 2>{w, x, y}, cost) : for_each(on, n, F<T, 0>{w, x, y}, cost);
-  });
-}
-inline void im2col(const Context& on, int dtype, index_t channels, const Window& w, const void* image, void* column) {
-  each_window<Im2col>(on, dtype, channels * w.kernel_count() * w.out_count(), 16, w, image, column);
-}
-inline void col2im(const Context& on, int dtype, index_t channels, const Window& w, const void* column, void* image) {
-  each_window<Col2im>(on, dtype, channels * w.in_count(), 16 * w.kernel_count(), w, column, image);
-}
-
-// The column matrix of as many images as fit into this many elements is in memory at once, of one image at least.
-constexpr index_t kColumnElements = index_t(1) << 24;
-
-inline index_t columns_of_image(const ConvShape& s) { return s.channels * s.taps * s.positions; }
-inline index_t images_at_once(const ConvShape& s) {
-  return std::max<index_t>(1, std::min(s.images, kColumnElements / std::max<index_t>(1, columns_of_image(s))));
-}
-
-/// How many elements of scratch memory the functions below need.
-inline index_t conv_scratch(const Context& on, int dtype, const ConvShape& s) {
-  if (on.stream) return s.columns_are_image() ? 0 : images_at_once(s) * columns_of_image(s);
-  if (cpu::is_depthwise(s)) return cpu::depthwise_scratch(s, on.threads);
-  return dispatch(dtype, [&](auto type) -> index_t {
-    using T = decltype(type);
-    return std::max({cpu::forward_scratch<T>(s, on.threads), cpu::backward_data_scratch<T>(s, on.threads),
-                     cpu::backward_weights_scratch<T>(s, on.threads)});
-  });
-}
-
-/// work(first image, images, their column matrix) for all images in turn.
-template <class T, class Work> void each_column_matrix(const ConvShape& s, T* image, T* scratch, const Work& work) {
-  const index_t most = images_at_once(s);
-  for (index_t i = 0; i < s.images; i += most)
-    work(i, std::min(most, s.images - i), s.columns_are_image() ? image + i * columns_of_image(s) : scratch);
-}
-
-/// y = W * x + bias; `bias` may be null.
-inline void conv_forward(const Context& on, const cpu::Blas& blas, int dtype, const ConvShape& s, const void* x_,
-                         const void* weight, const void* bias, void* y_, void* scratch) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    auto x = static_cast<const T*>(x_), w = static_cast<const T*>(weight), b = static_cast<const T*>(bias);
-    auto y = static_cast<T*>(y_);
-    auto room = static_cast<T*>(scratch);
-    if (!on.stream && cpu::is_depthwise(s))
-      return cpu::depthwise<cpu::DepthwiseForward>(s, on.threads, s.images * s.channels, room, s.channels, x, w, b, y);
-    if (!on.stream) return cpu::conv_forward(s, on.threads, x, w, b, y, room);
-    each_column_matrix(s, const_cast<T*>(x), room, [&](index_t first, index_t images, T* columns) {
-      if (columns == room) im2col(on, dtype, images * s.channels, s.window, x + first * s.channels * s.pixels, columns);
-      GemmBatches batches;
-      batches.count = images, batches.b = columns_of_image(s), batches.c = s.outputs * s.positions;
-      for (index_t g = 0; g < s.groups; ++g)
-        gemm(on, blas, false, false, s.m, s.positions, s.k, T(1), w + g * s.m * s.k, s.k, columns + g * s.k * s.positions,
-             s.positions, T(0), y + (first * s.outputs + g * s.m) * s.positions, s.positions, batches);
-    });
-    if (b) broadcast_unary(on, {s.images, s.outputs, s.positions}, ShiftBy<T>{b}, y, y);
-  });
-}
-
-/// dx = the transposed convolution of dy, plus `bias` unless it is null.
-inline void conv_backward_data(const Context& on, const cpu::Blas& blas, int dtype, const ConvShape& s, const void* dy_,
-                               const void* weight, const void* bias, void* dx_, void* scratch) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    auto dy = static_cast<const T*>(dy_), w = static_cast<const T*>(weight), b = static_cast<const T*>(bias);
-    auto dx = static_cast<T*>(dx_);
-    auto room = static_cast<T*>(scratch);
-    if (!on.stream && cpu::is_depthwise(s))
-      return cpu::depthwise<cpu::DepthwiseBackwardData>(s, on.threads, s.images * s.channels, room, s.channels, dy, w, b, dx);
-    if (!on.stream) return cpu::conv_backward_data(s, on.threads, dy, w, b, dx, room);
-    each_column_matrix(s, dx, room, [&](index_t first, index_t images, T* columns) {
-      GemmBatches batches;
-      batches.count = images, batches.b = s.outputs * s.positions, batches.c = columns_of_image(s);
-      for (index_t g = 0; g < s.groups; ++g)
-        gemm(on, blas, true, false, s.k, s.positions, s.m, T(1), w + g * s.m * s.k, s.k,
-             dy + (first * s.outputs + g * s.m) * s.positions, s.positions, T(0), columns + g * s.k * s.positions, s.positions,
-             batches);
-      if (columns == room) col2im(on, dtype, images * s.channels, s.window, columns, dx + first * s.channels * s.pixels);
-    });
-    if (b) broadcast_unary(on, {s.images, s.channels, s.pixels}, ShiftBy<T>{b}, dx, dx);
-  });
-}
-
-/// dweight += dy * im2col(x)^T, summed over the images; on a device it is overwritten without `add`, if there are images.
-inline void conv_backward_weights(const Context& on, const cpu::Blas& blas, int dtype, const ConvShape& s, const void* x_,
-                                  const void* dy_, void* dweight_, bool add, void* scratch) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    auto x = static_cast<const T*>(x_), dy = static_cast<const T*>(dy_);
-    auto dweight = static_cast<T*>(dweight_);
-    auto room = static_cast<T*>(scratch);
-    if (!on.stream && cpu::is_depthwise(s))
-      return cpu::depthwise<cpu::DepthwiseBackwardWeights>(s, on.threads, s.channels, room, s.images, s.channels, x, dy, dweight);
-    if (!on.stream) return cpu::conv_backward_weights(s, on.threads, x, dy, dweight, room);
-    each_column_matrix(s, const_cast<T*>(x), room, [&](index_t first, index_t images, T* columns) {
-      if (columns == room) im2col(on, dtype, images * s.channels, s.window, x + first * s.channels * s.pixels, columns);
-      GemmBatches batches;
-      batches.terms = images, batches.term_a = s.outputs * s.positions, batches.term_b = columns_of_image(s);
-      for (index_t g = 0; g < s.groups; ++g)
-        gemm(on, blas, false, true, s.m, s.k, s.positions, T(1), dy + (first * s.outputs + g * s.m) * s.positions, s.positions,
-             columns + g * s.k * s.positions, s.positions, add || first ? T(1) : T(0), dweight + g * s.m * s.k, s.k, batches);
-    });
   });
 }
 

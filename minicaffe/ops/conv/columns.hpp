@@ -65,7 +65,7 @@ class SeenRows {
 
   explicit SeenRows(const ConvShape& shape) : s(shape), taps(size_t(s.last_kernel)) {}
 
-  /// How many elements the rows of one channel take, for stretches of at most `columns`.
+  /// The number of elements that the rows of one channel take, for stretches of at most `columns`: for scratch memory.
   static index_t most(const ConvShape& s, index_t columns) {
     if (!s.positions) return 0;
     const index_t length = std::min(s.row_length, columns);
@@ -112,6 +112,7 @@ class SeenRows {
     return std::min(s.last_stride * (length + reach / s.last_stride), s.last_kernel * length);
   }
 
+  /// Cut the columns into segments of tiles, and set their offsets among the copied rows.
   void cut(index_t begin, index_t end, index_t tile, index_t first_x) {
     segments.clear(), tiles.clear(), places_.clear();
     index_t at = 0, x = begin % s.row_length;
@@ -188,6 +189,7 @@ template <class T> struct PackLines {
   T* columns;
   index_t ld, width;
 
+  /// The loop over lines, with vectors of n elements.
   template <int n> MC_HD void pack() const {
     const index_t all = seen.tiles.back(), first = seen.tiles[size_t(tile)], count = seen.tiles[size_t(tile + 1)] - first;
     const index_t kernel = seen.s.last_kernel, outer = seen.s.outer_taps, size = seen.channel_size();

@@ -22,7 +22,7 @@ enum CudnnProduct { kForward = 0, kBackwardData = 1, kBackwardWeights = 2 };  //
 enum CudnnUid : int64_t { kX = 1, kW, kY, kBias, kUnbiased };                 // kUnbiased is nowhere in memory
 constexpr int kMaxMeasuredPlans = 8, kMaxNotes = 32;  // plans of each graph that are measured; more than an engine has
 
-/// What is computed, with which arrays. The bias is null or has a value for each channel of x or y, which then is the result. With
+/// A product and its arrays. The bias is null or has a value for each channel of x or y, which then is the result. With
 /// `dtype` BF16 images, columns and weights are Bf16; a bias and a gradient of weights are floats. `add` is for a gradient of
 /// weights alone.
 struct CudnnArguments {
@@ -40,6 +40,7 @@ struct CudnnArguments {
   }
 };
 
+/// A plan of cuDNN for a product, as far as it was made.
 struct CudnnPlan {
   CudnnNode settings, plan;  // of an engine; null until it is needed
   bool whole;                // its graph has all: the bias, what is added to, a gradient of weights in its own type
@@ -178,6 +179,7 @@ inline bool make_cudnn_plan(const Cudnn& cudnn, CudnnPlan& plan) {
   return !plan.failed.call;
 }
 
+/// All that the plans of a product depend on, to find them again.
 inline CudnnKey cudnn_key(const Cudnn& cudnn, const ConvShape& s, const CudnnArguments& of) {
   const Window& w = s.window;
   CudnnKey key = {of.product, of.dtype, of.layout, of.bias || of.add, of.alignment, cudnn.tf32 && of.dtype == FLOAT,

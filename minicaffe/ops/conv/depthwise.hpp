@@ -26,6 +26,7 @@ inline bool is_depthwise(const ConvShape& s) {
   return area <= 8 * double(s.pixels + s.positions) + 4096;
 }
 
+/// The geometry, and copies of a plane of the image or the top in which a tap reads runs of neighbouring elements.
 struct Depthwise {
   static constexpr index_t kSlack = 64;  // elements that runs may read and write beyond their end
   index_t height, width, out_height, out_width, stride_h, stride_w, pad_h, pad_w;
@@ -66,6 +67,7 @@ struct Depthwise {
         outside(to + end, pitch - end);
       }
   }
+  /// A plane of the image as phases, zeros around.
   template <class T> MC_HD void pack(const T* x, T* phases) const {
     each_row(
         [=](index_t to, index_t pixel, index_t step, index_t n) {
@@ -132,6 +134,7 @@ template <int kTaps, class T> MC_HD void dots(index_t count, const T* a, const T
   }
 }
 
+/// y of one plane.
 template <class T> struct DepthwiseForward {
   const Depthwise& d;
   index_t channels;
@@ -149,6 +152,7 @@ template <class T> struct DepthwiseForward {
   }
 };
 
+/// dx of one plane, or the top of a deconvolution, with a bias.
 template <class T> struct DepthwiseBackwardData {
   const Depthwise& d;
   index_t channels;

@@ -108,6 +108,7 @@ cdef class CudnnConvolution(Primitive):
 
     cdef int compute_as(self, bint last, int what, const Context& on, Convolution op, Blob bottom, Blob top, Blob weight,
                         Blob bias) except -1:
+        """Compute as `compute`, with channels `last` or in plain order; raise Refusal if cuDNN has no plan."""
         if what == PARAMS:
             return self.accumulate_gradients(last, on, op, bottom, top, weight, bias)
         cdef Layout bottom_layout = self.bottom_layout if last else None, top_layout = self.top_layout if last else None
@@ -137,6 +138,7 @@ cdef class CudnnConvolution(Primitive):
 
     cdef int accumulate_gradients(self, bint last, const Context& on, Convolution op, Blob bottom, Blob top, Blob weight,
                                   Blob bias) except -1:
+        """Add to the gradients of weight and bias, each unless it is None; raise Refusal if cuDNN has no plan."""
         cdef Layout top_layout = self.top_layout if last else None
         cdef const void *image, *columns
         cdef void* w

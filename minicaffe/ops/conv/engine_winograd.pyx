@@ -26,6 +26,7 @@ cdef extern from "minicaffe/ops/conv/onednn.hpp" namespace "mc::onednn" nogil:
 
 
 def refuses(Convolution op):
+    """Return why the engine does not compute `op`, or None (engines/table.py)."""
     if op.transposed:
         return "a deconvolution"
     if get_exact():

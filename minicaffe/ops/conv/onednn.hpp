@@ -20,6 +20,7 @@ inline bool is_fast_per_image(const ConvShape& s, int threads) {
   return s.images == 1 || s.positions * s.outputs * s.k >= (index_t(1) << 18) * threads;
 }
 
+/// A convolution, or with `transposed` a deconvolution, as Weighted; and its forward with an epilogue.
 class Conv : public Weighted {
  public:
   /// With primitives for at most `threads` threads; all arrays are float32, or with `bf16` images and weights are bf16. If

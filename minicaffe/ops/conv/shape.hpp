@@ -1,4 +1,4 @@
-// What a convolution is: sizes, and tables of what each output row sees.
+// The geometry of a convolution: sizes, and tables of the input rows that each output row reads.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -42,6 +42,7 @@ struct ConvShape {
     return true;
   }
 
+  /// Compute the members that follow from the sizes; `set` calls it.
   void fill_tables() {
     const int last = window.num_axes - 1;
     row_pixels = window.in[last], row_length = window.out[last], last_kernel = window.kernel[last];

@@ -73,7 +73,7 @@ template <int r, int kLanes> class Convolution {
   // numbers more often, which would be most of the rounding error, and shorter ones were measured to take longer.
   static constexpr index_t kSummed = 48;
 
-  /// What is computed at a time: tiles from `tile` on, and panels of what they become; which blocks of channels these are.
+  /// The part that is computed at a time: tiles from `tile` on, and panels of their values; which blocks of channels these are.
   struct Chunk {
     index_t tile, tiles, panel, panels, first_block, blocks;
   };
@@ -125,6 +125,7 @@ template <int r, int kLanes> class Convolution {
       return (whole ? 1 : parts) * tile_floats() + parts * output_floats() +
              (whole ? parts : 1) * (1 + with_gradient) * kernel_floats();
     }
+    /// The scratch memory of a part.
     Memory memory(float* scratch, int part) const {
       float* const m = scratch + (whole ? 1 : parts) * tile_floats();
       float* const u = m + parts * output_floats();
@@ -161,6 +162,7 @@ template <int r, int kLanes> class Convolution {
     return {s_.channels, w.in[0], w.in[1], group * s_.group_channels, s_.group_channels, w.pad[0], w.pad[1], s_.images,
             ceil_div(w.out[0], kOut), ceil_div(w.out[1], kOut), lanes_};
   }
+  /// The outputs of a group, as images.
   Images columns(index_t group) const {
     Images images = image(group);
     images.channels = s_.outputs, images.height = s_.window.out[0], images.width = s_.window.out[1];

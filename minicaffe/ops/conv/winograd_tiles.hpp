@@ -21,7 +21,7 @@ struct Images {
   MC_HD index_t tiles() const { return tiles_y * tiles_x; }
 };
 
-/// What a tile, or the outputs of a tile, and a block of channels see of the images.
+/// The part of the images that a tile, or the outputs of a tile, and a block of channels read or write.
 struct Part {
   index_t row, column;           // of the tile
   index_t y, x;                  // of its first pixel
@@ -41,7 +41,7 @@ struct Part {
   }
 };
 
-/// Where the values of a tile and a block of channels are, of the first point; those of the next point are `point` further.
+/// The place of the values of a tile and a block of channels, of the first point; those of the next point are `point` further.
 struct Values {
   index_t row, panel, point;
   template <int kLanes> MC_HD index_t at(index_t tile, index_t block) const {
@@ -193,7 +193,7 @@ template <class M, int kLanes> struct Interpolate {
   Finish finish;
   float* y;
 
-  /// How many indices there are: one for each tile and block of channels, or each image where tiles overlap.
+  /// The number of indices: one for each tile and block of channels, or each image where tiles overlap.
   index_t count() const {
     return (kOverlap ? (end_tile - 1) / images.tiles() - first_tile / images.tiles() + 1 : end_tile - first_tile) * blocks;
   }
@@ -208,6 +208,7 @@ template <class M, int kLanes> struct Interpolate {
       interpolate_tile(first_tile + index / blocks, block);
     }
   }
+  /// Compute the outputs of one tile from its values at the points, with the epilogue.
   MC_HD void interpolate_tile(index_t tile, index_t block) const {
     constexpr int size = M::kSize;
     const index_t c = (first_block + block) * kLanes;

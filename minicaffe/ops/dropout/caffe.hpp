@@ -43,6 +43,7 @@ template <class T> struct DropoutBlock {
     keep(c3, begin + 3 * kDropLanes);
   }
 
+  /// Elements from `begin` on: each is kept if its random word is large enough.
   MC_HD void keep(const u64* words, index_t begin) const {
     const T* x = one.x + begin;
     T* y = one.y + begin;

@@ -34,6 +34,7 @@ void combine(const Context& on, int dtype, index_t n, int inputs, const void* co
   });
 }
 
+/// y = the maximum of all inputs; of the first two the second wins ties, a later one must be larger (Caffe).
 inline void largest(const Context& on, int dtype, index_t n, int inputs, const void* const* x, void* y) {
   dispatch_layout(dtype, [&](auto type) {
     using T = decltype(type);

@@ -65,6 +65,7 @@ template <class T, int N> struct Spread {
   T* y[N];
   MC_HD void operator()(index_t i) const { lanes<C>(i); }
   template <class V> MC_HD void lanes(index_t i) const { put_all(i, get_lanes<V>(x + i)); }
+  /// Store `value`, or a vector of values, times each factor.
   template <class V> MC_HD void put_all(index_t i, V value) const {
     put_lanes(y[0] + i, c[0] * value);  // without a loop, as above
     if constexpr (N > 1) put_lanes(y[1] + i, c[1] * value);

@@ -8,6 +8,7 @@ namespace cpu {
 template <class T> using CblasGemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, T alpha, const T* a,
                                               int lda, const T* b, int ldb, T beta, T* c, int ldc);
 
+/// The functions of the BLAS that was opened at run time (ops/gemm/blas.pyx).
 struct Blas {
   CblasGemm<float> sgemm = nullptr;
   CblasGemm<double> dgemm = nullptr;

@@ -59,6 +59,7 @@ def load_blas(path=None):
 
 
 def _wheel_library():
+    """Return the path of the BLAS in the wheel `scipy-openblas32`; raise DependencyError if it is not installed."""
     spec = importlib.util.find_spec("scipy_openblas32")
     if spec is not None and spec.origin:
         for library in sorted((Path(spec.origin).parent / "lib").glob("libscipy_openblas*")):

@@ -58,6 +58,7 @@ template <class T, int side_, int patch_, int depth_> struct Gemm {
     int room[kPacks];  // sides from here to the end of the matrix
     Pack<T> pack[kPacks];
 
+    /// Set the addresses of the first strip.
     MC_DEVICE void start(const GemmOperand<T>& x, const T* data, int first, int sides, int thread) {
       for (int l = 0; l < kPacks; ++l) {
         int at = (thread + l * kThreads) * kPack, s = first + side(x.along_depth, at), d = depth(x.along_depth, at);
@@ -78,6 +79,7 @@ template <class T, int side_, int patch_, int depth_> struct Gemm {
         from[l] += left <= kDepth ? x.wrap : x.step;
       }
     }
+    /// Store what `load` loaded to shared memory.
     MC_DEVICE void store(const GemmOperand<T>& x, Strip& strip, int thread) const {
       for (int l = 0; l < kPacks; ++l) {
         int at = (thread + l * kThreads) * kPack, s = side(x.along_depth, at), d = depth(x.along_depth, at);

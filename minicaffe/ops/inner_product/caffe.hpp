@@ -52,64 +52,55 @@ inline cuda::LtProduct lt_gradients(index_t m, index_t n, index_t k, bool transp
 }
 
 /// y = x W^T + bias; `bias` may be null. With `relu`, max(y, 0) where cuBLASLt computes that; returns whether it did.
-inline bool inner_product_forward(const Context& on, const cpu::Blas& blas, int dtype, index_t m, index_t n, index_t k,
-                                  bool transpose, const void* x_, const void* weight_, const void* bias_, void* y_, bool relu) {
-  return dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    auto x = static_cast<const T*>(x_), weight = static_cast<const T*>(weight_), bias = static_cast<const T*>(bias_);
-    auto y = static_cast<T*>(y_);
-    // Column-major: y^T = W x^T.
-    if constexpr (std::is_same_v<T, float>)
-      if ((bias || relu) && cuda::lt_product(on, {!transpose, false, n, m, k, weight, x, bias, lt_epilogue(bias, relu), y}))
-        return relu;
-    if (!on.stream && m <= cpu::kFewRows && k >= cpu::kLongRows * m && !transpose)
-      return cpu::for_few_rows<cpu::FewDots, T>(on.threads, k, n, m, x, weight, bias, y), false;
-    const bool ahead = bias && !on.stream;  // the CPU's product is added to the bias
-    if (ahead)
-      cpu::parallel(on.threads, m, cpu::kGrain / n, [&](int, index_t begin, index_t end) {
-        for (index_t i = begin; i < end; ++i) std::memcpy(y + i * n, bias, size_t(n) * sizeof(T));
-      });
-    gemm(on, blas, false, !transpose, m, n, k, T(1), x, k, weight, transpose ? n : k, ahead ? T(1) : T(0), y, n);
-    if (bias && !ahead) broadcast_unary(on, {m, n, 1}, ShiftBy<T>{bias}, y, y);
-    return false;
-  });
+template <class T>
+bool inner_product_forward(const Context& on, const cpu::Blas& blas, index_t m, index_t n, index_t k, bool transpose, const T* x,
+                           const T* weight, const T* bias, T* y, bool relu) {
+  // Column-major: y^T = W x^T.
+  if constexpr (std::is_same_v<T, float>)
+    if ((bias || relu) && cuda::lt_product(on, {!transpose, false, n, m, k, weight, x, bias, lt_epilogue(bias, relu), y}))
+      return relu;
+  if (!on.stream && m <= cpu::kFewRows && k >= cpu::kLongRows * m && !transpose)
+    return cpu::for_few_rows<cpu::FewDots, T>(on.threads, k, n, m, x, weight, bias, y), false;
+  const bool ahead = bias && !on.stream;  // the CPU's product is added to the bias
+  if (ahead)
+    cpu::parallel(on.threads, m, cpu::kGrain / n, [&](int, index_t begin, index_t end) {
+      for (index_t i = begin; i < end; ++i) std::memcpy(y + i * n, bias, size_t(n) * sizeof(T));
+    });
+  gemm(on, blas, false, !transpose, m, n, k, T(1), x, k, weight, transpose ? n : k, ahead ? T(1) : T(0), y, n);
+  if (bias && !ahead) broadcast_unary(on, {m, n, 1}, ShiftBy<T>{bias}, y, y);
+  return false;
 }
 
 /// dweight += dy^T x (or x^T dy), dbias += column sums of dy, dx = dy W; each is left out if null. Without `add_weight`, and on a
 /// device without `add_bias`, the gradient is overwritten.
-inline void inner_product_backward(const Context& on, const cpu::Blas& blas, int dtype, index_t m, index_t n, index_t k,
-                                   bool transpose, const void* x_, const void* weight_, const void* dy_, void* dweight_,
-                                   bool add_weight, void* dbias_, bool add_bias, void* dx_) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    auto x = static_cast<const T*>(x_), weight = static_cast<const T*>(weight_), dy = static_cast<const T*>(dy_);
-    auto dweight = static_cast<T*>(dweight_), dbias = static_cast<T*>(dbias_), dx = static_cast<T*>(dx_);
-    const T keep = add_weight ? T(1) : T(0);
-    if constexpr (std::is_same_v<T, float>)
-      if (dweight && dbias && !add_bias &&
-          cuda::lt_product(on, lt_gradients(m, n, k, transpose, x, dy, dweight, add_weight, dbias)))
-        dweight = dbias = nullptr;
-    if (dweight && transpose)
-      gemm(on, blas, true, false, k, n, m, T(1), x, k, dy, n, keep, dweight, n);
-    else if (dweight && !on.stream && m <= cpu::kFewRows)
-      cpu::for_few_rows<cpu::FewProduct, T>(on.threads, k, n, m, index_t(1), n, dy, x, dweight, add_weight);
-    else if (dweight)
-      gemm(on, blas, true, false, n, k, m, T(1), dy, n, x, k, keep, dweight, k);
-    if (dbias && on.stream) channel_sums(on, {m, n, 1}, SumTerm<T>{dy}, 1.0, add_bias, dbias);
-    if (dbias && !on.stream)
-      cpu::for_each(on.threads, (n + ColumnSums<T>::kWide - 1) / ColumnSums<T>::kWide, ColumnSums<T>{m, n, dy, dbias},
-                    ColumnSums<T>::kWide * m + 1);
-    if (dx && !on.stream && !transpose && m >= cpu::kFewestRows && m <= cpu::kFewRows)
-      cpu::for_few_rows<cpu::FewProduct, T>(on.threads, k, m, n, n, index_t(1), dy, weight, dx, false);
-    else if (dx)
-      gemm(on, blas, false, transpose, m, k, n, T(1), dy, n, weight, transpose ? n : k, T(0), dx, k);
-  });
+template <class T>
+void inner_product_backward(const Context& on, const cpu::Blas& blas, index_t m, index_t n, index_t k, bool transpose, const T* x,
+                            const T* weight, const T* dy, T* dweight, bool add_weight, T* dbias, bool add_bias, T* dx) {
+  const T keep = add_weight ? T(1) : T(0);
+  if constexpr (std::is_same_v<T, float>)
+    if (dweight && dbias && !add_bias &&
+        cuda::lt_product(on, lt_gradients(m, n, k, transpose, x, dy, dweight, add_weight, dbias)))
+      dweight = dbias = nullptr;
+  if (dweight && transpose)
+    gemm(on, blas, true, false, k, n, m, T(1), x, k, dy, n, keep, dweight, n);
+  else if (dweight && !on.stream && m <= cpu::kFewRows)
+    cpu::for_few_rows<cpu::FewProduct, T>(on.threads, k, n, m, index_t(1), n, dy, x, dweight, add_weight);
+  else if (dweight)
+    gemm(on, blas, true, false, n, k, m, T(1), dy, n, x, k, keep, dweight, k);
+  if (dbias && on.stream) channel_sums(on, {m, n, 1}, SumTerm<T>{dy}, 1.0, add_bias, dbias);
+  if (dbias && !on.stream)
+    cpu::for_each(on.threads, (n + ColumnSums<T>::kWide - 1) / ColumnSums<T>::kWide, ColumnSums<T>{m, n, dy, dbias},
+                  ColumnSums<T>::kWide * m + 1);
+  if (dx && !on.stream && !transpose && m >= cpu::kFewestRows && m <= cpu::kFewRows)
+    cpu::for_few_rows<cpu::FewProduct, T>(on.threads, k, m, n, n, index_t(1), dy, weight, dx, false);
+  else if (dx)
+    gemm(on, blas, false, transpose, m, k, n, T(1), dy, n, weight, transpose ? n : k, T(0), dx, k);
 }
 
 // ---- of Bf16 on a device, by cuBLASLt: x, y and their gradients. Weights and bias are rounded in each forward; their gradients
 // are floats. With `trial` nothing is computed, and the result may be null; false if there is no algorithm.
 
-/// Where the rounded bias begins behind the n x k weights: at a multiple of 256 bytes.
+/// The element at which the rounded bias begins behind the n x k weights: at a multiple of 256 bytes.
 inline index_t rounded_bias(index_t n, index_t k) { return (n * k + 127) / 128 * 128; }
 /// `rounded` receives the weights and the bias, which may be null.
 inline void round_parameters(const Context& on, index_t n, index_t k, const void* weight, const void* bias, void* rounded) {

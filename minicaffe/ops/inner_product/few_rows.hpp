@@ -31,6 +31,7 @@ template <class T, int kBytes> struct FewDots {
     }
   }
 
+  /// Rows i to i + kTogether - 1 at once: the block of weights is read once for them.
   template <int kTogether> MC_HD void rows(index_t i, index_t j) const {
     const index_t whole = k - k % kLanes;
     const int high = int(min_(m - i, index_t(kTogether))), wide = int(min_(n - j, index_t(kWeights)));

@@ -7,6 +7,7 @@
 namespace mc {
 namespace onednn {
 
+/// The inner product in bf16 as Weighted.
 class Inner : public Weighted {
  public:
   /// Refuses by std::runtime_error.

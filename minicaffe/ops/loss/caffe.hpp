@@ -8,36 +8,28 @@ namespace mc {
 namespace cpu {
 
 /// Count the labels that are not `ignore` into *valid; return the index of the first that is no integer of 0..classes-1, or -1.
-inline index_t check_labels(int dtype, const Labels& s, const void* label, index_t* valid) {
-  return dispatch(dtype, [&](auto type) -> index_t {
-    auto value = static_cast<const decltype(type)*>(label);
-    *valid = 0;
-    for (index_t i = 0; i < s.outer * s.inner; ++i) {
-      int l = label_(value[i]);
-      if (decltype(type)(l) != value[i]) return i;  // true for NaN as well
-      if (s.ignore != kNoLabel && l == s.ignore) continue;
-      if (l < 0 || l >= s.classes) return i;
-      ++*valid;
-    }
-    return -1;
-  });
+template <class T> index_t check_labels(const Labels& s, const T* label, index_t* valid) {
+  *valid = 0;
+  for (index_t i = 0; i < s.outer * s.inner; ++i) {
+    int l = label_(label[i]);
+    if (T(l) != label[i]) return i;  // true for NaN as well
+    if (s.ignore != kNoLabel && l == s.ignore) continue;
+    if (l < 0 || l >= s.classes) return i;
+    ++*valid;
+  }
+  return -1;
 }
 
 /// Count the real-valued targets that are not `ignore` into *valid; return the index of the first that only becomes `ignore` when
 /// cut to an integer, or -1.
-inline index_t check_targets(int dtype, index_t n, int ignore, const void* target, index_t* valid) {
-  return dispatch(dtype, [&](auto type) -> index_t {
-    using T = decltype(type);
-    auto value = static_cast<const T*>(target);
-    *valid = n;
-    if (ignore == kNoLabel) return -1;
-    for (index_t i = 0; i < n; ++i) {
-      if (label_(value[i]) != ignore) continue;
-      if (value[i] != T(ignore)) return i;
-      --*valid;
-    }
-    return -1;
-  });
+template <class T> index_t check_targets(index_t n, int ignore, const T* target, index_t* valid) {
+  *valid = n;
+  for (index_t i = 0; i < n && ignore != kNoLabel; ++i) {
+    if (label_(target[i]) != ignore) continue;
+    if (target[i] != T(ignore)) return i;
+    --*valid;
+  }
+  return -1;
 }
 
 }  // namespace cpu

@@ -8,8 +8,9 @@ cdef extern from "minicaffe/ops/loss/caffe.hpp" namespace "mc" nogil:
     struct Labels:
         long long outer, classes, inner
         int ignore
-    long long check_labels "mc::cpu::check_labels"(int dtype, const Labels&, const void* label, long long* valid)
-    long long check_targets "mc::cpu::check_targets"(int dtype, long long n, int ignore, const void* target, long long* valid)
+    long long check_labels "MC_TYPED(mc::cpu::check_labels)"(int dtype, const Labels&, const void* label, long long* valid)
+    long long check_targets "MC_TYPED(mc::cpu::check_targets)"(int dtype, long long n, int ignore, const void* target,
+                                                               long long* valid)
     void log_loss "mc::sum_typed<mc::LogLossTerm>"(const Context&, int dtype, long long n, double coeff, void* out, const Labels&,
                                                    const void* p, const void* label, double floor)
     void log_loss_backward(const Context&, int dtype, const Labels&, const void* p, const void* label, double scale, double floor,

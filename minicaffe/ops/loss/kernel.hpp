@@ -115,6 +115,7 @@ template <class T> struct HingeTerm {
     return squared ? m * m : m;
   }
 };
+/// The gradient of element i of x.
 template <class T> struct HingeBackward {
   HingeTerm<T> term;
   T scale;
@@ -149,6 +150,7 @@ template <class T> struct SigmoidLossTerm {
     return ignore != kNoLabel && label_(t[i]) == ignore ? T(0) : logistic_term(x[i], t[i]);
   }
 };
+/// The gradient of element i of x, 0 where t is ignored.
 template <class T> struct SigmoidLossBackward {
   int ignore;
   const T *x, *t;

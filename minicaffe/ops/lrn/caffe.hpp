@@ -9,11 +9,12 @@
 // vector additions are cheap there, rounding errors do not accumulate along the channels as in a running sum, and a NaN affects
 // only its own windows.
 #pragma once
-#include "minicaffe/device/context.hpp"
+#include "minicaffe/device/typed.hpp"
 #include "minicaffe/ops/lrn/kernel.hpp"
 
 namespace mc {
 
+/// The tiles of the CPU, and the scales s of a row of one.
 template <class T> struct LrnTile {
   LrnWindow window;
   index_t block, tiles;  // tiles of a group
@@ -39,6 +40,7 @@ template <class T> struct LrnTile {
   }
 };
 
+/// y of one tile.
 template <class T, class Power> struct LrnForwardTile {
   LrnTile<T> tile;
   Power power;
@@ -108,7 +110,7 @@ template <class T, class Work> void each_tile(const Context& on, const LrnShape&
   cpu::parallel(on.threads, s.groups * tile.tiles, grain, work);
 }
 
-/// How many elements of scratch memory backward needs: on the CPU one tile of rows x block elements a thread.
+/// The number of elements of scratch memory that backward needs: on the CPU one tile of rows x block elements a thread.
 inline index_t lrn_scratch(const Context& on, const LrnShape& s) { return on.stream ? 0 : on.threads * s.rows * s.block; }
 
 /// The device stores s in `scale`, of the shape of x, for backward; the CPU does not use it.

@@ -22,6 +22,7 @@ inline void* cudnn_lrn(Cudnn& cudnn, const LrnShape& s) {
   });
 }
 
+/// y = x s^-beta across channels; throws why cuDNN does not compute it.
 inline void cudnn_lrn_forward(const Context& on, int dtype, const LrnShape& s, const void* x, void* y) {
   with_cudnn(on, s.groups * s.rows * s.width, [&](Cudnn& cudnn) {
     void* lrn = cudnn_lrn(cudnn, s);

@@ -127,39 +127,29 @@ template <int K, int S, class T, class Op> void pool_planes(cpu::Threads threads
 }
 
 /// MAX, with a mask, or AVE, where `mask` is null.
-inline void pool_forward(const Context& on, int dtype, const PoolShape& s, const void* x, void* y, void* mask, void* scratch) {
+template <class T> void pool_forward(const Context& on, const PoolShape& s, const T* x, T* y, T* mask, T* scratch) {
   const bool square = s.kernel_h == s.kernel_w && s.stride_h == s.stride_w;
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    const auto run = [&](auto op) {
-      const PoolForward<T, decltype(op), 0> one{s, static_cast<const T*>(x), static_cast<T*>(y), static_cast<T*>(mask)};
-      if constexpr (std::is_same_v<T, float>)
-        if (!on.stream && square && s.planes() >= on.threads) {
-          const auto frames = static_cast<T*>(scratch);
-          if (s.kernel_h == 2 && s.stride_h == 2) return pool_planes<2, 2>(on.threads, one, frames);
-          if (s.kernel_h == 3 && s.stride_h == 2) return pool_planes<3, 2>(on.threads, one, frames);
-          if (s.kernel_h == 3 && s.stride_h == 1) return pool_planes<3, 1>(on.threads, one, frames);
-        }
-      for_each(on, s.outputs(), one, s.kernel_h * s.kernel_w);
-    };
-    mask ? run(MaxOf<T>()) : run(MeanOf<T>());
-  });
+  const auto run = [&](auto op) {
+    const PoolForward<T, decltype(op), 0> one{s, x, y, mask};
+    if constexpr (std::is_same_v<T, float>)
+      if (!on.stream && square && s.planes() >= on.threads) {
+        if (s.kernel_h == 2 && s.stride_h == 2) return pool_planes<2, 2>(on.threads, one, scratch);
+        if (s.kernel_h == 3 && s.stride_h == 2) return pool_planes<3, 2>(on.threads, one, scratch);
+        if (s.kernel_h == 3 && s.stride_h == 1) return pool_planes<3, 1>(on.threads, one, scratch);
+      }
+    for_each(on, s.outputs(), one, s.kernel_h * s.kernel_w);
+  };
+  mask ? run(MaxOf<T>()) : run(MeanOf<T>());
 }
 
 /// STOCHASTIC, with a mask of what is drawn, or its mean, where `mask` is null.
-inline void stochastic_forward(const Context& on, int dtype, const PoolShape& s, u64 seed, u64 start, const void* x, void* y,
-                               void* mask) {
+template <class T> void stochastic_forward(const Context& on, const PoolShape& s, u64 seed, u64 start, const T* x, T* y, T* mask) {
   const u64* drawn = on.stream ? on.stream->drawn : nullptr;
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    const auto from = static_cast<const T*>(x);
-    const auto to = static_cast<T*>(y), where = static_cast<T*>(mask);
-    const index_t window = s.kernel_h * s.kernel_w;
-    if (mask)
-      for_each(on, s.outputs(), StochasticForward<T>{s, Philox{seed}, start, drawn, from, to, where}, 2 * window + 20);
-    else
-      for_each(on, s.outputs(), PoolForward<T, StochasticMean<T>, 0>{s, from, to, nullptr}, window);
-  });
+  const index_t window = s.kernel_h * s.kernel_w;
+  if (mask)
+    for_each(on, s.outputs(), StochasticForward<T>{s, Philox{seed}, start, drawn, x, y, mask}, 2 * window + 20);
+  else
+    for_each(on, s.outputs(), PoolForward<T, StochasticMean<T>, 0>{s, x, y, nullptr}, window);
 }
 
 /// Adds each dy of one plane to the pixel of its mask; a mask outside the plane (-1: an empty window) is skipped.
@@ -247,49 +237,38 @@ template <class T, int K> struct MeanScatter {
   }
 };
 
-inline void mask_backward(const Context& on, int dtype, const PoolShape& s, const void* dy, const void* mask, void* dx) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    auto from = static_cast<const T*>(dy), where = static_cast<const T*>(mask);
-    auto to = static_cast<T*>(dx);
-    const index_t pixels = s.height * s.width, planes = s.planes();
-    if (on.stream || planes < on.threads)
-      for_each(on, planes * pixels, PoolBackward<T, true, 0>{s, from, where, to}, 16);
-    else if (s.kernel_h == 2 && s.kernel_w == 2 && s.stride_h == 2 && s.stride_w == 2 && s.height == 2 * s.out_height &&
-             s.width == 2 * s.out_width && s.out_width >= 4)  // padding would make more windows
-      s.out_width >= 8
-          ? cpu::for_each(on.threads, planes, MaskScatter2x2<T, 8>{s.out_height, s.out_width, from, where, to}, pixels)
-          : cpu::for_each(on.threads, planes, MaskScatter2x2<T, 4>{s.out_height, s.out_width, from, where, to}, pixels);
-    else
-      cpu::for_each(on.threads, planes, MaskScatter<T>{pixels, s.out_height * s.out_width, from, where, to}, pixels);
-  });
+/// dx from the mask of MAX and STOCHASTIC: by pixel, or by plane where the CPU has enough planes.
+template <class T> void mask_backward(const Context& on, const PoolShape& s, const T* dy, const T* mask, T* dx) {
+  const index_t pixels = s.height * s.width, planes = s.planes();
+  if (on.stream || planes < on.threads)
+    for_each(on, planes * pixels, PoolBackward<T, true, 0>{s, dy, mask, dx}, 16);
+  else if (s.kernel_h == 2 && s.kernel_w == 2 && s.stride_h == 2 && s.stride_w == 2 && s.height == 2 * s.out_height &&
+           s.width == 2 * s.out_width && s.out_width >= 4)  // padding would make more windows
+    s.out_width >= 8 ? cpu::for_each(on.threads, planes, MaskScatter2x2<T, 8>{s.out_height, s.out_width, dy, mask, dx}, pixels)
+                     : cpu::for_each(on.threads, planes, MaskScatter2x2<T, 4>{s.out_height, s.out_width, dy, mask, dx}, pixels);
+  else
+    cpu::for_each(on.threads, planes, MaskScatter<T>{pixels, s.out_height * s.out_width, dy, mask, dx}, pixels);
 }
 
-inline void mean_backward(const Context& on, int dtype, const PoolShape& s, const void* dy, void* dx, void* scratch) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    auto from = static_cast<const T*>(dy);
-    auto to = static_cast<T*>(dx);
-    PoolFrame frame = pool_frame(s);
-    index_t pixels = frame.height * frame.width;
-    if (on.stream || s.planes() < on.threads || pixels == 0)
-      return for_each(on, s.planes() * s.height * s.width, PoolBackward<T, false, 0>{s, from, nullptr, to}, 32);
-    index_t cost = pixels + s.out_height * s.out_width * s.kernel_h * s.kernel_w;
-    cpu::parallel(on.threads, s.planes(), std::max<index_t>(1, cpu::kGrain / cost), [&](int thread, index_t begin, index_t end) {
-      T* mine = static_cast<T*>(scratch) + thread * pixels;
-      if (s.kernel_h == 3 && s.kernel_w == 3)
-        cpu::range(MeanScatter<T, 3>{s, frame, from, to, mine}, begin, end);
-      else
-        cpu::range(MeanScatter<T, 0>{s, frame, from, to, mine}, begin, end);
-    });
+/// dx of AVE: by pixel, or by plane where the CPU has enough planes.
+template <class T> void mean_backward(const Context& on, const PoolShape& s, const T* dy, T* dx, T* scratch) {
+  const PoolFrame frame = pool_frame(s);
+  const index_t pixels = frame.height * frame.width;
+  if (on.stream || s.planes() < on.threads || pixels == 0)
+    return for_each(on, s.planes() * s.height * s.width, PoolBackward<T, false, 0>{s, dy, nullptr, dx}, 32);
+  const index_t cost = pixels + s.out_height * s.out_width * s.kernel_h * s.kernel_w;
+  cpu::parallel(on.threads, s.planes(), std::max<index_t>(1, cpu::kGrain / cost), [&](int thread, index_t begin, index_t end) {
+    T* mine = scratch + thread * pixels;
+    if (s.kernel_h == 3 && s.kernel_w == 3)
+      cpu::range(MeanScatter<T, 3>{s, frame, dy, dx, mine}, begin, end);
+    else
+      cpu::range(MeanScatter<T, 0>{s, frame, dy, dx, mine}, begin, end);
   });
 }
 
 /// dx of MAX and STOCHASTIC, which have a mask, or of AVE, where `mask` is null.
-inline void pool_backward(const Context& on, int dtype, const PoolShape& s, const void* dy, const void* mask, void* dx,
-                          void* scratch) {
-  if (!mask) return mean_backward(on, dtype, s, dy, dx, scratch);
-  mask_backward(on, dtype, s, dy, mask, dx);
+template <class T> void pool_backward(const Context& on, const PoolShape& s, const T* dy, const T* mask, T* dx, T* scratch) {
+  mask ? mask_backward(on, s, dy, mask, dx) : mean_backward(on, s, dy, dx, scratch);
 }
 
 // ---- on a device, in the layout with channels last. `dtype` is that of x, y and their gradients as stored; the mask has the type
@@ -303,7 +282,7 @@ template <class X, class Work> void with_pool_pack(index_t channels, const void*
   channels % kMost ? choose(std::integral_constant<int, 1>()) : choose(std::integral_constant<int, kMost>());
 }
 
-/// As pool_forward.
+/// y and mask of MAX, or y of AVE, where `mask` is null.
 inline void pool_forward_channels_last(const Context& on, int dtype, const PoolShape& s, const void* x, void* y, void* mask) {
   dispatch_layout(dtype, [&](auto type) {
     using X = decltype(type);
@@ -316,7 +295,7 @@ inline void pool_forward_channels_last(const Context& on, int dtype, const PoolS
   });
 }
 
-/// As pool_backward.
+/// dx of MAX, or of AVE, where `mask` is null.
 inline void pool_backward_channels_last(const Context& on, int dtype, const PoolShape& s, const void* dy, const void* mask,
                                         void* dx) {
   dispatch_layout(dtype, [&](auto type) {

@@ -19,6 +19,7 @@ struct PoolWindow {
   index_t top, bottom, left, right, area;
 };
 
+/// The window of the output in row ph and column pw.
 MC_HD PoolWindow pool_window(const PoolShape& s, index_t ph, index_t pw) {
   index_t top = ph * s.stride_h - s.pad_h, left = pw * s.stride_w - s.pad_w;
   index_t bottom = min_(top + s.kernel_h, s.height + s.pad_h), right = min_(left + s.kernel_w, s.width + s.pad_w);
@@ -130,7 +131,7 @@ template <class T> struct StochasticForward {
   }
 };
 
-/// What TEST does instead of drawing: sum x^2 / sum x, or 0 where the sum is not positive.
+/// The pooling of TEST in place of drawing: sum x^2 / sum x, or 0 where the sum is not positive.
 template <class T> struct StochasticMean {
   T sum = 0, squares = 0;
   MC_HD void take(T x, int) {

@@ -1,4 +1,4 @@
-from minicaffe.engines.engine cimport Operation
+from minicaffe.engines.engine cimport Blob, Operation
 
 cdef extern from "minicaffe/ops/pooling/kernel.hpp" nogil:
     struct PoolShape "mc::PoolShape":
@@ -14,5 +14,6 @@ cdef class Pooling(Operation):
     cdef PoolShape shape
     cdef int method
     cdef bint drawn                         # STOCHASTIC draws, as in TRAIN
+    cdef Blob mask                          # of the next pass
     cdef bint mask_shown                    # the mask is a top
     cdef unsigned long long seed, start     # of the random numbers for the next forward pass

@@ -15,29 +15,24 @@ inline void count_correct(const Context& on, int dtype, const Labels& s, index_t
 
 /// The top_k largest of [outer, n, inner] along the middle axis in falling order, the larger index first among equals.
 /// Element (o, k, i) goes to index[(o * stride + k) * inner + i] and its value likewise to value; either may be null.
-inline void top_of_each(const Context& on, int dtype, index_t outer, index_t n, index_t inner, index_t top_k, index_t stride,
-                        const void* x, void* index, void* value) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    auto from = static_cast<const T*>(x);
-    auto indices = static_cast<T*>(index), values = static_cast<T*>(value);
-    if (on.stream) return for_each(on, outer * inner, TopOfEach<T>{n, inner, top_k, stride, from, indices, values});
-    parallel(on.threads, outer * inner, std::max<index_t>(1, cpu::kGrain / (8 * n + 1)), [&](int, index_t begin, index_t end) {
-      std::vector<std::pair<T, index_t>> order(static_cast<size_t>(n));
-      for (index_t at = begin; at < end; ++at) {
-        index_t o = at / inner, i = at % inner;
-        for (index_t c = 0; c < n; ++c) order[size_t(c)] = {from[(o * n + c) * inner + i], c};
-        // NaN would break the order that partial_sort needs, so it goes last.
-        std::partial_sort(order.begin(), order.begin() + top_k, order.end(), [](const auto& a, const auto& b) {
-          return TopOfEach<T>::before(a.first, a.second, b.first, b.second);
-        });
-        for (index_t k = 0; k < top_k; ++k) {
-          index_t to = (o * stride + k) * inner + i;
-          if (index) indices[to] = T(order[size_t(k)].second);
-          if (value) values[to] = order[size_t(k)].first;
-        }
+template <class T> void top_of_each(const Context& on, index_t outer, index_t n, index_t inner, index_t top_k, index_t stride,
+                                    const T* x, T* index, T* value) {
+  if (on.stream) return for_each(on, outer * inner, TopOfEach<T>{n, inner, top_k, stride, x, index, value});
+  parallel(on.threads, outer * inner, std::max<index_t>(1, cpu::kGrain / (8 * n + 1)), [&](int, index_t begin, index_t end) {
+    std::vector<std::pair<T, index_t>> order(static_cast<size_t>(n));
+    for (index_t at = begin; at < end; ++at) {
+      index_t o = at / inner, i = at % inner;
+      for (index_t c = 0; c < n; ++c) order[size_t(c)] = {x[(o * n + c) * inner + i], c};
+      // NaN would break the order that partial_sort needs, so it goes last.
+      std::partial_sort(order.begin(), order.begin() + top_k, order.end(), [](const auto& a, const auto& b) {
+        return TopOfEach<T>::before(a.first, a.second, b.first, b.second);
+      });
+      for (index_t k = 0; k < top_k; ++k) {
+        index_t to = (o * stride + k) * inner + i;
+        if (index) index[to] = T(order[size_t(k)].second);
+        if (value) value[to] = order[size_t(k)].first;
       }
-    });
+    }
   });
 }
 

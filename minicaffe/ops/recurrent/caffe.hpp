@@ -19,6 +19,7 @@ template <class F> struct OfRow {
   index_t row;
   MC_HD void operator()(index_t column) const { f.at(row, column); }
 };
+/// f.at(row, column) for all cells: on the CPU row by row in vectors, on a device one thread a cell.
 template <class F> void for_rows(const Context& on, index_t rows, index_t size, const F& f) {
   if (on.stream) return cuda::for_each(*on.stream, rows * size, f);
   cpu::parallel(on.threads, rows, cpu::kGrain / (kLstmCost * size + 1), [&](int, index_t begin, index_t end) {
@@ -125,65 +126,46 @@ void steps_backward(const Context& on, const cpu::Blas& blas, const Recurrence& 
 }  // namespace detail
 
 /// All steps of an RNN: h = tanh(gates + (cont h_prev) weight^T).
-inline void rnn_steps_forward(const Context& on, const cpu::Blas& blas, int dtype, const Recurrence& r, const void* h0,
-                              void* gates_, void* kept, void* h_) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    auto gates = static_cast<T*>(gates_), h = static_cast<T*>(h_);
-    detail::steps_forward(on, blas, r, static_cast<const T*>(h0), gates, static_cast<T*>(kept), static_cast<const T*>(h),
-                          [&](const Context& part, index_t row, index_t rows) {
-                            const index_t at = row * r.size;
-                            map(part, rows * r.size, TanhForward<T>{}, static_cast<const T*>(gates + at), h + at);
-                          });
+template <class T>
+void rnn_steps_forward(const Context& on, const cpu::Blas& blas, const Recurrence& r, const T* h0, T* gates, T* kept, T* h) {
+  detail::steps_forward(on, blas, r, h0, gates, kept, h, [&](const Context& part, index_t row, index_t rows) {
+    map(part, rows * r.size, TanhForward<T>{}, const_cast<const T*>(gates + row * r.size), h + row * r.size);
   });
 }
 /// `scratch` is of 2 x n x size elements.
-inline void rnn_steps_backward(const Context& on, const cpu::Blas& blas, int dtype, const Recurrence& r, const void* h_,
-                               const void* dy, void* dgates_, void* scratch_) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    auto h = static_cast<const T*>(h_);
-    auto dgates = static_cast<T*>(dgates_), scratch = static_cast<T*>(scratch_);
-    detail::steps_backward(on, blas, r, static_cast<const T*>(dy), static_cast<const T*>(dgates), scratch, scratch + r.n * r.size,
-                           [&](const Context& part, index_t row, index_t rows, const T* dh) {
-                             const index_t at = row * r.size;
-                             map(part, rows * r.size, TanhBackward<T>{}, h + at, dh, dgates + at);
-                           });
-  });
+template <class T>
+void rnn_steps_backward(const Context& on, const cpu::Blas& blas, const Recurrence& r, const T* h, const T* dy, T* dgates,
+                        T* scratch) {
+  detail::steps_backward(on, blas, r, dy, dgates, scratch, scratch + r.n * r.size,
+                         [&](const Context& part, index_t row, index_t rows, const T* dh) {
+                           map(part, rows * r.size, TanhBackward<T>{}, h + row * r.size, dh, dgates + row * r.size);
+                         });
 }
 
 /// All steps of an LSTM. The gates become what their functions give; c is (steps, n, size), c0 (n, size).
-inline void lstm_steps_forward(const Context& on, const cpu::Blas& blas, int dtype, const Recurrence& r, const void* h0,
-                               const void* c0_, void* gates_, void* kept, void* c_, void* h_) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    auto c0 = static_cast<const T*>(c0_), cont = static_cast<const T*>(r.cont);
-    auto gates = static_cast<T*>(gates_), c = static_cast<T*>(c_), h = static_cast<T*>(h_);
-    detail::steps_forward(on, blas, r, static_cast<const T*>(h0), gates, static_cast<T*>(kept), static_cast<const T*>(h),
-                          [&](const Context& part, index_t row, index_t rows) {
-                            const index_t at = row * r.size;
-                            const T* before = row < r.n ? c0 + at : c + at - r.n * r.size;
-                            for_rows(part, rows, r.size,
-                                     LstmForward<T>{r.size, before, gates + 4 * at, cont + row, gates + 4 * at, c + at, h + at});
-                          });
+template <class T>
+void lstm_steps_forward(const Context& on, const cpu::Blas& blas, const Recurrence& r, const T* h0, const T* c0, T* gates, T* kept,
+                        T* c, T* h) {
+  auto cont = static_cast<const T*>(r.cont);
+  detail::steps_forward(on, blas, r, h0, gates, kept, h, [&](const Context& part, index_t row, index_t rows) {
+    const index_t at = row * r.size;
+    const T* before = row < r.n ? c0 + at : c + at - r.n * r.size;
+    for_rows(part, rows, r.size, LstmForward<T>{r.size, before, gates + 4 * at, cont + row, gates + 4 * at, c + at, h + at});
   });
 }
 /// `scratch` is of 3 x n x size elements.
-inline void lstm_steps_backward(const Context& on, const cpu::Blas& blas, int dtype, const Recurrence& r, const void* c0_,
-                                const void* acts_, const void* c_, const void* dy, void* dgates_, void* scratch_) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    auto c0 = static_cast<const T*>(c0_), acts = static_cast<const T*>(acts_), c = static_cast<const T*>(c_);
-    auto dgates = static_cast<T*>(dgates_), scratch = static_cast<T*>(scratch_), dc = scratch + 2 * r.n * r.size;
-    fill(on, r.n * r.size, T(0), dc);
-    detail::steps_backward(on, blas, r, static_cast<const T*>(dy), static_cast<const T*>(dgates), scratch, scratch + r.n * r.size,
-                           [&](const Context& part, index_t row, index_t rows, const T* dh) {
-                             const index_t at = row * r.size, of = row % r.n * r.size;
-                             const T* before = row < r.n ? c0 + at : c + at - r.n * r.size;
-                             for_rows(part, rows, r.size, LstmBackward<T>{r.size, before, acts + 4 * at, c + at, dc + of, dh,
-                                                                          dc + of, dgates + 4 * at});
-                           });
-  });
+template <class T>
+void lstm_steps_backward(const Context& on, const cpu::Blas& blas, const Recurrence& r, const T* c0, const T* acts, const T* c,
+                         const T* dy, T* dgates, T* scratch) {
+  T* dc = scratch + 2 * r.n * r.size;
+  fill(on, r.n * r.size, T(0), dc);
+  detail::steps_backward(on, blas, r, dy, dgates, scratch, scratch + r.n * r.size,
+                         [&](const Context& part, index_t row, index_t rows, const T* dh) {
+                           const index_t at = row * r.size, of = row % r.n * r.size;
+                           const T* before = row < r.n ? c0 + at : c + at - r.n * r.size;
+                           for_rows(part, rows, r.size, LstmBackward<T>{r.size, before, acts + 4 * at, c + at, dc + of, dh, dc + of,
+                                                                        dgates + 4 * at});
+                         });
 }
 
 }  // namespace mc

@@ -14,11 +14,13 @@ cdef extern from "minicaffe/ops/recurrent/caffe.hpp" namespace "mc" nogil:
         const void* cont
         void* packed
         bint bf16
-    void rnn_steps_forward(const Context&, const Blas& blas, int dtype, const Recurrence&, const void* h0, void* gates, void* kept,
-                           void* h)
-    void rnn_steps_backward(const Context&, const Blas& blas, int dtype, const Recurrence&, const void* h, const void* dy,
-                            void* dgates, void* scratch)
-    void lstm_steps_forward(const Context&, const Blas& blas, int dtype, const Recurrence&, const void* h0, const void* c0,
-                            void* gates, void* kept, void* c, void* h)
-    void lstm_steps_backward(const Context&, const Blas& blas, int dtype, const Recurrence&, const void* c0, const void* acts,
-                             const void* c, const void* dy, void* dgates, void* scratch)
+    void rnn_steps_forward "MC_TYPED(mc::rnn_steps_forward)"(int dtype, const Context&, const Blas& blas, const Recurrence&,
+                                                             const void* h0, void* gates, void* kept, void* h)
+    void rnn_steps_backward "MC_TYPED(mc::rnn_steps_backward)"(int dtype, const Context&, const Blas& blas, const Recurrence&,
+                                                               const void* h, const void* dy, void* dgates, void* scratch)
+    void lstm_steps_forward "MC_TYPED(mc::lstm_steps_forward)"(
+        int dtype, const Context&, const Blas& blas, const Recurrence&, const void* h0, const void* c0, void* gates, void* kept,
+        void* c, void* h)
+    void lstm_steps_backward "MC_TYPED(mc::lstm_steps_backward)"(
+        int dtype, const Context&, const Blas& blas, const Recurrence&, const void* c0, const void* acts, const void* c,
+        const void* dy, void* dgates, void* scratch)

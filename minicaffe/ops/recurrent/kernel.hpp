@@ -26,6 +26,7 @@ template <class T> struct LstmForward {
   }
 };
 
+/// The gradients of the four gates and of c_prev, of one cell.
 template <class T> struct LstmBackward {
   index_t size;
   const T *c_prev, *acts, *c, *dc, *dh;

@@ -51,6 +51,7 @@ template <class T, int kBytes> struct PackedProduct {
     for (; i < m; ++i) rows<1>(block, i);
   }
 
+  /// Rows i to i + kTogether - 1 at once: the packed panel is read once for them.
   template <int kTogether> MC_HD void rows(index_t block, index_t i) const {
     const index_t left = block * kWide, wide = min_(n - left, kWide);
     const T zeros[kTogether] = {};
@@ -124,6 +125,7 @@ template <class T> struct PairsProduct {
     for (; i < m; ++i) rows<1>(block, i);
   }
 
+  /// Rows i to i + kRows - 1 at once: the packed pairs are read once for them.
   template <int kRows> MC_HD void rows(index_t block, index_t i) const {
     const index_t left = block * kWide, wide = min_(n - left, kWide), deep = k + k % 2;
     const T *from = a + i * deep, *b = packed + left * deep;

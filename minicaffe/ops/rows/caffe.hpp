@@ -7,17 +7,13 @@ namespace mc {
 namespace cpu {
 
 /// out = the n values of x, on the host, as integers. Returns the position of the first that is no integer of 0..limit-1, or -1.
-inline index_t read_indices(int dtype, index_t n, const void* x, index_t limit, int* out) {
-  return dispatch(dtype, [&](auto type) -> index_t {
-    using T = decltype(type);
-    for (index_t i = 0; i < n; ++i) {
-      const T value = static_cast<const T*>(x)[i];
-      if (!(value >= T(0) && value < T(limit))) return i;  // true for NaN as well
-      out[i] = int(value);
-      if (T(out[i]) != value) return i;
-    }
-    return -1;
-  });
+template <class T> index_t read_indices(index_t n, const T* x, index_t limit, int* out) {
+  for (index_t i = 0; i < n; ++i) {
+    if (!(x[i] >= T(0) && x[i] < T(limit))) return i;  // true for NaN as well
+    out[i] = int(x[i]);
+    if (T(out[i]) != x[i]) return i;
+  }
+  return -1;
 }
 
 }  // namespace cpu
@@ -36,16 +32,13 @@ inline void copy_rows(const Context& on, index_t n, const int* index, index_t by
 }
 
 /// y[index[m]] += x[m] for rows of `columns` values. Threads share the columns, so each sum keeps the order of m.
-inline void add_rows(const Context& on, int dtype, index_t n, const int* index, index_t columns, const void* x, void* y) {
-  if (on.stream) return each_typed<AddRows>(on, dtype, columns, 1, n, columns, index, x, y);
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    parallel(on.threads, columns, std::max<index_t>(1, cpu::kGrain / std::max<index_t>(1, n)), [&](int, index_t b, index_t e) {
-      for (index_t m = 0; m < n; ++m) {
-        T* to = static_cast<T*>(y) + index[m] * columns;
-        cpu::range(Map<Axpy<T>, T, 2>{{T(1)}, {static_cast<const T*>(x) + m * columns, to}, to}, b, e);
-      }
-    });
+template <class T> void add_rows(const Context& on, index_t n, const int* index, index_t columns, const T* x, T* y) {
+  if (on.stream) return for_each(on, columns, AddRows<T>{n, columns, index, x, y});
+  parallel(on.threads, columns, std::max<index_t>(1, cpu::kGrain / std::max<index_t>(1, n)), [&](int, index_t b, index_t e) {
+    for (index_t m = 0; m < n; ++m) {
+      T* to = y + index[m] * columns;
+      cpu::range(Map<Axpy<T>, T, 2>{{T(1)}, {x + m * columns, to}, to}, b, e);
+    }
   });
 }
 

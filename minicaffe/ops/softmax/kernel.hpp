@@ -10,7 +10,7 @@
 #ifdef __CUDACC_RTC__
 #define MC_LAMBDA
 #else
-#include "minicaffe/device/context.hpp"
+#include "minicaffe/device/typed.hpp"
 #define MC_LAMBDA __attribute__((always_inline))
 #endif
 
@@ -166,21 +166,14 @@ void for_each_softmax(const Context& on, index_t outer, index_t channels, index_
 }
 
 /// y = exp(x - max) / sum; y may be x.
-inline void softmax_forward(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, const void* x, void* y) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    for_each_softmax(on, outer, channels, inner, SoftmaxForward<T>{static_cast<const T*>(x), static_cast<T*>(y)}, 10);
-  });
+template <class T> void softmax_forward(const Context& on, index_t outer, index_t channels, index_t inner, const T* x, T* y) {
+  for_each_softmax(on, outer, channels, inner, SoftmaxForward<T>{x, y}, 10);
 }
 
 /// dx = y (dy - sum of dy y); dx may be dy.
-inline void softmax_backward(const Context& on, int dtype, index_t outer, index_t channels, index_t inner, const void* y,
-                             const void* dy, void* dx) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    for_each_softmax(on, outer, channels, inner,
-                     SoftmaxBackward<T>{static_cast<const T*>(y), static_cast<const T*>(dy), static_cast<T*>(dx)}, 2);
-  });
+template <class T>
+void softmax_backward(const Context& on, index_t outer, index_t channels, index_t inner, const T* y, const T* dy, T* dx) {
+  for_each_softmax(on, outer, channels, inner, SoftmaxBackward<T>{y, dy, dx}, 2);
 }
 #endif
 

@@ -31,6 +31,7 @@ inline void zero_all(const Context& on, int n, void* const* at, const index_t* n
   }
 }
 
+/// The update of all parameters by a rule whose members are these: its momentum, delta and so on.
 template <template <class> class Rule, class T, class... P>
 void update_as(const Context& on, int n, const Parameter* params, double scale, P... members) {
   if (!on.stream) {
