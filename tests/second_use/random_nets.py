@@ -480,6 +480,9 @@ def pointwise(g, asked=None):
         ("Clip", "clip_param { min: -0.25 max: 0.5 }", lambda v: np.clip(v, -0.25, 0.5), lambda v: (v >= -0.25) & (v <= 0.5), False),
     ] if asked in (None, row[0])])
 
+    if text == "power_param { power: 3 }" and any((value.data == 0).any() for value in g.blobs[x].values):
+        raise Unfit     # Caffe divides by x, so that the gradient at 0 is not a number
+
     def compute(b, p):
         if kind == "ReLU":
             return [plain.rectified(b[0], slope if text else 0)]
