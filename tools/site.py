@@ -25,15 +25,19 @@ MODULES = ("minicaffe", "minicaffe.blob", "minicaffe.workspace", "minicaffe.io",
 
 
 def on_config(config):
-    """Order the pages as the table of docs/README.md does, chapters of the course and pages of the design by their numbers and names."""
+    """Order the pages as the table of docs/README.md does."""
     cells = re.findall(r"^\| (\[.*?) \|", (DOCS / "README.md").read_text(), re.M)
     pages = [link for cell in cells for link in re.findall(r"\(([\w/]+\.md)\)", cell)]
-    folders = {name: sorted((DOCS / name).glob("*.md"), key=lambda path: (int((re.match(r"\d+", path.name) or "0")[0]), path.name))
-               for name in ("course", "design")}
-    below = {name: [path.relative_to(DOCS).as_posix() for path in paths] for name, paths in folders.items()}
-    config.nav = ["README.md", *(page for page in pages if page not in ("course/README.md", "design.md")), "reference.md", "layer_types.md",
-                  {"A course": below["course"]}, {"Design": ["design.md", *below["design"]]}]
+    single = [page for page in pages if page not in ("course/README.md", "design.md")]
+    folders = [{"A course": pages_of("course")}, {"Design": ["design.md", *pages_of("design")]}]
+    config.nav = ["README.md", *single, "reference.md", "layer_types.md", *folders]
     return config
+
+
+def pages_of(folder):
+    """Return the pages of a folder by number, then by name."""
+    paths = sorted((DOCS / folder).glob("*.md"), key=lambda path: (int((re.match(r"\d+", path.name) or "0")[0]), path.name))
+    return [path.relative_to(DOCS).as_posix() for path in paths]
 
 
 def on_files(files, config):
@@ -81,9 +85,10 @@ def reference():
 
 def layer_types():
     """Return a page with the text of `minicaffe layers TYPE` for each type."""
-    entries = [describe(name) for name in sorted(layer.layer_types(), key=str.lower)]
-    return "# Layer types\n\n" + "\n\n".join(f"## {entry.name}\n\nOf {entry.origin}. Bottoms: {entry.bottoms}. Tops: {entry.tops}.\n\n"
-                                               f"{text_of(entry)}" for entry in entries)
+    lines = ["# Layer types"]
+    for entry in map(describe, sorted(layer.layer_types(), key=str.lower)):
+        lines += [f"## {entry.name}", f"Of {entry.origin}. Bottoms: {entry.bottoms}. Tops: {entry.tops}.", text_of(entry)]
+    return "\n\n".join(lines)
 
 
 def public_methods(cls):

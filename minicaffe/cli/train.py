@@ -206,7 +206,7 @@ def run(ctx, solver, given):
         records = JsonLines(given["json_path"], append=bool(given["state"]))
         solver.listeners.append(records)
     if log_path and ranks.group.rank == 0 and not earlier_files.is_same(2, log_path):     # 2> net.log
-        if not overwrites:
+        if not overwrites and os.path.isfile(log_path):
             earlier_files.keep_earlier_file(log_path)
         kept = log.add_log_file(log_path, append=bool(given["state"]))
     if given["watch"] is not None:

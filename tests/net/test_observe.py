@@ -53,7 +53,7 @@ def test_lines_of_debug_info(plan, caplog):
 
 def test_hooked_runs_read_losses_last(device):
     """On a GPU the host would wait for each layer with a loss."""
-    net = Net(parse_text(NET.replace("debug_info: true", ""), caffe_pb2.NetParameter)[0])
+    net = make_net(NET.replace("debug_info: true", ""))
     net.add_hook(AFTER_BACKWARD, lambda index: None)
     net.blobs["x"].data[...] = 1
     with memory.record() as events:
@@ -66,7 +66,7 @@ def test_hooked_runs_read_losses_last(device):
 @pytest.mark.parametrize("plan", [None, "memory"])
 def test_passes_of_a_layer_object(plan, device):
     """They are called from when they are assigned, also where the layer was fused."""
-    net = Net(parse_text(NET.replace("debug_info: true", ""), caffe_pb2.NetParameter)[0], plan=plan)
+    net = make_net(NET.replace("debug_info: true", ""), plan=plan)
     relu, side = net.layers[2], "cpu" if device == "cpu" else "gpu"
     net.blobs["x"].data[...] = 1
     assert net.forward_backward() == 4

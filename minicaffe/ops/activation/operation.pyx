@@ -12,10 +12,11 @@ cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
                                                        const void* y, const void* dy, void* dx, const double* params)
 
 cdef extern from "minicaffe/ops/activation/plain.hpp" nogil:
-    void plain_forward "MC_PLAIN(mc::plain::activation_forward)"(int dtype, const Context&, Function, const double* params, long long n,
-                                                                 const void* x, void* y)
-    void plain_backward "MC_PLAIN(mc::plain::activation_backward)"(int dtype, const Context&, Function, const double* params, long long n,
-                                                                   const void* x, const void* y, const void* dy, void* dx)
+    void plain_forward "MC_PLAIN(mc::plain::activation_forward)"(int dtype, const Context&, Function, const double* params,
+                                                                 long long n, const void* x, void* y)
+    void plain_backward "MC_PLAIN(mc::plain::activation_backward)"(
+        int dtype, const Context&, Function, const double* params, long long n, const void* x, const void* y, const void* dy,
+        void* dx)
 
 
 cdef class Activation(Operation):

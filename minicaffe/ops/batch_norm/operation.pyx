@@ -31,11 +31,11 @@ cdef extern from "minicaffe/ops/batch_norm/caffe.hpp" namespace "mc" nogil:
 
 cdef extern from "minicaffe/ops/batch_norm/plain.hpp" nogil:
     void plain_forward "MC_PLAIN(mc::plain::standardize_forward)"(
-        int dtype, const Context&, const Channels&, int rule, double eps, bint given, const void* x, void* mean, void* variance, void* factor,
-        void* y, void* kept)
+        int dtype, const Context&, const Channels&, int rule, double eps, bint given, const void* x, void* mean, void* variance,
+        void* factor, void* y, void* kept)
     void plain_backward "MC_PLAIN(mc::plain::standardize_backward)"(
-        int dtype, const Context&, const Channels&, int rule, bint given, const void* x, const void* mean, const void* factor, const void* dy,
-        void* dx)
+        int dtype, const Context&, const Channels&, int rule, bint given, const void* x, const void* mean, const void* factor,
+        const void* dy, void* dx)
 
 
 cdef class Standardize(Operation):

@@ -24,13 +24,14 @@ cdef extern from "minicaffe/ops/conv/caffe.hpp" nogil:
         void* scratch)
 
 cdef extern from "minicaffe/ops/conv/plain.hpp" nogil:
-    void plain_forward "MC_PLAIN(mc::plain::conv_forward)"(int dtype, const Context&, const ConvShape&, const void* x, const void* weight,
-                                                           const void* bias, void* y)
+    void plain_forward "MC_PLAIN(mc::plain::conv_forward)"(int dtype, const Context&, const ConvShape&, const void* x,
+                                                           const void* weight, const void* bias, void* y)
     void plain_backward_data "MC_PLAIN(mc::plain::conv_backward_data)"(int dtype, const Context&, const ConvShape&, const void* dy,
                                                                        const void* weight, const void* bias, void* dx)
-    void plain_backward_weights "MC_PLAIN(mc::plain::conv_backward_weights)"(int dtype, const Context&, const ConvShape&, const void* x,
-                                                                             const void* dy, void* dweight)
-    void plain_backward_bias "MC_PLAIN(mc::plain::conv_backward_bias)"(int dtype, const Context&, const Channels& top, const void* dy, void* dbias)
+    void plain_backward_weights "MC_PLAIN(mc::plain::conv_backward_weights)"(int dtype, const Context&, const ConvShape&,
+                                                                             const void* x, const void* dy, void* dweight)
+    void plain_backward_bias "MC_PLAIN(mc::plain::conv_backward_bias)"(int dtype, const Context&, const Channels& top,
+                                                                       const void* dy, void* dbias)
 
 
 cdef class Convolution(Operation):

@@ -40,8 +40,8 @@ cdef extern from "minicaffe/ops/inner_product/plain.hpp" namespace "mc::plain" n
     struct InnerShape:
         long long m, n, k
         bint transpose
-    void plain_forward "MC_PLAIN(mc::plain::inner_product_forward)"(int dtype, const Context&, const InnerShape&, const void* x, const void* weight,
-                                                                    const void* bias, void* y)
+    void plain_forward "MC_PLAIN(mc::plain::inner_product_forward)"(int dtype, const Context&, const InnerShape&, const void* x,
+                                                                    const void* weight, const void* bias, void* y)
     void plain_backward "MC_PLAIN(mc::plain::inner_product_backward)"(int dtype, const Context&, const InnerShape&, const void* dy,
                                                                       const void* weight, void* dx)
     void plain_backward_params "MC_PLAIN(mc::plain::inner_product_backward_params)"(

@@ -13,7 +13,8 @@ cdef extern from "minicaffe/ops/lrn/caffe.hpp" namespace "mc" nogil:
 
 cdef extern from "minicaffe/ops/lrn/plain.hpp" nogil:
     void plain_forward "MC_PLAIN(mc::plain::lrn_forward)"(int dtype, const Context&, const LrnShape&, const void* x, void* y)
-    void plain_backward "MC_PLAIN(mc::plain::lrn_backward)"(int dtype, const Context&, const LrnShape&, const void* x, const void* dy, void* dx)
+    void plain_backward "MC_PLAIN(mc::plain::lrn_backward)"(int dtype, const Context&, const LrnShape&, const void* x,
+                                                            const void* dy, void* dx)
 
 
 cdef class LRN(Operation):

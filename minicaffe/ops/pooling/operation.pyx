@@ -21,9 +21,10 @@ cdef extern from "minicaffe/ops/pooling/caffe.hpp" nogil:
                                                                        const void* mask, void* dx)
 
 cdef extern from "minicaffe/ops/pooling/plain.hpp" nogil:
-    void plain_forward "MC_PLAIN(mc::plain::pool_forward)"(int dtype, const Context&, const PoolShape&, const void* x, void* y, void* mask)
-    void plain_backward "MC_PLAIN(mc::plain::pool_backward)"(int dtype, const Context&, const PoolShape&, const void* dy, const void* mask,
-                                                             void* dx)
+    void plain_forward "MC_PLAIN(mc::plain::pool_forward)"(int dtype, const Context&, const PoolShape&, const void* x, void* y,
+                                                           void* mask)
+    void plain_backward "MC_PLAIN(mc::plain::pool_backward)"(int dtype, const Context&, const PoolShape&, const void* dy,
+                                                             const void* mask, void* dx)
 
 
 cdef class Pooling(Operation):

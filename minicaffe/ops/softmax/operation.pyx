@@ -14,7 +14,8 @@ cdef extern from "minicaffe/ops/softmax/kernel.hpp" namespace "mc" nogil:
 
 cdef extern from "minicaffe/ops/softmax/plain.hpp" nogil:
     void plain_forward "MC_PLAIN(mc::plain::softmax_forward)"(int dtype, const Context&, const Channels&, const void* x, void* y)
-    void plain_backward "MC_PLAIN(mc::plain::softmax_backward)"(int dtype, const Context&, const Channels&, const void* y, const void* dy, void* dx)
+    void plain_backward "MC_PLAIN(mc::plain::softmax_backward)"(int dtype, const Context&, const Channels&, const void* y,
+                                                                const void* dy, void* dx)
 
 
 cdef class Softmax(Operation):

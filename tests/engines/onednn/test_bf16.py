@@ -53,6 +53,11 @@ def both(text):
     return found
 
 
+def computes_in_blocks(net):
+    """Whether the first convolution's top is in blocks of channels. By AMX it is channels last, which other layers read in plain order."""
+    return net.blob_by_name("a").layout_of_data().lanes > 0
+
+
 @pytest.mark.parametrize("case", SHAPES)
 def test_convolution(bf16, case):
     shape, fields = SHAPES[case]
@@ -171,7 +176,7 @@ def test_concat_and_slice(bf16):
     assert np.array_equal(ours["c data"], joined)
     assert np.array_equal(ours["d data"], joined[:, :32]) and np.array_equal(ours["e data"], joined[:, 32:])
     assert np.array_equal(ours["c diff"], np.concatenate([ours["d diff"], ours["e diff"]], 1))
-    assert net.blob_by_name("c").layout_of_data() is not None
+    assert net.blob_by_name("c").layout_of_data() is not None or not computes_in_blocks(net)
     for name, values in exact.items():
         assert np.abs(ours[name] - values).max() <= NEAR * np.abs(values).max(), name
 
@@ -264,18 +269,21 @@ NORMS = (input_layer((4, 16, 14, 14)) + conv("conv1", "x", "a", "num_output: 20 
 
 
 def test_batch_norm_stays_in_bf16(bf16):
+    (_, ours), (_, exact) = both(NORMS)
+    for name, values in exact.items():
+        distance = np.linalg.norm(ours[name] - values)      # not the largest: rounding puts some values on ReLU's other side
+        assert distance <= 3 * NEAR * max(np.linalg.norm(values), 4), name      # conv1's bias has no gradient but by rounding
+    engine.set_precision("bf16")
     net = make(NORMS)
     step(net)
+    if not computes_in_blocks(net):
+        pytest.skip("by AMX convolutions compute channels last, which BatchNorm reads in plain order")
     a = net.blob_by_name("a")
     before = a.data_memory.reorders, a.diff_memory.reorders
     step(net)
     assert next(row["fused"] for row in net.engines() if row["layer"] == "BatchNorm_a") == ["Scale_a", "ReLU_a"]
     assert (a.data_memory.reorders, a.diff_memory.reorders) == before
     assert np.array_equal(a.cpu_data, rounded(a.cpu_data)) and np.array_equal(a.cpu_diff, rounded(a.cpu_diff))
-    (_, ours), (_, exact) = both(NORMS)
-    for name, values in exact.items():
-        distance = np.linalg.norm(ours[name] - values)      # not the largest: rounding puts some values on ReLU's other side
-        assert distance <= 3 * NEAR * max(np.linalg.norm(values), 4), name      # conv1's bias has no gradient but by rounding
 
 
 BATCH_NORM = """
