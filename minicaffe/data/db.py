@@ -66,12 +66,13 @@ def new_folder(path, force=False):
     """Make the folder `path` completely or not at all; yield the temporary path at which the caller creates it.
 
     The folder beside `path` is renamed to `path` at the end of the ``with`` block. An exception (Ctrl-C too) removes it and keeps
-    the old `path`. With `force` it replaces a file or a folder with a database that is at `path`; otherwise, and for any other
-    folder, that is a FileError.
+    the old `path`. With `force` it replaces a file, an empty folder, or a folder with a database that is at `path`; otherwise, and
+    for any other folder, that is a FileError.
     """
     check_free(path, force)
-    made = [*(kind.marker for kind in KINDS), *(f"train_{kind.backend.lower()}" for kind in KINDS)]
-    if os.path.isdir(path) and os.listdir(path) and not any(os.path.exists(os.path.join(path, name)) for name in made):
+    # What is in a database, or in the folder of databases that class_folders.py makes.
+    marks = [*(kind.marker for kind in KINDS), *(f"train_{kind.backend.lower()}" for kind in KINDS)]
+    if os.path.isdir(path) and os.listdir(path) and not any(os.path.exists(os.path.join(path, name)) for name in marks):
         raise FileError("is a folder without a database, so --force does not replace it; choose another name", file=os.fspath(path))
     with replacing_folder(path) as growing:
         yield growing

@@ -1,6 +1,6 @@
 """Parameter: a learned blob as a top (Caffe parameter_layer.cpp)."""
 
-from minicaffe.errors import ConfigError
+from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import Layer
 from minicaffe.proto import caffe_pb2
 
@@ -20,7 +20,10 @@ class ParameterLayer(Layer):
     def layer_setup(self, bottom, top):
         if not self.param.parameter_param.HasField("shape"):
             raise ConfigError("must be given", field="parameter_param.shape")
-        self.add_param(tuple(self.param.parameter_param.shape.dim), caffe_pb2.FillerParameter(), "parameter_param.shape")
+        try:
+            self.add_param(tuple(self.param.parameter_param.shape.dim), caffe_pb2.FillerParameter(), filler_field="")
+        except ShapeError as error:
+            raise error.at(field="parameter_param.shape") from None
 
     def reshape(self, bottom, top):
         top[0].reshape_like(self.blobs[0])

@@ -95,7 +95,10 @@ class Builder:
             self.param_table.append(node.name, i, blob, specs[i] if i < len(specs) else None)
 
     def finish(self, force_backward):
-        """Decide which layers run backward, after the last `add`."""
+        """Decide which layers run backward; set for Splits which tops get no gradient, and for sources which tops change in place.
+
+        It runs after the last `add`. `overwritten` is of SourceLayer and Parameter, whose data the next forward needs.
+        """
         cut_backward(self.nodes)
         for node in self.nodes:
             if force_backward:
@@ -103,6 +106,8 @@ class Builder:
                 node.layer.param_propagate_down = [True] * len(node.blobs)
                 node.bottom_needs = [needs or node.layer.allow_force_backward(i) for i, needs in enumerate(node.bottom_needs)]
             log.info("%s %s backward computation.", node.name, "needs" if node.needs_backward else "does not need")
+        # Split gives each top one reader (insert_splits). A reader without a gradient, such as a Flatten, may share the diff of its
+        # own top, which is another gradient. A top without a reader is there for its loss weight, and its diff counts.
         readers = {blob: needs and node.needs_backward
                    for node in self.nodes for blob, needs in zip(node.bottoms, node.bottom_needs)}
         self.overwritten = find_overwritten(self.nodes, force_backward or self.net.phase == caffe_pb2.TRAIN)

@@ -179,6 +179,7 @@ def test_shared_parameters_are_one():
     assert net.blob_by_name("w1").data.tolist() == [7, 8]
 
 
-def test_parameter_needs_a_shape():
-    with pytest.raises(ConfigError, match=r"layer 'p' \(Parameter\): parameter_param.shape: must be given"):
-        build('layer { name: "p" type: "Parameter" top: "w" }')
+@pytest.mark.parametrize("shape, error", [("", "must be given"), ("parameter_param { shape { dim: 2 dim: -1 } }", "axis 1 must have a size from 0")])
+def test_parameter_needs_a_shape(shape, error):
+    with pytest.raises((ConfigError, ShapeError), match=rf"layer 'p' \(Parameter\): parameter_param.shape: {error}"):
+        build(f'layer {{ name: "p" type: "Parameter" top: "w" {shape} }}')

@@ -213,7 +213,11 @@ cdef class CudnnConvolution(Primitive):
         return plan
 
     cdef int fastest(self, const Context& on, Convolution op, Arguments what, CudnnPlans* plans) except -2:
-        """Measure the plans; -1 if none runs. The result is overwritten, but not a gradient of weights that is added to."""
+        """Return the plan with the least time; -1 if none runs, or if the stream has failed, which the next check raises.
+
+        The result is overwritten. A gradient of weights that is added to is not: with `what.trial` it is written to the begin of
+        `memory`, of which `bytes` has room for it and for the largest workspace. A plan that fails once fails in each later run.
+        """
         from minicaffe.cuda.device import Event, computing, get_device
         cdef long long bytes = 0
         cdef vector[int] numbers
@@ -222,8 +226,8 @@ cdef class CudnnConvolution(Primitive):
         what.trial = True
         with nogil:
             numbers = cudnn_candidates(on, plans[0], &bytes)
-        cdef Blob trial = Blob((bytes // item_size(op.dtype) + 1,), op.dtype, "cuDNN trial")
-        cdef void* memory = trial.mutable_data_on(on)
+        cdef Blob trial_memory = Blob((bytes // item_size(op.dtype) + 1,), op.dtype, "cuDNN trial")
+        cdef void* memory = trial_memory.mutable_data_on(on)
         device = get_device(on.stream.device)
         compute_stream, begin, end = computing(device), Event(device, timing=True), Event(device, timing=True)
         times = {number: [] for number in numbers}
