@@ -72,7 +72,7 @@ class EarlierSnapshots:
         self.own, self.warned = set(), False
 
     def before_snapshot(self, solver, *paths):
-        """Keep what is at `paths` before the solver writes there; only the first time as a warning, as each snapshot has this."""
+        """Keep the files at `paths` before the solver writes there; only the first time logs a warning."""
         found, kept = keep_files([path for path in paths if path not in self.own])
         self.own.update(paths)
         if found:

@@ -37,6 +37,7 @@ PARAMS = {
     "LSTM": ("recurrent_param",),
     "MultiBoxLoss": ("multibox_loss_param", "loss_param"),
     "Normalize": ("norm_param",),
+    "PriorBoxClustered": ("prior_box_param",),
     "RNN": ("recurrent_param",),
     "SigmoidCrossEntropyLoss": ("loss_param",),
     "SoftmaxWithLoss": ("softmax_param", "loss_param"),
@@ -91,7 +92,7 @@ def describe(name):
     # "AbsVal: y = |x| (Caffe absval_layer.cpp)." and "Dropout (Caffe dropout_layer.cpp; ...)."
     head = re.sub(r"\s*\([^()]*\b\w+_layer\.cpp[^()]*\)", "", " ".join(head.split()))
     head = re.sub(rf"^{re.escape(name)}\b[:.]?\s*", "", head)
-    text = text or ([head] if head else [])
+    text = text or [head or "No docstring."]
     summary = head if ". " in head or len(head) > 20 else " ".join(text[:1])
     params = {param: _layer_fields()[param].message_type.name for param in _params_of(name)}
     messages = _messages_of(params.values())
@@ -150,7 +151,7 @@ def _first_sentence(text):
 def _origin(name, cls):
     added = entry_points.additions("layers").get(name)
     if cls.__module__.startswith(OWN):
-        return unknown.fork_of(name) or "BVLC"
+        return unknown.fork_of(name) or ("BVLC" if cls.__module__.startswith(OWN[0]) else "a fork")
     return f"{added[0].package}, {cls.__module__}" if added else cls.__module__
 
 

@@ -34,7 +34,7 @@ def layers(type):
 def show(entry):
     """Print a LayerEntry."""
     console = bars.table_console()
-    counts = (f"{count} {kind}{'' if count in ('1', 'at least 1') else 's'}"
+    counts = (f"{count}{' of' * (count == 'any number')} {kind}{'' if count in ('1', 'at least 1') else 's'}"
               for count, kind in ((entry.bottoms, "bottom"), (entry.tops, "top")))
     click.echo(f"{entry.name} ({entry.origin}): {', '.join(counts)}\n")
     console.print(Markdown(text_of(entry)), width=min(console.width, WIDTH))
@@ -51,7 +51,9 @@ def text_of(entry):
         param, name = param_of.get(message.name), message.name
         title = f"{name}:" if param is None else f"Fields of `{param}`{'' if param == name else f' ({name})'}."
         parts += [f"{title} {message.comment}".rstrip(" :"), table_of(message.fields)]
-    return "\n\n".join(filter(None, parts if entry.params else [*parts, "It has no fields of its own."]))
+    if not entry.params and not any("_param" in name for name in entry.blobs):
+        parts.append("It has no fields of its own.")
+    return "\n\n".join(filter(None, parts))
 
 
 def table_of(fields):

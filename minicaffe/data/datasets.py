@@ -185,7 +185,11 @@ def _cifar_records(directory, name):
                 content = file.read(limit)
         else:
             with tarfile.open(path, "r:gz") as archive:
-                if member not in archive.getnames() or (file := archive.extractfile(member)) is None:
+                try:
+                    file = archive.extractfile(member)
+                except KeyError:        # it is missing, or a link to a missing member
+                    file = None
+                if file is None:
                     raise DataError(f"holds no {member}; it must be CIFAR-10's binary version", file=place)
                 content, place = file.read(limit), f"{path}: {member}"
     count, rest = divmod(len(content), CIFAR_RECORD)

@@ -32,7 +32,8 @@ class ImageList:
     """The content of an image list: a line is a path, which may hold spaces, a space and an integer label.
 
     With `label_size` a line is a path and that many real numbers; a label is then a tuple of floats. In a .csv there are commas
-    between them, unless most lines end in a space and a number; a first line in which no label is a number is logged as the header.
+    between them, unless most lines end in a space and a number. A first line in which no label is a number is logged as the header,
+    unless its path is that of a picture.
 
     `entries` are its pairs of path and label. Blank lines are left out. Raises FileError or DataError naming file and line.
 
@@ -45,7 +46,8 @@ class ImageList:
         self._lines = array("I", (number for number, line in enumerate(lines, 1) if line.strip()))
         commas = ending(self.path) == "csv" and 2 * sum(map(bool, map(NUMBER_AFTER_SPACE.search, lines))) <= len(self._lines)
         first = _split(lines[self._lines[0] - 1], label_size, commas) if self._lines else []
-        header = commas and len(first) == 1 + (label_size or 1) and not any(map(NUMBER.fullmatch, first[1:]))
+        header = (commas and len(first) == 1 + (label_size or 1) and not any(map(NUMBER.fullmatch, first[1:]))
+                  and ending(first[0]) not in PICTURE_ENDINGS)
         if header:
             log.warning("%s: the first line is the header: %s", path, ", ".join(first))
             lines[self._lines.pop(0) - 1] = ""

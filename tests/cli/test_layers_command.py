@@ -22,6 +22,13 @@ ROOT = Path(__file__).resolve().parents[2]
 OWN = sorted(name for name, cls in layer_types().items() if cls.__module__.startswith("minicaffe.layers."))
 
 
+def test_type_without_docstring(capsys, monkeypatch):
+    monkeypatch.setattr(registry, "layer_class", lambda name: type("Mine", (caffe.Layer,), {}))
+    monkeypatch.setattr(layer_reference, "layer_class", registry.layer_class)
+    assert cli.main(["layers", "Mine"]) == 0
+    assert "No docstring." in capsys.readouterr().out
+
+
 def test_list(capsys):
     assert cli.main(["layers"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -18,7 +18,7 @@ import minicaffe.cuda.memory  # noqa: F401 - registers the allocators of devices
 from minicaffe import sim
 from minicaffe.cuda import compile, driver, peers
 from minicaffe.cuda.device import Stream
-from minicaffe.cuda.foreign_array import LEGACY
+from minicaffe.cuda.foreign_array import interface_stream
 from minicaffe.cuda.mode import current
 from minicaffe.device.strided import HasDeviceArray
 from minicaffe.errors import ConfigError, DependencyError, DeviceError, WrongTypeError, shown
@@ -221,6 +221,6 @@ def _argument(value, position, target, stream):
         peers.check_owner(found[0], f"argument {position}")
     if stream is not None:
         wrap(address, 0, None, value).record_stream(stream.address)
-    elif interface.get("stream") not in (None, LEGACY):
-        target.wait_for(interface["stream"])
+    elif (other := interface_stream(value)) is not None:
+        target.wait_for(other)
     return ctypes.c_void_p(address)

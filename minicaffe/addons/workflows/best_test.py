@@ -162,13 +162,14 @@ def choose_metric(solver, label_counts):
     if accuracies:      # the last of those with the smallest top_k
         node = min(reversed(accuracies), key=lambda node: node.param.accuracy_param.top_k)
         return node.tops[0].name, True, _output(node.tops[0].name)
-    losses = [node for node in net.nodes if compares_labels(net, node) and node.bottoms[0].shape[1:2] > (1,)]
-    if losses:
-        node = losses[-1]
+    losses = [node for node in net.nodes if compares_labels(net, node) and node.bottoms[0].num_axes > 1]
+    if sum(node.bottoms[0].shape[1] for node in losses) > 1:
 
         def count(index):
-            if net.nodes[index] is node:
-                label_counts.append(count_labels(*(blob.cpu_data for blob in node.bottoms), ignored(node.param.loss_param)))
+            if net.nodes[index] is losses[-1]:      # each loss has run
+                counts = [count_labels(*(blob.cpu_data for blob in node.bottoms[:2]), ignored(node.param.loss_param))
+                          for node in losses]
+                label_counts.append(np.concatenate(counts))
 
         net.add_hook(AFTER_FORWARD, count)
         return "mean F1", True, lambda record: mean_f1(sum(solver.group.gather(sum(label_counts))))

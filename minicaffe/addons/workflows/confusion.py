@@ -160,7 +160,10 @@ class Confusion:
     def summary(self):
         """Return the line about all classes."""
         if self.several:
-            return f"labels with a probability above 0.5 are answers; mean F1 of {len(self.counts)}: {mean_f1(self.counts):.4f}"
+            size, known = len(self.counts), int(self.counts.any(axis=1).sum())
+            some = f"{size}" if known == size else f"{known} of {size}, the others are in no answer and no record"
+            return f"labels with a probability above 0.5 are answers; mean F1 of {some}: {mean_f1(self.counts):.4f}" if known else \
+                "no label is in an answer or in a record"
         what = "records" if self.prediction.positions == 1 else "labels"
         recall = self.by_class()[1]
         found = recall[np.isfinite(recall)]

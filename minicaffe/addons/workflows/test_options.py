@@ -22,7 +22,7 @@ PARAMS = [
     click.Option(["--labels"], metavar="FILE", help="Names of the classes, one a line; by default labels.txt beside the net, in "
               "the test database or beside it."),
     click.Option(["--prediction"], metavar="LAYER", help="The loss or Accuracy layer whose scores are the answers; by default the "
-              "last loss of classes, else the last Accuracy."),
+              "last loss of classes, else the last Accuracy, else the last SigmoidCrossEntropyLoss of labels."),
 ]
 
 

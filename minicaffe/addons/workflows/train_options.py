@@ -11,8 +11,8 @@ PARAMS = [
     "Weigh the classes of SoftmaxWithLoss, by InfogainLoss: auto, by their inverse frequency in the training data; FILE has a "
     "weight on each line, from class 0 on.")),
     click.Option(["--keep-best"], is_flag=True, help=(
-    "Keep the weights of the test with the highest accuracy, or the least loss where the test net has none, as "
-    "<snapshot_prefix>_best.caffemodel.")),
+    "Keep the weights of the test with the highest accuracy (of several labels in a picture the mean F1, of detection the mean "
+    "average precision), or the least loss where the test net has none of these, as <snapshot_prefix>_best.caffemodel.")),
     click.Option(["--patience"], type=click.IntRange(min=1), metavar="N", help=(
     "Stop after N tests in a row that were no better than the best one.")),
 ]

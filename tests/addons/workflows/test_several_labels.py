@@ -88,6 +88,18 @@ def test_the_best_test_by_labels(minicaffe, data, tmp_path):
     assert (tmp_path / "s_best.caffemodel").read_bytes() == (tmp_path / f"s_iter_{max(log)}.caffemodel").read_bytes()
 
 
+def test_several_losses(minicaffe, data, tmp_path):
+    """Two labels in one loss and one in another: the mean is that of all three."""
+    text = (NET % (14, "")).replace('bottom: "ip" bottom: "label"', 'bottom: "ip_a" bottom: "label_a"')
+    text += "".join(f'layer {{ name: "{blob}s" type: "Slice" bottom: "{blob}" top: "{blob}_a" top: "{blob}_b" slice_param {{ slice_point: 2 }} }}\n'
+                    for blob in ("ip", "label")) + 'layer { name: "b" type: "SigmoidCrossEntropyLoss" bottom: "ip_b" bottom: "label_b" top: "b" }\n'
+    first, loss, rest = text.partition('layer { name: "loss"')
+    (tmp_path / "two.prototxt").write_text(first + rest.partition("\n")[2] + loss + rest.partition("\n")[0])
+    minicaffe("train", "two.prototxt", "--max-iter=2", "--test-interval=1", "--test-iter=1", "--base-lr=1e-9", "--keep-best", "--weights=w.caffemodel")
+    found = float(re.search(r"best test mean F1 so far = ([\d.]+)", minicaffe.log)[1])
+    assert found == pytest.approx(figures(*data)[3], abs=1e-5)
+
+
 def test_one_label_is_measured_by_its_loss(minicaffe, data, tmp_path):
     text = (NET % (5, "")).replace("num_output: 3", "num_output: 1").replace(
         'bottom: "label"', 'bottom: "first"') + 'layer { name: "s" type: "Silence" bottom: "rest" }'

@@ -25,7 +25,8 @@ from minicaffe.proto import caffe_pb2
 from minicaffe.proto.unknown import core_types
 
 log = logging.getLogger(__name__)
-MOVES = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")      # operators that also take integers
+# Operators that also take integers, as they move values and compute nothing.
+MOVES = ("Cast", "Concat", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
 SQUASHING = ("Sigmoid", "Softmax")      # types whose values are up to 1: a small one may be rounded as a large one is
 MOST_OTHER = 1e-3                       # share of the values of an ArgMax that rounding errors may change
 ROUNDING = 2.0 ** -21                   # of onnxruntime's values of these
