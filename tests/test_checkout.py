@@ -141,3 +141,11 @@ def test_large_files():
     assert large == {"minicaffe/pretrained/lenet/deploy.caffemodel", "models/shapes/shapes.caffemodel",
                      "models/data/fashion_mnist_train_lmdb/data.mdb",
                      "models/data/fashion_mnist_test_lmdb/data.mdb"}
+
+
+def test_style_checks_need_no_network():
+    """pre-commit would make environments of its own, from the network, for any other language."""
+    config = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert set(re.findall("language: (.*)", config)) == {"system"} and "repo: local" in config and "http" not in config
+    tools = {line.split()[0].removeprefix("git-") for line in re.findall("entry: (.*)", config)} - {"python"}
+    assert tools | {"pre-commit"} <= set(re.findall(r"^[\w-]+", (ROOT / "tests" / "requirements.txt").read_text(), re.M))

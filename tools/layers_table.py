@@ -26,8 +26,8 @@ HEAD = """# Which layer types are there, and which run on a GPU?
 
 Written by `tools/layers_table.py` from the registry and the sources; do not edit. `minicaffe layers` lists the types,
 and `minicaffe layers TYPE` prints what a type computes, its bottoms and tops, and its fields with their defaults. The
-comments of [caffe.proto](../proto/caffe.proto) describe the fields, too. All types run on the CPU, in float32 and
-float64.
+comments of [caffe.proto](../proto/caffe.proto) describe these, and the fields of every layer (`loss_weight`, `param`,
+`include`). All types run on the CPU, in float32 and float64.
 
 - *backward*: yes; "zero": the gradient is zero; "shared memory": bottom and top are one memory, so the gradient is
   there already; or why there is none: "source", "sink", or "no gradient", which is an error where one is needed.

@@ -272,3 +272,11 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "y" bottom: "l" top: "loss"
     assert (tmp_path / "deploy.prototxt").read_text().startswith("# The deploy net of net\\udcff.prototxt.\n")
     for command in "summary", "train":
         assert "its name is not UTF-8" in minicaffe(command, name, status=2)
+
+
+def test_net_without_batches(folder):
+    """A batch that is not divided needs no layer with a batch_size."""
+    seen = []
+    definition = upgrade.load("solver.prototxt")
+    solver = training_file.build_solver(definition.param, file="solver.prototxt", changes=[lambda solver, net, *given: seen.append(net.state.phase)])
+    assert seen == [caffe_pb2.TRAIN] and type(solver).__name__ == "SGDSolver"

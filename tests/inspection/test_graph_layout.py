@@ -135,3 +135,18 @@ def test_places_of_boxes(seed):
         for step in 0.01, -0.01, 1.0, -1.0:
             moved = [at + step * (begin <= i < end) for i, at in enumerate(places)]
             assert not fits(moved) or cost(moved) >= cost(places)
+
+
+@SEEDS
+def test_preferred_position(seed):
+    """Each neighbour as often as its weight, 3 if it has one edge on a side; of an even number the middle of the middle two."""
+    dice = random.Random(seed)
+    ours, goals = Box(1, 10, at=77.0), []
+    for _ in range(dice.randint(0, 5)):
+        other, own, offset = Box(1, 10, at=dice.randint(-50, 50)), dice.choice([-2.0, 0.0, 2.0]), dice.choice([-3.0, 0.0, 3.0])
+        other.after, other.before = [None] * dice.randint(0, 3), [None] * dice.randint(0, 3)
+        ours.before.append((other, offset, own))
+        goals += [other.at + offset - own] * (3 if 1 in (len(other.after), len(other.before)) else 1)
+    goals.sort()
+    middle = (goals[(len(goals) - 1) // 2] + goals[len(goals) // 2]) / 2 if goals else 77
+    assert graph_layout._preferred_position(ours.before, ours) == middle

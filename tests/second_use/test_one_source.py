@@ -351,7 +351,7 @@ class SourceMachine(RuleBasedStateMachine):
 def test_any_sequence(search, gpu, tmp_path, name):
     if name == "LevelDB":
         need_leveldb()
-    search(lambda: SourceMachine(SOURCES[name], tmp_path, gpu), 12, 12)
+    search(lambda: SourceMachine(SOURCES[name], tmp_path, gpu), 24, 12)
 
 
 CPU, GPU = minicaffe.set_mode_cpu, minicaffe.set_mode_gpu
@@ -372,7 +372,7 @@ SEQUENCES = {
     "the same on a GPU, after the batches before it": (["Data", "WindowData"], True, lambda m: (
         m.forward(1), m.fail(5, DataError("broken"), 2, True), m.fail(4, OutOfMemoryError("broken"), 1, True))),
     "ranks that come, and the last batch of a test": (["Data", "WindowData", "HDF5Data"], False, lambda m: (
-        m.forward(1), m.ranks(3, 1, 3), m.ranks(2, 1, 2), m.stride(2, 1, 8, 3), m.rejoin(3, 2), m.ranks(1, 0, 2))),
+        m.forward(1), m.seek(5, 7), m.ranks(3, 1, 3), m.ranks(2, 1, 2), m.stride(2, 1, 8, 3), m.rejoin(3, 2), m.ranks(1, 0, 2))),
     "shapes that the program gave": (list(SOURCES), False, lambda m: (
         m.forward(1), m.reshape_top(1, (9,)), m.forward(1), m.reshape_top(0, (2, 3)), m.forward(1))),
 }
