@@ -79,7 +79,7 @@ cdef class Blob(Shaped):
         self.resize(dims, len(shape))
 
     cdef int resize(self, const long long* dims, int num_axes) except -1:
-        """As `reshape_to`, of checked numbers of axes: what layers call."""
+        """As `reshape_to`, for layers, which have checked the number of axes."""
         cdef long long count = checked_count(dims, num_axes)
         if self.has_dims(dims, num_axes) and (num_axes or self.count):
             return 0

@@ -282,7 +282,7 @@ cdef class Layer:
     cdef int check_forward_done(self, list bottom, list top) except -1:
         """Raise if a blob has another size than at the last forward or reshape."""
         if self.forward_counts == 0:
-            raise RecycledError("what the last forward left for backward is gone: after net.release() run forward first")
+            raise RecycledError("the data that the last forward kept is gone: after net.release() or a reshape run forward first")
         if _sizes(bottom, top) != self.forward_counts:
             raise ShapeError("a bottom or top was reshaped since the last forward; run forward before backward")
 
@@ -293,7 +293,7 @@ cdef class Layer:
             blob.diff_memory.publish_private()
 
     cdef int run_forward(self, list bottom, list top) except -1:
-        """Compute the tops in the present mode, as a net does: for a layer that contains other layers."""
+        """Compute the tops in the present mode, and make them readable, for a net and for layers that contain others."""
         if on_device():
             self.forward_gpu(bottom, top)
         else:
@@ -384,7 +384,7 @@ cdef class DeviceLayer(Layer):
         for i, what in self.no_gradient.items():
             if propagate_down[i]:
                 raise ConfigError(f"{self.type} has no gradient for {what}; set propagate_down: false", field=f"bottom[{i}]")
-        return len(self.blobs) or any(propagate_down)
+        return len(self.blobs) or any(propagate_down[:self.num_bottoms])
 
     cpdef forward_cpu(self, list bottom, list top):
         self.check_blobs(bottom, top)

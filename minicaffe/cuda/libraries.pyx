@@ -282,7 +282,7 @@ cdef Cudnn* new_cudnn(CudaStream* stream) except NULL:
 
 
 def _find_cudnn():
-    """Return the library as a ctypes object, from MINICAFFE_CUDNN, a wheel or a toolkit; OSError, with what to install, without."""
+    """Return the library as a ctypes object, from MINICAFFE_CUDNN, a wheel or a toolkit. Raise OSError if there is none."""
     if path := os.environ.get("MINICAFFE_CUDNN"):
         return ctypes.CDLL(path)
     if sim.selected():

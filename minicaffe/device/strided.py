@@ -114,7 +114,7 @@ class DeviceArray:
 
 
 def _integers(numbers):
-    """Return sizes or strides of a caller as a tuple of int; raise ShapeError if they are none."""
+    """Return sizes or strides of a caller as a tuple of int; raise ShapeError if one is not an integer."""
     try:
         return tuple(map(operator.index, numbers))
     except TypeError:

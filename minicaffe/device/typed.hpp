@@ -9,7 +9,7 @@
 
 namespace mc {
 
-/// A member of a functor over T: a void pointer is cast to T*, a double to T, anything else is unchanged.
+/// A void pointer becomes a pointer to T; `member`, of a functor over T, also converts a double to T. Others stay as they are.
 template <class T> const T* typed_pointer(const void* const& p) { return static_cast<const T*>(p); }
 template <class T> T* typed_pointer(void* const& p) { return static_cast<T*>(p); }
 template <class T, class P> const P& typed_pointer(const P& other) { return other; }

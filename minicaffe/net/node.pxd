@@ -14,7 +14,6 @@ cdef class Node:
     cdef bint parameter_free                # its tops depend on data and shapes, not on parameters: a dry run computes them
     cdef bint has_builtin_passes            # its forward and backward are those of a DeviceLayer, which no user's class has changed
     cdef dict attributes            # then the layer object's own, to which a program may add passes; None if it has none
-    cdef Py_ssize_t attribute_count     # how many they were when none was a pass
     # The first node of the step that computed it, if its own backward has nothing to read; else -1.
     cdef int fused_into
     cdef bint is_patched(self) except -1

@@ -43,7 +43,6 @@ cdef class Node:
         self.has_builtin_passes = all(getattr(type(layer), name) is getattr(DeviceLayer, name)
                                       for name in PASSES if hasattr(DeviceLayer, name))
         self.attributes = getattr(layer, "__dict__", None) if self.has_builtin_passes else None
-        self.attribute_count = -1
 
     @property
     def blobs(self):
@@ -57,12 +56,7 @@ cdef class Node:
 
     cdef bint is_patched(self) except -1:
         """Whether a program assigned a forward or backward to the layer object (``net.layers[1].forward_cpu = function``)."""
-        if self.attributes is None or len(self.attributes) == self.attribute_count:      # each run checks each layer
-            return False
-        if not PASSES.isdisjoint(self.attributes):
-            return True
-        self.attribute_count = len(self.attributes)
-        return False
+        return self.attributes is not None and not PASSES.isdisjoint(self.attributes)
 
     cdef int forward(self, bint upload=False) except -1:
         """Run the layer forward, and report when it begins and ends; with `upload` copy its tops to the present device, too."""

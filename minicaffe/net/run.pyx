@@ -70,7 +70,7 @@ cdef class Runner:
         self.hooks = [[], [], [], []]
         written = Counter(top for node in nodes for top in node.tops)
         self.blob_list = list(written)
-        self.loss_overwritten = any(weight and written[top] > 1
+        self.loss_overwritten = any(weight and (written[top] > 1 or (<Blob> top).data_memory in overwritten)
                                     for node in nodes for top, weight in zip(node.tops, node.loss_weights))
         sources = {(<Blob> top).data_memory for node in nodes if not node.bottoms for top in node.tops} - overwritten
         self.source_blobs = {blob for blob in self.blob_list if (<Blob> blob).data_memory in sources}
@@ -419,14 +419,11 @@ cdef class Runner:
 
     cdef int leave_schedule(self, int first, int last) except -1:
         """Make ready for a plain loop over layers `first` to `last`: undo the fusions that it divides."""
-        cdef bint reshaped = self.reshaped
-        cdef Node node
-        self.last_run_scheduled = self.reshaped = False
+        cdef FusedStep step
         self.forget_recording()      # after its replay the net is in the state of a whole run
-        if reshaped:    # the last forward left values of other shapes: nothing can be computed again
-            for node in self.nodes:
-                node.fused_into = -1
-            return 0
+        for step in self.last_schedule.forward if self.reshaped and self.last_schedule is not None else ():
+            step.forget_other_shapes()
+        self.last_run_scheduled = self.reshaped = False
         if last >= first and (<Node> self.nodes[first]).fused_into != first:
             self.unfuse(first)
         # A plan may have freed the bottoms that this computes again.

@@ -23,6 +23,7 @@ cdef class FusedStep:
     cdef bint forward(self, bint compiled, bint may_run_backward) except -1
     cdef int forward_nodes(self, int start) except -1
     cdef int report_others(self, str direction) except -1
+    cdef int forget_other_shapes(self) except -1
     cdef int unfuse(self) except -1
     cdef Epilogue epilogue(self, bint may_run_backward)
 

@@ -83,6 +83,16 @@ cdef class FusedStep:
             node.report("begin", direction)
             node.report("end", f"{direction} with {first_node.name}" if direction != "forward" or self.ran_fused else direction)
 
+    cdef int forget_other_shapes(self) except -1:
+        """After a reshape: layers that ran fused with values of another shape cannot be computed again, and need a new forward."""
+        cdef Node node
+        if self.stamp == stamps(self.blobs, []):
+            return 0
+        for node in self.nodes:
+            if node.fused_into >= 0:
+                node.fused_into = -1
+                node.layer.forward_counts = 0
+
     cdef int unfuse(self) except -1:
         """Compute the fused layers again one by one, for a backward that runs them one by one."""
         cdef Node first_node = self.nodes[0]

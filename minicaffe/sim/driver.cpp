@@ -27,7 +27,7 @@ ThreadState& this_thread() {
   return *it;
 }
 
-/// What each call checks first.
+/// Raise unless a call is allowed now; every call begins with it.
 void enter(const char* call) {
   if (!state().initialized) fail(CUDA_ERROR_NOT_INITIALIZED, "%s: cuInit comes first", call);
   if (this_thread().in_callback)

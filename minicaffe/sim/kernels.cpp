@@ -75,7 +75,7 @@ void run_blocks(Launch& launch) {
   fail(code, "%s", text.c_str());
 }
 
-/// What a kernel did when it was stopped, for the error.
+/// The action of a kernel that was stopped, as words for the error.
 std::string fault_text(const Fault& fault, const char* shared, size_t shared_size, Device& device) {
   if (fault.signal == SIGFPE) return "divided an integer by zero";
   if (!fault.has_address) return "used a number as a pointer that no address can be";

@@ -99,7 +99,7 @@ std::string describe_between(CUdeviceptr address, const Allocation* before, cons
                       : formatted("%zu bytes past the end of %s", past, before->text().c_str());
 }
 
-/// cuMemFree: fail for what is no start of an allocation, and for bytes around it that were overwritten.
+/// cuMemFree: fail unless the address is the start of an allocation, and for bytes around it that were overwritten.
 void free_device(CUdeviceptr address) {
   Device* device = device_of(address);
   std::shared_ptr<Allocation> a = device ? allocation_before(*device, address) : nullptr;

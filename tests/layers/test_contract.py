@@ -231,7 +231,7 @@ def test_backward_in_place_needs_forward(name, bottoms, tops, gradient, fields):
     net.forward_from_to(index, index)
     net.backward_from_to(index, index)
     net.release()
-    with pytest.raises(RecycledError, match=r"layer 'l' .*: what the last forward left for backward is gone: after net.release\(\)"):
+    with pytest.raises(RecycledError, match=r"layer 'l' .*: the data that the last forward kept is gone: after net.release\(\)"):
         net.backward_from_to(index, index)
     assert layer.type == name
 
@@ -246,7 +246,7 @@ def test_backward_after_release(name):
     net.release()
     net.nodes[index].needs_backward = True
     net.nodes[index].bottom_needs = [bool(has) for has in gradient]
-    with pytest.raises(RecycledError, match=r"left for backward is gone: after net.release\(\) run forward first"):
+    with pytest.raises(RecycledError, match=r"kept is gone: after net.release\(\) or a reshape run forward first"):
         net.backward_from_to(index, index)
     run_forward(net)
     net.backward_from_to(index, index)

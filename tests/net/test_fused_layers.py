@@ -7,7 +7,7 @@ from watched import fused, step, with_one_watched
 
 import minicaffe as caffe
 from minicaffe.blob import Blob, Dtype
-from minicaffe.errors import ConfigError
+from minicaffe.errors import ConfigError, RecycledError
 from minicaffe.layer import layer_types, register_layer
 from minicaffe.layers.batch_norm import BatchNormLayer
 from minicaffe.layers.relu import ReLULayer
@@ -411,3 +411,56 @@ def test_not_a_number_stays_one():
         each.forward_from_to(0, len(each.layers) - 1)
     np.testing.assert_array_equal(np.isnan(net.blob_by_name("y").data), np.isnan(watched.blob_by_name("y").data))
     assert np.isnan(net.blob_by_name("y").data).any()
+
+
+TWO_BRANCHES = """
+layer { name: "a" type: "Input" top: "a" input_param { shape { dim: 4 dim: 3 dim: 6 dim: 6 } } }
+layer { name: "b" type: "Input" top: "b" input_param { shape { dim: 4 dim: 3 dim: 6 dim: 6 } } }
+layer { name: "c" type: "Convolution" bottom: "a" top: "c" convolution_param { num_output: 16 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "bn" type: "BatchNorm" bottom: "c" top: "c" }
+layer { name: "scale" type: "Scale" bottom: "c" top: "c" scale_param { bias_term: true filler { value: 2 } } }
+layer { name: "relu" type: "ReLU" bottom: "c" top: "c" }
+layer { name: "i" type: "Reduction" bottom: "c" top: "i" loss_weight: 1 reduction_param { operation: SUMSQ } }
+layer { name: "cb" type: "Convolution" bottom: "b" top: "cb" convolution_param { num_output: 4 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "j" type: "Reduction" bottom: "cb" top: "j" loss_weight: 1 reduction_param { operation: SUMSQ } }
+"""
+
+
+@pytest.mark.parametrize("unfused_before", [False, True])
+@pytest.mark.parametrize("other", [[2, 3, 6, 6], [4, 3, 6, 6]])
+def test_reshaped_branch_beside_fused_layers(unfused_before, other):
+    """A reshape of one branch, also to another shape and back, keeps the fused layers of the other as they are."""
+    net, watched = two_nets(TWO_BRANCHES)
+    random = np.random.default_rng(3)
+    values = random.standard_normal((3, 4, 3, 6, 6))
+    last = len(net.layers) - 1
+    for each in (net, watched):
+        each.blob_by_name("a").data[...] = values[0]
+        each.blob_by_name("b").data[...] = values[1]
+        if unfused_before:
+            each.forward_from_to(0, each.layer_names.index("scale"))
+            each.forward_from_to(each.layer_names.index("relu"), last)
+            each.blob_by_name("a").data[...] = values[2]
+        each.forward_from_to(0, last)
+        for shape in ([2, 3, 6, 6], other):
+            each.blob_by_name("b").reshape(*shape)
+            each.reshape_all()
+        each.blob_by_name("b").data[...] = values[1][:other[0]]
+        each.forward_from_to(each.layer_names.index("cb"), last)
+        each.clear_param_diffs()
+        each.backward_from_to(last, 0)
+    assert_same(net, watched)
+
+
+def test_reshaped_fused_layers_need_a_forward():
+    net = two_nets(TWO_BRANCHES)[0]
+    last = len(net.layers) - 1
+    net.forward_from_to(0, last)
+    for shape in ([2, 3, 6, 6], [4, 3, 6, 6]):
+        net.blob_by_name("a").reshape(*shape)
+        net.reshape_all()
+    net.forward_from_to(net.layer_names.index("cb"), last)
+    with pytest.raises(RecycledError, match="run forward first"):
+        net.backward_from_to(last, 0)
+    net.forward_from_to(0, last)
+    net.backward_from_to(last, 0)

@@ -63,6 +63,19 @@ def test_hooked_runs_read_losses_last(device):
         ("end", name) for name in ("in", "ip", "relu")]
 
 
+@pytest.mark.parametrize("view", ['"Reshape" reshape_param { shape { dim: 1 } }', '"Split"'])
+@pytest.mark.parametrize("hooked", [False, True])
+def test_loss_overwritten_by_a_view(view, hooked, device):
+    net = make_net('''layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+        layer { name: "loss" type: "Reduction" bottom: "x" top: "loss" loss_weight: 1 }
+        layer { name: "view" bottom: "loss" top: "v" type: ''' + view + '''}
+        layer { name: "scale" type: "Power" bottom: "v" top: "v" power_param { scale: 10 } }''')
+    if hooked:
+        net.add_hook(AFTER_BACKWARD, print)
+    net.blobs["x"].data[...] = 1
+    assert net.forward_from_to(0, len(net.layers) - 1) == 6
+
+
 @pytest.mark.parametrize("plan", [None, "memory"])
 def test_passes_of_a_layer_object(plan, device):
     """They are called from when they are assigned, also where the layer was fused."""
@@ -77,7 +90,13 @@ def test_passes_of_a_layer_object(plan, device):
     def backward(top, propagate_down, bottom):
         bottom[0].diff[...] = 3
 
-    setattr(relu, f"forward_{side}", forward)
+    relu.note = 1
+    net.forward_backward()
+    del relu.note
+    setattr(relu, f"forward_{side}", forward)       # as many attributes as before
+    net.clear_param_diffs()
+    net.forward_backward()
+    net.forward_from_to(0, 3)
     assert net.forward_backward() == 2 * 4 * 7
     np.testing.assert_array_equal(net.nodes[1].blobs[0].diff, 8)        # 2 records with 2 each, of two runs
     setattr(relu, f"backward_{side}", backward)

@@ -59,7 +59,7 @@ cdef class PermuteLayer(DeviceLayer):
         self.copy(on, False, x, y, <void*> x.data_in_layout(on, self.layout), y.mutable_data_on(on))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if self.identity or not propagate_down[0]:
+        if self.identity:
             return 0
         cdef Blob y = top[0], x = bottom[0]
         self.layout = of_mode(on, self.layout)

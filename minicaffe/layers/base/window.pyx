@@ -71,7 +71,7 @@ cdef class WindowLayer(OperationLayer):
                                   i, size, "check stride, kernel_size and pad") for i, size in enumerate(sizes)]
 
     cdef object checked_size(self, out, i, size, why):
-        """Return the size `out` of spatial axis `i`; raise ShapeError with `why` if there is none."""
+        """Return the size `out` of spatial axis `i`; raise ShapeError with `why` if it is not from 1 to 2^31 - 1."""
         if not 1 <= out < 2**31:
             raise ShapeError(f"the output would have size {out} along spatial axis {i}, where the input has {size}: {why}",
                              field="convolution_param.kernel_size")

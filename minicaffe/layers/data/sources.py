@@ -135,12 +135,11 @@ class RankSharding:
 
     def end(self, batches):
         """Set all sources to the position after `batches` batches in one process."""
-        if self.others:
-            self.advance_to(batches)
-        for layer, began in zip(self.numbered, self.began):
+        for layer, began in zip(self.numbered, self.began):     # first, as the others may fail
             position = began + batches * layer.batch_size
             layer.position = position if layer.end is None else min(position, layer.end)
             layer.sharding = layer.end = None
+        self.advance_to(batches)
 
 
 def sync_sources(net, group):

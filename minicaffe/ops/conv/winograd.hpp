@@ -46,7 +46,7 @@ template <int r, int kLanes> class Convolution {
       });
     }
   }
-  /// dx, and what is added to the gradients of the weights and of the bias; each may be null, the last is only with the weights'.
+  /// dx, or what is added to the gradients of the weights and, unless it is null, of the bias; dx or dw is null.
   void backward(const float* x, const float* dy, const float* w, float* dx, float* dw, float* db, float* scratch) const {
     for (index_t g = 0; g < s_.groups; ++g) {
       const Images from = columns(g), to = image(g);
