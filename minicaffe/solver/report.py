@@ -124,7 +124,8 @@ def run_batches(net, batches, group=SINGLE_PROCESS, proceed=lambda: True, blobs=
                 break
             result, owners = None, [(sharding.first + batch) % size for batch in range(first, min(first + size, batches))]
             if rank in owners:
-                sharding.advance_to(first + owners.index(rank))
+                if sharding.others:
+                    sharding.advance_to(first + owners.index(rank))
                 loss = net.forward_from_to(0, len(net.nodes) - 1)
                 shares = {node.tops[i].data_memory: share       # a Split's top or another view of the value is another blob
                           for node in net.nodes for i, share in node.layer.counted_shares(node.bottoms).items()}

@@ -139,7 +139,8 @@ class RankSharding:
             position = began + batches * layer.batch_size
             layer.position = position if layer.end is None else min(position, layer.end)
             layer.sharding = layer.end = None
-        self.advance_to(batches)
+        if self.others:
+            self.advance_to(batches)
 
 
 def sync_sources(net, group):
