@@ -176,7 +176,7 @@ def test_failed_tests_of_gpu_check(slow, tmp_path, end):
     tests = tmp_path / "test_three.py"
     tests.write_text(TESTS.replace("END", str(int(end or 0))).replace("PID", f"int(open({str(tmp_path / 'pid')!r}).read())"))
     done = subprocess.Popen([sys.executable, TOOLS / "gpu_check", "--device", "sim", "--no-build", "--out", tmp_path, "--only", "tests",
-                             "--tests", "tests/addons/thc/test_sleep.py::test_what_is_no_stream", tests, "--minutes", "1" if end is None else "5"],
+                             "--tests", "tests/addons/thc/test_sleep.py::test_what_is_no_number_of_cycles", tests, "--minutes", "1" if end is None else "5"],
                             stdout=subprocess.PIPE, text=True, env={k: v for k, v in os.environ.items() if not k.startswith("PYTEST")})
     (tmp_path / "pid").write_text(str(done.pid))
     text, _ = done.communicate(timeout=240)
