@@ -73,7 +73,10 @@ def is_dry_run():
 
 
 def _default_threads():
-    """Return OMP_NUM_THREADS if it is a valid number of threads, else the number of processors that this process may use."""
+    """Return OMP_NUM_THREADS if it is a valid number of threads, else the number of processors that this process may use.
+
+    Ranks of one machine share its processors, which `minicaffe.cli.ranks` sets later if the variable has no number.
+    """
     count = min(usable_processors(), kMaxThreads)
     # Further items of a list are for nested parallelism.
     requested = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()

@@ -76,7 +76,8 @@ cdef class SequenceLayer(DeviceLayer):
     cdef Blob acts                  # the gates of all steps after their functions, and their gradients
     cdef Blob kept                  # cont h of the step before, of all steps
     cdef Blob shared                # what the static input gives to each step
-    cdef Blob scratch, packed
+    cdef Blob scratch               # (3, N, D), of one step: the gradients of kept, h and, in LSTM, c
+    cdef Blob packed                # the recurrent weights as the product of few rows reads them
     cdef InnerProduct x_product, static_product, recurrent_product
 
     no_gradient = {1: "the sequence indicators"}
@@ -105,7 +106,10 @@ cdef class SequenceLayer(DeviceLayer):
         raise Error(f"layer type {self.type} does not define run_steps_forward")
 
     cdef int run_steps_backward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
-        """Compute the gradient of the gates from that of the output."""
+        """Compute `acts.diff`, the gradient of the gates, from `y.diff`, that of the output.
+
+        `first` has the states before each step. Parameters that only one type has, W_ho and b_o of RNN, get their gradients here.
+        """
         raise Error(f"layer type {self.type} does not define run_steps_backward")
 
     cdef Blob state_of_steps(self, int state, Blob y):

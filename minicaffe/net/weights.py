@@ -45,7 +45,8 @@ class LoadReport:
     def log_summary(self, given=()):
         """Log in one line which layers got weights; a ConfigWarning if none did, although the net has parameters.
 
-        `given` are layers that another file has given weights.
+        `given` are layers that an earlier file has given weights: they are not counted as new. A file of which no layer fits is a
+        mistake even then, and has its warning.
         """
         if self.net and not self.taken:
             reason = f"the file has {listed(self.unused)}" if self.unused else "the file holds no parameters"

@@ -15,15 +15,16 @@ LOCAL_RANKS = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 
 
 class SingleProcess:
-    """The methods of `Group` (group.py) for a single process, without MPI: each returns the value that it gets.
+    """The `Group` (group.py) of a process that was started alone, without MPI: each method returns the value that it gets.
 
-    So no code has to check whether there is a group.
+    It has the methods that data layers, solvers and tests call in any process. What needs other processes, such as
+    `Group.check_equal`, is called only where `size` is above 1.
     """
 
     rank, size, local_rank = 0, 1, 0
 
     def gather(self, value):
-        """Return the values of all: [`value`]."""
+        """Return the values of all ranks in their order: [`value`]."""
         return [value]
 
     gather_to_root = gather

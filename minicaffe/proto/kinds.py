@@ -89,10 +89,12 @@ def check(head, wanted, path):
 
 
 def with_kind(error, head, wanted, own=()):
-    """Return a reader's error. If the file is of another kind, change its message to the kind found and the kind expected.
+    """Return a reader's error. If the file is of another kind, change its message in place to the kind found and the kind expected.
+
+    Of its place only the file stays: the line and the field come from reading the file as what it is not.
 
     `head` is as for `kind_of`, None if the file cannot be read; `wanted` is the expected kind: ``"a prototxt"``; `own` are names of
-    kinds for which the error is not changed.
+    kinds (`KINDS`) for which the error is not changed, among them the expected one.
     """
     kind = kind_of(head) if head is not None else None
     if kind is None or kind.name in own:

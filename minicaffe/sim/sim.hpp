@@ -356,6 +356,7 @@ struct State {
 State& state();
 ThreadState& this_thread();
 void enter(const char* call);
+/// The thread's current context; an error if there is none, or if it was destroyed or an earlier failure made it unusable.
 Context& enter_context(const char* call);
 Context& context_of(CUcontext handle);
 CUcontext handle_of(const Context& context);

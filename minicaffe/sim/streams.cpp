@@ -3,6 +3,8 @@
 // Each operation has a list of its predecessors. It runs in its call; with deferred=1 it runs, after its predecessors, when
 // another operation or the host waits for it. With race=1 each has a vector clock of all work before it by streams, events and
 // waits of the host. Two unordered operations that access the same bytes, one of them writing, are a race.
+//
+// Entry points run in on_context (sim.hpp): under the lock, with the thread's current context; an error becomes its CUresult.
 #include <sched.h>
 #include <time.h>
 

@@ -217,13 +217,13 @@ def load(path):
         document = json.loads(content, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         error = DataError(f"is not a trace: {error}; `minicaffe trace NET --json FILE` writes one", file=os.fspath(path))
-        raise kinds.with_kind(error, content, WANTED, ("trace", "json", "text")) from None
+        raise kinds.with_kind(error, content, WANTED, ("json", "text")) from None
     made = Trace(None)
     try:
         made.fill(document)     # null is not an empty trace
         return made
     except DataError as error:
-        raise kinds.with_kind(error.at(file=os.fspath(path)), content, WANTED, ("trace", "json", "text"))
+        raise kinds.with_kind(error.at(file=os.fspath(path)), content, WANTED, ("json", "text"))
 
 
 def write_text(path, text):

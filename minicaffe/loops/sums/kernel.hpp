@@ -1,10 +1,11 @@
 // Sums over each channel of [outer, channels, inner], in an order that depends on the shape alone: not on the number of threads,
 // the device, or which block ends first.
 //
-// On a grid each thread adds elements of a channel at a constant stride in a double, four at a time so that four loads overlap. The
-// values of a block's threads are added through its shared memory. If there are too few channels to fill a device, several blocks
-// share a channel and write partial sums, which a second launch adds. The term of an element may be a pair of numbers, so that
-// one pass computes two sums. A functor, `done`, processes the sum of each channel.
+// On a grid each thread adds elements of a channel at a constant stride. It loads kRows elements at a time, so that loads overlap,
+// adds these in their own type, and then to a double. The values of a block's threads are added through its shared memory. If
+// there are too few channels to fill a device, several blocks share a channel and write partial sums, which a second launch adds.
+// The term of an element may be a pair of numbers, so that one pass computes two sums. A functor, `done`, processes the sum of
+// each channel.
 //
 // `f.at(k)` is the functor that computes the term of an element of channel k from its N arrays (kernels/reduce.hpp): it may have
 // parameters of the channel, such as its mean. `Wide` is the type of the sums: double, or a pair of double.
@@ -219,7 +220,9 @@ template <class F, class T, int N, class Done> struct SumColumns {
     }
     for (int j = 0; j < kSize && lane == 0 && k + j < channels; ++j) done((k + j) * parts + t.block_y(), total[j]);
   }
-  /// Add the terms of kSize channels from k on, of rows i, i + stride ...; kWhole: all loads are of 16 bytes.
+  /// Add the terms of kSize channels from k on, of rows i, i + stride ..., to `total`; kWhole: all loads are of 16 bytes. A channel
+  /// has `count` rows at a distance of `width`. kRows terms are added in their own type, with one conversion to double: the sum of
+  /// so few loses hardly more than the rounding of a term.
   template <bool kWhole> MC_DEVICE void add(index_t k, index_t i, index_t stride, Total (&total)[kSize]) const {
     const index_t first = first_of_channel(k, width, count);
     decltype(f.at(0)) term[kSize];

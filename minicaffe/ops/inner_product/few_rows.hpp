@@ -15,7 +15,8 @@ constexpr int kLongRows = 16;
 // The bottom's gradient goes through rows of tiles, which fewer would leave empty.
 constexpr int kFewestRows = 4;
 
-/// y[i][j] = bias[j] + x[i] . weight[j] for kWeights neighbouring j and all i; `bias` may be null.
+/// y[i][j] = bias[j] + x[i] . weight[j] for kWeights neighbouring j and all i; y (m, n), x (m, k), weight (n, k); `bias` may be
+/// null.
 template <class T, int kBytes> struct FewDots {
   static constexpr int kLanes = kBytes / sizeof(T), kWeights = kBytes == 64 ? 6 : 3, kRows = 4;
   index_t k, n, m;
@@ -43,14 +44,17 @@ template <class T, int kBytes> struct FewDots {
         for (index_t d = whole; d < k; ++d) rest += row[r * k + d] * of[c * k + d];
         to[r * n + c] = rest;
       }
+    // Adds the products of the first `whole` elements to y.
     tile_dots<T, kBytes, kTogether, kWeights>(whole, row, high, of, wide, k, to, n);
   }
 };
 
-/// A block of C = A B, or C += A B: A is read with any two strides, the rows of B and C are k long. So dw = dy^T x, dx = dy W.
+/// A block of C = A B, or C += A B, of A (height, depth), B (depth, k), C (height, k): A[j][i] = a[j * a_row + i * a_step]. So
+/// dw = dy^T x, dx = dy W.
 template <class T, int kBytes> struct FewProduct {
   static constexpr int kRows = kBytes == 64 ? 8 : kBytes == 32 ? 6 : 4, kWide = 2 * kBytes / sizeof(T);
-  static constexpr index_t kHigh = 48, kLong = 512;  // of a block: its part of B stays in the cache
+  static constexpr index_t kHigh = 48, kLong = 512;  // of a block of C: its part of B stays in the cache. ROWS of operation.pyx
+                                                     // is a multiple of kHigh
   static constexpr index_t kDeep = 16;               // rows of B at a time, more than which are too many streams of memory
   index_t k, height, depth;
   index_t a_row, a_step;
@@ -68,6 +72,7 @@ template <class T, int kBytes> struct FewProduct {
     T factors[kDeep * kRows], edge_b[kDeep * kWide], edge_c[kRows * kWide];
     for (index_t first = 0; first == 0 || first < depth; first += kDeep) {  // at least once, for zeros
       const index_t deep = min_(depth - first, kDeep);
+      // tile_product begins with zeros, or, without `start`, with C.
       const T *const start = add || first ? nullptr : zeros, *const from = b + first * k;
       for (index_t j = top; j < bottom; j += kRows) {
         const int high = int(min_(bottom - j, index_t(kRows)));
