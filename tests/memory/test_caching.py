@@ -20,13 +20,8 @@ def test_statistics_and_events_of_a_hit():
         first = cache.alloc(1000)
         cache.free(first)
         assert cache.alloc(100) == first
-    assert [(e.kind, e.nbytes, e.place) for e in events] == [
-        ("segment taken", 2 * MIB, CUDAPlace(0)),
-        ("split", 1024, CUDAPlace(0)),
-        ("merge", 2 * MIB, CUDAPlace(0)),
-        ("cache hit", 512, CUDAPlace(0)),
-        ("split", 512, CUDAPlace(0)),
-    ]
+    assert {e.place for e in events} == {CUDAPlace(0)} and [(e.kind, e.nbytes) for e in events] == [
+        ("segment taken", 2 * MIB), ("split", 1024), ("merge", 2 * MIB), ("cache hit", 512), ("split", 512)]
     cache.free(cache.alloc(30 * MIB))
     assert cache.stats()._asdict() == {
         "live": 100, "peak": 30 * MIB + 100, "reserved": 32 * MIB, "count": 1, "allocations": 3, "peak_reserved": 32 * MIB,
@@ -38,10 +33,7 @@ def test_snapshot_names_the_blobs():
     cache = make_heap("caching")
     data, diff = Buffer(cache, 700, "conv1 data"), Buffer(cache, 3 * MIB, "conv1 diff")
     small, large = sorted(cache.snapshot(), key=lambda s: s.nbytes)
-    assert small.blocks == [
-        (data.address, 1024, 700, "live", "conv1 data"),
-        (data.address + 1024, 2 * MIB - 1024, 0, "free", ""),
-    ]
+    assert small.blocks == [(data.address, 1024, 700, "live", "conv1 data"), (data.address + 1024, 2 * MIB - 1024, 0, "free", "")]
     assert [(b.name, b.state) for b in large.blocks] == [("conv1 diff", "live"), ("", "free")]
     assert diff.address == large.address
 

@@ -3,6 +3,7 @@
 import ctypes
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,19 +11,7 @@ from fake_streams import FakeStreams
 
 from minicaffe import memory
 from minicaffe.errors import Error, OutOfMemoryError, PointerError, WrongTypeError
-from minicaffe.memory import (
-    Allocator,
-    BuddyAllocator,
-    Buffer,
-    CachingAllocator,
-    CachingHostAllocator,
-    CPUPlace,
-    CUDAPlace,
-    FailAllocator,
-    LimitAllocator,
-    PinnedPlace,
-    SystemAllocator,
-)
+from minicaffe.memory import Allocator, BuddyAllocator, Buffer, CachingAllocator, CPUPlace, LimitAllocator, SystemAllocator
 
 MIB = 1 << 20
 
@@ -63,7 +52,7 @@ class Own(Allocator):
         del self.arrays[address]
 
 
-@pytest.mark.parametrize("place", [CPUPlace(), PinnedPlace(), CUDAPlace(1)], ids=repr)
+@pytest.mark.parametrize("place", [CPUPlace(), memory.PinnedPlace(), memory.CUDAPlace(1)], ids=repr)
 @pytest.mark.parametrize("kind", ["own", "through"])
 def test_records_are_kept_for_it(place, kind):
     allocator = Own(place) if kind == "own" else Through(SystemAllocator(place))
@@ -93,8 +82,8 @@ def test_it_serves_a_place():
     assert mine.calls[1:3] == [("free", address), ("alloc", 64, mine.calls[2][2])]
 
 
-@pytest.mark.parametrize("stack", [lambda mine: LimitAllocator(mine, MIB), lambda mine: FailAllocator(mine, 0), CachingAllocator,
-                                   CachingHostAllocator, BuddyAllocator, Through], ids=["limit", "fail", "caching", "pinned", "buddy", "python"])
+@pytest.mark.parametrize("stack", [lambda mine: LimitAllocator(mine, MIB), lambda mine: memory.FailAllocator(mine, 0), CachingAllocator,
+                                   memory.CachingHostAllocator, BuddyAllocator, Through], ids=["limit", "fail", "caching", "pinned", "buddy", "python"])
 def test_below_any_other_allocator(stack):
     mine = Through(SystemAllocator())
     above = stack(mine)
@@ -106,19 +95,15 @@ def test_below_any_other_allocator(stack):
 
 
 def test_above_a_cache():
-    cache = CachingAllocator(SystemAllocator())
+    streams = FakeStreams()
+    cache = CachingAllocator(SystemAllocator(memory.CUDAPlace(0)), streams)
     mine = Through(cache)
     address = Buffer(mine, 700).address
     assert Buffer(mine, 500).address == address and cache.stats().hits == 1
     mine.empty_cache()
     assert cache.stats().reserved == 0
-
-
-def test_uses_by_streams_are_passed_on():
-    streams = FakeStreams()
-    cache = CachingAllocator(SystemAllocator(CUDAPlace(0)), streams)
-    block = Buffer(LimitAllocator(Through(cache), MIB), 500)
-    block.record_stream(3)
+    block = Buffer(LimitAllocator(mine, MIB), 500)
+    block.record_stream(3)      # passed on to the cache
     del block
     assert streams.put == {3: 1} and cache.stats().waiting == 512
 
@@ -129,37 +114,18 @@ def test_limit_above_and_threads():
             meeting.wait(5)
             return super().alloc(nbytes)
 
-    meeting = threading.Barrier(2)
-    limit = LimitAllocator(Slow(SystemAllocator()), 1000)
-    blocks, errors = [], []
-
-    def work():
-        try:
-            blocks.append(Buffer(limit, 600))
-        except (OutOfMemoryError, threading.BrokenBarrierError) as error:
-            errors.append(type(error))
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == [OutOfMemoryError] and len(blocks) == 1 and limit.stats().live == limit.upstream.stats().live == 600
+    meeting, limit = threading.Barrier(2), LimitAllocator(Slow(SystemAllocator()), 1000)
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(Buffer, limit, 600) for _ in range(2)]
+    assert {type(call.exception()) for call in calls} == {type(None), OutOfMemoryError}
+    assert limit.stats().live == limit.upstream.stats().live == 600
 
 
-@pytest.mark.parametrize(
-    ("answer", "error", "message"),
-    [
-        (0, PointerError, "Own.alloc gave 0x0; an address must be a multiple of 64 other than 0"),
-        (-64, PointerError, "gave -0x40"),
-        (1 << 64, PointerError, "must be a multiple of 64"),
-        (4096 + 32, PointerError, "gave 0x1020"),
-        (True, PointerError, "gave 0x1;"),
-        (64.0, WrongTypeError, r"Own.alloc must give an address \(int\), got float"),
-        ("64", WrongTypeError, "got str"),
-        (..., WrongTypeError, "got NoneType"),     # alloc returns nothing
-    ],
-)
+@pytest.mark.parametrize(("answer", "error", "message"), [
+    (0, PointerError, "Own.alloc gave 0x0; an address must be a multiple of 64 other than 0"), (-64, PointerError, "gave -0x40"),
+    (1 << 64, PointerError, "must be a multiple of 64"), (4096 + 32, PointerError, "gave 0x1020"), (True, PointerError, "gave 0x1;"),
+    (64.0, WrongTypeError, r"Own.alloc must give an address \(int\), got float"), ("64", WrongTypeError, "got str"),
+    (..., WrongTypeError, "got NoneType")])     # alloc returns nothing
 def test_what_alloc_gives_is_checked(answer, error, message):
     mine = Own(answer=answer)
     with pytest.raises(error, match=message):
@@ -189,7 +155,7 @@ def test_address_freed_below():
     address = LimitAllocator(mine, 1000).alloc(100)
     with pytest.raises(PointerError, match=f"Dangling.alloc gave {address:#x}, where a block of 100 bytes lives already"):
         Buffer(mine, 100)
-    above = FailAllocator(mine, 0)
+    above = memory.FailAllocator(mine, 0)
     other = above.alloc(3 * MIB)
     with pytest.raises(PointerError, match="CachingAllocator: no live block starts at"):
         above.free(other)
@@ -200,7 +166,7 @@ def test_a_foreign_address_is_not_freed():
     mine = Own()
     with pytest.raises(PointerError, match="no live block starts at"):
         LimitAllocator(mine, 1000).free(4096)
-    above = FailAllocator(mine, 0)
+    above = memory.FailAllocator(mine, 0)
     address = above.alloc(10)
     above.free(address)
     with pytest.raises(PointerError, match="no live block starts at"):
@@ -233,7 +199,7 @@ def test_what_has_to_be_overridden():
         Allocator.alloc(Own(), 1)
 
 
-@pytest.mark.parametrize("built_in", [SystemAllocator, LimitAllocator, FailAllocator, BuddyAllocator, CachingAllocator, CachingHostAllocator])
+@pytest.mark.parametrize("built_in", [SystemAllocator, LimitAllocator, memory.FailAllocator, BuddyAllocator, CachingAllocator, memory.CachingHostAllocator])
 def test_built_in_ones_cannot_be_subclassed(built_in):
     with pytest.raises(TypeError, match="not an acceptable base type"):
         type("Mine", (built_in,), {})
@@ -253,7 +219,7 @@ class Broken(Through):
             raise self.error
 
 
-@pytest.mark.parametrize("stack", [lambda mine: mine, CachingAllocator, CachingHostAllocator, BuddyAllocator], ids=["plain", "caching", "pinned", "buddy"])
+@pytest.mark.parametrize("stack", [lambda mine: mine, CachingAllocator, memory.CachingHostAllocator, BuddyAllocator], ids=["plain", "caching", "pinned", "buddy"])
 def test_errors_pass_through(stack):
     mine = Broken(SystemAllocator())
     above = stack(mine)
@@ -269,28 +235,27 @@ def test_errors_pass_through(stack):
     assert above.stats().live == mine.stats().live == mine.upstream.stats().live == 0
 
 
-def test_error_of_free():
-    mine = Broken(SystemAllocator())
-    block = Buffer(mine, 100)
-    mine.error = ValueError("cannot free")
+@pytest.fixture
+def unraisable(monkeypatch):
+    """The texts of errors that no caller can catch."""
     caught = []
-    hook, sys.unraisablehook = sys.unraisablehook, caught.append
-    try:
-        del block
-    finally:
-        sys.unraisablehook = hook
-    assert [str(unraisable.exc_value) for unraisable in caught] == ["cannot free"]
-    assert mine.stats().count == 0
-    limit = LimitAllocator(mine, 1000)
-    mine.error = None
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: caught.append(str(unraisable.exc_value)))
+    return caught
+
+
+def test_error_of_free(unraisable):
+    mine = Broken(SystemAllocator())
+    block, limit = Buffer(mine, 100), LimitAllocator(mine, 1000)
     address = limit.alloc(10)
     mine.error = ValueError("cannot free")
+    del block
+    assert unraisable == ["cannot free"] and mine.stats().count == 1
     with pytest.raises(ValueError, match="cannot free"):
         limit.free(address)
 
 
-@pytest.mark.parametrize("stack", [CachingAllocator, CachingHostAllocator, BuddyAllocator])
-def test_end_of_a_cache(stack):
+@pytest.mark.parametrize("stack", [CachingAllocator, memory.CachingHostAllocator, BuddyAllocator])
+def test_end_of_a_cache(stack, unraisable):
     mine = Broken(SystemAllocator())
     above = stack(mine)
     for nbytes in (1000, 3 * MIB, 30 * MIB, 200 * MIB):
@@ -298,14 +263,8 @@ def test_end_of_a_cache(stack):
     taken = mine.stats().count
     assert taken > 1
     mine.error = ValueError("cannot free")
-    caught = []
-    hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: caught.append(str(unraisable.exc_value))
-    try:
-        del above
-    finally:
-        sys.unraisablehook = hook
-    assert caught == ["cannot free"] * taken
-    assert mine.upstream.stats().count == 0
+    del above
+    assert unraisable == ["cannot free"] * taken and mine.upstream.stats().count == 0
 
 
 def test_alloc_and_free_may_use_blobs(host):
