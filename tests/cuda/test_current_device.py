@@ -3,7 +3,7 @@
 import contextlib
 import gc
 import itertools
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -25,6 +25,7 @@ def test_each_call_finds_its_device():
     """Each is the first call of a thread, which has no device, and comes after a call for another device."""
     run("""
     import threading
+    from concurrent.futures import ThreadPoolExecutor
     from minicaffe.cuda import driver
     from minicaffe.memory import Buffer, CUDAPlace, PinnedPlace
     from minicaffe.memory.registry import registry
@@ -44,19 +45,10 @@ def test_each_call_finds_its_device():
 
     def first(call):
         "Return what a call returns, once in a thread of its own, once after a call for the other device."
-        results, errors_ = [], []
-        def body():
-            try:
-                results.append(call())
-            except BaseException as error:
-                errors_.append(error)
-        thread = threading.Thread(target=body)
-        thread.start()
-        thread.join()
+        with ThreadPoolExecutor(1) as thread:
+            fresh = thread.submit(call).result()
         zero.memory_info()
-        body()
-        assert not errors_, errors_
-        return results
+        return [fresh, call()]
 
     def pushed(wait):
         "The copy is done when the call has waited."
@@ -70,9 +62,8 @@ def test_each_call_finds_its_device():
         for around in "fresh", "other":
             call()
             if around == "fresh":
-                thread = threading.Thread(target=wait)
-                thread.start()
-                thread.join()
+                with ThreadPoolExecutor(1) as thread:
+                    thread.submit(wait).result()
             else:
                 zero.memory_info()
                 wait()
@@ -89,13 +80,11 @@ def test_each_call_finds_its_device():
     first(lambda: memory.free(gpu, blocks.pop()))
     blocks = first(lambda: memory.alloc(pinned, N))
     first(lambda: memory.free(pinned, blocks.pop()))
-    pushed(one.synchronize)
-    pushed(stream.synchronize)
-    pushed(event.synchronize)
+    for wait in one.synchronize, stream.synchronize, event.synchronize:
+        pushed(wait)
     assert first(event.done) == [True, True]
-    first(lambda: event.record(stream))
-    first(lambda: event.record(cuda.computing(one)))
-    first(lambda: stream.wait(event))
+    for call in lambda: event.record(stream), lambda: event.record(cuda.computing(one)), lambda: stream.wait(event):
+        first(call)
     for made in first(lambda: cuda.Event(one)):
         made.record(stream)
     assert all(made.address for made in first(lambda: cuda.Stream(one)))
@@ -259,20 +248,11 @@ def test_thread_without_the_device(sim, call):
     blob = Blob((100,))
     blob.data[...] = 3
     blob.scale_data(1)
-    errors = []
-
-    def body():
-        for _ in range(2):
-            try:
-                call(blob)
-            except DeviceError as error:
-                errors.append(str(error))
-
     sim("fail=cuCtxSetCurrent:1")
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    assert len(errors) == 1 and errors[0].startswith("cuCtxSetCurrent(0): CUDA_ERROR_UNKNOWN"), errors
+    with ThreadPoolExecutor(1) as thread:
+        with pytest.raises(DeviceError, match=r"^cuCtxSetCurrent\(0\): CUDA_ERROR_UNKNOWN"):
+            thread.submit(call, blob).result()
+        thread.submit(call, blob).result()
     cuda.current().synchronize()
     before = blob.asum_data()
     blob.scale_data(2)

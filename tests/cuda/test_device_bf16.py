@@ -9,7 +9,7 @@ import os
 import re
 
 import pytest
-from processes import run, run_gpu
+from processes import run
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -216,18 +216,3 @@ print("RESULT", json.dumps([[[accuracy(layers, precision, seed) for seed in (1, 
         assert min(exact) > 0.6, found     # it learns: one in three by chance
         spread = max(exact) - min(exact)
         assert sum(rounded) / 3 >= sum(exact) / 3 - max(spread, 0.1), found
-
-
-def test_older_gpus_refuse_it(place):
-    if place != "sim":
-        pytest.skip("the compute capability of the simulated device can be chosen")
-    text = run_gpu("""
-from minicaffe.errors import ConfigError
-from minicaffe.engines.engine import check_precision
-minicaffe.set_precision("bf16")
-try:
-    check_precision()
-except ConfigError as error:
-    print("REFUSED", error)
-""", "sim", "capability=7.5")
-    assert "must be float32 on GPU 0 of compute capability 7.5, got 'bf16'" in text and "use float32" in text

@@ -4,14 +4,11 @@ What loses the context ends in a process of its own.
 """
 
 import gc
-import math
 
-import numpy as np
 import pytest
 from processes import run, run_gpu
-from training import NET, losses, make_solver
+from training import losses, make_solver
 
-import minicaffe
 from minicaffe import cuda, memory
 from minicaffe.blob import Blob
 from minicaffe.cuda.device import store_failure_of
@@ -46,47 +43,6 @@ def test_allocators_in_a_reference_cycle():
             del allocator, ring, kept
             gc.collect()
     """, "sim")
-
-
-def train_until_it_works(solver, kind, call, most):
-    """Return the errors of the iterations until one succeeds."""
-    found = []
-    for _ in range(most):
-        try:
-            solver.step(1)
-            assert math.isfinite(solver.smoothed_loss)  # which a step on a GPU may leave to be read later
-            return found
-        except kind as error:
-            found.append(error)
-            assert call in str(error)
-    raise AssertionError(f"still failing: {found}")
-
-
-@pytest.mark.parametrize(("call", "nth", "graphs"), [
-    ("cuLaunchKernel", 1, False), ("cuLaunchKernel", 4, False), ("cuLaunchKernel", 12, False), ("cuGraphLaunch", 1, True),
-    ("cuMemcpyHtoDAsync", 1, False), ("cuMemcpyHtoDAsync", 1, True), ("cuMemcpyHtoDAsync", 2, True),
-    ("cuMemcpyDtoHAsync", 1, False), ("cuMemcpyDtoHAsync", 1, True), ("cuStreamSynchronize", 1, False),
-    ("cuStreamSynchronize", 1, True)])  # fmt: skip
-def test_failed_call_in_an_iteration(sim, call, nth, graphs):
-    """As often as an iteration makes the call: the second time it succeeds, and the training continues."""
-    solver = make_solver()
-    solver.use_graphs = graphs
-    losses(solver, 4)
-    sim(f"fail={call}:{nth}")
-    errors = train_until_it_works(solver, DeviceError, call, 3)
-    assert len(errors) == 1 and errors[0].code == "CUDA_ERROR_UNKNOWN"
-    assert all(math.isfinite(x) for x in losses(solver, 3))
-    for blob in solver.net.learnable_params:
-        assert np.isfinite(blob.cpu_data).all() and np.isfinite(blob.cpu_diff).all()
-
-
-@pytest.mark.parametrize("call", ["cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiateWithFlags", "cuGraphGetNodes"])
-def test_graph_that_cannot_be_recorded(sim, call):
-    expected = losses(make_solver(), 8)
-    solver = make_solver()
-    losses(solver, 2)
-    sim(f"fail={call}:1")
-    np.testing.assert_allclose(losses(solver, 6), expected[2:], rtol=1e-5)
 
 
 def test_error_ends_the_recording(sim):
@@ -231,16 +187,6 @@ def test_a_graph_is_recorded_once(sim):
     assert (blob.cpu_data == 6).all() and graph.nodes == 1
 
 
-@pytest.mark.parametrize(("call", "nth"), [*(("cuMemAlloc", n) for n in (1, 2, 3, 7, 15)), ("cuMemHostAlloc", 1)])
-def test_no_memory_in_first_iteration(sim, plain, call, nth):
-    solver = make_solver()
-    sim(f"fail={call}:{nth}")
-    words = {"cuMemAlloc": "CUDAPlace(0): no memory for ", "cuMemHostAlloc": "cuMemHostAlloc("}[call]
-    errors = train_until_it_works(solver, OutOfMemoryError, words, 3)
-    assert len(errors) == 1
-    assert all(math.isfinite(x) for x in losses(solver, 4))
-
-
 def test_failed_copy_keeps_the_head(sim):
     blob = Blob((100,))
     blob.data[...] = 3
@@ -359,30 +305,3 @@ def test_faulting_kernel_keeps_snapshots(place, tmp_path):
     text = run(LOST, place, cwd=tmp_path)
     if place == "sim":
         assert "stray" in text  # the simulated device knows who it was
-
-
-def test_seed_while_a_graph_is_replayed():
-    """A seed set between iterations counts, as it does by single launches: for the data here, and for Dropout."""
-    dropout = 'layer { name: "drop" type: "Dropout" bottom: "pool" top: "pool" }\n'
-    net = NET.replace('layer { name: "ip"', dropout + 'layer { name: "ip"')
-    found = []
-    for graphs in False, True:
-        solver = make_solver(net)
-        solver.use_graphs = graphs
-        seen = losses(solver, 4)
-        for seed in 9, 1:
-            minicaffe.set_random_seed(seed)
-            seen += losses(solver, 2)
-        found.append(seen)
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-6)
-
-
-def test_work_that_runs_late():
-    """Nothing reads what was not written yet, on the one stream of a training without data (test_upload.py has the stream of copies)."""
-    run_gpu("""
-    from training import make_solver, losses
-    memory.use(memory.CUDAPlace(0), "plain")
-    late = losses(make_solver(), 6)
-    minicaffe.set_mode_cpu()
-    np.testing.assert_allclose(late, losses(make_solver(), 6), atol=1e-5)
-    """, "sim", "deferred=1,race=1,uninitialized=1")
