@@ -9,6 +9,7 @@ import base64
 import functools
 import gc
 import json
+import logging
 import os
 import re
 import subprocess
@@ -79,6 +80,15 @@ def said(errors):
     It may begin within a line: Open MPI's mpiexec writes characters of its own, of which some are not printable.
     """
     return re.findall(r"\bminicaffe: (.*)", errors)
+
+
+def heard(name, level):
+    """Return what a logger says from now on, as a list that grows."""
+    found, handler, log = [], logging.Handler(level), logging.getLogger(name)
+    handler.emit = lambda record: found.append(record.getMessage())
+    log.addHandler(handler)
+    log.setLevel(level)
+    return found
 
 
 def run(n, file, function, *arguments, **environment):

@@ -136,23 +136,6 @@ def test_bf16_exchange_only_rounds(folder):
     assert first == second and 0 < first[0] < 2e-3
 
 
-def watched(folder):
-    """A hook looks into each layer's run, and a callback at the gradients."""
-    unseen = train(folder, 4, 'type: "SGD"', SHARED, 3)
-    solver, layers, sums = make(folder, 4, 'type: "SGD"', SHARED), [], []
-    solver.distribute()
-    solver.net.add_hook(3, layers.append)
-    solver.add_callback(lambda: None, lambda: sums.append(float(solver.net.learnable_params[0].diff.sum())))
-    solver.step(3)
-    return [all(map(np.array_equal, unseen, [blob.data for blob in solver.net.learnable_params])), len(layers) // len(solver.net.layers),
-            len(sums), solver.group.gather(sums[-1])]
-
-
-def test_observer_sees_sums_of_ranks(folder):
-    for same, runs, count, sums in ranks.run(2, __file__, "watched", folder):
-        assert same and runs == count == 3 and sums[0] == sums[1] != 0
-
-
 def frozen(folder):
     solver = make(folder, 4, 'type: "SGD"', MLP)
     solver.distribute()

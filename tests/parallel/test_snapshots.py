@@ -179,11 +179,7 @@ def test_recurrent_states_reset_with_other_ranks(tmp_path, caplog):
 
 def resume_from(folder, state):
     """Three ranks continue from the states of two and of one, after `distribute` and before it; then everything that may fail."""
-    messages = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda entry: messages.append(entry.getMessage())
-    logging.getLogger("minicaffe.solver").addHandler(handler)
-    results = []
+    messages, results = ranks.heard("minicaffe.solver", "WARNING"), []
     for path in (f"{folder}/SGD_iter_4.solverstate", state):
         for before in (False, True):
             solver = make(folder, "SGD", prefix="three")

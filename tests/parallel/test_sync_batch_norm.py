@@ -166,10 +166,6 @@ def test_useless_sync_batch_norm_is_reported(folder):
 
 
 def warned(folder):
-    import logging
-    lines = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())
-    logging.getLogger("minicaffe.solver").addHandler(handler)
+    lines = ranks.heard("minicaffe.solver", "WARNING")
     train(folder, 4, "FLOAT", "conv", "use_global_stats: true", "", None, "", {"sync_batch_norm": True})
     return any(line.startswith("sync_batch_norm changes nothing") for line in lines)

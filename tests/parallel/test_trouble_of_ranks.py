@@ -1,7 +1,6 @@
 """Ranks that die, hang, leave, differ or get wrong numbers: all end soon, and the message says which rank it was and why."""
 
 import gc
-import logging
 import os
 import re
 import signal
@@ -146,10 +145,7 @@ def meet_nan(folder, effect):
     solver = solver_of(folder, "list")
     solver.distribute()
     solver.nan = effect
-    messages = []
-    handler = logging.Handler()
-    handler.emit = lambda record: messages.append(record.getMessage())
-    logging.getLogger("minicaffe.solver").addHandler(handler)
+    messages = ranks.heard("minicaffe.solver", "WARNING")
     try:
         solver.step(3)
     except Error as error:
@@ -163,7 +159,6 @@ def test_nan_names_its_rank(folder):
                                "finite is 'data' of layer 'data' (HOST); correct the data")
     assert re.match("iteration 2: parameters are no longer finite, .*, after the loss of rank 1 of 2 .HOST.; correct the data", first[-1])
     assert second == first[1:]     # rank 0 alone warns
-
 
 
 def test_second_interrupt_does_not_wait():

@@ -120,8 +120,10 @@ class ExchangeMachine(RuleBasedStateMachine):
             else:
                 for number, part in enumerate(parts[rank]):
                     used += self.offer(rank, gradients, part, number == len(parts[rank]) - 1, offered)
+            steps = me.group.steps.count
             received = me.exchange.finish_loss_allgather()
             assert received == (sum(losses) / self.size, ACTIONS[max(actions)]) and me.exchange.losses == losses
+            assert me.group.steps.count == steps + 1    # progress
             assert sorted(used) == sorted(updated) == (list(range(len(self.counts))) if along else [])
             for i, blob in enumerate(me.params):
                 np.testing.assert_array_equal(blob.diff, sums[i] if self.learned[i] else gradients[rank][i], err_msg=f"parameter {i}")

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter_ns
 from typing import NamedTuple
 
@@ -412,21 +413,9 @@ def both(net):
 
 def at_once(*functions):
     """Call each in a thread of its own; raise the first error of one."""
-    errors = []
-
-    def run(function):
-        try:
-            function()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(function,)) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    with ThreadPoolExecutor(len(functions)) as pool:
+        for call in [pool.submit(function) for function in functions]:
+            call.result()
 
 
 def check_outputs(made, folder):

@@ -4,27 +4,9 @@ import ctypes
 import mmap
 
 import numpy as np
-from sim_runner import (
-    D,
-    F,
-    L,
-    P,
-    S,
-    U,
-    configure,
-    cu,
-    download,
-    function,
-    image,
-    last_name,
-    launch,
-    new_context,
-    raises,
-    scale,
-    struct,
-    upload,
-    user_function,
-)  # fmt: skip
+
+from sim_runner import D, F, L, P, S, U, configure, cu, download, function, image, last_name, launch, new_context, raises, scale, struct  # isort: skip
+from sim_runner import upload, user_function  # isort: skip
 
 
 def long_names():
