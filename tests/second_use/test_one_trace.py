@@ -19,8 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import minicaffe
 from minicaffe import memory
-from minicaffe.addons.trace import Recorder, build, html, load, panels, perfetto, record, table
-from minicaffe.addons.trace.model import device_ns, json_text
+from minicaffe.addons.trace import Recorder, build, html, load, perfetto, record, table
+from minicaffe.addons.trace.model import device_ns
 from minicaffe.errors import DataError, RecycledError
 from minicaffe.memory import reporter
 from minicaffe.net.net import Net
@@ -419,30 +419,13 @@ def at_once(*functions):
 
 
 def check_outputs(made, folder):
-    """Written twice, a trace gives the same bytes, and each form has its steps, times and blocks."""
-    before = made.to_json()
+    """Written twice, a trace gives the same bytes in each form; tests/addons/trace/test_random_traces.py has the forms."""
     made.save(folder / "t.json")
-    again = load(folder / "t.json")
-    assert (folder / "t.json").read_text() == before == made.to_json() == again.to_json()
+    again, before = load(folder / "t.json"), made.to_json()
+    assert (folder / "t.json").read_text() == before == again.to_json()
     assert again.events == made.events and again.document == made.document == json.loads(before)
-    rows = perfetto.events(made)
-    assert rows == perfetto.events(made) == perfetto.events(again)
-    steps = [row for row in rows if row["ph"] == "X" and row["tid"] == perfetto.STEPS]
-    assert sorted((row["ts"], row["dur"], row["args"]["iteration"], row["cat"]) for row in steps) == sorted(
-        (step["begin"] / 1000, (step["end"] - step["begin"]) / 1000, step["iteration"], step["kind"]) for step in made.steps)
-    timed = [row["ts"] for row in rows if "ts" in row]
-    assert timed == sorted(timed) and (not timed or timed[0] >= 0)
-    launches = [event for event in made.events if event.kind in ("launch", "call")]
-    assert sorted((row["name"], row["ts"], row["dur"]) for row in rows if row["ph"] == "X" and row["tid"] == perfetto.KERNELS) == sorted(
-        (event.name, (event.time - event.took) / 1000, event.took / 1000) for event in launches)
-    in_use, counters = {}, {row["name"].removeprefix("bytes in use, "): row["args"] for row in rows if row["ph"] == "C"}
-    for block in made.at(len(made)).blocks:
-        in_use[block["place"]] = in_use.get(block["place"], 0) + block["bytes"]
-    assert {place: total for place, roles in counters.items() if (total := sum(roles.values()))} == in_use
-    page = html.page(made)
-    assert page == html.page(made) == html.page(again) and json_text(panels.data(made)).replace("<", "\\u003c") in page
-    reasons = {str(i) for i, event in enumerate(made.events) if event.kind in ("copy", "reorder")}
-    assert made.document["why"].keys() == reasons
+    assert perfetto.events(made) == perfetto.events(made) == perfetto.events(again)
+    assert html.page(made) == html.page(made) == html.page(again)
     for number in range(len(made.steps)):
         assert table.describe(made, number)[0].startswith(f"step {number} of {len(made.steps)}, ")
     assert made.to_json() == before
