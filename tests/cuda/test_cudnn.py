@@ -6,19 +6,17 @@ is given, and says on standard error what is wrong (fake_graph.hpp).
 A real cuDNN computes with ``--device gpu`` alone.
 """
 
-import importlib.util
 import itertools
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
-from cplusplus import compiler
 from cudnn_cases import CASES
+from declarations import check_declarations
 from processes import command, run, run_gpu, start
 from sim_checks import checks_on
 
@@ -591,28 +589,10 @@ def test_arrays_at_any_element(fake, tmp_path):
 # ---- NVIDIA's declarations, where they are installed
 
 
-def includes():
-    """The folder of cudnn.h: MINICAFFE_CUDNN_INCLUDE, or that of the wheel."""
-    if os.environ.get("MINICAFFE_CUDNN_INCLUDE"):
-        return Path(os.environ["MINICAFFE_CUDNN_INCLUDE"])
-    spec = importlib.util.find_spec("nvidia")
-    homes = spec.submodule_search_locations if spec else []
-    return next((path.parent for home in homes for path in Path(home).glob("cudnn/include/cudnn.h")), None)
-
-
 def test_declarations_against_the_headers(tmp_path):
-    folder = includes()
-    if folder is None:
-        pytest.skip("no cudnn.h: install nvidia-cudnn-cu13, or name its folder in MINICAFFE_CUDNN_INCLUDE")
-    # All that these headers want of the CUDA runtime's.
-    (tmp_path / "cuda_runtime_api.h").write_text("#include <stddef.h>\ntypedef struct CUstream_st* cudaStream_t;\n"
-                                                  "typedef struct CUgraph_st* cudaGraph_t;")
-    (tmp_path / "library_types.h").write_text("typedef enum { MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL } libraryPropertyType;")
-    source = tmp_path / "declarations.cpp"
-    source.write_text(HEADER_CHECK)
-    done = subprocess.run([*compiler(), "-std=c++17", "-fsyntax-only", "-w", f"-I{ROOT}", f"-I{tmp_path}",
-                           "-isystem", str(folder), str(source)], capture_output=True, text=True)  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    check_declarations(tmp_path, "cudnn.h", "nvidia-cudnn-cu13", "MINICAFFE_CUDNN_INCLUDE", HEADER_CHECK, {     # all that these headers want of the CUDA runtime's
+        "cuda_runtime_api.h": "#include <stddef.h>\ntypedef struct CUstream_st* cudaStream_t;\ntypedef struct CUgraph_st* cudaGraph_t;",
+        "library_types.h": "typedef enum { MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL } libraryPropertyType;"})
 
 
 HEADER_CHECK = r"""
@@ -622,13 +602,6 @@ HEADER_CHECK = r"""
 #include <type_traits>
 #include "minicaffe/ops/conv/cudnn.hpp"
 
-// Two types that are passed alike: both pointers, both floating, or both integers or enumerations of one size.
-template <class A, class B> constexpr bool alike = sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is_pointer_v<B> &&
-                                                   std::is_floating_point_v<A> == std::is_floating_point_v<B>;
-template <class Ours, class Theirs> struct Same : std::false_type {};
-template <class... A, class... B> struct Same<int (*)(A...), cudnnStatus_t(B...)> {
-  static constexpr bool value = [] { if constexpr (sizeof...(A) == sizeof...(B)) return (alike<A, B> && ...); else return false; }();
-};
 #define CHECK(name, ...) static_assert(Same<decltype(mc::cuda::CudnnCalls::name), decltype(::name)>::value, #name);
 MC_CUDNN_CALLS(CHECK)
 

@@ -18,6 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -80,6 +81,15 @@ def said(errors):
     It may begin within a line: Open MPI's mpiexec writes characters of its own, of which some are not printable.
     """
     return re.findall(r"\bminicaffe: (.*)", errors)
+
+
+def write_rows(folder, name="rows", lists="list.txt", **arrays):
+    """Write arrays into an HDF5 file, and a list of this file; return the folder as text."""
+    with h5py.File(Path(folder, f"{name}.h5"), "w") as file:
+        for key, array in arrays.items():
+            file[key] = np.asarray(array, np.float32)
+    Path(folder, lists).write_text(f"{folder}/{name}.h5")
+    return str(folder)
 
 
 def heard(name, level):

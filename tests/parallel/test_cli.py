@@ -12,7 +12,6 @@ import time
 import types
 
 import cv2
-import h5py
 import numpy as np
 import pytest
 import ranks
@@ -52,10 +51,7 @@ test_iter: 5 test_interval: 6 snapshot_prefix: "weights" """
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("commands")
     random = np.random.default_rng(0)
-    with h5py.File(folder / "rows.h5", "w") as file:
-        file["data"] = random.random((40, 3, 4, 4), np.float32)
-        file["label"] = random.integers(0, 3, 40).astype(np.float32)
-    (folder / "list.txt").write_text(str(folder / "rows.h5"))
+    ranks.write_rows(folder, data=random.random((40, 3, 4, 4)), label=random.integers(0, 3, 40))
     for name, text in (("net.prototxt", NET), ("solver.prototxt", SOLVER), ("deploy.prototxt", DEPLOY)):
         (folder / name).write_text(text)
     (folder / "pictures").mkdir()
@@ -380,9 +376,7 @@ layer { name: "loss" type: "SigmoidCrossEntropyLoss" bottom: "ip" bottom: "label
 def test_best_by_labels_and_keep(folder):
     """Two ranks that divide the batches of a test find the mean F1 of one process; older snapshots are deleted once."""
     random = np.random.default_rng(1)
-    with h5py.File(folder / "labels.h5", "w") as file:
-        file["data"], file["label"] = random.random((20, 3, 4, 4), np.float32) - 0.5, random.integers(0, 2, (20, 3)).astype(np.float32)
-    (folder / "labels.txt").write_text(str(folder / "labels.h5"))
+    ranks.write_rows(folder, "labels", "labels.txt", data=random.random((20, 3, 4, 4)) - 0.5, label=random.integers(0, 2, (20, 3)))
     (folder / "labels.prototxt").write_text(LABELS)
     words = ("train", "labels.prototxt", "--max-iter=9", "--snapshot-interval=3", "--test-interval=3", "--test-iter=2", "--keep-best", "--keep=1",
              "--seed=1", "--global-batch")

@@ -4,7 +4,6 @@ import re
 import threading
 import time
 
-import h5py
 import numpy as np
 import pytest
 import ranks
@@ -31,13 +30,8 @@ layer { name: "ip" type: "InnerProduct" bottom: "sum" top: "ip" inner_product_pa
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("records")
     random = np.random.default_rng(0)
-    with h5py.File(folder / "rows.h5", "w") as file:
-        file["data"] = random.random((56, 1, 6, 6), np.float32)
-        file["label"] = random.integers(0, 3, 56).astype(np.float32)
-    (folder / "list.txt").write_text(f"{folder}/rows.h5")
-    return str(folder)
+    return ranks.write_rows(tmp_path_factory.mktemp("records"), data=random.random((56, 1, 6, 6)), label=random.integers(0, 3, 56))
 
 
 LAST = """

@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 import ranks
@@ -33,12 +32,10 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("records")
     random = np.random.default_rng(0)
     for name, rows in (("list", 40), ("short", 36)):
-        with h5py.File(folder / f"{name}.h5", "w") as file:
-            data = random.random((rows, 6), np.float32)
-            if name == "list":
-                data[13] = np.nan       # the second rank's, in iteration 1
-            file["data"], file["label"] = data, random.integers(0, 3, rows).astype(np.float32)
-        (folder / name).write_text(f"{folder}/{name}.h5")
+        data = random.random((rows, 6), np.float32)
+        if name == "list":
+            data[13] = np.nan       # the second rank's, in iteration 1
+        ranks.write_rows(folder, name, name, data=data, label=random.integers(0, 3, rows))
     return str(folder)
 
 
