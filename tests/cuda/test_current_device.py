@@ -218,10 +218,8 @@ def test_each_call_that_fails_raises(sim):
 
 
 @pytest.mark.parametrize("call", [lambda blob: blob.scale_data(2), lambda blob: blob.asum_data(), lambda blob: blob.cpu_data])
-def test_thread_without_the_device(sim, call):
+def test_thread_without_the_device(sim, call, blob):
     """The error is that of the thread's call; afterwards it works there, and in other threads."""
-    blob = Blob((100,))
-    blob.data[...] = 3
     blob.scale_data(1)
     sim("fail=cuCtxSetCurrent:1")
     with ThreadPoolExecutor(1) as thread:

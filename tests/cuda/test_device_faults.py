@@ -45,11 +45,8 @@ def test_allocators_in_a_reference_cycle():
     """, "sim")
 
 
-def test_error_ends_the_recording(sim):
+def test_error_ends_the_recording(sim, blob):
     """Also where the driver fails to end it at the first call: what runs afterwards runs at once, and is not recorded."""
-    blob = Blob((100,))
-    blob.data[...] = 3
-    blob.gpu_data  # noqa: B018
     sim("fail=cuStreamEndCapture:1")
     with pytest.raises(ZeroDivisionError), cuda.Graph(cuda.current()) as graph:
         raise ZeroDivisionError
@@ -67,11 +64,8 @@ def test_failed_graph_keeps_nothing(sim):
     assert memory.stats(memory.CUDAPlace(0)).live == before
 
 
-def test_kernel_loaded_in_a_recording(plain):
+def test_kernel_loaded_in_a_recording(plain, blob):
     """The driver refuses to load a module during a capture, unless the thread's mode is relaxed."""
-    blob = Blob((100,))
-    blob.data[...] = 3
-    blob.gpu_data  # noqa: B018
     twice = cuda.kernel('extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }', "twice")
     with cuda.Graph(cuda.current()) as graph:
         twice((1,), (100,), (blob,))
@@ -79,7 +73,7 @@ def test_kernel_loaded_in_a_recording(plain):
     assert (blob.cpu_data == 6).all()
 
 
-def test_collector_in_a_recording(plain):
+def test_collector_in_a_recording(plain, blob):
     """Which may free any memory, of allocators too; an error ends the pause as the end of a recording does."""
     def leave_garbage():
         allocator = memory.allocator_of(memory.CUDAPlace(0), "caching")
@@ -87,9 +81,6 @@ def test_collector_in_a_recording(plain):
         ring = [allocator]
         ring.append(ring)
 
-    blob = Blob((100,))
-    blob.data[...] = 3
-    blob.gpu_data  # noqa: B018
     before = gc.get_threshold()
     gc.set_threshold(1)
     try:
@@ -149,10 +140,8 @@ def test_collector_pauses_for_any_graph():
     """, "sim", "devices=2")
 
 
-def test_stored_failure_raised_by_copy(sim):
+def test_stored_failure_raised_by_copy(sim, blob):
     """As of a library, whose calls raise nothing themselves; the stream works afterwards."""
-    blob = Blob((100,))
-    blob.data[...] = 3
     blob.mutable_gpu_data  # noqa: B018
     store_failure_of(cuda.current().index, DeviceError("a product failed"))
     with pytest.raises(DeviceError, match="a product failed"):
@@ -161,10 +150,8 @@ def test_stored_failure_raised_by_copy(sim):
 
 
 @pytest.mark.parametrize("wait", [lambda blob: blob.cpu_data, lambda blob: cuda.current().synchronize(), lambda blob: blob.asum_data()])
-def test_first_failure_raised_once(sim, wait):
+def test_first_failure_raised_once(sim, wait, blob):
     """The later ones follow from it."""
-    blob = Blob((100,))
-    blob.data[...] = 3
     blob.mutable_gpu_data  # noqa: B018
     for name in "first", "next":
         for error in DeviceError(f"the {name} of all"), DeviceError("a second one"), OutOfMemoryError("a third one"):
@@ -175,10 +162,7 @@ def test_first_failure_raised_once(sim, wait):
     assert (blob.cpu_data == 3).all() and blob.asum_data() == 300
 
 
-def test_a_graph_is_recorded_once(sim):
-    blob = Blob((100,))
-    blob.data[...] = 3
-    blob.gpu_data  # noqa: B018
+def test_a_graph_is_recorded_once(sim, blob):
     with cuda.Graph(cuda.current()) as graph:
         blob.scale_data(2)
     with pytest.raises(ConfigError, match="recorded already"), graph:

@@ -3,7 +3,7 @@
 import ctypes
 
 import numpy as np
-from layout_double import Backwards
+from doubles import Backwards
 
 from minicaffe.memory import CUDAPlace, SyncedHead, SyncedMemory
 from minicaffe.memory.registry import registry

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from fake_streams import FakeStreams
+from doubles import FakeStreams
 from heaps import make_heap
 
 from minicaffe import memory

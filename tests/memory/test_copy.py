@@ -4,8 +4,7 @@ import ctypes
 
 import numpy as np
 import pytest
-from fake_streams import FakeStreams
-from host_double import HostDouble
+from doubles import FakeStreams, HostDouble
 
 from minicaffe import memory
 from minicaffe.errors import ConfigError, DependencyError, PointerError, ShapeError, WrongTypeError

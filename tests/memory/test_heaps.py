@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from fake_streams import FakeStreams
+from doubles import FakeStreams
 from heaps import KINDS, make_heap, make_streamed_heap
 
 from minicaffe import memory

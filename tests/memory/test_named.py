@@ -1,7 +1,7 @@
 """Allocators chosen by name, through `make_allocator` and the registry."""
 
 import pytest
-from fake_streams import FakeStreams
+from doubles import FakeStreams
 
 from minicaffe import memory
 from minicaffe.errors import ConfigError, DependencyError, OutOfMemoryError, WrongTypeError

@@ -5,11 +5,10 @@ import ctypes
 
 import numpy as np
 import pytest
-from host_double import HostDouble
+from doubles import Backwards, HostDouble
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from layout_double import Backwards
 from synced_states import CONTENT, DEVICE_LAYOUT, LAYOUT, ROUTES, N, in_state, read, write
 
 from minicaffe import memory

@@ -10,7 +10,7 @@ from collections import deque
 from types import SimpleNamespace
 
 import pytest
-from fake_streams import FakeStreams
+from doubles import FakeStreams
 from heaps import POOLS
 
 from minicaffe import memory

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from host_double import HostDouble
+from doubles import HostDouble
 from synced_states import CALLS, CONTENT, DEVICE_LAYOUT, EXPECTED, LAYOUT, ROUTES, N, call_side, in_state, layout_of, perform, read
 
 from minicaffe import memory

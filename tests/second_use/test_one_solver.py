@@ -10,7 +10,7 @@ import json
 import h5py
 import numpy as np
 import pytest
-from fragile import FragileLayer, conv, layer, may_raise, product
+from fragile import FragileLayer, conv, failing, failing_allocator, layer, may_raise, product
 from helpers import make_net
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -20,8 +20,7 @@ from minicaffe.common import caffe
 from minicaffe.data.db import open_db
 from minicaffe.engines import engine
 from minicaffe.errors import Error, OutOfMemoryError
-from minicaffe.memory import CPUPlace, FailAllocator
-from minicaffe.memory.registry import registry
+from minicaffe.memory import CPUPlace
 from minicaffe.net.run import AFTER_FORWARD
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
@@ -225,12 +224,8 @@ class SolverMachine(RuleBasedStateMachine):
 
     @rule(where=st.sampled_from(["forward", "backward"]), which=st.integers(0, 9), then=THEN)
     def fail_in_a_layer(self, where, which, then=0):
-        FragileLayer.fails = where
-        try:
-            with may_raise(ArithmeticError, where):
-                self.solver.step(2)
-        finally:
-            FragileLayer.fails = None
+        with failing(where), may_raise(ArithmeticError, where):
+            self.solver.step(2)
         self.restore(which, then)
 
     @rule(nth=st.integers(1, 3), which=st.integers(0, 9), then=THEN)
@@ -254,15 +249,8 @@ class SolverMachine(RuleBasedStateMachine):
 
     @rule(nth=st.integers(1, 9), which=st.integers(0, 9), then=THEN)
     def fail_by_memory(self, nth, which, then=0):
-        before = registry.allocator(CPUPlace())
-        failing = FailAllocator(before, nth)
-        minicaffe.memory.use(CPUPlace(), failing)
-        try:
-            with contextlib.suppress(OutOfMemoryError):
-                self.solver.step(1)
-        finally:
-            failing.nth = 1 << 60
-            minicaffe.memory.use(CPUPlace(), before)
+        with failing_allocator(CPUPlace(), nth), contextlib.suppress(OutOfMemoryError):
+            self.solver.step(1)
         self.restore(which, then)
 
     @rule()

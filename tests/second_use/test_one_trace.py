@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from fragile import FragileLayer, conv, layer, may_raise, product
+from fragile import FragileLayer, conv, failing, layer, may_raise, product
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -229,13 +229,9 @@ class TraceMachine(RuleBasedStateMachine):
 
     @rule(where=st.sampled_from(["forward", "backward"]))
     def fail(self, where):
-        FragileLayer.fails = where
         self.last_raw = len(self.raw)
-        try:
-            with may_raise(ArithmeticError, where):
-                both(self.net)
-        finally:
-            FragileLayer.fails = None
+        with failing(where), may_raise(ArithmeticError, where):
+            both(self.net)
 
     @rule()
     def fail_by_a_label(self):
