@@ -63,7 +63,7 @@ def failing(where):
 
 @contextlib.contextmanager
 def failing_allocator(place, n):
-    """Refuse block number `n` from now on; gives a function that tells whether this has happened."""
+    """Refuse block number `n` from now on; gives a function, whether this has happened."""
     before = registry.allocator(place)
     failing = FailAllocator(before, n)
     memory.use(place, failing)

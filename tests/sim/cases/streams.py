@@ -67,19 +67,17 @@ def threads():
 
 def dead_handles():
     f, s, t, x = _two_streams()
-    e = cu.EventCreate(0)
+    e, gone = cu.EventCreate(0), cu.EventCreate(0)
     cu.StreamDestroy(s)
-    for call in (lambda: cu.StreamSynchronize(s), lambda: cu.StreamDestroy(s), lambda: scale(f, 1, x, x, 1, stream=s),
-                 lambda: cu.EventRecord(e, s)):  # fmt: skip
-        with raises("INVALID_HANDLE", "stream #", "destroyed before"):
+    cu.EventDestroy(gone)
+    for call, *words in (
+            (lambda: cu.StreamSynchronize(s), "stream #", "destroyed before"), (lambda: cu.StreamDestroy(s), "stream #", "destroyed before"),
+            (lambda: scale(f, 1, x, x, 1, stream=s), "stream #", "destroyed before"), (lambda: cu.EventRecord(e, s), "stream #", "destroyed before"),
+            (lambda: cu.EventRecord(gone, t), "event #", "destroyed before"),
+            (lambda: cu.StreamSynchronize(driver.CUstream(int(e))), "a stream is needed, this is a event"),
+            (lambda: cu.StreamSynchronize(driver.CUstream(0x1234)), "0x1234 never was a stream")):
+        with raises("INVALID_HANDLE", *words):
             call()
-    cu.EventDestroy(e)
-    with raises("INVALID_HANDLE", "event #", "destroyed before"):
-        cu.EventRecord(e, t)
-    with raises("INVALID_HANDLE", "a stream is needed, this is a event"):
-        cu.StreamSynchronize(driver.CUstream(int(e)))
-    with raises("INVALID_HANDLE", "0x1234 never was a stream"):
-        cu.StreamSynchronize(driver.CUstream(0x1234))
 
 
 def host_functions():
