@@ -157,19 +157,6 @@ def test_isa_of_the_environment(monkeypatch, caplog, isa, known):
     assert (f"MINICAFFE_ISA must be baseline, avx2, avx512, got '{isa}'; it is ignored" in caplog.text) is not known
 
 
-def test_budget_of_the_environment(net, monkeypatch):
-    for budget, fits in (("24", True), ("23", False), ("0", False)):
-        monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", budget)
-        if fits:
-            assert minicaffe.Net(net, minicaffe.TEST).blobs["x"].count == 6
-            continue
-        with pytest.raises(ShapeError, match=f"would take 24 bytes, the budget for one blob is {budget}"):
-            minicaffe.Net(net, minicaffe.TEST)
-    monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "garbage")
-    with pytest.raises(ConfigError, match="MINICAFFE_MAX_BLOB_BYTES: 'garbage' is not a size"):
-        minicaffe.Net(net, minicaffe.TEST)
-
-
 @pytest.mark.parametrize(("settings", "message"), [     # others are in tests/sim
     ("devices=8", ""), ("devices=9", "must be 0 to 8"), ("memory=0", "up to 64GiB"), ("memory=64GiB", ""), ("memory=65GiB", "up to 64GiB"),
     *((f"{flag}=2", "must be 0 or 1") for flag in ("race", "uninitialized", "leak", "deferred"))])

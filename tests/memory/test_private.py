@@ -58,10 +58,9 @@ def test_view_and_private_side(host):
     """NumPy views of blobs live long in scripts: what is written through one counts, and it shows what a net computed."""
     mem = SyncedMemory(N)
     view = np.ndarray(N, np.uint8, buffer=mem.mutable_cpu_data())
-    view[...] = 1
-    assert read(mem.private_data(LAYOUT)) == LAYOUT.arranged(b"\x01" * N)
-    view[...] = 2   # the memory gets no notice
-    assert read(mem.private_data(LAYOUT)) == LAYOUT.arranged(b"\x02" * N)
+    for byte in 1, 2:
+        view[...] = byte   # the memory gets no notice
+        assert read(mem.private_data(LAYOUT)) == LAYOUT.arranged(bytes([byte]) * N)
     write(mem.overwrite_private_data(LAYOUT), LAYOUT.arranged(CONTENT))
     mem.publish_private()
     assert view.tobytes() == CONTENT and mem.head == SyncedHead.HEAD_AT_CPU
