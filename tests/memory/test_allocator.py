@@ -117,13 +117,6 @@ def test_buffer_freed_with_last_view(host):
     assert host.stats().live == 0
 
 
-@pytest.mark.parametrize("nbytes", [-1, 1 << 64, 1.5, "8", True, None])
-def test_bytes_of_a_buffer(host, nbytes):
-    with pytest.raises(WrongTypeError, match="nbytes must be an int from 0 to below 2.64, got "):
-        Buffer(host, nbytes)
-    assert host.stats().allocations == 0 and Buffer(host, np.int64(8)).nbytes == 8
-
-
 def test_buffer_refusals(host):
     buffer, before = Buffer(host, 8), memory.used(CPUPlace())
     with pytest.raises(ConfigError, match="made once"):

@@ -163,6 +163,12 @@ def limits():
     ):  # fmt: skip
         with raises("INVALID_VALUE", "cuLaunchKernel: kernel position", words):
             launch(f, arguments, grid=grid, block=block)
+    for grid, block in ((1, 1024), (1, (1024, 1)), (1, (32, 32)), (1, (1, 1, 64)), ((1, 65535), 1), ((1, 1, 65535), 1), (70000, 1)):
+        blocks, threads = int(np.prod(grid)), int(np.prod(block))
+        out = upload(np.zeros(blocks * threads, "int32"))
+        launch(f, struct((out, P)), grid=grid, block=block)
+        wanted = 1 + np.arange(blocks)[:, None] * 1000 + np.arange(threads)
+        assert (download(out, blocks * threads, "int32").reshape(blocks, threads) == wanted).all(), (grid, block)
     scale(function("scale"), 1, p, p, 4, block=256)
     with raises("LAUNCH_OUT_OF_RESOURCES", "kernel scale was compiled for at most 256 threads in a block, 257 were asked"):
         scale(function("scale"), 1, p, p, 4, block=257)
