@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -329,28 +328,6 @@ def test_launch_without_time(sim, call, ran):
         assert (blob.cpu_data == (30 if ran else 15)).all()
     finally:
         device.record_launches(False)
-
-
-def test_launch_recorders():
-    """All sequences of five calls that may come: what `record_launches` set last, or a Recorder that is not closed."""
-    device, calls = cuda.current(), (("on", 0), ("off", 0), ("add", 1), ("remove", -1))
-    for sequence in itertools.product(calls, repeat=5):
-        by_hand, recorders = False, 0
-        if min(itertools.accumulate(change for _, change in sequence)) < 0:
-            continue        # ended before it began
-        try:
-            assert not device.recording
-            for name, change in sequence:
-                recorders += change
-                by_hand = {"on": True, "off": False}.get(name, by_hand)
-                {"on": lambda: device.record_launches(True), "off": lambda: device.record_launches(False),
-                 "add": device.add_launch_recorder, "remove": device.remove_launch_recorder}[name]()
-                assert device.recording == (by_hand or recorders > 0), sequence
-        finally:
-            for _ in range(recorders):
-                device.remove_launch_recorder()
-            device.record_launches(False)
-        assert not device.recording
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -324,16 +324,3 @@ def test_loss_used_at_once(place, tmp_path):
     solver.snapshot()
     assert solver._deferred_loss is None
     """, place)
-
-
-def test_late_loss_in_the_mean(place):
-    fed("""
-    solver, at_once = make_solver(average_loss=3), make_solver(average_loss=3)
-    at_once.listeners.append(object())
-    for each in solver, at_once:
-        each.param.base_lr = 1e-4       # so that no loss is 0 soon
-        assign(each.net, *batches[0])
-        each.step(6), each.step(4)
-    assert solver._deferred_loss is not None and at_once._deferred_loss is None
-    assert solver.smoothed_loss == at_once.smoothed_loss and len(set(solver._losses)) == 3
-    """, place)
