@@ -365,7 +365,7 @@ def test_legacy_proto_aligns_from_the_end():
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("size", [0, 1, 15, 4097, 100_000])
+@pytest.mark.parametrize("size", [0, 1, 2, 15, 255, 256, 257, 4095, 4096, 4097, 8191, 8192, 100_003])
 def test_arithmetic_on_threads(dtype, size):
     random = np.random.default_rng(size)
     data, diff = random.normal(size=(2, size))
