@@ -103,13 +103,10 @@ def test_base_of_no_block():
 def test_place_and_stream():
     streams = FakeStreams()
     memory.register(CUDAPlace, SystemAllocator, streams=lambda place: streams, default="caching")
-    try:
-        address = memory.alloc(CUDAPlace(0), 100, "mine", stream=9)
-        (segment,) = memory.allocator_of(CUDAPlace(0)).snapshot()
-        assert (segment.stream, segment.blocks[0].name) == (9, "mine")
-        memory.free(CUDAPlace(0), address)
-        memory.use(CUDAPlace(0), "limit:1MiB+caching")
-        with pytest.raises(ConfigError, match="a LimitAllocator gives no memory for a chosen stream; use a CachingAllocator"):
-            memory.alloc(CUDAPlace(0), 100, stream=9)
-    finally:
-        memory.unregister(CUDAPlace)
+    address = memory.alloc(CUDAPlace(0), 100, "mine", stream=9)
+    (segment,) = memory.allocator_of(CUDAPlace(0)).snapshot()
+    assert (segment.stream, segment.blocks[0].name) == (9, "mine")
+    memory.free(CUDAPlace(0), address)
+    memory.use(CUDAPlace(0), "limit:1MiB+caching")
+    with pytest.raises(ConfigError, match="a LimitAllocator gives no memory for a chosen stream; use a CachingAllocator"):
+        memory.alloc(CUDAPlace(0), 100, stream=9)

@@ -153,23 +153,19 @@ def test_use_by_name(host):
 
 
 def test_provider_with_streams():
-    streams = FakeStreams()
+    streams, gpu = FakeStreams(), CUDAPlace(0)
     memory.register(CUDAPlace, SystemAllocator, streams=lambda place: streams, default="caching")
-    try:
-        streams.stream = 5
-        first = memory.alloc(CUDAPlace(0), 100)
-        memory.free(CUDAPlace(0), first)
-        streams.stream = 6
-        second = memory.alloc(CUDAPlace(0), 100)
-        assert first != second
-        assert memory.stats(CUDAPlace(0)).reserved == 4 << 20
-        memory.empty_cache(CPUPlace())
-        assert memory.stats(CUDAPlace(0)).reserved == 4 << 20
-        memory.empty_cache()
-        assert memory.stats(CUDAPlace(0)).reserved == 2 << 20
-        memory.free(CUDAPlace(0), second)
-    finally:
-        memory.unregister(CUDAPlace)
+    streams.stream = 5
+    first = memory.alloc(gpu, 100)
+    memory.free(gpu, first)
+    streams.stream = 6
+    second = memory.alloc(gpu, 100)
+    assert first != second and memory.stats(gpu).reserved == 4 << 20
+    memory.empty_cache(CPUPlace())
+    assert memory.stats(gpu).reserved == 4 << 20
+    memory.empty_cache()
+    assert memory.stats(gpu).reserved == 2 << 20
+    memory.free(gpu, second)
 
 
 class Sized(Allocator):

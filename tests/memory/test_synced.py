@@ -221,12 +221,10 @@ def test_place_of_the_host_side(host, device):
     before = memory.used(PinnedPlace())
     memory.register(PinnedPlace, SystemAllocator)
     memory.set_host_place(PinnedPlace())
-    try:
-        pinned, never = SyncedMemory(N), SyncedMemory(N)
-        pinned.cpu_data()
-    finally:
-        memory.set_host_place(CPUPlace())
-        memory.unregister(PinnedPlace)
+    pinned, never = SyncedMemory(N), SyncedMemory(N)
+    pinned.cpu_data()
+    memory.set_host_place(CPUPlace())
+    memory.unregister(PinnedPlace)
     assert pinned.cpu_data().place == PinnedPlace()
     assert never.cpu_data().place == CPUPlace()  # decided at the allocation, not at the creation
     del pinned
@@ -237,16 +235,12 @@ def test_device_of_first_gpu_call(host):
     sides = {}
     memory.register(CUDAPlace, SystemAllocator, lambda place: sides.setdefault(place, HostDouble(place)))
     memory.set_device_place(CUDAPlace(3))
-    try:
-        mem = SyncedMemory(N)
-        first = mem.gpu_data()
-        memory.set_device_place(CUDAPlace(0))
-        assert first.place == mem.gpu_data().place == mem.place == CUDAPlace(3)
-        assert SyncedMemory(N, place=CUDAPlace(1)).gpu_data().place == CUDAPlace(1)
-        assert set(sides) == {CUDAPlace(3), CUDAPlace(1)}
-    finally:
-        memory.set_device_place(CUDAPlace(0))
-        memory.unregister(CUDAPlace)
+    mem = SyncedMemory(N)
+    first = mem.gpu_data()
+    memory.set_device_place(CUDAPlace(0))
+    assert first.place == mem.gpu_data().place == mem.place == CUDAPlace(3)
+    assert SyncedMemory(N, place=CUDAPlace(1)).gpu_data().place == CUDAPlace(1)
+    assert set(sides) == {CUDAPlace(3), CUDAPlace(1)}
 
 
 @pytest.mark.parametrize("make_named", [lambda name: SyncedMemory(N, name), lambda name: Blob((2,), name=name)])
