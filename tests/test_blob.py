@@ -16,14 +16,10 @@ TYPES = [Dtype.FLOAT, Dtype.DOUBLE]
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_new_memory_is_zero(dtype):
-    blob = Blob((3, 5), dtype)
-    assert not blob.data.any() and not blob.diff.any()
-    assert blob.data.dtype == (np.float32, np.float64)[dtype]
-
-
-def test_reshape_keeps_memory():
-    blob = Blob((4, 6))
+def test_memory_of_a_blob(dtype):
+    """It is zero at first, and stays while the blob is no larger."""
+    blob = Blob((4, 6), dtype)
+    assert not blob.data.any() and not blob.diff.any() and blob.data.dtype == (np.float32, np.float64)[dtype]
     blob.data[...] = np.arange(24).reshape(4, 6)
     memory = blob.data_memory
     blob.reshape(2, 3)
@@ -64,7 +60,7 @@ def test_stamp_moves_only_when_something_changed():
 
 
 @pytest.mark.parametrize("shape, words", [
-    ((-1,), "got -1"), ((2**31,), "2^31"), ((2**20, 2**20), "2^31 - 1 elements"), ((0x100000001, 2), "4294967297"),
+    ((-1,), "got -1"), ((2**31,), "2^31"), ((2**20, 2**20), "2^31 - 1 elements"), ((0x100000001, 2), "4294967297"), ((46341, 46341), "2^31 - 1 elements"),
     ((1,) * 33, "at most 32 axes"), ((1.5,), "integers")])
 def test_impossible_shapes(shape, words):
     with pytest.raises(ShapeError, match=words.replace("^", r"\^").replace("- 1", r"\- 1")):
@@ -75,8 +71,6 @@ def test_the_largest_shapes():
     assert Blob((1,) * 32).num_axes == 32 and Blob(()).num_axes == 0 and Blob((0, 2**31 - 1)).count == 0
     for shape in (2**31 - 1,), (1, 2**31 - 1), (46341, 46340):
         assert Blob(shape).count == np.prod(shape, dtype=np.int64)     # memory is taken on first access
-    with pytest.raises(ShapeError, match=r"2\^31 - 1 elements"):
-        Blob((46341, 46341))
 
 
 def test_the_four_names_of_axes():
@@ -111,7 +105,9 @@ def test_no_elements_but_huge_sizes(axis):
 
 def test_views_keep_memory_alive():
     blob = Blob((1000,))
-    blob.data[...] = 7
+    shared = np.from_dlpack(blob)
+    shared[...] = 7
+    assert (blob.data == 7).all() and (np.asarray(blob) == 7).all()
     view = blob.data
     blob.reshape(5000)
     blob.data[...] = 1
@@ -189,8 +185,8 @@ def test_const_and_mutable_views(part):
 
 
 @pytest.mark.parametrize("part", ["data", "diff"])
-def test_growing_out_of_shared_memory(part):
-    """The capacity is that of the memories, not of those that the blob once had."""
+def test_growing_with_shared_memory(part):
+    """The capacity is that of the memories, not of those that the blob once had; the memory of another blob may be large enough."""
     blob, small = Blob((1 << 20,)), Blob((4,))
     blob.reshape(4)
     getattr(small, part)[:] = 7
@@ -201,10 +197,6 @@ def test_growing_out_of_shared_memory(part):
     assert blob.data_memory.size == blob.diff_memory.size == 4 << 20
     getattr(blob, part)[:] = 1
     assert (getattr(small, part) == 7).all()
-
-
-@pytest.mark.parametrize("part", ["data", "diff"])
-def test_growing_within_shared_memory(part):
     blob, large = Blob((4,)), Blob((100,))
     large.reshape(4)
     getattr(blob, "share_" + part)(large)
@@ -289,12 +281,13 @@ def test_fill_diff(device, dtype, value):
     assert empty.cpu_diff.shape == (0, 3) and empty.diff_memory.head in (0, 1)
 
 
-@pytest.mark.parametrize("call", [lambda blob: blob.fill_diff(1), lambda blob: blob.update()])
+@pytest.mark.parametrize("call", [lambda blob: blob.fill_diff(1), lambda blob: blob.update(), lambda blob: blob.asum_data(), lambda blob: blob.scale_data(2)])
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.INT])
 def test_blob_free_for_other_threads(call, dtype):
     """Also where the call raised."""
     blob = Blob((2, 3), dtype)
     if dtype == Dtype.INT:
+        assert blob.data.dtype == np.int32
         with pytest.raises(ShapeError, match="an integer blob has no arithmetic"):
             call(blob)
     else:
@@ -324,39 +317,26 @@ def test_stored_shapes_of_four_numbers():
 
 def test_set_cpu_data_borrows():
     array = np.arange(6, dtype=np.float32)
-    blob = Blob((2, 3))
+    blob, named = Blob((2, 3)), Blob((2,), name="conv1")
     blob.set_cpu_data(array)
     blob.data[1, 2] = 50
-    assert array[5] == 50
-    with pytest.raises(ShapeError, match="6 contiguous, writable float32 values, got 6 of float64"):
-        blob.set_cpu_data(array.astype(np.float64))
-    for count in 5, 7:
-        with pytest.raises(ShapeError, match=f"6 contiguous, writable float32 values, got {count} of float32"):
-            blob.set_cpu_data(np.zeros(count, np.float32))
+    assert array[5] == 50 and (blob.data_memory.name, blob.diff_memory.name) == ("data", "diff")
+    assert (named.data_memory.name, named.diff_memory.name) == ("conv1 data", "conv1 diff")
 
 
-def test_names_of_memories():
-    blob, unnamed = Blob((2,), name="conv1"), Blob((2,))
-    assert (blob.data_memory.name, blob.diff_memory.name) == ("conv1 data", "conv1 diff")
-    assert (unnamed.data_memory.name, unnamed.diff_memory.name) == ("data", "diff")
+READ_ONLY = np.zeros(4, np.float32)
+READ_ONLY.flags.writeable = False
 
 
-@pytest.mark.parametrize("words", ["scattered", "read-only"])
-def test_set_cpu_data_refused(words):
-    blob, source = Blob((9,)), np.zeros(8, np.float32)[::2] if words == "scattered" else np.zeros(4, np.float32)
+@pytest.mark.parametrize(("source", "words"), [(np.zeros(8, np.float32)[::2], "4 scattered of float32"), (READ_ONLY, "4 read-only of float32"),
+                                               (np.zeros(4), "4 of float64"), (np.zeros(3, np.float32), "3 of float32"), (np.zeros(5, np.float32), "5 of float32")])
+def test_set_cpu_data_refused(source, words):
+    blob = Blob((9,))
     blob.reshape(4)  # in more memory than that takes
     blob.data[...], blob.diff[...] = 7, 3
-    source.flags.writeable = words != "read-only"
-    with pytest.raises(ShapeError, match=f"got 4 {words} of float32"):
+    with pytest.raises(ShapeError, match=f"4 contiguous, writable float32 values, got {words}"):
         blob.set_cpu_data(source)
     assert (blob.data == 7).all() and (blob.diff == 3).all()
-
-
-def test_exchange_without_copies():
-    blob = Blob((2, 3))
-    view = np.from_dlpack(blob)
-    view[0, 0] = 9
-    assert blob.data[0, 0] == 9 and np.asarray(blob)[0, 0] == 9
 
 
 @pytest.mark.parametrize("dtype, field", [(Dtype.FLOAT, "data"), (Dtype.DOUBLE, "double_data")])
@@ -385,7 +365,7 @@ def test_legacy_proto_aligns_from_the_end():
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("size", [0, 1, 15, 4097, 100_000])
+@pytest.mark.parametrize("size", [0, 1, 2, 15, 255, 256, 257, 4095, 4096, 4097, 8191, 8192, 100_003])
 def test_arithmetic_on_threads(dtype, size):
     random = np.random.default_rng(size)
     data, diff = random.normal(size=(2, size))
@@ -410,32 +390,14 @@ def test_arithmetic_on_threads(dtype, size):
         np.testing.assert_array_equal(values, results[0][1])
 
 
-def test_integer_blob_has_no_arithmetic():
-    blob = Blob((3,), Dtype.INT)
-    blob.data[...] = [1, 2, 3]
-    assert blob.data.dtype == np.int32
-    for wrong in (blob.update, blob.asum_data, lambda: blob.scale_data(2), lambda: blob.fill_diff(1)):
-        with pytest.raises(ShapeError, match="integer"):
-            wrong()
-
-
 def test_without_a_shape(device):
     """As in Caffe; a scalar has no axes either, and one element."""
-    blob = Blob()
+    blob, scalar = Blob(), Blob(())
     assert (blob.shape, blob.num_axes, blob.count, blob.capacity, blob.shape_string()) == ((), 0, 0, 0, "(0)")
     assert blob.data.shape == blob.cpu_diff.shape == (0,) and blob.legacy_shape(0) == 0
-    scalar = Blob(())
     assert (scalar.count, scalar.shape_string(), scalar.data.shape, scalar.legacy_shape(0)) == (1, "(1)", (), 1)
-    stamp = scalar.stamp
-    scalar.reshape_like(blob)
-    assert (scalar.shape, scalar.count) == ((), 0) and scalar.stamp > stamp
     blob.reshape()
     assert (blob.count, blob.data.shape) == (1, ())
-    scalar.reshape_like(blob)
-    assert scalar.count == 1
-    stamp = scalar.stamp
-    scalar.reshape_like(blob)
-    assert scalar.stamp == stamp
 
 
 def test_top_without_a_shape(tmp_path, device):

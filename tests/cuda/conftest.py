@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from cplusplus import compiler
-from device_fixtures import cache, gpu_mode, place, sim  # noqa: F401
+from device_fixtures import blob, cache, gpu_mode, place, sim  # noqa: F401
 
 import minicaffe
 

@@ -7,6 +7,7 @@ import os
 import pytest
 
 import minicaffe
+from minicaffe.blob import Blob
 from minicaffe.errors import DependencyError
 
 
@@ -58,3 +59,12 @@ def cache(tmp_path, monkeypatch):
     folder = tmp_path / "cache"
     monkeypatch.setenv("MINICAFFE_CACHE", os.fspath(folder))
     return folder
+
+
+@pytest.fixture
+def blob(gpu_mode):
+    """A blob of 100 threes, which host and device have."""
+    made = Blob((100,))
+    made.data[...] = 3
+    made.gpu_data  # noqa: B018
+    return made

@@ -13,7 +13,7 @@ PATIENCE = 120  # seconds that a process may take for what should take one
 TESTS = Path(__file__).resolve().parent.parent
 PREAMBLE = f"""
 import gc, os, sys
-sys.path[:0] = {[str(TESTS / folder) for folder in ("cuda", "layers")]}
+sys.path[:0] = {[str(TESTS / folder) for folder in ("cuda", "layers", "")]}
 import numpy as np
 import minicaffe
 from minicaffe import cuda, errors, memory

@@ -1,7 +1,8 @@
-"""Random programs of blobs on two GPUs, for a process of its own: ``python random_device_programs.py ALLOCATOR SEED SEED``.
+"""Random programs of blobs on two GPUs, for a process of its own: ``python random_device_programs.py ALLOCATORS SEED SEED``.
 
 Blobs lie on either GPU, which may lend its memory to the other. Operations on strided and broadcast views, kernels of the user's on
-streams with events, copies between GPUs, CUDA graphs and freed blocks: each blob must hold what NumPy computes.
+streams with events, copies between GPUs, CUDA graphs, streams and blocks that are freed in use, one of several allocators at a time: each
+blob must hold what NumPy computes.
 """
 
 import gc
@@ -13,7 +14,7 @@ import numpy as np
 import minicaffe
 from minicaffe import cuda, errors, memory
 from minicaffe.blob import Blob
-from minicaffe.memory import CUDAPlace
+from minicaffe.memory import Buffer, CUDAPlace, PinnedPlace
 
 MIX = cuda.kernel("""extern "C" __global__ void mix(float* y, const float* x, float c, long long n) {
   for (long long i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) y[i] = fmodf(y[i] + x[i] + c, 512.f);
@@ -37,8 +38,10 @@ class Used:
 
 
 class Program:
-    def __init__(self, seed):
-        self.dice, self.lent, self.graphs = random.Random(seed), set(), []
+    def __init__(self, seed, allocators):
+        self.dice, self.lent, self.graphs, self.allocators, self.buffers = random.Random(seed), set(), [], allocators, []
+        for device in 0, 1:
+            self.change_allocator(device)
         self.blobs = [Used(device, self.dice) for device in (0, 1, 0, 1)]
         self.streams = [cuda.Stream(cuda.get_device(device)) for device in (0, 0, 1)]
 
@@ -60,6 +63,27 @@ class Program:
         return self.blobs[-1]
 
     # ---- steps
+
+    def change_allocator(self, device):
+        """What is allocated from here on comes from another one."""
+        memory.use(CUDAPlace(device), self.dice.choice(self.allocators))
+        memory.empty_cache()
+
+    def change_streams(self, device):
+        """The handle of a stream that is freed serves a later one."""
+        gone = self.dice.choice(self.streams)
+        for used in self.blobs:
+            if used.stream is gone:
+                self.join(used)
+        self.streams.remove(gone)
+        self.streams.append(cuda.Stream(cuda.get_device(gone.device.index)))
+
+    def buffer(self, device):
+        """A block of the user's own, that kernels of a stream may use when it is freed."""
+        stream = self.dice.choice(self.streams)
+        made = Buffer(memory.allocator_of(CUDAPlace(stream.device.index), "caching"), self.dice.choice([64, 5000, 280000, 1 << 20]))
+        made.record_stream(stream)
+        self.buffers = [*self.buffers[-1:], made]
 
     def add(self, device):
         """On views of the same shape, or broadcast ones."""
@@ -172,10 +196,14 @@ class Program:
             return
         self.join(x), self.join(y)
         minicaffe.set_device(device)
-        with cuda.Graph(cuda.get_device(device)) as graph:
+        ones = Blob(SHAPE)
+        ones.data[...] = 1
+        ones.gpu_data  # noqa: B018
+        with cuda.Graph(cuda.get_device(device)) as graph:      # which keeps blocks that its recording frees
             between = Blob(SHAPE)
             between.copy_from(y.blob)
-            ADD(x.blob.gpu_data[::-1], 1, between.mutable_gpu_data[:, ::-1])
+            ADD(x.blob.gpu_data[::-1], ones.gpu_data, between.mutable_gpu_data[:, ::-1])
+            del ones
             y.blob.copy_from(between)
             del between
         self.graphs.append((graph, x, y))
@@ -205,7 +233,7 @@ class Program:
 
     def run(self, steps):
         choices = [self.add] * 4 + [self.launch] * 4 + [self.copy, self.free_in_use, self.read] * 2 + [
-            self.lend, self.refuse, self.scale, self.write, self.record, self.replay, self.replay]
+            self.lend, self.refuse, self.scale, self.write, self.record, self.replay, self.replay, self.change_allocator, self.change_streams, self.buffer]
         for _ in range(steps):
             self.dice.choice(choices)(self.dice.randrange(2))
             if any(np.abs(used.values).max() > 1e6 for used in self.blobs):
@@ -216,17 +244,22 @@ class Program:
             cuda.disable_peer_access(*pair)
 
 
-def main(allocator, first, last):
+def main(allocators, first, last):
     minicaffe.set_mode_gpu()
-    for device in range(2):
-        memory.use(CUDAPlace(device), allocator)
+    places = [CUDAPlace(0), CUDAPlace(1), PinnedPlace()]
     for seed in range(int(first), int(last)):
+        before = [memory.used(place) for place in places]
         try:
-            Program(seed).run(25)
+            Program(seed, allocators.split(",")).run(25)
         except BaseException as error:
-            error.add_note(f"program {seed}, allocator {allocator}")
+            error.add_note(f"program {seed}, allocators {allocators}")
             raise
         gc.collect()
+        for device in 0, 1:
+            cuda.get_device(device).synchronize()
+        memory.empty_cache()
+        after = [memory.used(place) for place in places]
+        assert seed == int(first) or after == before, (seed, before, after)     # kernels that the first loaded stay
     print("done")
 
 

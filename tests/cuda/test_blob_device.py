@@ -43,13 +43,6 @@ def test_value_by_index():
     assert blob.diff_memory.copies == 2 and blob.diff_memory.head == SyncedHead.SYNCED  # there, and back once
 
 
-def test_read_only_interface():
-    blob = Blob((2,))
-    assert blob.gpu_data.__cuda_array_interface__["data"] == (blob.gpu_data.address, True)
-    assert blob.mutable_gpu_data.__cuda_array_interface__["data"] == (blob.gpu_data.address, False)
-    assert blob.__cuda_array_interface__["data"][1] is False  # a user of the blob itself may write
-
-
 def ints(array):
     host = np.empty(array.shape, np.int32)
     registry.device_side(CUDAPlace(0)).copy_to_host(host.ctypes.data, array.address, host.nbytes)

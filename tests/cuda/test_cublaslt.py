@@ -4,13 +4,12 @@ On the simulated device a library of the tests checks what it is given and compu
 is NVIDIA's.
 """
 
-import importlib.util
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 from cplusplus import compiler
+from declarations import check_declarations
 from processes import run
 
 pytestmark = pytest.mark.slow(12)    # all together
@@ -466,23 +465,9 @@ def test_a_cublas_without_it(place, tmp_path):
 
 
 def test_declarations_against_the_header(tmp_path):
-    spec = importlib.util.find_spec("nvidia")
-    homes = [Path(home) for home in spec.submodule_search_locations] if spec else []
-    named = os.environ.get("MINICAFFE_CUBLAS_INCLUDE")
-    folders = [Path(named)] if named else [path.parent for home in homes for path in home.glob("*/include/cublasLt.h")]
-    if not folders:
-        pytest.skip("no cublasLt.h: install nvidia-cublas, or name its folder in MINICAFFE_CUBLAS_INCLUDE")
-    # What these headers need of the compiler nvcc.
-    (tmp_path / "crt").mkdir()
-    words = ("__host__", "__device__", "__device_builtin__", "__cudart_builtin__", "CUDARTAPI", "__align__(n)", "__builtin_align__(n)")
-    (tmp_path / "crt" / "host_defines.h").write_text("".join(f"#define {word}\n" for word in words))
-    (tmp_path / "cuda_fp16.h").write_text("struct __half;\n")
-    (tmp_path / "cuda_bf16.h").write_text("struct __nv_bfloat16;\n")
-    source = tmp_path / "declarations.cpp"
-    source.write_text(HEADER_CHECK)
-    done = subprocess.run([*compiler(), "-std=c++17", "-fsyntax-only", "-w", f"-I{ROOT}", f"-I{tmp_path}",
-                           "-isystem", str(folders[0]), str(source)], capture_output=True, text=True)  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    words = "__host__", "__device__", "__device_builtin__", "__cudart_builtin__", "CUDARTAPI", "__align__(n)", "__builtin_align__(n)"
+    check_declarations(tmp_path, "cublasLt.h", "nvidia-cublas", "MINICAFFE_CUBLAS_INCLUDE", HEADER_CHECK, {      # what these headers need of the compiler nvcc
+        "crt/host_defines.h": "".join(f"#define {word}\n" for word in words), "cuda_fp16.h": "struct __half;\n", "cuda_bf16.h": "struct __nv_bfloat16;\n"})
 
 
 HEADER_CHECK = r"""
@@ -491,11 +476,6 @@ HEADER_CHECK = r"""
 #include <type_traits>
 #include "minicaffe/cuda/cublaslt.hpp"
 
-template <class A, class B> constexpr bool alike = sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is_pointer_v<B>;
-template <class Ours, class Theirs> struct Same : std::false_type {};
-template <class... A, class... B> struct Same<int (*)(A...), cublasStatus_t(B...)> {
-  static constexpr bool value = [] { if constexpr (sizeof...(A) == sizeof...(B)) return (alike<A, B> && ...); else return false; }();
-};
 #define CHECK(name, ...) static_assert(Same<decltype(mc::cuda::CublasLtCalls::name), decltype(::name)>::value, #name);
 MC_CUBLASLT_CALLS(CHECK)
 

@@ -122,7 +122,7 @@ from minicaffe.memory import Buffer, CPUPlace, CUDAPlace, PinnedPlace
 from minicaffe.memory.registry import registry
 minicaffe.set_mode_gpu()
 N = 4096
-places = [CPUPlace(), PinnedPlace(), CUDAPlace(0), CUDAPlace(1), CUDAPlace(2)]
+places = [CPUPlace(), PinnedPlace(), *(CUDAPlace(i) for i in range(cuda.count()))]
 values = np.arange(N, dtype=np.uint32).astype(np.uint8)
 
 def get(end):
@@ -210,3 +210,49 @@ assert (flat[:16] == np.arange(16)).all()
 refused(errors.PointerError, lambda: memory.copy(flat, Foreign(0x1234, (32,))), "not memory of a GPU")
 refused(errors.PointerError, lambda: memory.copy(flat, (CUDAPlace(0), blob.gpu_data.address)), "lies in no live block")
 """, "sim")
+
+
+OWNERS = """
+import ctypes
+side, deleted = registry.device_side(CUDAPlace(0)), []
+
+class Theirs:
+    "Memory of a library, page-locked or on the GPU. When it is deleted, the library gives it to another user, who overwrites it."
+
+    def __init__(self, place, byte):
+        self.address, self.on_gpu = memory.alloc(place, N), place == CUDAPlace(0)
+        interface = dict(shape=(N,), typestr="|u1", data=(self.address, False), version=3, strides=None)
+        setattr(self, "__cuda_array_interface__" if self.on_gpu else "__array_interface__", interface)
+        memory.copy((place, self.address), np.full(N, byte, np.uint8))
+
+    def __del__(self):
+        deleted.append(self.address)
+        side.zero(self.address, N) if self.on_gpu else ctypes.memset(self.address, 99, N)
+
+def others():
+    "Copies that have nothing to do with it: they drop what is done."
+    for _ in range(3):
+        side.copy_to_device(elsewhere, zeros.ctypes.data, N)
+        gc.collect()
+
+elsewhere, zeros, stream = memory.alloc(CUDAPlace(0), N), np.zeros(N, np.uint8), cuda.Stream(cuda.current())
+"""
+
+
+@pytest.mark.parametrize("settings", ["deferred=1", "race=1"])
+@pytest.mark.parametrize(("source", "target"), [("PinnedPlace()", "CUDAPlace(0)"), ("CUDAPlace(0)", "CUDAPlace(0)"), ("CUDAPlace(0)", "PinnedPlace()")])
+def test_memory_kept_until_copied(place, source, target, settings):
+    """With deferred=1 a copy runs when something waits for it; race=1 finds a writer on a device."""
+    run(COPIES + OWNERS + f"source, target = {source}, {target}" + """
+for byte in range(1, 5):
+    theirs, mine = Theirs(source, byte), memory.alloc(target, N)
+    memory.copy((target, mine), theirs if source == CUDAPlace(0) else np.asarray(theirs), stream=stream)
+    del theirs
+    others()
+    stream.synchronize()
+    found = get((target, mine))
+    assert (found == byte).all(), (byte, found[:4])
+cuda.current().synchronize()
+others()
+assert len(deleted) == 4, deleted       # and no longer
+""", place, settings)

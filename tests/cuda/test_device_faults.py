@@ -4,14 +4,11 @@ What loses the context ends in a process of its own.
 """
 
 import gc
-import math
 
-import numpy as np
 import pytest
 from processes import run, run_gpu
-from training import NET, losses, make_solver
+from training import losses, make_solver
 
-import minicaffe
 from minicaffe import cuda, memory
 from minicaffe.blob import Blob
 from minicaffe.cuda.device import store_failure_of
@@ -48,52 +45,8 @@ def test_allocators_in_a_reference_cycle():
     """, "sim")
 
 
-def train_until_it_works(solver, kind, call, most):
-    """Return the errors of the iterations until one succeeds."""
-    found = []
-    for _ in range(most):
-        try:
-            solver.step(1)
-            assert math.isfinite(solver.smoothed_loss)  # which a step on a GPU may leave to be read later
-            return found
-        except kind as error:
-            found.append(error)
-            assert call in str(error)
-    raise AssertionError(f"still failing: {found}")
-
-
-@pytest.mark.parametrize(("call", "nth", "graphs"), [
-    ("cuLaunchKernel", 1, False), ("cuLaunchKernel", 4, False), ("cuLaunchKernel", 12, False), ("cuGraphLaunch", 1, True),
-    ("cuMemcpyHtoDAsync", 1, False), ("cuMemcpyHtoDAsync", 1, True), ("cuMemcpyHtoDAsync", 2, True),
-    ("cuMemcpyDtoHAsync", 1, False), ("cuMemcpyDtoHAsync", 1, True), ("cuStreamSynchronize", 1, False),
-    ("cuStreamSynchronize", 1, True)])  # fmt: skip
-def test_failed_call_in_an_iteration(sim, call, nth, graphs):
-    """As often as an iteration makes the call: the second time it succeeds, and the training continues."""
-    solver = make_solver()
-    solver.use_graphs = graphs
-    losses(solver, 4)
-    sim(f"fail={call}:{nth}")
-    errors = train_until_it_works(solver, DeviceError, call, 3)
-    assert len(errors) == 1 and errors[0].code == "CUDA_ERROR_UNKNOWN"
-    assert all(math.isfinite(x) for x in losses(solver, 3))
-    for blob in solver.net.learnable_params:
-        assert np.isfinite(blob.cpu_data).all() and np.isfinite(blob.cpu_diff).all()
-
-
-@pytest.mark.parametrize("call", ["cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiateWithFlags", "cuGraphGetNodes"])
-def test_graph_that_cannot_be_recorded(sim, call):
-    expected = losses(make_solver(), 8)
-    solver = make_solver()
-    losses(solver, 2)
-    sim(f"fail={call}:1")
-    np.testing.assert_allclose(losses(solver, 6), expected[2:], rtol=1e-5)
-
-
-def test_error_ends_the_recording(sim):
+def test_error_ends_the_recording(sim, blob):
     """Also where the driver fails to end it at the first call: what runs afterwards runs at once, and is not recorded."""
-    blob = Blob((100,))
-    blob.data[...] = 3
-    blob.gpu_data  # noqa: B018
     sim("fail=cuStreamEndCapture:1")
     with pytest.raises(ZeroDivisionError), cuda.Graph(cuda.current()) as graph:
         raise ZeroDivisionError
@@ -111,11 +64,8 @@ def test_failed_graph_keeps_nothing(sim):
     assert memory.stats(memory.CUDAPlace(0)).live == before
 
 
-def test_kernel_loaded_in_a_recording(plain):
+def test_kernel_loaded_in_a_recording(plain, blob):
     """The driver refuses to load a module during a capture, unless the thread's mode is relaxed."""
-    blob = Blob((100,))
-    blob.data[...] = 3
-    blob.gpu_data  # noqa: B018
     twice = cuda.kernel('extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }', "twice")
     with cuda.Graph(cuda.current()) as graph:
         twice((1,), (100,), (blob,))
@@ -123,7 +73,7 @@ def test_kernel_loaded_in_a_recording(plain):
     assert (blob.cpu_data == 6).all()
 
 
-def test_collector_in_a_recording(plain):
+def test_collector_in_a_recording(plain, blob):
     """Which may free any memory, of allocators too; an error ends the pause as the end of a recording does."""
     def leave_garbage():
         allocator = memory.allocator_of(memory.CUDAPlace(0), "caching")
@@ -131,9 +81,6 @@ def test_collector_in_a_recording(plain):
         ring = [allocator]
         ring.append(ring)
 
-    blob = Blob((100,))
-    blob.data[...] = 3
-    blob.gpu_data  # noqa: B018
     before = gc.get_threshold()
     gc.set_threshold(1)
     try:
@@ -193,10 +140,8 @@ def test_collector_pauses_for_any_graph():
     """, "sim", "devices=2")
 
 
-def test_stored_failure_raised_by_copy(sim):
+def test_stored_failure_raised_by_copy(sim, blob):
     """As of a library, whose calls raise nothing themselves; the stream works afterwards."""
-    blob = Blob((100,))
-    blob.data[...] = 3
     blob.mutable_gpu_data  # noqa: B018
     store_failure_of(cuda.current().index, DeviceError("a product failed"))
     with pytest.raises(DeviceError, match="a product failed"):
@@ -205,10 +150,8 @@ def test_stored_failure_raised_by_copy(sim):
 
 
 @pytest.mark.parametrize("wait", [lambda blob: blob.cpu_data, lambda blob: cuda.current().synchronize(), lambda blob: blob.asum_data()])
-def test_first_failure_raised_once(sim, wait):
+def test_first_failure_raised_once(sim, wait, blob):
     """The later ones follow from it."""
-    blob = Blob((100,))
-    blob.data[...] = 3
     blob.mutable_gpu_data  # noqa: B018
     for name in "first", "next":
         for error in DeviceError(f"the {name} of all"), DeviceError("a second one"), OutOfMemoryError("a third one"):
@@ -219,26 +162,13 @@ def test_first_failure_raised_once(sim, wait):
     assert (blob.cpu_data == 3).all() and blob.asum_data() == 300
 
 
-def test_a_graph_is_recorded_once(sim):
-    blob = Blob((100,))
-    blob.data[...] = 3
-    blob.gpu_data  # noqa: B018
+def test_a_graph_is_recorded_once(sim, blob):
     with cuda.Graph(cuda.current()) as graph:
         blob.scale_data(2)
     with pytest.raises(ConfigError, match="recorded already"), graph:
         blob.scale_data(5)
     graph.replay(0, 0)
     assert (blob.cpu_data == 6).all() and graph.nodes == 1
-
-
-@pytest.mark.parametrize(("call", "nth"), [*(("cuMemAlloc", n) for n in (1, 2, 3, 7, 15)), ("cuMemHostAlloc", 1)])
-def test_no_memory_in_first_iteration(sim, plain, call, nth):
-    solver = make_solver()
-    sim(f"fail={call}:{nth}")
-    words = {"cuMemAlloc": "CUDAPlace(0): no memory for ", "cuMemHostAlloc": "cuMemHostAlloc("}[call]
-    errors = train_until_it_works(solver, OutOfMemoryError, words, 3)
-    assert len(errors) == 1
-    assert all(math.isfinite(x) for x in losses(solver, 4))
 
 
 def test_failed_copy_keeps_the_head(sim):
@@ -359,30 +289,3 @@ def test_faulting_kernel_keeps_snapshots(place, tmp_path):
     text = run(LOST, place, cwd=tmp_path)
     if place == "sim":
         assert "stray" in text  # the simulated device knows who it was
-
-
-def test_seed_while_a_graph_is_replayed():
-    """A seed set between iterations counts, as it does by single launches: for the data here, and for Dropout."""
-    dropout = 'layer { name: "drop" type: "Dropout" bottom: "pool" top: "pool" }\n'
-    net = NET.replace('layer { name: "ip"', dropout + 'layer { name: "ip"')
-    found = []
-    for graphs in False, True:
-        solver = make_solver(net)
-        solver.use_graphs = graphs
-        seen = losses(solver, 4)
-        for seed in 9, 1:
-            minicaffe.set_random_seed(seed)
-            seen += losses(solver, 2)
-        found.append(seen)
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-6)
-
-
-def test_work_that_runs_late():
-    """Nothing reads what was not written yet, on the one stream of a training without data (test_upload.py has the stream of copies)."""
-    run_gpu("""
-    from training import make_solver, losses
-    memory.use(memory.CUDAPlace(0), "plain")
-    late = losses(make_solver(), 6)
-    minicaffe.set_mode_cpu()
-    np.testing.assert_allclose(late, losses(make_solver(), 6), atol=1e-5)
-    """, "sim", "deferred=1,race=1,uninitialized=1")

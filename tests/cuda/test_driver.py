@@ -134,37 +134,26 @@ def test_fork_before_gpu_mode_is_free(place):
     """, place)
 
 
-THREADS = """
-import threading
-from training import make_solver, losses
-sys.setswitchinterval(1e-5)
-minicaffe.set_mode_gpu()
-expected = losses(make_solver(), 20)
-found, failed = {}, []
+def test_threads_train_side_by_side(place):
+    run("""
+    from concurrent.futures import ThreadPoolExecutor
+    from training import make_solver, losses
+    sys.setswitchinterval(1e-5)
+    minicaffe.set_mode_gpu()
+    expected = losses(make_solver(), 20)
 
-def train(name):
-    try:
+    def train(name):
         assert cuda.current().index == 0  # inherited, unlike Caffe's mode
-        found[name] = losses(make_solver(), 20)
-        blob = Blob((1000,))
+        found, blob = losses(make_solver(), 20), Blob((1000,))
         blob.data[...] = 1
         blob.scale_data(2)
         assert blob.asum_data() == 2000
-    except BaseException as error:
-        failed.append(error)
-        raise
+        return found
 
-threads = [threading.Thread(target=train, args=(i,)) for i in range(2)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-assert not failed
-for losses_ in found.values():
-    np.testing.assert_allclose(losses_, expected, rtol=1e-4, atol=1e-7)
-"""
-
-
-def test_threads_train_side_by_side(place):
-    run(THREADS, place)
+    with ThreadPoolExecutor(2) as pool:
+        for found in pool.map(train, range(2)):
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-7)
+    """, place)
 
 
 @pytest.mark.parametrize(("ending", "status"), [

@@ -6,7 +6,6 @@ Between iterations the gradients are filled with NaN, which would stay wherever 
 
 import numpy as np
 import pytest
-from processes import run_gpu
 from training import NET, gradients, iteration, losses, make_net, make_solver
 
 import minicaffe
@@ -136,21 +135,6 @@ def test_trainings(graphs, fields):
             found[-1] += losses(solver, 1)
             poison(solver.net)
     np.testing.assert_allclose(*found, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.parametrize("checks", ["uninitialized=1,race=1", "deferred=1"])
-def test_under_the_checks(place, checks):
-    if place != "sim":
-        pytest.skip("checks of the simulated device")
-    run_gpu("""
-    from training import gradients, iteration, make_net
-    net = make_net()
-    for _ in range(3):
-        iteration(net)
-        assert all(np.isfinite(gradient).all() for gradient in gradients(net))
-    net.forward_backward()
-    gradients(net)
-    """, "sim", checks)
 
 
 def solver_of_parameters(count):

@@ -19,36 +19,6 @@ from minicaffe.proto import text as prototxt
 ROOT = Path(__file__).resolve().parent.parent.parent
 TOLERANCE = 1e-4
 
-# Dropout, LRN, BatchNorm and Scale, AVE pooling, Eltwise, Concat; grouped and dilated convolution, in place and not.
-MIXED = """
-name: "mixed"
-layer { name: "in" type: "DummyData" top: "data" top: "label" dummy_data_param {
-  shape { dim: 5 dim: 3 dim: 9 dim: 9 } shape { dim: 5 }
-  data_filler { type: "gaussian" std: 1 } data_filler { type: "constant" value: 3 } } }
-layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1" convolution_param {
-  num_output: 8 kernel_size: 3 pad: 1 weight_filler { type: "msra" } bias_term: false } }
-layer { name: "bn1" type: "BatchNorm" bottom: "conv1" top: "bn1" }
-layer { name: "scale1" type: "Scale" bottom: "bn1" top: "bn1" scale_param { bias_term: true } }
-layer { name: "relu1" type: "ReLU" bottom: "bn1" top: "bn1" relu_param { negative_slope: 0.1 } }
-layer { name: "conv2a" type: "Convolution" bottom: "bn1" top: "conv2a" convolution_param {
-  num_output: 8 kernel_size: 3 pad: 1 group: 2 weight_filler { type: "msra" } } }
-layer { name: "conv2b" type: "Convolution" bottom: "bn1" top: "conv2b" convolution_param {
-  num_output: 8 kernel_size: 3 pad: 2 dilation: 2 weight_filler { type: "msra" } } }
-layer { name: "sum" type: "Eltwise" bottom: "conv2a" bottom: "conv2b" bottom: "bn1" top: "sum"
-  eltwise_param { coeff: 1 coeff: -0.5 coeff: 1 } }
-layer { name: "max" type: "Eltwise" bottom: "conv2a" bottom: "conv2b" top: "max" eltwise_param { operation: MAX } }
-layer { name: "both" type: "Concat" bottom: "sum" bottom: "max" top: "both" }
-layer { name: "norm" type: "LRN" bottom: "both" top: "norm" lrn_param { local_size: 5 alpha: 0.01 beta: 0.75 } }
-layer { name: "pool1" type: "Pooling" bottom: "norm" top: "pool1" pooling_param { pool: AVE kernel_size: 3 stride: 2 pad: 1 } }
-layer { name: "tanh" type: "TanH" bottom: "pool1" top: "tanh" }
-layer { name: "ip1" type: "InnerProduct" bottom: "tanh" top: "ip1" inner_product_param {
-  num_output: 32 weight_filler { type: "xavier" } } }
-layer { name: "drop" type: "Dropout" bottom: "ip1" top: "ip1" dropout_param { dropout_ratio: 0.4 } }
-layer { name: "ip2" type: "InnerProduct" bottom: "ip1" top: "ip2" inner_product_param {
-  num_output: 7 weight_filler { type: "xavier" } } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip2" bottom: "label" top: "loss" }
-"""
-
 
 def on_both(new_solver, iterations):
     """Return the losses on the device and on the CPU, there by engine CAFFE, and the solvers."""
@@ -87,38 +57,6 @@ def test_lenet(monkeypatch, graphs, iterations):
     np.testing.assert_allclose(device, cpu, atol=TOLERANCE, rtol=0)
     for ours, theirs in zip(solver.net.learnable_params, other.net.learnable_params):
         np.testing.assert_allclose(ours.cpu_data, theirs.cpu_data, atol=TOLERANCE, rtol=0, err_msg=ours.name)
-
-
-RULES = {
-    "SGD": {"base_lr": 0.02, "weight_decay": 0.001},
-    "Nesterov": {"base_lr": 0.02, "momentum": 0.9},
-    "Adam": {"base_lr": 0.002, "momentum": 0.9, "momentum2": 0.999, "delta": 1e-4},
-    "RMSProp": {"base_lr": 0.001, "rms_decay": 0.9, "delta": 1e-4},
-    "AdaGrad": {"base_lr": 0.01, "delta": 1e-4},
-    "AdaDelta": {"base_lr": 1.0, "momentum": 0.9, "delta": 1e-4},
-}
-
-
-@pytest.mark.parametrize("rule", list(RULES))
-def test_a_net_of_many_layers(rule):
-    def new_solver():
-        return make_solver(MIXED, type=rule, random_seed=3, **RULES[rule])
-
-    device, cpu, solver, other = on_both(new_solver, 20 if rule in ("SGD", "Adam") else 6)
-    assert np.isfinite(cpu).all() and cpu.std() > 1e-3
-    np.testing.assert_allclose(device, cpu, atol=TOLERANCE, rtol=TOLERANCE)
-    same = [np.array_equal(a.cpu_data, b.cpu_data) for a, b in zip(solver.net.learnable_params, other.net.learnable_params)]
-    assert not all(same)  # otherwise one of them did not run where it should
-
-
-@pytest.mark.parametrize("fields", [
-    {"iter_size": 3}, {"clip_gradients": 0.5}, {"regularization_type": "L1", "weight_decay": 0.01},
-    {"lr_policy": "step", "gamma": 0.5, "stepsize": 4}, {"lr_policy": "multistep", "gamma": 0.3, "stepvalue": [3, 7]},
-], ids=lambda fields: next(iter(fields)) + str(next(iter(fields.values()))))  # fmt: skip
-def test_solver_fields(fields):
-    """What prevents a graph, and what enters it through the device: the learning rate."""
-    device, cpu, *_ = on_both(lambda: make_solver(MIXED, base_lr=0.02, **fields), 9)
-    np.testing.assert_allclose(device, cpu, atol=TOLERANCE, rtol=TOLERANCE)
 
 
 WIDE = """

@@ -3,14 +3,13 @@
 What cuBLAS and cuDNN are set to is seen in the calls that a library records on the simulated device (fake_cudnn.cpp).
 """
 
-import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from processes import command, run, run_gpu
-from test_cudnn import engines, products, record
+from test_cudnn import calls_of, engines, products, record
 from training import NET
 
 import minicaffe
@@ -102,47 +101,33 @@ found = calls_of(lambda: minicaffe.set_precision("float32"))
 assert [(call["call"], call["mode"]) for call in found] == [("cublasSetMathMode", 0)], found
 calls, launches = step()
 assert launches and convolutions(calls) == [("forward", 111), ("weights", 11)] and not measured(calls)     # that was before
-step(), step()
-assert step() == ([], 0)
+for use in False, True:     # so does another engine
+    step(), step()
+    assert step() == ([], 0)
+    cuda.use_cudnn(use)
+    calls, launches = step()
+    assert launches and bool(convolutions(calls)) == use
 """, "sim", MINICAFFE_CUDNN=str(fake), MINICAFFE_CUBLAS=str(fake), FAKE_LOG=str(tmp_path / "calls"))
-
-
-def test_a_changed_engine_drops_the_graph(fake, tmp_path):
-    run(TRAINING + """
-for _ in range(3):
-    step()
-assert step() == ([], 0)
-cuda.use_cudnn(False)
-calls, launches = step()
-assert launches and not convolutions(calls)
-step(), step()
-assert step() == ([], 0)
-cuda.use_cudnn()
-calls, launches = step()
-assert launches and convolutions(calls)
-""", "sim", MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(tmp_path / "calls"))
 
 
 def test_every_device(fake, tmp_path):
     """Those in use change, those that are used later begin with it."""
-    calls = tmp_path / "calls"
     run_gpu("""
     cuda.get_device(1)
     minicaffe.set_precision("tf32")
     cuda.get_device(2)
     minicaffe.set_precision("float32")
-    """, "sim", "devices=3", MINICAFFE_CUBLAS=str(fake), FAKE_LOG=str(calls))
-    found = [json.loads(line) for line in calls.read_text().splitlines()]
+    """, "sim", "devices=3", MINICAFFE_CUBLAS=str(fake), FAKE_LOG=str(tmp_path / "calls"))
+    found = calls_of(tmp_path)
     assert [call["mode"] for call in found if call["call"] == "cublasSetMathMode"] == [0, 0, 3, 3, 3, 0, 0, 0]
 
 
 def test_from_the_environment(fake, tmp_path):
-    calls = tmp_path / "calls"
     run_gpu("""
     from cudnn_cases import make_net, step
     step(*make_net("conv 1x1"))
-    """, "sim", MINICAFFE_PRECISION="tf32", MINICAFFE_CUBLAS=str(fake), MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(calls))
-    found = [json.loads(line) for line in calls.read_text().splitlines()]
+    """, "sim", MINICAFFE_PRECISION="tf32", MINICAFFE_CUBLAS=str(fake), MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(tmp_path / "calls"))
+    found = calls_of(tmp_path)
     assert {call["mode"] for call in found if call["call"] == "cublasSetMathMode"} == {3}
     assert 12 in {call["engine"] for call in found if call["call"] == "cudnnBackendExecute"}    # on tensor cores
 

@@ -33,8 +33,8 @@ ORDERS = ["deferred=1", "race=1", "deferred=1,race=1"]
 ALLOCATORS = ["caching", "buddy", "plain", "caching+limit:1GiB"]
 
 
-def pushes(code, place, settings):
-    run(PUSHES + textwrap.dedent(code), place, settings)
+def pushes(code, place, settings=""):
+    return run(PUSHES + textwrap.dedent(code), place, settings)
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
@@ -135,13 +135,13 @@ def test_foreign_host_memory(place, settings):
 
 
 def test_stream_of_another_gpu():
-    run(PUSHES + textwrap.dedent("""
+    pushes("""
     mem = SyncedMemory(N)
     mem.mutable_cpu_data()
     refused(errors.WrongTypeError, lambda: mem.async_gpu_push(7), "needs a minicaffe.cuda.Stream, got int")
     refused(errors.WrongDeviceError, lambda: mem.async_gpu_push(cuda.Stream(cuda.get_device(1))), "is on GPU 0", "GPU 1")
     assert mem.head == memory.SyncedHead.HEAD_AT_CPU
-    """), "sim", "devices=2")
+    """, "sim", "devices=2")
 
 
 def test_streams_that_went(place):
@@ -214,7 +214,7 @@ def test_waiting_blocks_in_a_recording(place):
 
 
 def test_foreign_memory_goes_later():
-    run(PUSHES + textwrap.dedent("""
+    pushes("""
     class Array(np.ndarray):
         "One that can say that it went."
 
@@ -237,12 +237,12 @@ def test_foreign_memory_goes_later():
                 target.copy_from(source)
             assert graph.nodes == 1
         assert known() is None
-    """), "sim")
+    """, "sim")
 
 
 def test_pushed_memory_at_the_end():
     """It may live until the process ends, or go in a forked one: no block is taken again, so the driver is not called."""
-    assert run(PUSHES + textwrap.dedent("""
+    assert pushes("""
     stream = cuda.Stream(device)
     foreign = SyncedMemory(N)
     foreign.set_cpu_data(np.zeros(N, np.uint8))
@@ -253,11 +253,11 @@ def test_pushed_memory_at_the_end():
         del other
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    """), "sim") == ""
+    """, "sim") == ""
 
 
 def test_pinned_memory_of_all_gpus():
-    run(PUSHES + textwrap.dedent("""
+    pushes("""
     Buffer(registry.allocator(PinnedPlace()), N)        # the cache is made while GPU 0 is the current one
     minicaffe.set_device(1)
     stream = cuda.Stream(cuda.current())
@@ -269,4 +269,4 @@ def test_pinned_memory_of_all_gpus():
     stream.synchronize()
     memory.copy(other, target)
     assert (np.frombuffer(other, np.uint8) == 3).all()
-    """), "sim", "devices=2,deferred=1")
+    """, "sim", "devices=2,deferred=1")

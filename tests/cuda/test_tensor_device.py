@@ -1,11 +1,10 @@
 """Tensor on a device: copies counted, memory of others, and values that are current there alone."""
 
 import gc
-import textwrap
 
 import numpy as np
 import pytest
-from processes import run
+from processes import run_gpu
 from strided_arrays import Foreign
 
 from minicaffe import Tensor, cuda, memory
@@ -115,69 +114,40 @@ def test_copies_on_a_stream(source):
     assert out.is_type(want.dtype.newbyteorder("="))
 
 
-SEVERAL = """
-from minicaffe import Tensor
-from minicaffe.memory import CUDAPlace
-
-def to(gpu):
-    minicaffe.set_device(gpu)
-
-f4 = np.float32
-minicaffe.set_mode_gpu()
-tensor = Tensor((4,), f4, "t")
-tensor.mutable_data(f4)[:] = range(4)
-tensor.mutable_gpu_data(f4)
-"""
-
-
-def several(code, place):
+def test_memory_of_another_gpu(place):
     if place != "sim":
         pytest.skip("needs three devices")
-    return run(SEVERAL + textwrap.dedent(code), place, "devices=3,race=1")
-
-
-def test_copy_to_another_gpu(place):
-    several("""
-    lent, blob = tensor.gpu_data(f4), Blob((4,))
-    blob.data[...] = range(4)
-    blob.mutable_gpu_data
+    run_gpu("""
+    from minicaffe import Tensor
+    from minicaffe.memory import CUDAPlace
+    f4, to = np.float32, minicaffe.set_device
+    tensor, blob, other = Tensor((4,), f4, "t"), Blob((4,)), Tensor((4,))
+    tensor.mutable_data(f4)[:] = blob.data[:] = range(4)
+    lent, _ = tensor.mutable_gpu_data(f4), blob.mutable_gpu_data
     to(1)
-    refused(errors.WrongDeviceError, lambda: tensor.gpu_data(f4), "GPU 0")
-    refused(errors.WrongDeviceError, lambda: tensor.mutable_gpu_data(f4), "GPU 0")
+    for call in (lambda: tensor.gpu_data(f4), lambda: tensor.mutable_gpu_data(f4), lambda: other.share_external(lent), lambda: Blob((4,)).set_gpu_data(lent)):
+        refused(errors.WrongDeviceError, call, "GPU 0")
+    assert other.dtype is None
     for source in lent, blob, tensor:       # by no way of the host
-        other = Tensor()
-        other.copy_from(source)
-        assert other.memory.place == CUDAPlace(1) and tensor.memory.copies == 1
-        assert other.data(f4).tolist() == [0, 1, 2, 3]
-    third = Tensor()
+        copy = Tensor()
+        copy.copy_from(source)
+        assert copy.memory.place == CUDAPlace(1) and tensor.memory.copies == 1
+        assert copy.data(f4).tolist() == [0, 1, 2, 3]
     to(2)
-    third.copy_from(other.data(f4))
+    third = Tensor()
+    third.copy_from(copy.data(f4))
     assert third.gpu_data(f4).shape == (4,) and third.memory.place == CUDAPlace(2)
-    to(1)
-    grown = Tensor()
     to(0)
+    grown, arrived = Tensor(), Tensor()
     grown.copy_from(tensor.gpu_data(f4))
     to(1)
-    arrived = Tensor()
     arrived.copy_from(grown)
     arrived.extend(2)
     assert arrived.data(f4)[:4].tolist() == [0, 1, 2, 3] and arrived.memory.place == CUDAPlace(1)
-    """, place)
-
-
-def test_external_memory_of_another_gpu(place):
-    several("""
-    to(0)
-    lent = tensor.mutable_gpu_data(f4)
-    to(1)
-    other = Tensor((4,))
-    refused(errors.WrongDeviceError, lambda: other.share_external(lent), "GPU 0")
-    refused(errors.WrongDeviceError, lambda: Blob((4,)).set_gpu_data(lent), "GPU 0")
-    assert other.dtype is None
     to(0)
     other.share_external(lent)
     assert other.data(f4).tolist() == [0, 1, 2, 3]
-    """, place)
+    """, place, "devices=3,race=1")
 
 
 def test_external_device_memory():
@@ -197,13 +167,10 @@ def test_external_device_memory():
     with pytest.raises(ShapeError, match="takes 6 elements, got 5"):
         tensor.share_external(Blob((5,)).mutable_gpu_data)
     assert tensor.is_type(i4)
-
-
-@pytest.mark.parametrize("address", [0, None])
-def test_external_device_memory_without_elements(address):
-    tensor = Tensor((3, 0))
-    tensor.share_external(Foreign(address, (0, 3), "<i4"))
-    assert tensor.is_type(i4) and tensor.shape == (3, 0) and tensor.gpu_data(i4).shape == (3, 0) and tensor.data(i4).size == 0
+    for nowhere in 0, None:
+        empty = Tensor((3, 0))
+        empty.share_external(Foreign(nowhere, (0, 3), "<i4"))
+        assert empty.is_type(i4) and empty.shape == (3, 0) and empty.gpu_data(i4).shape == (3, 0) and empty.data(i4).size == 0
 
 
 def test_memory_goes_with_the_last_tensor():

@@ -110,23 +110,6 @@ def test_a_training_from_a_database(place, settings, allocator):
     """, place, settings, cwd=ROOT)
 
 
-def test_state_counts_computed_batches(monkeypatch):
-    """Not the one that is on its way; what continues from the state gets the next."""
-    monkeypatch.chdir(ROOT)
-    solver = make_solver(DATA)
-    layer = solver.net.layers[0]
-    for n in range(1, 4):
-        solver.net.forward_from_to(0, 0)
-        assert layer.get_state()["position"] == 4 * n
-    state = layer.get_state()
-    solver.net.forward_from_to(0, 0)
-    fourth = solver.net.blob_by_name("data").cpu_data.copy()
-    layer.set_state(state)
-    assert layer.get_state()["position"] == 12
-    solver.net.forward_from_to(0, 0)
-    np.testing.assert_array_equal(solver.net.blob_by_name("data").cpu_data, fourth)
-
-
 def test_labels_of_two_losses(monkeypatch):
     """A Split gives the labels to both. Its tops are the blob of the source, which the host checks while the iteration is recorded."""
     monkeypatch.chdir(ROOT)

@@ -3,33 +3,6 @@
 
 using namespace test;
 
-CASE(sums) {
-  for_both_types([](auto type) {
-    using T = decltype(type);
-    for (index_t n : {0, 1, 2, 15, 255, 256, 257, 4095, 4096, 4097, 8191, 8192, 100003}) {
-      Array<T> x(size_t(n), 1), y(size_t(n), 2);
-      double sum = 0, asum = 0, sumsq = 0, dot = 0;
-      for (index_t i = 0; i < n; ++i)
-        sum += x[i], asum += std::abs(x[i]), sumsq += double(x[i]) * x[i], dot += double(x[i]) * y[i];
-      on_both(text("%lld values of %zu bytes", n, sizeof(T)), [&](const mc::Context& on) {
-        Array<T> out(1);
-        Array<double> wide(1);
-        mc::sum_to(on, n, mc::SumTerm<T>{x.data}, 1.0, false, out.data);
-        expect("sum", out.data, {sum}, 1e-6 * std::sqrt(n + 1));
-        mc::sum_to(on, n, mc::AbsTerm<T>{x.data}, 1.0, false, wide.data);
-        expect("asum", wide.data, {asum}, tolerance<T>());
-        mc::sum_to(on, n, mc::SquareTerm<T>{x.data}, 1.0, false, out.data);
-        expect("sumsq", out.data, {sumsq}, tolerance<T>());
-        mc::sum_to(on, n, mc::DotTerm<T>{x.data, y.data}, 1.0, false, wide.data);
-        expect("dot", wide.data, {dot}, 1e-6 * std::sqrt(n + 1));
-        out[0] = 3;
-        mc::sum_to(on, n, mc::AbsTerm<T>{x.data}, 0.5, true, out.data);
-        expect("3 + asum / 2", out.data, {3 + asum / 2}, tolerance<T>());
-      });
-    }
-  });
-}
-
 CASE(channel_sums) {
   for_both_types([](auto type) {
     using T = decltype(type);

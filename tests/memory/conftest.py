@@ -3,7 +3,7 @@
 import gc
 
 import pytest
-from host_double import HostDouble
+from doubles import HostDouble
 
 from minicaffe import memory
 from minicaffe.memory import CPUPlace, CUDAPlace, PinnedPlace, SystemAllocator

@@ -1,6 +1,6 @@
 """Allocators that take memory from another one, each kind above a limit, with streams that get on only when a test says so."""
 
-from fake_streams import FakeStreams
+from doubles import FakeStreams
 
 from minicaffe.memory import (
     BuddyAllocator,

@@ -4,8 +4,7 @@ import ctypes
 
 import numpy as np
 import pytest
-from fake_streams import FakeStreams
-from host_double import HostDouble
+from doubles import FakeStreams, HostDouble
 
 from minicaffe import memory
 from minicaffe.errors import ConfigError, DependencyError, PointerError, ShapeError, WrongTypeError
@@ -73,6 +72,13 @@ def test_copies_of_the_device(host, device):
     memory.copy(found, (CUDAPlace(0), address + 8), nbytes=N - 8)
     assert (found[: N - 8] == np.arange(8, N)).all()
     memory.free(CUDAPlace(0), address)
+    with pytest.raises(ConfigError, match="no end is on a GPU"):
+        memory.copy(np.zeros(4), np.zeros(4), stream="s")
+    array = np.full(N, 4, np.uint8)
+    memory.copy(other, array, stream="s")
+    assert [s for s, _ in device.pending] == ["s"] and device.fresh and content(other) == b"\5" * N
+    device.synchronise()
+    assert content(other) == b"\4" * N
 
 
 def test_addresses_in_live_blocks(host):
@@ -108,6 +114,9 @@ def test_sizes(host):
     assert list(large) == [0, 0, 1, 1, 1, 1, 1, 1]
     memory.copy(large, small, 0)
     memory.copy(np.zeros((0, 3)), np.zeros(0))
+    used = host.stats().live
+    memory.copy(bytearray(N), block())
+    assert host.stats().live == used
 
 
 def test_types_and_layouts(host):
@@ -235,16 +244,6 @@ def test_stream_of_an_array(host, peers, stream, waits, end):
     assert peers[1].put == waits
 
 
-def test_streams(host, device):
-    with pytest.raises(ConfigError, match="no end is on a GPU"):
-        memory.copy(np.zeros(4), np.zeros(4), stream="s")
-    target, array = block(CUDAPlace(0)), np.full(N, 4, np.uint8)
-    memory.copy(target, array, stream="s")
-    assert [s for s, _ in device.pending] == ["s"] and device.fresh and content(target) == bytes(N)
-    device.synchronise()
-    assert content(target) == b"\4" * N
-
-
 def test_objects_are_copied_one_by_one(host):
     class Item:
         def __init__(self, value):
@@ -288,44 +287,26 @@ def test_objects_refused(host):
         memory.copy(fixed, [1])
 
 
-def test_block_freed_after_the_copy(host):
-    used = host.stats().live
-    memory.copy(bytearray(N), block())
-    assert host.stats().live == used
-
-
-def test_without_a_provider(host):
-    class OnDevice:
-        __cuda_array_interface__ = {"shape": (4,), "typestr": "<f4", "data": (64, False), "version": 3}
-
-    with pytest.raises(DependencyError, match="no CUDA provider"):
-        memory.copy(np.zeros(4, np.float32), OnDevice())
-
-
 def test_arrays_on_a_device(host, device):
-    memory.register(CUDAPlace, SystemAllocator, lambda place: device)
-    buffer = block(CUDAPlace(0), 1)
+    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    found, buffer = np.zeros_like(values), block(CUDAPlace(0), 1)
 
     class OnDevice:
         def __init__(self, **more):
             self.__cuda_array_interface__ = {"shape": (3, 4), "typestr": "<f4", "data": (buffer.address, False), "version": 3, **more}
 
-    values = np.arange(12, dtype=np.float32).reshape(3, 4)
     memory.copy(OnDevice(strides=(16, 4)), values)
-    found = np.zeros_like(values)
     memory.copy(found, OnDevice())
     assert (found == values).all()
-    with pytest.raises(ShapeError, match="src: .* not C-contiguous"):
-        memory.copy(found, OnDevice(strides=(4, 12)))
-    with pytest.raises(ConfigError, match="dst is read-only"):
-        memory.copy(OnDevice(data=(buffer.address, True)), values)
-    with pytest.raises(WrongTypeError, match="dst is float64"):
-        memory.copy(np.zeros(6), OnDevice())
     for nowhere in 0, None:
         memory.copy(np.zeros((0, 4), np.float32), OnDevice(shape=(0, 4), data=(nowhere, False)))
-    for wrong in {"data": None}, {"typestr": "no type"}:
-        with pytest.raises(WrongTypeError, match="src has no proper __cuda_array_interface__"):
-            memory.copy(found, OnDevice(**wrong))
-    for wrong in {"shape": 12}, {"shape": (12,), "strides": (4, 4)}:
-        with pytest.raises(ShapeError):
-            memory.copy(found, OnDevice(**wrong))
+    for dst, src, error, words in (
+            (found, OnDevice(strides=(4, 12)), ShapeError, "src: .* not C-contiguous"), (OnDevice(data=(buffer.address, True)), values, ConfigError, "dst is read-only"),
+            (np.zeros(6), OnDevice(), WrongTypeError, "dst is float64"), (found, OnDevice(data=None), WrongTypeError, "src has no proper __cuda_array_interface__"),
+            (found, OnDevice(typestr="no type"), WrongTypeError, "src has no proper __cuda_array_interface__"), (found, OnDevice(shape=12), ShapeError, None),
+            (found, OnDevice(shape=(12,), strides=(4, 4)), ShapeError, None)):
+        with pytest.raises(error, match=words):
+            memory.copy(dst, src)
+    memory.unregister(CUDAPlace)
+    with pytest.raises(DependencyError, match="no CUDA provider"):
+        memory.copy(found, OnDevice())

@@ -1,42 +1,23 @@
 """Allocators chosen by name, through `make_allocator` and the registry."""
 
 import pytest
-from fake_streams import FakeStreams
+from doubles import FakeStreams
 
 from minicaffe import memory
 from minicaffe.errors import ConfigError, DependencyError, OutOfMemoryError, WrongTypeError
-from minicaffe.memory import (
-    Allocator,
-    BuddyAllocator,
-    Buffer,
-    CachingAllocator,
-    CachingHostAllocator,
-    CPUPlace,
-    CUDAPlace,
-    LimitAllocator,
-    PinnedPlace,
-    SystemAllocator,
-    make_allocator,
-    named,
-)
+from minicaffe.memory import Allocator, Buffer, CPUPlace, CUDAPlace, LimitAllocator, PinnedPlace, SystemAllocator, make_allocator
 from minicaffe.memory.sizes import host_memory, parse_size
 
+LIMIT, SYSTEM, BUDDY, CACHING = LimitAllocator, SystemAllocator, memory.BuddyAllocator, memory.CachingAllocator
 
-@pytest.mark.parametrize(
-    ("name", "place", "kinds"),
-    [
-        ("plain", CPUPlace(), [SystemAllocator]),
-        ("caching", CPUPlace(), [CachingAllocator, SystemAllocator]),
-        ("caching", CUDAPlace(1), [CachingAllocator, SystemAllocator]),
-        ("caching", PinnedPlace(), [CachingHostAllocator, SystemAllocator]),
-        ("buddy", CUDAPlace(0), [BuddyAllocator, SystemAllocator]),
-        ("limit:2GiB", CPUPlace(), [LimitAllocator, SystemAllocator]),
-        ("caching+limit:2GiB", CPUPlace(), [CachingAllocator, LimitAllocator, SystemAllocator]),
-        ("limit:1MiB + buddy + plain", CPUPlace(), [LimitAllocator, BuddyAllocator, SystemAllocator]),
-        ("caching:thc + limit:50% + plain:alignment=4KiB", CPUPlace(), [CachingAllocator, LimitAllocator, SystemAllocator]),
-        ("buddy: min_chunk_size=1KiB, max_chunk_size=1MiB", PinnedPlace(), [BuddyAllocator, SystemAllocator]),
-    ],
-)
+
+@pytest.mark.parametrize(("name", "place", "kinds"), [
+    ("plain", CPUPlace(), [SYSTEM]), ("caching", CPUPlace(), [CACHING, SYSTEM]), ("caching", CUDAPlace(1), [CACHING, SYSTEM]),
+    ("caching", PinnedPlace(), [memory.CachingHostAllocator, SYSTEM]), ("buddy", CUDAPlace(0), [BUDDY, SYSTEM]),
+    ("limit:2GiB", CPUPlace(), [LIMIT, SYSTEM]), ("caching+limit:2GiB", CPUPlace(), [CACHING, LIMIT, SYSTEM]),
+    ("limit:1MiB + buddy + plain", CPUPlace(), [LIMIT, BUDDY, SYSTEM]),
+    ("caching:thc + limit:50% + plain:alignment=4KiB", CPUPlace(), [CACHING, LIMIT, SYSTEM]),
+    ("buddy: min_chunk_size=1KiB, max_chunk_size=1MiB", PinnedPlace(), [BUDDY, SYSTEM])])
 def test_names_stack_allocators(name, place, kinds):
     allocator = make_allocator(name, SystemAllocator(place))
     assert allocator.place == place
@@ -47,55 +28,49 @@ def test_names_stack_allocators(name, place, kinds):
     assert found == kinds
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("cashing", "unknown allocator 'cashing'; did you mean 'caching'.; known are plain, caching, buddy, limit"),
-        ("caching+budy", "unknown allocator 'budy'; did you mean 'buddy'"),
-        ("", "unknown allocator ''; known are"),
-        ("limit", "limit needs a size; write e.g. limit:2GiB or limit:50%"),
-        ("limit:2GiB,4GiB", "'4GiB' must be written key=value; known are max_bytes"),
-        ("limit:2GiB,max_bytes=4GiB", "max_bytes is given twice"),
-        ("limit:max_byte=4GiB", "unknown parameter 'max_byte'; did you mean 'max_bytes'.; known are max_bytes"),
-        ("buddy:2GiB", "'2GiB' must be written key=value; known are min_chunk_size, max_chunk_size, first_pool_size"),
-        ("buddy:min_chunk=64KiB", "allocator 'buddy:min_chunk=64KiB': unknown parameter 'min_chunk'; did you mean 'min_chunk_size'"),
-        ("buddy:min_chunk_size=1KiB,min_chunk_size=2KiB", "min_chunk_size is given twice"),
-        ("buddy:min_chunk_size=", "'' is not a size"),
-        ("buddy:min_chunk_size=1000", "BuddyAllocator.min_chunk_size: must be a power of two and at least 64, got 1000"),
-        ("buddy:min_chunk_size=4KiB,max_chunk_size=2KiB", "max_chunk_size: must be a power of two and at least 4096, got 2048"),
-        ("buddy:max_chunk_size=1MiB,first_pool_size=2MiB", "first_pool_size: must be at most max_chunk_size, 1048576, got 2097152"),
-        ("caching:torch", "CachingAllocator.constants: must be one of pytorch, thc, arena, got 'torch'"),
-        ("caching:", "must be one of pytorch, thc, arena, got ''"),
-        ("plain:4096", "must be written key=value; known are alignment"),
-        ("plain:alignment=100", "SystemAllocator.alignment: must be a power of two from 64 to 2\\^47, got 100"),
-        ("plain:alignment=32", "must be a power of two from 64 to 2\\^47, got 32"),
-        ("plain:alignment=0", "must be a power of two from 64 to 2\\^47, got 0"),
-        ("plain:alignment=4096+caching", "alignment can be chosen where the C library gives the memory; here it comes from a CachingAllocator"),
-        ("limit:0%", "a percentage must be above 0% and at most 100%, got '0%'"),
-        ("limit:101%", "at most 100%, got '101%'"),
-        ("limit:-5%", "got '-5%'"),
-        ("limit:half%", "got 'half%'"),
-        ("limit:much", "'much' is not a size; write a number and one of B, KiB, MiB, GiB, TiB"),
-        ("limit:", "'' is not a size"),
-        ("limit:-1", "'-1' is not a size"),
-        ("limit:99999999TiB", "'99999999TiB' is too large; a size is less than 2\\^63 bytes"),
-        ("plain:alignment=256TiB", "must be a power of two from 64 to 2\\^47, got 281474976710656"),
-    ],
-)
+@pytest.mark.parametrize(("name", "message"), [
+    ("cashing", "unknown allocator 'cashing'; did you mean 'caching'.; known are plain, caching, buddy, limit"),
+    ("caching+budy", "unknown allocator 'budy'; did you mean 'buddy'"),
+    ("", "unknown allocator ''; known are"),
+    ("limit", "limit needs a size; write e.g. limit:2GiB or limit:50%"),
+    ("limit:2GiB,4GiB", "'4GiB' must be written key=value; known are max_bytes"),
+    ("limit:2GiB,max_bytes=4GiB", "max_bytes is given twice"),
+    ("limit:max_byte=4GiB", "unknown parameter 'max_byte'; did you mean 'max_bytes'.; known are max_bytes"),
+    ("buddy:2GiB", "'2GiB' must be written key=value; known are min_chunk_size, max_chunk_size, first_pool_size"),
+    ("buddy:min_chunk=64KiB", "allocator 'buddy:min_chunk=64KiB': unknown parameter 'min_chunk'; did you mean 'min_chunk_size'"),
+    ("buddy:min_chunk_size=1KiB,min_chunk_size=2KiB", "min_chunk_size is given twice"),
+    ("buddy:min_chunk_size=", "'' is not a size"),
+    ("buddy:min_chunk_size=1000", "BuddyAllocator.min_chunk_size: must be a power of two and at least 64, got 1000"),
+    ("buddy:min_chunk_size=4KiB,max_chunk_size=2KiB", "max_chunk_size: must be a power of two and at least 4096, got 2048"),
+    ("buddy:max_chunk_size=1MiB,first_pool_size=2MiB", "first_pool_size: must be at most max_chunk_size, 1048576, got 2097152"),
+    ("caching:torch", "CachingAllocator.constants: must be one of pytorch, thc, arena, got 'torch'"),
+    ("caching:", "must be one of pytorch, thc, arena, got ''"),
+    ("plain:4096", "must be written key=value; known are alignment"),
+    ("plain:alignment=100", "SystemAllocator.alignment: must be a power of two from 64 to 2\\^47, got 100"),
+    ("plain:alignment=32", "must be a power of two from 64 to 2\\^47, got 32"),
+    ("plain:alignment=0", "must be a power of two from 64 to 2\\^47, got 0"),
+    ("plain:alignment=4096+caching", "alignment can be chosen where the C library gives the memory; here it comes from a CachingAllocator"),
+    ("limit:0%", "a percentage must be above 0% and at most 100%, got '0%'"),
+    ("limit:101%", "at most 100%, got '101%'"),
+    ("limit:-5%", "got '-5%'"),
+    ("limit:half%", "got 'half%'"),
+    ("limit:much", "'much' is not a size; write a number and one of B, KiB, MiB, GiB, TiB"),
+    ("limit:", "'' is not a size"),
+    ("limit:-1", "'-1' is not a size"),
+    ("limit:99999999TiB", "'99999999TiB' is too large; a size is less than 2\\^63 bytes"),
+    ("plain:alignment=256TiB", "must be a power of two from 64 to 2\\^47, got 281474976710656")])
 def test_wrong_names(name, message):
     with pytest.raises(ConfigError, match=message):
         make_allocator(name, SystemAllocator())
 
 
-@pytest.mark.parametrize(
-    ("text", "nbytes"), [("0", 0), ("512", 512), ("512B", 512), ("64KiB", 65536), ("2 gib", 2 << 30), ("1.5MiB", 3 << 19)]
-)
+@pytest.mark.parametrize(("text", "nbytes"), [("0", 0), ("512", 512), ("512B", 512), ("64KiB", 65536), ("2 gib", 2 << 30), ("1.5MiB", 3 << 19)])
 def test_sizes(text, nbytes):
     assert parse_size(text) == nbytes
 
 
 def test_percentages_of_the_host(monkeypatch, caplog):
-    monkeypatch.setattr(named, "host_memory", lambda: 1000_001)
+    monkeypatch.setattr(memory.named, "host_memory", lambda: 1000_001)
     with caplog.at_level("INFO"):
         for place in (CPUPlace(), PinnedPlace()):
             limit = make_allocator("limit:12.5%", SystemAllocator(place))
@@ -114,14 +89,13 @@ def test_percentages_of_a_device():
 
 
 def test_parameters_reach_their_class():
-    buddy = make_allocator("buddy:max_chunk_size=64KiB,min_chunk_size=4KiB", SystemAllocator())
+    buddy, thc = (make_allocator(name, SystemAllocator()) for name in ("buddy:max_chunk_size=64KiB,min_chunk_size=4KiB", "caching:thc"))
+    for allocator, reserved in (buddy, 64 << 10), (thc, 1 << 20):   # the first pool is no larger than the largest
+        allocator.free(allocator.alloc(1))
+        assert allocator.stats().reserved == reserved
     assert buddy.min_chunk_size == 4096
-    address = buddy.alloc(1)
-    assert buddy.stats().reserved == 64 << 10  # the first pool is no larger than the largest
-    buddy.free(address)
-    thc = make_allocator("caching:thc", SystemAllocator())
-    thc.alloc(1)
-    assert thc.stats().reserved == 1 << 20
+    with pytest.raises(ConfigError, match="the cache of page-locked memory takes no constants"):
+        make_allocator("caching:thc", SystemAllocator(PinnedPlace()))
 
 
 @pytest.mark.parametrize("alignment", [64, 128, 4096, 1 << 21])
@@ -134,29 +108,12 @@ def test_alignment(alignment):
         plain.free(address)
 
 
-def test_pinned_cache_without_constants():
-    with pytest.raises(ConfigError, match="the cache of page-locked memory takes no constants"):
-        make_allocator("caching:thc", SystemAllocator(PinnedPlace()))
-
-
 @pytest.mark.parametrize("place", [3, "cpu", None, CPUPlace])
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda place: memory.used(place),
-        lambda place: memory.stats(place),
-        lambda place: memory.alloc(place, 1),
-        lambda place: memory.free(place, 64),
-        lambda place: memory.use(place, "plain"),
-        lambda place: memory.use(place, None),
-        lambda place: memory.allocator_of(place),
-        lambda place: memory.set_host_place(place),
-        lambda place: memory.set_device_place(place),
-    ],
-)
-def test_a_place_is_needed(call, place):
-    with pytest.raises(WrongTypeError, match=r"needs a place, CPUPlace\(\), PinnedPlace\(\) or CUDAPlace\(i\), got "):
-        call(place)
+def test_a_place_is_needed(place):
+    for call in (memory.used, memory.stats, memory.allocator_of, memory.set_host_place, memory.set_device_place, lambda place: memory.alloc(place, 1),
+                 lambda place: memory.free(place, 64), lambda place: memory.use(place, "plain"), lambda place: memory.use(place, None)):
+        with pytest.raises(WrongTypeError, match=r"needs a place, CPUPlace\(\), PinnedPlace\(\) or CUDAPlace\(i\), got "):
+            call(place)
 
 
 def test_other_arguments_of_the_wrong_type():
@@ -196,23 +153,19 @@ def test_use_by_name(host):
 
 
 def test_provider_with_streams():
-    streams = FakeStreams()
+    streams, gpu = FakeStreams(), CUDAPlace(0)
     memory.register(CUDAPlace, SystemAllocator, streams=lambda place: streams, default="caching")
-    try:
-        streams.stream = 5
-        first = memory.alloc(CUDAPlace(0), 100)
-        memory.free(CUDAPlace(0), first)
-        streams.stream = 6
-        second = memory.alloc(CUDAPlace(0), 100)
-        assert first != second
-        assert memory.stats(CUDAPlace(0)).reserved == 4 << 20
-        memory.empty_cache(CPUPlace())
-        assert memory.stats(CUDAPlace(0)).reserved == 4 << 20
-        memory.empty_cache()
-        assert memory.stats(CUDAPlace(0)).reserved == 2 << 20
-        memory.free(CUDAPlace(0), second)
-    finally:
-        memory.unregister(CUDAPlace)
+    streams.stream = 5
+    first = memory.alloc(gpu, 100)
+    memory.free(gpu, first)
+    streams.stream = 6
+    second = memory.alloc(gpu, 100)
+    assert first != second and memory.stats(gpu).reserved == 4 << 20
+    memory.empty_cache(CPUPlace())
+    assert memory.stats(gpu).reserved == 4 << 20
+    memory.empty_cache()
+    assert memory.stats(gpu).reserved == 2 << 20
+    memory.free(gpu, second)
 
 
 class Sized(Allocator):
@@ -233,21 +186,18 @@ def test_error_of_a_device(name):
     held += [Buffer(allocator, 20, "blob0")] if held else []
     with pytest.raises(OutOfMemoryError) as caught:
         allocator.alloc(200 << 10)
-    error = caught.value
-    assert (error.nbytes, error.free, error.total) == (200 << 10, 1000, 8_000_000_000)
-    assert error.limit == "102,400 bytes" and "the limit is 102,400 bytes" in str(error)
-    assert "1,000 of the device's 8,000,000,000 bytes are free" in str(error)
-    assert str(error).endswith(
-        "make batches or images smaller, call minicaffe.memory.empty_cache(), choose another allocator, "
-        "close other programs that use the device"
-    )
+    error, text = caught.value, str(caught.value)
+    assert (error.nbytes, error.free, error.total, error.limit) == (200 << 10, 1000, 8_000_000_000, "102,400 bytes")
+    assert "the limit is 102,400 bytes" in text and "1,000 of the device's 8,000,000,000 bytes are free" in text
+    assert text.endswith("make batches or images smaller, call minicaffe.memory.empty_cache(), choose another allocator, "
+                         "close other programs that use the device")
     if held:
         assert len(error.holders) == 10 and error.holders[0] == ("blob0", 30)
-        assert "largest holders: blob0 30, blob1 10, blob10 10, " in str(error)
+        assert "largest holders: blob0 30, blob1 10, blob10 10, " in text
 
 
 def test_error_of_host_memory():
-    with pytest.raises(OutOfMemoryError) as caught:
+    with pytest.raises(OutOfMemoryError, match="4,611,686,018,427,387,904 bytes") as caught:
         SystemAllocator().alloc(1 << 62)
-    assert str(caught.value).endswith("; make batches or images smaller")
-    assert "reserved" not in str(caught.value) and "free" not in str(caught.value)
+    text = str(caught.value)
+    assert text.endswith("; make batches or images smaller") and "reserved" not in text and "free" not in text

@@ -1,15 +1,15 @@
-"""The private side of a SyncedMemory: its part of the table, views that see it, other layouts, failures, random walks."""
+"""The private side of a SyncedMemory: views that see it, other layouts, failures, random walks. The table is in test_synced.py."""
 
 import contextlib
 import ctypes
 
 import numpy as np
 import pytest
-from host_double import HostDouble
+from doubles import Backwards, HostDouble
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from layout_double import Backwards
+from synced_states import CONTENT, DEVICE_LAYOUT, LAYOUT, ROUTES, N, in_state, read, write
 
 from minicaffe import memory
 from minicaffe.blob import Blob
@@ -20,155 +20,17 @@ from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import live
 from minicaffe.memory.zeros import claim_lazy_zeros, mark_zero
 
-N = 24
-LAYOUT = Backwards(N, 8)
-CONTENT = bytes(range(1, N + 1))
 FLOAT, BF16 = 0, 3    # kernels/types.hpp
-
-# A layout of a device is named `gpu_private_data` and so on here, as the rows of the product's table are; the calls are the same.
-DEVICE_LAYOUT = Backwards(N, 0, on_device=True)
-
-# Which sides are valid in a state: of the host (C), of the device (G), private ones of the host (P) and of the device (Q).
-SIDES = {"U": "UNINITIALIZED", "C": "HEAD_AT_CPU", "G": "HEAD_AT_GPU", "CG": "SYNCED", "P": "HEAD_AT_PRIVATE", "CP": "SYNCED_PRIVATE",
-         "Q": "HEAD_AT_GPU_PRIVATE", "GQ": "SYNCED_GPU_PRIVATE", "R": "RECYCLED", "no": "refused"}
-# The new state of each call, with + for each reorder. Plain calls in plain states are in test_synced.
-TABLE = """
-call                        U     C     G     CG    P     CP    Q     GQ    R
-cpu_data                    .     .     .     .     CP+   CP    CG+   CG    no
-mutable_cpu_data            .     .     .     .     C+    C     C+    C     no
-gpu_data                    .     .     .     .     CG+   CG    GQ+   GQ    no
-mutable_gpu_data            .     .     .     .     G+    G     G+    G     no
-set_cpu_data                .     .     .     .     C     C     C     C     C
-set_gpu_data                .     .     .     .     G     G     G     G     G
-set_cpu_copy                .     .     .     .     no    no    CG+   CG    no
-async_gpu_push              .     .     .     .     CG+   CG    no    no    no
-copy_on_device              .     .     .     .     G     G     G     G     G
-private_data                P     CP+   CP+   CP+   P     CP    CP++  CP+   no
-mutable_private_data        P     P+    P+    P+    P     P     P++   P+    no
-overwrite_private_data      P     P     P     P     P     P     P     P     no
-gpu_private_data            Q     GQ+   GQ+   GQ+   GQ++  GQ+   Q     GQ    no
-mutable_gpu_private_data    Q     Q+    Q+    Q+    Q++   Q+    Q     Q     no
-overwrite_gpu_private_data  Q     Q     Q     Q     Q     Q     Q     Q     no
-"""
-
-
-def cells():
-    """Yield state, call, new state and number of reorders of each cell of TABLE."""
-    (_, *states), *rows = [line.split() for line in TABLE.strip().splitlines()]
-    for call, *row in rows:
-        for state, cell in zip(states, row, strict=True):
-            if cell != ".":
-                yield SIDES[state], call, SIDES[cell.rstrip("+")], cell.count("+")
-
-
-EXPECTED = {(state, call): (new_state, reorders) for state, call, new_state, reorders in cells()}
-ROUTES = {
-    "UNINITIALIZED": [],
-    "HEAD_AT_CPU": ["mutable_cpu_data"],
-    "HEAD_AT_GPU": ["mutable_gpu_data"],
-    "SYNCED": ["mutable_cpu_data", "gpu_data"],
-    "HEAD_AT_PRIVATE": ["mutable_cpu_data", "mutable_private_data"],
-    "SYNCED_PRIVATE": ["mutable_cpu_data", "private_data"],
-    "HEAD_AT_GPU_PRIVATE": ["mutable_gpu_data", "mutable_gpu_private_data"],
-    "SYNCED_GPU_PRIVATE": ["mutable_gpu_data", "gpu_private_data"],
-    "RECYCLED": ["mutable_cpu_data", "private_data", "recycle"],
-}
-
-
-def read(buffer):
-    return ctypes.string_at(buffer.address, buffer.nbytes)
-
-
-def write(buffer, content):
-    ctypes.memmove(buffer.address, content, len(content))
-
-
-def call_side(mem, call):
-    """Do one of the calls that give a side."""
-    if "private" not in call:
-        return getattr(mem, call)()
-    return getattr(mem, call.replace("gpu_", ""))(layout_of(call))
-
-
-def layout_of(call):
-    """The layout that a call for a private side names."""
-    return DEVICE_LAYOUT if "gpu_" in call else LAYOUT
-
-
-def in_state(state, content=CONTENT, earlier=b""):
-    """A memory in `state` that holds `content`, or zeros if it was never touched; the device held what is `earlier`."""
-    mem = SyncedMemory(N, "blob data")
-    if earlier:
-        write(mem.mutable_gpu_data(), earlier)
-    for step in ROUTES[state]:
-        side = call_side(mem, step)
-        if step in ("mutable_cpu_data", "mutable_gpu_data"):
-            write(side, content)
-        del side
-    mem.publish_private()
-    assert SyncedHead(mem.head).name == state
-    return mem
-
-
-def perform(mem, call, keep):
-    if call == "set_cpu_data":
-        mem.set_cpu_data(bytearray(N))
-    elif call == "set_gpu_data":
-        keep.append(np.zeros(N, np.uint8))
-        mem.set_gpu_data(keep[-1].ctypes.data, keep[-1])
-    elif call == "set_cpu_copy":
-        mem.set_cpu_copy(bytearray(N))
-    elif call == "async_gpu_push":
-        mem.async_gpu_push("stream")
-    elif call == "copy_on_device":
-        keep.append(SyncedMemory(N))
-        keep[-1].gpu_data()
-        mem.copy_on_device(keep[-1], N)
-    else:
-        return read(call_side(mem, call))
-    return None
-
-
-@pytest.mark.parametrize(("state", "call"), EXPECTED)
-def test_table(host, device, state, call):
-    mem, keep = in_state(state), []
-    new_state, reorders = EXPECTED[state, call]
-    before = mem.reorders
-    if new_state == "refused":
-        gone = r"the data of blob 'blob' is gone.*keep=\['blob'\]"
-        with pytest.raises((ConfigError, RecycledError), match=gone if state == "RECYCLED" else f"has nothing to do in state {state}"):
-            perform(mem, call, keep)
-        new_state = state
-    else:
-        with memory.record() as events:
-            seen = perform(mem, call, keep)
-        content = CONTENT if ROUTES[state] else bytes(N)
-        if call.startswith("overwrite"):
-            assert len(seen) == layout_of(call).nbytes
-        elif seen is not None:
-            assert seen == (layout_of(call).arranged(content) if "private" in call else content)
-        directions = [e.detail for e in events if e.kind == "reorder"]
-        to_plain = {"HEAD_AT_PRIVATE": "backwards after 8 to plain", "HEAD_AT_GPU_PRIVATE": "backwards after 0 to plain"}.get(state)
-        steps = [to_plain] if to_plain is not None and reorders else []
-        assert directions == (steps + [f"plain to {layout_of(call).name}"])[:reorders]
-    device.synchronise()
-    assert SyncedHead(mem.head).name == new_state
-    assert mem.reorders - before == reorders
-    assert mem.layout() is (DEVICE_LAYOUT if "GPU_PRIVATE" in new_state else LAYOUT if "PRIVATE" in new_state else None)
-    if "PRIVATE" in state and "PRIVATE" not in new_state and call in ("cpu_data", "gpu_data"):
-        assert read(call_side(mem, "gpu_private_data")) == DEVICE_LAYOUT.arranged(CONTENT)
-    if call == "async_gpu_push" and state != "RECYCLED":
-        assert read(mem.gpu_data()) == CONTENT
 
 
 @pytest.mark.parametrize("source_state", [state for state in ROUTES if state != "RECYCLED"])
 @pytest.mark.parametrize("state", ROUTES)
 def test_copy_of_a_first_part(host, device, state, source_state):
     """What the rest held is brought to the device, wherever it is valid; a copy of all brings nothing."""
-    source, content = in_state(source_state), CONTENT if ROUTES[source_state] else bytes(N)
-    held, earlier = (bytes(range(100, 100 + N)), b"\xee" * N) if ROUTES[state] else (bytes(N), b"")
+    route, source = ROUTES[state][0], in_state(source_state)
+    content, held = (CONTENT if ROUTES[source_state][0] else bytes(N)), bytes(range(100, 100 + N)) if route else bytes(N)
     for nbytes in 5, N - 1, N:
-        mem = in_state(state, held, earlier)
+        mem = in_state(state, held, ["mutable_gpu_data", *route] if route else [])
         if state == "RECYCLED" and nbytes < N:
             with pytest.raises(RecycledError, match=r"the data of blob 'blob' is gone"):
                 mem.copy_on_device(source, nbytes)
@@ -192,27 +54,13 @@ def test_refused_copies_on_the_device(host, device):
     assert device.calls == [] and mem.head == SyncedHead.HEAD_AT_CPU and small.head == SyncedHead.UNINITIALIZED
 
 
-def test_the_products_table_is_this_table():
-    from minicaffe.memory.states import TABLE, Action
-
-    for call, row in TABLE.items():
-        for state, (action, head) in enumerate(row):
-            pair = SyncedHead(state).name, call.name.lower()
-            if pair in EXPECTED:
-                name = "refused" if Action(action) == Action.REFUSE else SyncedHead(head).name
-                assert name == EXPECTED[pair][0], pair
-            else:
-                assert "PRIVATE" not in pair[0] + pair[1].upper()
-
-
 def test_view_and_private_side(host):
     """NumPy views of blobs live long in scripts: what is written through one counts, and it shows what a net computed."""
     mem = SyncedMemory(N)
     view = np.ndarray(N, np.uint8, buffer=mem.mutable_cpu_data())
-    view[...] = 1
-    assert read(mem.private_data(LAYOUT)) == LAYOUT.arranged(b"\x01" * N)
-    view[...] = 2   # the memory gets no notice
-    assert read(mem.private_data(LAYOUT)) == LAYOUT.arranged(b"\x02" * N)
+    for byte in 1, 2:
+        view[...] = byte   # the memory gets no notice
+        assert read(mem.private_data(LAYOUT)) == LAYOUT.arranged(bytes([byte]) * N)
     write(mem.overwrite_private_data(LAYOUT), LAYOUT.arranged(CONTENT))
     mem.publish_private()
     assert view.tobytes() == CONTENT and mem.head == SyncedHead.HEAD_AT_CPU
@@ -298,16 +146,11 @@ def test_layouts_of_host_and_device(host, device, to_device):
     assert mem.reorders - before == 2 and mem.head == (SyncedHead.SYNCED_GPU_PRIVATE if to_device else SyncedHead.SYNCED_PRIVATE)
 
 
-def test_equal_layouts_are_one(host):
+def test_no_reorder_for_layouts(host):
+    """None for an equal layout, and none for another one in which all is overwritten."""
     mem = in_state("HEAD_AT_PRIVATE")
     before = mem.reorders
     assert read(mem.private_data(Backwards(N, 8))) == LAYOUT.arranged(CONTENT)
-    assert mem.reorders == before
-
-
-def test_overwriting_in_another_layout_reorders_nothing(host):
-    mem = in_state("HEAD_AT_PRIVATE")
-    before = mem.reorders
     assert read(mem.overwrite_private_data(Backwards(N, 16))) == bytes(N + 16)
     assert mem.reorders == before and mem.head == SyncedHead.HEAD_AT_PRIVATE
 
@@ -368,17 +211,14 @@ def test_rest_behind_a_part(host, device, on_device, written, before, then):
 
 
 @pytest.mark.parametrize("call", ["private_data", "mutable_private_data", "overwrite_private_data"])
-def test_what_is_no_layout(host, call):
+def test_layouts_refused(host, call):
     mem = in_state("HEAD_AT_CPU")
     for wrong in 3, None, "plain":
         with pytest.raises(WrongTypeError, match="layout must be a Layout, got "):
             getattr(mem, call)(wrong)
+    with pytest.raises(ConfigError, match=rf"blob data: SyncedMemory.\w*private_data has {N} bytes, the layout needs {N + 1}"):
+        getattr(mem, call)(Backwards(N + 1, 0))
     assert mem.head == SyncedHead.HEAD_AT_CPU and read(mem.cpu_data()) == CONTENT
-
-
-def test_layout_too_large(host):
-    with pytest.raises(ConfigError, match=f"blob: SyncedMemory.private_data has {N} bytes, the layout needs {N + 1}"):
-        SyncedMemory(N, "blob").private_data(Backwards(N + 1, 0))
 
 
 @pytest.mark.parametrize("state", ["HEAD_AT_CPU", "HEAD_AT_PRIVATE"])
@@ -666,17 +506,14 @@ def test_recycling(host, device):
     assert not foreign.recycle()
 
 
-@pytest.mark.parametrize("on_device", [False, True])
-def test_exchange_of_private_sides(device, on_device):
-    layout = DEVICE_LAYOUT if on_device else LAYOUT
-    a, b = SyncedMemory(N, "a"), SyncedMemory(N, "b")
-    for mem, content in ((a, CONTENT), (b, CONTENT[::-1])):
-        np.asarray(mem.mutable_cpu_data())[...] = np.frombuffer(content, np.uint8)
-        mem.private_data(layout)
+@pytest.mark.parametrize("layout", [LAYOUT, DEVICE_LAYOUT])
+def test_exchange_of_private_sides(device, layout):
+    a, b = in_state("HEAD_AT_CPU"), in_state("HEAD_AT_CPU", CONTENT[::-1])
+    b.name = "b"
     block = a.private_data(layout).address
+    b.private_data(layout)
     a.exchange_private(b)
-    head = SyncedHead.HEAD_AT_GPU_PRIVATE if on_device else SyncedHead.HEAD_AT_PRIVATE
-    assert a.head == b.head == head and a.reorders == 1
+    assert a.head == b.head == (SyncedHead.HEAD_AT_GPU_PRIVATE if layout.on_device else SyncedHead.HEAD_AT_PRIVATE) and a.reorders == 1
     assert b.private_data(layout).address == block and b.private_data(layout).name == "b"
     assert bytes(a.cpu_data()) == CONTENT[::-1] and bytes(b.cpu_data()) == CONTENT
 
@@ -740,9 +577,7 @@ def test_drop_plain(host, device, why, on_device):
 
 @pytest.mark.parametrize("write", [False, True])
 def test_drop_host(host, device, write):
-    mem = SyncedMemory(N, "a")
-    ctypes.memmove(mem.mutable_cpu_data().address, CONTENT, N)
-    mem.mutable_gpu_data()
+    mem = in_state("HEAD_AT_GPU", route=["mutable_cpu_data", "mutable_gpu_data"])
     (mem.mutable_private_data if write else mem.private_data)(DEVICE_LAYOUT)
     mem.drop_host()
     assert not mem.own_cpu_data and mem.head == (SyncedHead.HEAD_AT_GPU_PRIVATE if write else SyncedHead.SYNCED_GPU_PRIVATE)

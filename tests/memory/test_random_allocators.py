@@ -10,19 +10,12 @@ from collections import deque
 from types import SimpleNamespace
 
 import pytest
-from fake_streams import FakeStreams
+from doubles import FakeStreams
 from heaps import POOLS
 
 from minicaffe import memory
 from minicaffe.errors import OutOfMemoryError, PointerError
-from minicaffe.memory import (
-    Allocator,
-    BuddyAllocator,
-    CachingAllocator,
-    CachingHostAllocator,
-    CUDAPlace,
-    PinnedPlace,
-)
+from minicaffe.memory import Allocator, BuddyAllocator, CachingAllocator, CachingHostAllocator, CUDAPlace, PinnedPlace
 
 MIB, NO_STREAM = 1 << 20, 2**64 - 1
 # large request, least rest, grain, small segment, middle request, middle segment, grain of segments

@@ -1,6 +1,6 @@
 """The reporter knows every live block; the record knows what happened."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -24,30 +24,12 @@ def test_live_blocks_with_names(host, device):
     assert places == [CPUPlace(), CUDAPlace(0)]
     assert [b.nbytes for b in named("small block", "large block")] == [1000, 1000, 10]
     assert Block(small.cpu_data().address, 10, CPUPlace(), "small block") in live()
+    view, foreign = np.ndarray(1000, np.uint8, buffer=large.cpu_data()), SyncedMemory(8, "foreign")
+    foreign.set_cpu_data(bytearray(8))
     del large
-    assert [b.name for b in named("small block", "large block")] == ["small block"]
-
-
-def test_a_new_name_reaches_the_blocks(host):
-    mem = SyncedMemory(10, "old name")
-    mem.cpu_data()
-    mem.name = "new name"
-    assert (len(named("old name")), len(named("new name"))) == (0, 1)
-
-
-def test_view_keeps_block_listed(host):
-    mem = SyncedMemory(8, "kept by a view")
-    view = np.ndarray(8, np.uint8, buffer=mem.cpu_data())
-    del mem
-    assert len(named("kept by a view")) == 1
+    assert [b.name for b in named("small block", "large block", "foreign")] == ["large block", "small block"]     # a view keeps its block
     del view
-    assert named("kept by a view") == []
-
-
-def test_foreign_memory_is_not_ours(host):
-    mem = SyncedMemory(8, "foreign")
-    mem.set_cpu_data(bytearray(8))
-    assert named("foreign") == []
+    assert [b.name for b in named("small block", "large block")] == ["small block"]
 
 
 def test_stats_and_table(host):
@@ -88,38 +70,25 @@ def test_record_of_one_life(host, device):
     assert times == sorted(times) and [e.kind for e in events if e.took] == ["copy"]
 
 
-def test_records_nest_and_end(host):
-    with record() as outer:
-        event("one")
-        with record() as inner:
-            event("two", place=CPUPlace(), address=64, nbytes=3, name="n", detail="d")
-        event("three")
-        assert is_recording()
-    assert not is_recording()
-    event("four")
-    assert [e.kind for e in outer] == ["one", "two", "three"]
-    assert [tuple(e)[1:] for e in inner] == [("two", CPUPlace(), 64, 3, "n", "d", 0)]
-
-
 @pytest.mark.parametrize("before", [0, 2])
-def test_records_of_same_events(before):
+def test_records_nest_and_end(before):
     with record() as outer:
         with record() as inner:
             for _ in range(before):
-                event("both")
+                event("both", place=CPUPlace(), address=64, nbytes=3, name="n", detail="d")
         event("outer alone")
         with record() as second:
             event("last")
+        assert is_recording()
+    assert not is_recording()
+    event("after")
     assert [e.kind for e in outer] == ["both"] * before + ["outer alone", "last"]
-    assert [e.kind for e in inner] == ["both"] * before and [e.kind for e in second] == ["last"]
+    assert [tuple(e)[1:] for e in inner] == [("both", CPUPlace(), 64, 3, "n", "d", 0)] * before and [e.kind for e in second] == ["last"]
 
 
 def test_record_hears_other_threads():
     with record() as events:
-        threads = [threading.Thread(target=lambda i=i: [event(f"t{i}") for _ in range(200)]) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda i: [event(f"t{i}") for _ in range(200)], range(4)))
     kinds = [e.kind for e in events]
     assert [kinds.count(f"t{i}") for i in range(4)] == [200] * 4

@@ -28,13 +28,8 @@ def test_trace_of_a_record(tmp_path):
         again = Buffer(host, 100, "again")  # most likely at the address of `one`
         del two
     steps = trace.from_events(events)
-    assert steps == [
-        Step("alloc", 0, 100, "één"),
-        Step("alloc", 1, 200, "two"),
-        Step("free", 0, 0, ""),
-        Step("alloc", 2, 100, "again"),
-        Step("free", 1, 0, ""),
-    ]
+    assert steps == [Step("alloc", 0, 100, "één"), Step("alloc", 1, 200, "two"), Step("free", 0, 0, ""), Step("alloc", 2, 100, "again"),
+                     Step("free", 1, 0, "")]
     assert [s.nbytes for s in trace.from_events(events, CUDAPlace(0))] == [200, 0]
     trace.save(steps, tmp_path / "t.jsonl")
     assert (tmp_path / "t.jsonl").read_text("utf-8").splitlines()[2] == '{"kind": "free", "block": 0}'
@@ -42,20 +37,10 @@ def test_trace_of_a_record(tmp_path):
     del again
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "alloc 1 2",
-        "[]",
-        "{}",
-        '{"kind": "alloc", "block": 5}',
-        '{"kind": "alloc", "block": 5, "nbytes": -1}',
-        '{"kind": "alloc", "block": 5, "nbytes": "much"}',
-        '{"kind": "alloc", "block": 0, "nbytes": 1}',
-        '{"kind": "free", "block": 5}',
-        '{"kind": "move", "block": 0}',
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "alloc 1 2", "[]", "{}", '{"kind": "alloc", "block": 5}', '{"kind": "alloc", "block": 5, "nbytes": -1}',
+    '{"kind": "alloc", "block": 5, "nbytes": "much"}', '{"kind": "alloc", "block": 0, "nbytes": 1}', '{"kind": "free", "block": 5}',
+    '{"kind": "move", "block": 0}'])
 def test_a_wrong_line_is_named(tmp_path, line):
     path = tmp_path / "t.jsonl"
     path.write_text('{"kind": "alloc", "block": 0, "nbytes": 4}\n' + line + "\n")
@@ -83,6 +68,7 @@ def test_replay_measures(name, place):
         assert result.upstream_calls == 1 and 0.99 < result.idle < 1
     assert result.nanoseconds > 0
     assert upstream.stats().live == 0  # the allocator is gone, with all it held
+    assert trace.replay([], lambda below: below, SystemAllocator(), least_seconds=0) == (0, 0, 0, 0, 0, 0)
 
 
 def test_replay_without_memory():
@@ -93,16 +79,9 @@ def test_replay_without_memory():
     assert (upstream.stats().live, upstream.stats().allocations) == (0, 2)
 
 
-def test_replay_of_nothing():
-    result = trace.replay([], lambda below: below, SystemAllocator(), least_seconds=0)
-    assert result == (0, 0, 0, 0, 0, 0)
-
-
 def test_the_tool_prints_a_table(tmp_path):
     path = tmp_path / "t.jsonl"
-    done = subprocess.run(
-        [sys.executable, TOOL, path, "--synthetic", "1", "--allocator", "caching", "limit:1KiB"], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, TOOL, path, "--synthetic", "1", "--allocator", "caching", "limit:1KiB"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()[1:4]] == ["allocator", "caching", "limit:1KiB"]
     assert "out of memory" in done.stdout

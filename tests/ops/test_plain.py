@@ -35,7 +35,11 @@ CASES += [("Input", (3, 4, 5), f'type: "InnerProduct" inner_product_param {{ {fi
     "num_output: 7", "num_output: 2 bias_term: false", "num_output: 7 transpose: true", "num_output: 3 axis: 2")]
 CASES += [("Input", (2, 7, 5, 6), f'type: "LRN" lrn_param {{ alpha: 0.7 {fields} }}') for fields in (
     "local_size: 5", "local_size: 3 beta: 0.4 k: 2", "local_size: 3 norm_region: WITHIN_CHANNEL", "local_size: 9")]
+CASES += [("Input", shape, f'type: "LRN" lrn_param {{ alpha: 0.3 k: 1.5 local_size: {size} }}') for shape, size in (
+    ((1, 1, 1, 1), 1), ((2, 7, 5, 6), 5), ((3, 20, 3, 3), 3), ((1, 3, 40, 50), 11), ((1, 17, 5, 1), 1))]
 CASES += [("Input", (2, 5, 3, 4), f'type: "Softmax" softmax_param {{ axis: {axis} }}') for axis in (0, 1, 3)]
+CASES += [("Input", shape, 'type: "Softmax"') for shape in (
+    (1, 1), (5, 10), (3, 32), (3, 33), (4, 256), (2, 1000), (3, 21, 35), (2, 1, 300), (2, 300, 3), (1, 40, 2100))]
 CASES += [("Input", (4, 3, 5), 'type: "BatchNorm"'), ("Input", (6, 5), 'type: "BatchNorm" batch_norm_param { eps: 0.1 }'),
           ("Input", (4, 3, 5), 'type: "BatchNorm" batch_norm_param { use_global_stats: true }')]
 CASES += [("Input", (3, 2, 5, 4), f'type: "MVN" mvn_param {{ {fields} }}') for fields in (

@@ -9,6 +9,7 @@ import base64
 import functools
 import gc
 import json
+import logging
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -79,6 +81,24 @@ def said(errors):
     It may begin within a line: Open MPI's mpiexec writes characters of its own, of which some are not printable.
     """
     return re.findall(r"\bminicaffe: (.*)", errors)
+
+
+def write_rows(folder, name="rows", lists="list.txt", **arrays):
+    """Write arrays into an HDF5 file, and a list of this file; return the folder as text."""
+    with h5py.File(Path(folder, f"{name}.h5"), "w") as file:
+        for key, array in arrays.items():
+            file[key] = np.asarray(array, np.float32)
+    Path(folder, lists).write_text(f"{folder}/{name}.h5")
+    return str(folder)
+
+
+def heard(name, level):
+    """Return what a logger says from now on, as a list that grows."""
+    found, handler, log = [], logging.Handler(level), logging.getLogger(name)
+    handler.emit = lambda record: found.append(record.getMessage())
+    log.addHandler(handler)
+    log.setLevel(level)
+    return found
 
 
 def run(n, file, function, *arguments, **environment):

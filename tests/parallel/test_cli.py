@@ -12,7 +12,6 @@ import time
 import types
 
 import cv2
-import h5py
 import numpy as np
 import pytest
 import ranks
@@ -52,10 +51,7 @@ test_iter: 5 test_interval: 6 snapshot_prefix: "weights" """
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("commands")
     random = np.random.default_rng(0)
-    with h5py.File(folder / "rows.h5", "w") as file:
-        file["data"] = random.random((40, 3, 4, 4), np.float32)
-        file["label"] = random.integers(0, 3, 40).astype(np.float32)
-    (folder / "list.txt").write_text(str(folder / "rows.h5"))
+    ranks.write_rows(folder, data=random.random((40, 3, 4, 4)), label=random.integers(0, 3, 40))
     for name, text in (("net.prototxt", NET), ("solver.prototxt", SOLVER), ("deploy.prototxt", DEPLOY)):
         (folder / name).write_text(text)
     (folder / "pictures").mkdir()
@@ -165,23 +161,19 @@ def test_signal_to_mpiexec(folder, number):
     assert status == 0 and output.count("Finished at iteration") == 1, errors
 
 
-def test_error_on_all_ranks_once(folder):
-    status, _, errors = ranks.command(3, "train", "missing.prototxt", folder=folder)
-    assert status != 0
-    said, = ranks.said(errors)
-    assert re.match(r"rank 0 of 3 \(.*\): missing.prototxt: no such file", said)
-    assert "Abort(" not in errors
-
-
-def test_error_on_one_rank_ends_all(folder):
-    """Before it has a net: the others wait for it in distribute."""
-    program = ("import sys\nfrom minicaffe.cli import main\nfrom minicaffe.parallel import rank\n"
-               "sys.exit(main(['train', 'solver.prototxt', '--quiet', *['--max-iter=x'] * rank()]))")
-    process = ranks.start(2, "-c", program, folder=folder)
+@pytest.mark.parametrize(("count", "words", "expected"), [
+    (3, "['train', 'missing.prototxt']", r"rank 0 of 3 \(.*\): missing.prototxt: no such file"),
+    (2, "['train', 'solver.prototxt', '--quiet', *['--max-iter=x'] * rank()]", r"rank 1 of 2 \(.*\): .*max-iter"),    # the other waits in distribute
+    (2, "[['train', 'test'][rank()], 'x']", "the command differs: 'test' on rank 1 of 2"),
+    (2, "['upgrade', 'net_text', 'net.prototxt', 'new.prototxt']",
+     "upgrade is for one process, and 2 were started together; start it without mpiexec. For several are train, test")])
+def test_errors_end_all_ranks(folder, count, words, expected):
+    """One line of one rank says why."""
+    process = ranks.start(count, "-c", f"import sys\nfrom minicaffe.cli import main\nfrom minicaffe.parallel import rank\nsys.exit(main({words}))", folder=folder)
     _, errors = ranks.finish(process)
-    assert process.returncode != 0
-    assert ranks.said(errors)[0].startswith(f"{Group.name(fake_group(1, 2))}: "), errors
-    assert "max-iter" in errors
+    said, = ranks.said(errors)
+    assert process.returncode != 0 and re.search(expected, said) and "Abort(" not in errors, errors
+    assert not (folder / "new.prototxt").exists()
 
 
 def test_scoring_says_who_takes_part(folder, trained):
@@ -189,22 +181,6 @@ def test_scoring_says_who_takes_part(folder, trained):
                                       "--weights", "weights_iter_12.caffemodel", folder=folder)
     assert status == 0, errors
     assert errors.count("2 ranks: 2 on ") == 1
-
-
-def test_ranks_with_different_commands_end(folder):
-    program = "import sys\nfrom minicaffe.cli import main\nfrom minicaffe.parallel import rank\nsys.exit(main([['train', 'test'][rank()], 'x']))"
-    process = ranks.start(2, "-c", program, folder=folder)
-    _, errors = ranks.finish(process)
-    assert process.returncode != 0
-    said, = ranks.said(errors)
-    assert "the command differs: 'test' on rank 1 of 2" in said
-
-
-def test_single_process_command_refused(folder):
-    status, output, errors = ranks.command(2, "upgrade", "net_text", "net.prototxt", "new.prototxt", folder=folder)
-    assert (status != 0, output, errors.count("minicaffe: ")) == (True, "", 1)
-    assert "upgrade is for one process, and 2 were started together; start it without mpiexec. For several are train, test" in errors
-    assert not (folder / "new.prototxt").exists()
 
 
 def test_several_gpus_get_a_process_each(folder, trained):
@@ -263,6 +239,13 @@ def test_group_options_refused_by_one(folder, capsys, monkeypatch):
 
 
 # ---- without other processes
+
+def test_single_training_imports_no_ranks(folder):
+    program = ("import sys\nfrom minicaffe.cli import main\nassert main(['train', '--quiet', 'solver.prototxt', '--snapshot-prefix', 'alone']) == 0\n"
+               "print(sorted(name for name in sys.modules if name.startswith(('mpi4py', 'minicaffe.parallel', 'nccl'))))")
+    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "['minicaffe.parallel']", done.stderr
+
 
 def fake_group(rank, size, gathered=None, **more):
     import socket
@@ -393,9 +376,7 @@ layer { name: "loss" type: "SigmoidCrossEntropyLoss" bottom: "ip" bottom: "label
 def test_best_by_labels_and_keep(folder):
     """Two ranks that divide the batches of a test find the mean F1 of one process; older snapshots are deleted once."""
     random = np.random.default_rng(1)
-    with h5py.File(folder / "labels.h5", "w") as file:
-        file["data"], file["label"] = random.random((20, 3, 4, 4), np.float32) - 0.5, random.integers(0, 2, (20, 3)).astype(np.float32)
-    (folder / "labels.txt").write_text(str(folder / "labels.h5"))
+    ranks.write_rows(folder, "labels", "labels.txt", data=random.random((20, 3, 4, 4)) - 0.5, label=random.integers(0, 2, (20, 3)))
     (folder / "labels.prototxt").write_text(LABELS)
     words = ("train", "labels.prototxt", "--max-iter=9", "--snapshot-interval=3", "--test-interval=3", "--test-iter=2", "--keep-best", "--keep=1",
              "--seed=1", "--global-batch")

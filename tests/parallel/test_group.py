@@ -73,29 +73,19 @@ def test_errors_go_to_other_processes_whole():
     assert type(again) is NotFiniteError and str(again) == str(error) and (again.since, again.remedy) == (7, "lower the rate")
 
 
-@pytest.mark.parametrize("environment, count", [({}, 1), ({"PMI_SIZE": "4"}, 4), ({"OMPI_COMM_WORLD_SIZE": "2"}, 2),
-                                                ({"PMI_SIZE": "four"}, 1), ({"SLURM_NTASKS": "8"}, 1),
-                                                ({"SLURM_NTASKS": "8", "PMIX_RANK": "3"}, 8)])
-def test_how_many_processes_were_started_together(monkeypatch, environment, count):
-    for name in (*SIZES, "PMIX_RANK", "PMI_RANK", "PMI_FD", "SLURM_NTASKS"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert launched() == count
-
-
-@pytest.mark.parametrize("environment, numbers", [
-    ({}, (0, 0)), ({"PMI_SIZE": "4", "PMI_RANK": "3"}, (3, 3)), ({"PMI_SIZE": "4", "PMI_RANK": "3", "MPI_LOCALRANKID": "1"}, (3, 1)),
-    ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, (1, 0)),
-    ({"SLURM_NTASKS": "8", "PMIX_RANK": "5", "SLURM_PROCID": "5", "SLURM_LOCALID": "2"}, (5, 2)),
-    ({"SLURM_NTASKS": "8", "SLURM_PROCID": "5", "SLURM_LOCALID": "2"}, (0, 0)),     # srun gives its numbers to every program
-    ({"OMPI_COMM_WORLD_LOCAL_RANK": "3"}, (0, 0)), ({"PMI_SIZE": "1", "PMI_RANK": "0", "MPI_LOCALRANKID": "1"}, (0, 0))])
-def test_place_among_started_processes(monkeypatch, environment, numbers):
+@pytest.mark.parametrize("environment, count, numbers", [
+    ({}, 1, (0, 0)), ({"PMI_SIZE": "four"}, 1, (0, 0)), ({"PMI_SIZE": "4", "PMI_RANK": "3"}, 4, (3, 3)),
+    ({"PMI_SIZE": "4", "PMI_RANK": "3", "MPI_LOCALRANKID": "1"}, 4, (3, 1)),
+    ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, 2, (1, 0)),
+    ({"SLURM_NTASKS": "8", "PMIX_RANK": "5", "SLURM_PROCID": "5", "SLURM_LOCALID": "2"}, 8, (5, 2)),
+    ({"SLURM_NTASKS": "8", "SLURM_PROCID": "5", "SLURM_LOCALID": "2"}, 1, (0, 0)),     # srun gives its numbers to every program
+    ({"OMPI_COMM_WORLD_LOCAL_RANK": "3"}, 1, (0, 0)), ({"PMI_SIZE": "1", "PMI_RANK": "0", "MPI_LOCALRANKID": "1"}, 1, (0, 0))])
+def test_place_among_started_processes(monkeypatch, environment, count, numbers):
     for name in (*SIZES, *RANKS, *LOCAL_RANKS, "PMI_FD", "SLURM_NTASKS"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert (parallel.rank(), parallel.local_rank()) == numbers
+    assert (launched(), parallel.rank(), parallel.local_rank()) == (count, *numbers)
 
 
 def test_process_ended_before_mpi_ends_all():
@@ -108,13 +98,19 @@ def test_process_ended_before_mpi_ends_all():
     assert "Timeout (0:00:03)!" in errors
 
 
-@pytest.mark.parametrize("bound, processors", [([{0, 1}, {2, 3}, {4}], [2, 2, 1]), ([{0, 1, 2, 3}] * 3, [1, 1, 1]), ([{0, 1, 2, 3}, {2, 3}, {5, 6}], [2, 1, 2])])
-def test_ranks_share_common_processors(monkeypatch, bound, processors):
+@pytest.mark.parametrize("bound, count, processors", [
+    ([{0, 1}, {2, 3}, {4}], None, [2, 2, 1]), ([{0, 1, 2, 3}] * 3, None, [1, 1, 1]), ([{0, 1, 2, 3}, {2, 3}, {5, 6}], None, [2, 1, 2]),
+    (None, 6, [2, 2, 2]), (None, None, [1, 1, 1])])     # of a system that binds no processes, and of one that does not know how many there are
+def test_ranks_share_processors(monkeypatch, bound, count, processors):
     """Not those of ranks that mpiexec has bound to others; at least one for each."""
     job, mine = Job(3), threading.local()
     job.use(monkeypatch)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: bound[mine.rank], raising=False)
-    monkeypatch.setattr(groups, "usable_processors", lambda: len(bound[mine.rank]))
+    monkeypatch.setattr(os, "cpu_count", lambda: count)
+    if bound is None:
+        monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    else:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process: bound[mine.rank], raising=False)
+    monkeypatch.setattr(groups, "usable_processors", lambda: len(bound[mine.rank]) if bound else count or 1)
 
     def run(rank):
         mine.rank = rank
@@ -163,16 +159,6 @@ def test_what_is_trouble(monkeypatch, timeout, seconds, words):
         setattr(signs, name, 10 ** 7 - ago)
     found = signs._find_failure(10 ** 7)
     assert found is None if words is None else found.startswith(words), found
-
-
-@pytest.mark.parametrize("count, processors", [(6, [2, 2, 2]), (None, [1, 1, 1])])
-def test_ranks_share_unbound_processors(monkeypatch, count, processors):
-    job = Job(3)
-    job.use(monkeypatch)
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: count)
-    monkeypatch.setattr(groups, "usable_processors", lambda: count or 1)
-    assert job.together(lambda rank: Group(job.comm(rank)).processors()) == processors
 
 
 def heartbeat_of_two(monkeypatch, **options):

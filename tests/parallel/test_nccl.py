@@ -49,7 +49,7 @@ def test_nccl_training_equals_one_process(fake, folder, tmp_path, solver, graph)
 
 
 def train_on_gpus(folder, solver):  # noqa: F811
-    said = heard("minicaffe.net.recorded", "DEBUG")
+    said = ranks.heard("minicaffe.net.recorded", "DEBUG")
     own_gpu()
     return train(folder, 4, solver, SHARED, 12, how={"carrier": "nccl"}), "\n".join(said)
 
@@ -74,7 +74,7 @@ def one_records(folder):  # noqa: F811
     import ctypes
 
     from minicaffe import sim
-    said = heard("minicaffe.net.recorded", "DEBUG")
+    said = ranks.heard("minicaffe.net.recorded", "DEBUG")
     if own_gpu() == 1:
         ctypes.CDLL(sim.library()).mcsim_configure(b"fail=cuGraphInstantiateWithFlags:1")
     return train(folder, 4, 'type: "SGD" momentum: 0.9', MLP, 6, how={"carrier": "nccl"}), "\n".join(said)
@@ -96,16 +96,6 @@ def joins_late(folder):  # noqa: F811
     return [blob.data.tolist() for blob in solver.net.learnable_params]
 
 
-def heard(name, level):
-    """What a logger says from now on, as a list that grows."""
-    import logging
-    said, handler = [], logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())
-    logging.getLogger(name).addHandler(handler)
-    logging.getLogger(name).setLevel(level)
-    return said
-
-
 def test_exchange_chosen_alike_and_traced(fake, folder):  # noqa: F811
     for said in ranks.run(2, __file__, "choose", folder, **fake):
         assert said["default"].startswith("Gradients are sent by MPI, during backward: NCCL finds no simulated device (rank 0 of 2")
@@ -121,7 +111,7 @@ def choose(folder):  # noqa: F811
     from minicaffe.errors import ConfigError
     from minicaffe.parallel import transport
     from minicaffe.parallel.group import Group
-    said = heard("minicaffe.parallel.transport", "INFO")
+    said = ranks.heard("minicaffe.parallel.transport", "INFO")
     rank, group = own_gpu(), Group()
 
     def attempt(*arguments):

@@ -11,10 +11,6 @@ import scaling
 STEP = scaling.Step(single=10, forward=3, backward=6, rest=1, buckets=((2, 100), (6, 300)))
 
 
-def nothing(size):
-    return 0
-
-
 def test_all_reduce_takes_faster_algorithm():
     # 8 ranks, 100 B/s, 1 s: 3 (1 + 8/100) or 6 + 14/100; of 8,000 bytes 3 (1 + 80) or 6 + 7/4 80
     assert scaling.allreduce(8, 8, bandwidth=100, latency=1) == pytest.approx(3.24)
@@ -29,33 +25,16 @@ def test_fit_finds_latency_and_bandwidth(n):
     assert scaling.fit(times, n) == pytest.approx((3e9, 4e-6), rel=1e-6)
 
 
-def test_free_buckets_cost_no_time():
-    assert scaling.predict(STEP, nothing, nothing) == scaling.predict(STEP, nothing, nothing, overlap=False) == 10
-
-
-def test_overlapped_exchange_costs_last_bucket():
-    def transfer(size):
-        return size / 100       # 1 and 3 seconds
-    # The first is there after 3 seconds, and updated (1/4 s) at the end of backward at 6; the second at 6 + 3, and its update takes 3/4.
-    assert scaling.predict(STEP, transfer, nothing) == pytest.approx(3 + 6 + 3 + 0.75)
-    assert scaling.predict(STEP, transfer, nothing, overlap=False) == pytest.approx(3 + 6 + 1 + 3 + 0.75)
-
-
-def test_bucket_waits_for_previous():
-    def transfer(size):
-        return 10
-    # The first is sent from 2 to 12, the second from 12 to 22.
-    assert scaling.predict(STEP, transfer, nothing) == pytest.approx(3 + 22 + 0.75)
-
-
-def test_early_update_delays_backward():
-    step = STEP._replace(buckets=((1, 100), (2, 100), (6, 200)))
-
-    def add(size):
-        return size / 100       # 1, 1 and 2 seconds, with the updates 1.25, 1.25 and 2.5
-    # The second is complete at 2, as the first arrives at 1.5; from then its work delays: 3.25. The third: 6 + 1.25, and 1.25 more.
-    transfer = {100: 0.5, 200: 4}.get
-    assert scaling.predict(step, transfer, add) == pytest.approx(3 + 6 + 1.25 + 4 + 2.5)
+@pytest.mark.parametrize(("buckets", "transfer", "add", "overlap", "seconds"), [
+    (STEP.buckets, lambda size: 0, lambda size: 0, True, 10), (STEP.buckets, lambda size: 0, lambda size: 0, False, 10),    # what costs nothing
+    # 1 and 3 seconds. The first is there after 3 seconds, and updated (1/4 s) at the end of backward at 6; the second at 6 + 3, its update takes 3/4.
+    (STEP.buckets, lambda size: size / 100, lambda size: 0, True, 3 + 6 + 3 + 0.75), (STEP.buckets, lambda size: size / 100, lambda size: 0, False, 3 + 6 + 1 + 3 + 0.75),
+    (STEP.buckets, lambda size: 10, lambda size: 0, True, 3 + 22 + 0.75),   # the first is sent from 2 to 12, the second from 12 to 22
+    # To add takes 1, 1 and 2 seconds, with the updates 1.25, 1.25 and 2.5. The second is complete at 2, as the first arrives at 1.5; from then
+    # its work delays: 3.25. The third: 6 + 1.25, and 1.25 more.
+    (((1, 100), (2, 100), (6, 200)), {100: 0.5, 200: 4}.get, lambda size: size / 100, True, 3 + 6 + 1.25 + 4 + 2.5)])
+def test_seconds_of_a_step(buckets, transfer, add, overlap, seconds):
+    assert scaling.predict(STEP._replace(buckets=buckets), transfer, add, overlap=overlap) == pytest.approx(seconds)
 
 
 def test_step_parts_sum_up():

@@ -60,12 +60,7 @@ def records(net):
 
 def train(folder, resume):
     """Take some steps; return states before, the records of each step, states after, and what the log said of the sources."""
-    import logging
-    messages = []
-    handler = logging.Handler()
-    handler.emit = lambda record: messages.append(record.getMessage())
-    logging.getLogger("minicaffe.layers.data.sources").addHandler(handler)
-    logging.getLogger("minicaffe.layers.data.sources").setLevel(logging.INFO)
+    messages = ranks.heard("minicaffe.layers.data.sources", "INFO")
     param = parse_text("base_lr: 0.0001 lr_policy: 'fixed'", caffe_pb2.SolverParameter)[0]
     param.snapshot_prefix = f"{folder}/run"
     param.net_param.CopyFrom(parse_text(NET % {"folder": folder, "batch": BATCH}, caffe_pb2.NetParameter)[0])

@@ -8,7 +8,6 @@ import signal
 import time
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 import ranks
@@ -48,13 +47,8 @@ SOLVERS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("kept")
-    random = np.random.default_rng(0)
-    with h5py.File(folder / "rows.h5", "w") as file:
-        file["data"] = random.random((37, 2, 3, 3), np.float32)
-        file["label"] = random.integers(0, 3, 37).astype(np.float32)
-        file["cont"] = (np.arange(37) % 5 != 0).astype(np.float32)
-    (folder / "list.txt").write_text(f"{folder}/rows.h5")
+    folder, random = tmp_path_factory.mktemp("kept"), np.random.default_rng(0)
+    ranks.write_rows(folder, data=random.random((37, 2, 3, 3)), label=random.integers(0, 3, 37), cont=np.arange(37) % 5 != 0)
     with open_db(folder / "db", "LMDB", "w") as db:
         for i in range(11):
             db.put(b"%03d" % i, caffe_pb2.Datum(channels=2, height=3, width=3, label=i % 3, data=random.bytes(18)).SerializeToString())
@@ -139,9 +133,7 @@ def test_one_process_resumes(folder, resumed, caplog):
 
 def test_recurrent_states_reset_with_other_ranks(tmp_path, caplog):
     """Those of an LSTM, an RNN and the forks' Lstm; the place of a source, and with as many ranks all states, are kept."""
-    with h5py.File(tmp_path / "rows.h5", "w") as file:
-        file["x"], file["cont"] = np.random.default_rng(1).random((2, 10, 3, 4), np.float32).reshape(20, 3, 4), np.ones((20, 3), np.float32)
-    (tmp_path / "list.txt").write_text(f"{tmp_path}/rows.h5")
+    ranks.write_rows(tmp_path, x=np.random.default_rng(1).random((20, 3, 4)), cont=np.ones((20, 3)))
     layers = {"first": "RNN", "second": "LSTM", "third": "RNN", "fourth": "LSTM", "fifth": "Lstm"}
     message = {"RNN": "recurrent_param", "LSTM": "recurrent_param", "Lstm": "lstm_param"}
     net = (f'layer {{ name: "rows" type: "HDF5Data" top: "x" top: "cont" hdf5_data_param {{ source: "{tmp_path}/list.txt" batch_size: 2 }} }}'
@@ -179,11 +171,7 @@ def test_recurrent_states_reset_with_other_ranks(tmp_path, caplog):
 
 def resume_from(folder, state):
     """Three ranks continue from the states of two and of one, after `distribute` and before it; then everything that may fail."""
-    messages = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda entry: messages.append(entry.getMessage())
-    logging.getLogger("minicaffe.solver").addHandler(handler)
-    results = []
+    messages, results = ranks.heard("minicaffe.solver", "WARNING"), []
     for path in (f"{folder}/SGD_iter_4.solverstate", state):
         for before in (False, True):
             solver = make(folder, "SGD", prefix="three")

@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 import ranks
@@ -34,15 +33,10 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "out" bottom: "label" top: 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("records")
     random = np.random.default_rng(0)
     label = random.integers(0, 3, 48)
-    with h5py.File(folder / "rows.h5", "w") as file:
-        # Odd records, which are rank 1's, look otherwise.
-        file["data"] = random.normal(label[:, None, None, None] + 5 * (np.arange(48) % 2)[:, None, None, None], 1, (48, 2, 6, 6))
-        file["label"] = label
-    (folder / "list.txt").write_text(f"{folder}/rows.h5")
-    return str(folder)
+    mean = label + 5 * (np.arange(48) % 2)      # odd records, which are rank 1's, look otherwise
+    return ranks.write_rows(tmp_path_factory.mktemp("records"), data=random.normal(mean[:, None, None, None], 1, (48, 2, 6, 6)), label=label)
 
 
 def train(folder, batch, dtype, norm, more, solver, plan, engine, options):
@@ -166,10 +160,6 @@ def test_useless_sync_batch_norm_is_reported(folder):
 
 
 def warned(folder):
-    import logging
-    lines = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())
-    logging.getLogger("minicaffe.solver").addHandler(handler)
+    lines = ranks.heard("minicaffe.solver", "WARNING")
     train(folder, 4, "FLOAT", "conv", "use_global_stats: true", "", None, "", {"sync_batch_norm": True})
     return any(line.startswith("sync_batch_norm changes nothing") for line in lines)

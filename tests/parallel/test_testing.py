@@ -1,6 +1,5 @@
 """Tests that ranks divide: the records of one process, bit for bit, on all ranks."""
 
-import h5py
 import numpy as np
 import pytest
 import ranks
@@ -45,12 +44,7 @@ def folder(tmp_path_factory):
     known = np.concatenate([np.zeros((37, 1, 9, 1)), random.integers(1, 4, (37, 1, 9, 1)), np.zeros((37, 1, 9, 1)), corner, corner + side,
                             np.zeros((37, 1, 9, 1))], axis=3)
     found = np.concatenate([known[..., :2], random.random((37, 1, 9, 1)), known[..., 3:7] + random.normal(0, 0.05, (37, 1, 9, 4))], axis=3)
-    with h5py.File(folder / "rows.h5", "w") as file:
-        file["data"] = random.random((37, 2, 3, 3), np.float32)
-        file["label"] = random.integers(0, 3, 37).astype(np.float32)
-        file["id"] = random.random(37).astype(np.float32)
-        file["found"], file["known"] = found.astype(np.float32), known.astype(np.float32)
-    (folder / "list.txt").write_text(f"{folder}/rows.h5")
+    ranks.write_rows(folder, data=random.random((37, 2, 3, 3)), label=random.integers(0, 3, 37), id=random.random(37), found=found, known=known)
     with open_db(folder / "db", "LMDB", "w") as db:
         for i in range(11):
             db.put(b"%03d" % i, caffe_pb2.Datum(channels=2, height=3, width=3, data=random.bytes(18)).SerializeToString())

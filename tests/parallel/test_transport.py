@@ -17,7 +17,6 @@ from minicaffe.blob import Blob, Dtype
 from minicaffe.errors import DependencyError
 from minicaffe.parallel import nccl
 from minicaffe.parallel.bucket import Bucket
-from minicaffe.parallel.exchange import Exchange
 from minicaffe.parallel.group import Group
 from minicaffe.parallel.nccl import NcclTransport
 from minicaffe.parallel.transport import MpiTransport
@@ -109,22 +108,6 @@ def test_why_a_process_cannot_use_nccl(monkeypatch, mode, bf16, simulated, asked
     monkeypatch.setattr(nccl, "cuda", types.SimpleNamespace(current=lambda: types.SimpleNamespace(bus_id="0000:01:00.0")))
     monkeypatch.setattr(nccl, "library", load)
     assert nccl._own_unusable_reason(asked, bf16) == found
-
-
-def test_losses_and_actions_of_all_ranks(monkeypatch):
-    """What the last rank has to do counts, and an iteration is progress."""
-    job = Job(3)
-    job.use(monkeypatch)
-
-    def run(rank):
-        group, found = Group(job.comm(rank)), []
-        exchange = Exchange(group, [], [], types.SimpleNamespace(in_flight=deque()))
-        for actions in ["none"] * 3, ["none", "snapshot", "none"], ["stop", "none", "snapshot"]:
-            before = group.steps.count
-            exchange.start_loss_allgather(rank * 1.5, actions[rank])
-            found.append((*exchange.finish_loss_allgather(), group.steps.count - before))
-        return found, exchange.losses
-    assert job.together(run) == [([(1.5, "none", 1), (1.5, "snapshot", 1), (1.5, "stop", 1)], [0.0, 1.5, 3.0])] * 3
 
 
 def of_three(reasons, hosts="aab"):

@@ -1,7 +1,6 @@
 """Ranks that die, hang, leave, differ or get wrong numbers: all end soon, and the message says which rank it was and why."""
 
 import gc
-import logging
 import os
 import re
 import signal
@@ -9,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 import ranks
@@ -34,12 +32,10 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("records")
     random = np.random.default_rng(0)
     for name, rows in (("list", 40), ("short", 36)):
-        with h5py.File(folder / f"{name}.h5", "w") as file:
-            data = random.random((rows, 6), np.float32)
-            if name == "list":
-                data[13] = np.nan       # the second rank's, in iteration 1
-            file["data"], file["label"] = data, random.integers(0, 3, rows).astype(np.float32)
-        (folder / name).write_text(f"{folder}/{name}.h5")
+        data = random.random((rows, 6), np.float32)
+        if name == "list":
+            data[13] = np.nan       # the second rank's, in iteration 1
+        ranks.write_rows(folder, name, name, data=data, label=random.integers(0, 3, rows))
     return str(folder)
 
 
@@ -146,10 +142,7 @@ def meet_nan(folder, effect):
     solver = solver_of(folder, "list")
     solver.distribute()
     solver.nan = effect
-    messages = []
-    handler = logging.Handler()
-    handler.emit = lambda record: messages.append(record.getMessage())
-    logging.getLogger("minicaffe.solver").addHandler(handler)
+    messages = ranks.heard("minicaffe.solver", "WARNING")
     try:
         solver.step(3)
     except Error as error:
@@ -163,7 +156,6 @@ def test_nan_names_its_rank(folder):
                                "finite is 'data' of layer 'data' (HOST); correct the data")
     assert re.match("iteration 2: parameters are no longer finite, .*, after the loss of rank 1 of 2 .HOST.; correct the data", first[-1])
     assert second == first[1:]     # rank 0 alone warns
-
 
 
 def test_second_interrupt_does_not_wait():

@@ -4,8 +4,13 @@ import contextlib
 
 import pytest
 
+from minicaffe import memory
 from minicaffe.common import caffe
 from minicaffe.layer import Layer, register_layer
+from minicaffe.memory import FailAllocator
+from minicaffe.memory.registry import registry
+
+NEVER = 1 << 40
 
 
 class FragileLayer(Layer):
@@ -44,6 +49,30 @@ class FragileLayer(Layer):
 
 
 register_layer("SecondUseFragile", FragileLayer)
+
+
+@contextlib.contextmanager
+def failing(where):
+    """Let the layer raise in "forward" or "backward"."""
+    FragileLayer.fails = where
+    try:
+        yield
+    finally:
+        FragileLayer.fails = None
+
+
+@contextlib.contextmanager
+def failing_allocator(place, n):
+    """Refuse block number `n` from now on; gives a function, whether this has happened."""
+    before = registry.allocator(place)
+    failing = FailAllocator(before, n)
+    memory.use(place, failing)
+    try:
+        yield lambda: failing.nth > NEVER       # it has counted below 0
+    finally:
+        if failing.nth <= NEVER:
+            failing.nth = NEVER      # blocks of a pool may come from it later
+        memory.use(place, before)
 
 
 @contextlib.contextmanager

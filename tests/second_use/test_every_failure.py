@@ -14,20 +14,19 @@ import os
 import numpy as np
 import pytest
 from fake_mpi import Broken, Job
-from fragile import FragileLayer
+from fragile import NEVER, FragileLayer, failing_allocator
 from test_one_solver import build, make_files
 
 import minicaffe
 from minicaffe import memory
 from minicaffe.common import caffe
 from minicaffe.errors import DeviceError, Error, FileError, OutOfMemoryError
-from minicaffe.memory import CPUPlace, CUDAPlace, FailAllocator, PinnedPlace
+from minicaffe.memory import CPUPlace, CUDAPlace, PinnedPlace
 from minicaffe.net.run import AFTER_FORWARD, BEFORE_BACKWARD
 from minicaffe.parallel import exchange
 from minicaffe.proto import atomic, binary_writer
 from minicaffe.solver import sgd
 
-NEVER = 1 << 40
 CALLS = ["cuMemAlloc", "cuMemHostAlloc", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync", "cuMemsetD8Async", "cuLaunchKernel",
          "cuStreamSynchronize", "cuStreamWaitEvent", "cuEventCreate", "cuEventRecord", "cuEventSynchronize"]
 GRAPH_CALLS = ["cuGraphLaunch", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuStreamSynchronize", "cuStreamBeginCapture", "cuStreamEndCapture",
@@ -150,19 +149,6 @@ def nothing_is_lost(request, gpu, trials):
     yield
     gc.collect()
     assert [memory.used(place) for place in PLACES] == before
-
-
-@contextlib.contextmanager
-def failing_allocator(place, n):
-    before = memory.registry.registry.allocator(place)
-    failing = FailAllocator(before, n)
-    memory.use(place, failing)
-    try:
-        yield lambda: failing.nth > NEVER       # it has counted below 0
-    finally:
-        if failing.nth <= NEVER:
-            failing.nth = NEVER
-        memory.use(place, before)
 
 
 @pytest.mark.parametrize("plan", ["memory", None])

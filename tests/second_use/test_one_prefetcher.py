@@ -217,13 +217,3 @@ def test_any_sequence_of_a_cursor(search, tmp_path, kind):
         for i in range(COUNT):
             db.put(b"%d" % i, b"value %d" % i)
     search(lambda: CursorMachine(path, kind), 30, 10)
-
-
-@pytest.mark.parametrize("hold", [1, 2, 3])
-def test_held_batches_stay_valid(hold):
-    machine = PrefetcherMachine()
-    machine.make(0, 2, 1, 0, 4, hold, True, False, {}, None)
-    for _ in range(12):
-        machine.next()
-        machine.wait()
-    machine.teardown()

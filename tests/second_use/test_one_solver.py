@@ -10,7 +10,7 @@ import json
 import h5py
 import numpy as np
 import pytest
-from fragile import FragileLayer, conv, layer, may_raise, product
+from fragile import FragileLayer, conv, failing, failing_allocator, layer, may_raise, product
 from helpers import make_net
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -20,8 +20,7 @@ from minicaffe.common import caffe
 from minicaffe.data.db import open_db
 from minicaffe.engines import engine
 from minicaffe.errors import Error, OutOfMemoryError
-from minicaffe.memory import CPUPlace, FailAllocator
-from minicaffe.memory.registry import registry
+from minicaffe.memory import CPUPlace
 from minicaffe.net.run import AFTER_FORWARD
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
@@ -110,11 +109,17 @@ def plainest():
         generator.seed, generator.offset = before[3:]
 
 
-class SolverMachine(RuleBasedStateMachine):
-    """`log` has what happened since the solver was made from `first_seed`, as far as restores have not undone it.
+def change(values, work):
+    """Return a rule that calls ``work(machine, value)`` and takes some steps, as what is wrong shows there."""
+    @rule(value=st.sampled_from(values), then=THEN)
+    def run(machine, value, then=0):
+        work(machine, value)
+        machine.step(then)
+    return run
 
-    Many rules end with some steps, as what is wrong shows there.
-    """
+
+class SolverMachine(RuleBasedStateMachine):
+    """`log` has what happened since the solver was made from `first_seed`, as far as restores have not undone it."""
 
     def __init__(self, name, gpu, folder):
         super().__init__()
@@ -142,17 +147,9 @@ class SolverMachine(RuleBasedStateMachine):
         self.stepped = True
         self.log.append(("step", n, self.solver.param.base_lr, self.solver.param.iter_size))
 
-    @rule(seed=st.integers(0, 5), then=THEN)
-    def seed(self, seed, then=0):
-        minicaffe.set_random_seed(seed)
-        self.log.append(("seed", seed))
-        self.step(then)
-
-    @rule(seed=st.integers(0, 5), then=THEN)
-    def write(self, seed, then=0):
-        self.log.append(("write", seed))
-        write(self.solver, seed)
-        self.step(then)
+    seed = change(range(6), lambda machine, seed: (minicaffe.set_random_seed(seed), machine.log.append(("seed", seed))))
+    write = change(range(6), lambda machine, seed: (write(machine.solver, seed), machine.log.append(("write", seed))))
+    write_history = change(range(6), lambda machine, seed: (write_history(machine.solver, seed), machine.log.append(("write_history", seed))))
 
     @rule(seed=st.integers(0, 5), then=THEN)
     def share(self, seed, then=0):
@@ -164,15 +161,8 @@ class SolverMachine(RuleBasedStateMachine):
         self.snapshot()
         self.step(then)
 
-    @rule(rate=st.sampled_from([0.02, 0.05, 0.0]), then=THEN)
-    def base_lr(self, rate, then=0):
-        self.solver.param.base_lr = rate
-        self.step(then)
-
-    @rule(size=st.integers(1, 2), then=THEN)
-    def iter_size(self, size, then=0):
-        self.solver.param.iter_size = size
-        self.step(then)
+    base_lr = change([0.02, 0.05, 0.0], lambda machine, rate: setattr(machine.solver.param, "base_lr", rate))
+    iter_size = change([1, 2], lambda machine, size: setattr(machine.solver.param, "iter_size", size))
 
     # ---- what changes nothing
 
@@ -202,42 +192,12 @@ class SolverMachine(RuleBasedStateMachine):
         self.log = [("step", n, other.param.base_lr, 1)] if n else []
         self.step(then)
 
-    @rule(seed=st.integers(0, 5), then=THEN)
-    def write_history(self, seed, then=0):
-        self.log.append(("write_history", seed))
-        write_history(self.solver, seed)
-        self.step(then)
-
-    @precondition(lambda self: self.gpu)
-    @rule(mode=st.sampled_from([minicaffe.set_mode_cpu, minicaffe.set_mode_gpu]), then=THEN)
-    def mode(self, mode, then=0):
-        mode()
-        self.step(then)
-
-    @rule(use=st.booleans(), then=THEN)
-    def graphs(self, use, then=0):
-        self.solver.use_graphs = use
-        self.step(then)
-
-    @rule(count=st.integers(1, 3), then=THEN)
-    def threads(self, count, then=0):
-        minicaffe.set_num_threads(count)
-        self.step(then)
-
-    @rule(name=st.sampled_from(["", "CAFFE", "ONEDNN"]), then=THEN)
-    def prefer(self, name, then=0):
-        engine.prefer(name)
-        self.step(then)
-
-    @rule(plan=st.sampled_from(["memory", None]), then=THEN)
-    def set_plan(self, plan, then=0):
-        self.solver.net.set_plan(plan, self.solver.net.output_blobs, True)
-        self.step(then)
-
-    @rule(then=THEN)
-    def release(self, then=0):
-        self.solver.net.release()
-        self.step(then)
+    mode = precondition(lambda machine: machine.gpu)(change([minicaffe.set_mode_cpu, minicaffe.set_mode_gpu], lambda machine, mode: mode()))
+    graphs = change([False, True], lambda machine, use: setattr(machine.solver, "use_graphs", use))
+    threads = change([1, 2, 3], lambda machine, count: minicaffe.set_num_threads(count))
+    prefer = change(["", "CAFFE", "ONEDNN"], lambda machine, name: engine.prefer(name))
+    set_plan = change(["memory", None], lambda machine, plan: machine.solver.net.set_plan(plan, machine.solver.net.output_blobs, True))
+    release = change([None], lambda machine, _: machine.solver.net.release())
 
     @rule(part=st.sampled_from(["data", "diff", "history"]))
     def view(self, part):
@@ -264,12 +224,8 @@ class SolverMachine(RuleBasedStateMachine):
 
     @rule(where=st.sampled_from(["forward", "backward"]), which=st.integers(0, 9), then=THEN)
     def fail_in_a_layer(self, where, which, then=0):
-        FragileLayer.fails = where
-        try:
-            with may_raise(ArithmeticError, where):
-                self.solver.step(2)
-        finally:
-            FragileLayer.fails = None
+        with failing(where), may_raise(ArithmeticError, where):
+            self.solver.step(2)
         self.restore(which, then)
 
     @rule(nth=st.integers(1, 3), which=st.integers(0, 9), then=THEN)
@@ -293,15 +249,8 @@ class SolverMachine(RuleBasedStateMachine):
 
     @rule(nth=st.integers(1, 9), which=st.integers(0, 9), then=THEN)
     def fail_by_memory(self, nth, which, then=0):
-        before = registry.allocator(CPUPlace())
-        failing = FailAllocator(before, nth)
-        minicaffe.memory.use(CPUPlace(), failing)
-        try:
-            with contextlib.suppress(OutOfMemoryError):
-                self.solver.step(1)
-        finally:
-            failing.nth = 1 << 60
-            minicaffe.memory.use(CPUPlace(), before)
+        with failing_allocator(CPUPlace(), nth), contextlib.suppress(OutOfMemoryError):
+            self.solver.step(1)
         self.restore(which, then)
 
     @rule()

@@ -8,15 +8,14 @@ import random
 
 import numpy as np
 import pytest
-from fragile import FragileLayer, conv, layer, may_raise, product
+from fragile import FragileLayer, conv, failing, failing_allocator, layer, may_raise, product
 from helpers import make_net
 from random_nets import BATCHES, Program
 
 import minicaffe
 from minicaffe.engines import engine
 from minicaffe.errors import DataError, Error, OutOfMemoryError, RecycledError, ShapeError
-from minicaffe.memory import CPUPlace, FailAllocator
-from minicaffe.memory.registry import registry
+from minicaffe.memory import CPUPlace
 from minicaffe.net.net import Net
 from minicaffe.net.run import AFTER_FORWARD, BEFORE_BACKWARD
 from minicaffe.ops.conv.operation import Convolution
@@ -212,13 +211,10 @@ class Machine:
             self.net.backward_from_to(len(self.net.nodes) - 1, 0)
 
     def fail_in_python(self):
-        FragileLayer.fails = self.dice.choice(["forward", "backward"])
-        certain = FragileLayer.fails == "forward" and "own" in self.net.layer_dict
-        try:
-            with may_raise(ArithmeticError, "forward") if certain else contextlib.suppress(ArithmeticError):
-                self.run_all()
-        finally:
-            FragileLayer.fails = None
+        where = self.dice.choice(["forward", "backward"])
+        certain = where == "forward" and "own" in self.net.layer_dict
+        with failing(where), may_raise(ArithmeticError, "forward") if certain else contextlib.suppress(ArithmeticError):
+            self.run_all()
 
     def fail_by_a_label(self):
         """Labels of regressions may have any value."""
@@ -231,15 +227,8 @@ class Machine:
 
     def fail_by_memory(self):
         """The n-th block from now on is refused on the host."""
-        before = registry.allocator(CPUPlace())
-        failing = FailAllocator(before, self.dice.randint(1, 12))
-        minicaffe.memory.use(CPUPlace(), failing)
-        try:
-            with contextlib.suppress(OutOfMemoryError):
-                self.run_all()
-        finally:
-            failing.nth = 1 << 60      # blocks of a pool may come from it later
-            minicaffe.memory.use(CPUPlace(), before)
+        with failing_allocator(CPUPlace(), self.dice.randint(1, 12)), contextlib.suppress(OutOfMemoryError):
+            self.run_all()
 
     # ---- the comparison
 

@@ -4,27 +4,9 @@ import ctypes
 import mmap
 
 import numpy as np
-from sim_runner import (
-    D,
-    F,
-    L,
-    P,
-    S,
-    U,
-    configure,
-    cu,
-    download,
-    function,
-    image,
-    last_name,
-    launch,
-    new_context,
-    raises,
-    scale,
-    struct,
-    upload,
-    user_function,
-)  # fmt: skip
+
+from sim_runner import D, F, L, P, S, U, configure, cu, download, function, image, last_name, launch, new_context, raises, scale, struct  # isort: skip
+from sim_runner import upload, user_function  # isort: skip
 
 
 def long_names():
@@ -97,26 +79,6 @@ def user_text_faults():
         launch(user_function("divergent"), block=64)
 
 
-def out_of_bounds():
-    # The end of an allocation, rounded up to 256 bytes, touches a closed page.
-    for index, words in ((250, "0 bytes past"), (256, "24 bytes past"), (10_000, "39000 bytes past"), (-2048, "8192 bytes before")):
-        new_context()
-        p = cu.MemAlloc(1000)
-        with raises("ILLEGAL_ADDRESS", "kernel write_at, block (1, 0, 0), thread (", "wrote address 0x", words, "allocation #1 (1000 "):
-            launch(function("write_at"), struct((p, P), (index, L)), grid=2, block=64)
-    new_context()
-    p, out = cu.MemAlloc(1024), cu.MemAlloc(4)
-    with raises("ILLEGAL_ADDRESS", "kernel read_at, block (0, 0, 0), thread (", "read address", "0 bytes past the end of allocation #1"):
-        launch(function("read_at"), struct((p, P), (256, L), (out, P)), block=64)
-
-
-def thread_is_named():
-    """Without barriers the compiler must keep the thread's number up to date while the kernel runs."""
-    p = cu.MemAlloc(1000)
-    with raises("ILLEGAL_ADDRESS", "block (1, 0, 0), thread (5, 0, 0) wrote"):
-        launch(function("write_at"), struct((p, P), (256, L)), grid=2, block=64)
-
-
 def out_of_bounds_in_the_slack():
     """An end that is no multiple of 256: found by the pattern that was there."""
     x, y = upload(np.ones(256, "float32")), cu.MemAlloc(1000)
@@ -124,28 +86,36 @@ def out_of_bounds_in_the_slack():
         scale(function("scale"), 1, x, y, 252)
 
 
-def out_of_bounds_after_a_barrier():
-    p = cu.MemAlloc(256)
-    with raises("ILLEGAL_ADDRESS", "kernel fiber_write, block (2, 0, 0), thread (9, 0, 0) wrote", "4 bytes past the end of allocation #1"):
-        launch(function("fiber_write"), struct((p, P), (65, L)), grid=4, block=256)
+def wrong_addresses():
+    """The end of an allocation, rounded up to 256 bytes, touches a closed page. Each of these loses the context."""
+    def at(name, p, index, *more, grid=2, block=64):
+        launch(function(name), struct((p, P), (index, L), *more), grid=grid, block=block)
 
+    def freed():
+        p = cu.MemAlloc(1000)
+        cu.MemFree(p)
+        at("write_at", p, 3)
 
-def use_after_free():
-    p = cu.MemAlloc(1000)
-    cu.MemFree(p)
-    with raises("ILLEGAL_ADDRESS", "kernel write_at", "in allocation #1 (1000 bytes", "freed before"):
-        launch(function("write_at"), struct((p, P), (3, L)), grid=2, block=64)
-
-
-def null_and_wild_pointers():
-    with raises("ILLEGAL_ADDRESS", "address 0xc: a null pointer"):
-        launch(function("write_at"), struct((0, P), (3, L)), grid=2, block=64)
-    new_context()
-    with raises("ILLEGAL_ADDRESS", "a number as a pointer that no address can be"):
-        launch(function("write_at"), struct((0xDEAD << 48, P), (3, L)), grid=2, block=64)
-    new_context()
-    with raises("ILLEGAL_ADDRESS", "in no allocation of device 0"):
-        launch(function("write_at"), struct((0x200000000000, P), (3, L)), grid=2, block=64)
+    far = "kernel write_at, block (1, 0, 0), thread (5, 0, 0) wrote address 0x"     # without barriers the compiler keeps the thread's number, too
+    for call, *words in (
+            *((lambda index=index: at("write_at", cu.MemAlloc(1000), index), far, place, "allocation #1 (1000 ") for index, place in (
+                (250, "0 bytes past"), (256, "24 bytes past"), (10_000, "39000 bytes past"), (-2048, "8192 bytes before"))),
+            (lambda: at("read_at", cu.MemAlloc(1024), 256, (cu.MemAlloc(4), P), grid=1), "kernel read_at, block (0, 0, 0), thread (", "read address",
+             "0 bytes past the end of allocation #1"),
+            (lambda: at("fiber_write", cu.MemAlloc(256), 65, grid=4, block=256), "kernel fiber_write, block (2, 0, 0), thread (9, 0, 0) wrote",
+             "4 bytes past the end of allocation #1"),
+            (freed, "kernel write_at", "in allocation #1 (1000 bytes", "freed before"),
+            (lambda: at("write_at", 0, 3), "address 0xc: a null pointer"), (lambda: at("write_at", 0xDEAD << 48, 3), "a number as a pointer that no address can be"),
+            (lambda: at("write_at", 0x200000000000, 3), "in no allocation of device 0"),
+            (lambda: (launch(function("shared_overrun"), struct((15, U))), launch(function("shared_overrun"), struct((17, U)))),
+             "kernel shared_overrun", "4 bytes past the end of 64 bytes of shared memory")):
+        with raises("ILLEGAL_ADDRESS", *words):
+            call()
+        new_context()
+    p, f = cu.MemAlloc(4), function("divide")
+    launch(f, struct((7, S), (0, S), (p, P), (1, L)))
+    with raises("LAUNCH_FAILED", "kernel divide, block (0, 0, 0), thread (", "divided an integer by zero"):
+        launch(f, struct((0, S), (0, S), (p, P), (1, L)))
 
 
 def lost_context_stays_lost():
@@ -174,13 +144,6 @@ def barrier_not_reached_by_all():
         f = function("half_barrier")
 
 
-def shared_memory_overrun():
-    f = function("shared_overrun")
-    launch(f, struct((15, U)))
-    with raises("ILLEGAL_ADDRESS", "kernel shared_overrun", "4 bytes past the end of 64 bytes of shared memory"):
-        launch(f, struct((17, U)))
-
-
 def stack_overflow():
     p = cu.MemAlloc(4)
     launch(function("stack_hog"), struct((50, S), (p, P)), block=2)
@@ -189,14 +152,6 @@ def stack_overflow():
     new_context()
     p = upload(np.ones(256, "float32"))  # and the stacks are good as before
     launch(function("reverse"), struct((p, P)), block=256)
-
-
-def division_by_zero():
-    p = cu.MemAlloc(4)
-    f = function("divide")
-    launch(f, struct((7, S), (0, S), (p, P), (1, L)))
-    with raises("LAUNCH_FAILED", "kernel divide, block (0, 0, 0), thread (", "divided an integer by zero"):
-        launch(f, struct((0, S), (0, S), (p, P), (1, L)))
 
 
 def limits():
@@ -208,6 +163,12 @@ def limits():
     ):  # fmt: skip
         with raises("INVALID_VALUE", "cuLaunchKernel: kernel position", words):
             launch(f, arguments, grid=grid, block=block)
+    for grid, block in ((1, 1024), (1, (1024, 1)), (1, (32, 32)), (1, (1, 1, 64)), ((1, 65535), 1), ((1, 1, 65535), 1), (70000, 1)):
+        blocks, threads = int(np.prod(grid)), int(np.prod(block))
+        out = upload(np.zeros(blocks * threads, "int32"))
+        launch(f, struct((out, P)), grid=grid, block=block)
+        wanted = 1 + np.arange(blocks)[:, None] * 1000 + np.arange(threads)
+        assert (download(out, blocks * threads, "int32").reshape(blocks, threads) == wanted).all(), (grid, block)
     scale(function("scale"), 1, p, p, 4, block=256)
     with raises("LAUNCH_OUT_OF_RESOURCES", "kernel scale was compiled for at most 256 threads in a block, 257 were asked"):
         scale(function("scale"), 1, p, p, 4, block=257)

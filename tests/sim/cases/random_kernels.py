@@ -9,7 +9,7 @@ import os
 import random
 
 import numpy as np
-from sim_runner import F, L, P, configure, cu, download, driver, function, launch, new_context, raises, struct, upload
+from sim_runner import F, L, P, configure, cu, download, driver, function, launch, new_context, raises, struct
 
 COUNT, DEVICES, PEERS = 64, 3, {(0, 1), (1, 0), (1, 2), (2, 1)}
 BYTES = 4 * COUNT
@@ -311,47 +311,3 @@ def random_kernels_that_run_late_give_the_values_of_the_model():
 def random_kernels_read_what_was_written():
     ends = _ends("uninitialized=1", 60, False, True)
     assert 5 < ends.count("unwritten") < 60 * MORE, ends
-
-
-def random_sizes_of_grids_and_blocks():
-    """At, below and above each limit: a launch runs every thread once, or says what is allowed."""
-    dice, f, done = random.Random(7), function("position"), [0, 0]
-    for _ in range(150 * MORE):
-        grid, block = [dice.choice([1, 1, 1, 2, 3]) for _ in range(3)], [dice.choice([1, 1, 2, 5]) for _ in range(3)]
-        if dice.random() < 0.4:
-            i = dice.randrange(3)
-            grid[i] = dice.choice([0, 65534, 65535, 65536 if i else 70000])
-        if dice.random() < 0.6:
-            i = dice.randrange(3)
-            block = [1, 1, 1] if dice.random() < 0.6 else block
-            block[i] = dice.choice([0, 32, 1023, 1024, 1025] if i < 2 else [0, 16, 63, 64, 65])
-        threads, blocks = int(np.prod(block)), int(np.prod(grid))
-        if blocks * max(threads, 1) > 80000:
-            continue
-        allowed = blocks and max(grid[1:]) <= 65535 and 1 <= threads <= 1024 and block[2] <= 64
-        out = upload(np.zeros(max(blocks * threads, 1), "int32"))
-        if allowed:
-            launch(f, struct((out, P)), grid=tuple(grid), block=tuple(block))
-            assert (download(out, blocks * threads, "int32") == (1 + np.arange(blocks)[:, None] * 1000 + np.arange(threads)).reshape(-1)).all(), (grid, block)
-        else:
-            with raises("INVALID_VALUE", "cuLaunchKernel: kernel position"):
-                launch(f, struct((out, P)), grid=tuple(grid), block=tuple(block))
-            assert not download(out, max(blocks * threads, 1), "int32").any()
-        done[bool(allowed)] += 1
-        cu.MemFree(out)
-    assert min(done) > 20, done
-
-
-def random_counts_down_to_none():
-    """A kernel of no elements, or of one, between elements that stay."""
-    dice, f = random.Random(8), function("scale")
-    for _ in range(100 * MORE):
-        count, begin = dice.choice([0, 1, 2, 31, 32, 33, 64]), dice.choice([0, 1, 32, 63])
-        count = min(count, COUNT - begin)
-        y, x = int(upload(np.full(COUNT, 7, "float32"))), int(upload(np.arange(COUNT, dtype="float32")))
-        launch(f, struct((2, F), (x + 4 * begin, P), (y + 4 * begin, P), (count, L)), grid=dice.choice([1, 2, 65]), block=dice.choice([1, 31, 32, 256]))
-        wanted = np.full(COUNT, 7.0)
-        wanted[begin:begin + count] = 2 * np.arange(begin, begin + count)
-        assert (download(y, COUNT) == wanted).all(), (begin, count)
-        cu.MemFree(x)
-        cu.MemFree(y)

@@ -47,23 +47,19 @@ def default_streams():
 def threads():
     """Several host threads, each with a stream; the main one has Python's stack for signals, the others have not."""
     context, p = cu.StreamGetCtx(0), upload(np.zeros(8 * 64, "float32"))
-    failures = []
 
     def work(i):
-        try:
-            cu.CtxSetCurrent(context)
-            f, x, stream = function("scale"), upload(np.full(64, i, "float32")), cu.StreamCreate(0)
-            for _ in range(50):
-                scale(f, 1, x, int(p) + 256 * i, 64, stream=stream)
-            cu.StreamSynchronize(stream)
-            assert (download(int(p) + 256 * i, 64) == i).all()
-        except Exception as error:
-            failures.append(error)
+        cu.CtxSetCurrent(context)
+        f, x, stream = function("scale"), upload(np.full(64, i, "float32")), cu.StreamCreate(0)
+        meeting.wait()
+        for _ in range(50):
+            scale(f, 1, x, int(p) + 256 * i, 64, stream=stream)
+        cu.StreamSynchronize(stream)
+        assert (download(int(p) + 256 * i, 64) == i).all()
 
-    started = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    [t.start() for t in started]
-    [t.join() for t in started]
-    assert not failures, failures
+    meeting = threading.Barrier(8)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
     with raises("ILLEGAL_ADDRESS", "a thread's stack is full"):
         with ThreadPoolExecutor(1) as one:
             one.submit(lambda: (cu.CtxSetCurrent(context), launch(function("stack_hog"), struct((500, U), (p, P)), block=2))).result()
@@ -71,19 +67,17 @@ def threads():
 
 def dead_handles():
     f, s, t, x = _two_streams()
-    e = cu.EventCreate(0)
+    e, gone = cu.EventCreate(0), cu.EventCreate(0)
     cu.StreamDestroy(s)
-    for call in (lambda: cu.StreamSynchronize(s), lambda: cu.StreamDestroy(s), lambda: scale(f, 1, x, x, 1, stream=s),
-                 lambda: cu.EventRecord(e, s)):  # fmt: skip
-        with raises("INVALID_HANDLE", "stream #", "destroyed before"):
+    cu.EventDestroy(gone)
+    for call, *words in (
+            (lambda: cu.StreamSynchronize(s), "stream #", "destroyed before"), (lambda: cu.StreamDestroy(s), "stream #", "destroyed before"),
+            (lambda: scale(f, 1, x, x, 1, stream=s), "stream #", "destroyed before"), (lambda: cu.EventRecord(e, s), "stream #", "destroyed before"),
+            (lambda: cu.EventRecord(gone, t), "event #", "destroyed before"),
+            (lambda: cu.StreamSynchronize(driver.CUstream(int(e))), "a stream is needed, this is a event"),
+            (lambda: cu.StreamSynchronize(driver.CUstream(0x1234)), "0x1234 never was a stream")):
+        with raises("INVALID_HANDLE", *words):
             call()
-    cu.EventDestroy(e)
-    with raises("INVALID_HANDLE", "event #", "destroyed before"):
-        cu.EventRecord(e, t)
-    with raises("INVALID_HANDLE", "a stream is needed, this is a event"):
-        cu.StreamSynchronize(driver.CUstream(int(e)))
-    with raises("INVALID_HANDLE", "0x1234 never was a stream"):
-        cu.StreamSynchronize(driver.CUstream(0x1234))
 
 
 def host_functions():
