@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gradient import layer_net, run_forward
+from gradient import forward_net, layer_net, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, DataError, ShapeError
@@ -26,8 +26,7 @@ def test_accuracy(shape, axis, ignore, top_k, dtype):
     x = random.integers(0, 4, shape).astype(float)  # small integers: many ties, which count as wrong
     labels = random.integers(0, 5, shape[:axis] + (shape[axis + 1:] if axis > 0 else ()))
     fields = f"top_k: {top_k} axis: {axis}" + (f" ignore_label: {ignore}" if ignore is not None else "")
-    net = layer_net(accuracy(fields, tops=2), [x, labels], dtype)
-    run_forward(net)
+    net = forward_net(accuracy(fields, tops=2), [x, labels], dtype)
     rows = np.moveaxis(x, axis, -1).reshape(-1, 5)
     right, all_of = np.zeros(5), np.zeros(5)
     for row, label in zip(rows, labels.ravel()):
@@ -36,8 +35,7 @@ def test_accuracy(shape, axis, ignore, top_k, dtype):
             right[label] += sum(row[c] >= row[label] for c in range(5) if c != label) < top_k
     np.testing.assert_allclose(net.blob_by_name("y").cpu_data, right.sum() / all_of.sum(), rtol=1e-6)
     np.testing.assert_allclose(net.blob_by_name("c").cpu_data, right / np.maximum(all_of, 1), rtol=1e-6)
-    alone = layer_net(accuracy(fields), [x, labels], dtype)
-    run_forward(alone)
+    alone = forward_net(accuracy(fields), [x, labels], dtype)
     assert alone.blob_by_name("y").cpu_data == net.blob_by_name("y").cpu_data
 
 
@@ -52,8 +50,7 @@ def test_all_ignored_and_empty_give_zero():
 def test_nan_score_is_wrong(top_k, right):
     x = np.array([[1.0, np.nan], [np.nan, 1.0], [np.nan, np.nan]])
     for tops in (1, 2):  # the second form counts on the host
-        net = layer_net(accuracy(f"top_k: {top_k}", tops), [x, np.array([1, 1, 0])])
-        run_forward(net)
+        net = forward_net(accuracy(f"top_k: {top_k}", tops), [x, np.array([1, 1, 0])])
         assert net.blob_by_name("y").cpu_data == pytest.approx(right)
 
 
@@ -115,19 +112,15 @@ def test_argmax(top_k):
     flat = x.reshape(4, -1)
     order = np.array([sorted(range(row.size), key=lambda i: (-row[i], -i))[:top_k] for row in flat])
     values = np.take_along_axis(flat, order, 1)
-    net = layer_net(argmax(f"top_k: {top_k}"), [x])
-    run_forward(net)
+    net = forward_net(argmax(f"top_k: {top_k}"), [x])
     np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, order[:, None])
-    net = layer_net(argmax(f"top_k: {top_k} out_max_val: true"), [x[..., None]])
-    run_forward(net)
+    net = forward_net(argmax(f"top_k: {top_k} out_max_val: true"), [x[..., None]])
     np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, np.stack([order, values], 1)[..., None])
 
     order = np.array([[sorted(range(5), key=lambda i: (-c[i], -i))[:top_k] for c in plane.T] for plane in x]).swapaxes(1, 2)
-    net = layer_net(argmax(f"top_k: {top_k} axis: 1"), [x])
-    run_forward(net)
+    net = forward_net(argmax(f"top_k: {top_k} axis: 1"), [x])
     np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, order)
-    net = layer_net(argmax(f"top_k: {top_k} axis: -2 out_max_val: true"), [x])
-    run_forward(net)
+    net = forward_net(argmax(f"top_k: {top_k} axis: -2 out_max_val: true"), [x])
     np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, np.take_along_axis(x, order, 1))
 
 
@@ -138,16 +131,14 @@ def test_argmax_without_axis_keeps_axes(axes):
     flat = x.reshape(3, -1)
     order = np.argsort(-flat, axis=1)[:, :1]
     for fields, wanted in (("", [order]), ("out_max_val: true", [order, np.take_along_axis(flat, order, 1)])):
-        net = layer_net(argmax(fields), [x])
-        run_forward(net)
+        net = forward_net(argmax(fields), [x])
         found = net.blob_by_name("y").cpu_data
         assert found.shape == (3, len(wanted), 1, *[1] * (axes - 3))
         np.testing.assert_array_equal(found.reshape(3, len(wanted), 1), np.stack(wanted, 1))
 
 
 def test_argmax_puts_nan_last():
-    net = layer_net(argmax("top_k: 3"), [np.array([[np.nan, -np.inf, np.inf, np.nan]])])
-    run_forward(net)
+    net = forward_net(argmax("top_k: 3"), [np.array([[np.nan, -np.inf, np.inf, np.nan]])])
     np.testing.assert_array_equal(net.blob_by_name("y").cpu_data.ravel(), [2, 1, 3])
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gradient import check_gradient, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_net, layer_net, run_backward
 
 from minicaffe.blob import Dtype
 from minicaffe.device.threads import set_num_threads
@@ -17,8 +17,7 @@ def layer(type, param, bottoms=1, tops=1):
 
 
 def outputs(text, arrays, dtype=Dtype.DOUBLE):
-    net = layer_net(text, arrays, dtype)
-    run_forward(net)
+    net = forward_net(text, arrays, dtype)
     return [blob.data.copy() for blob in net.tops[-1]]
 
 
@@ -55,15 +54,13 @@ def test_gradients():
 
 @pytest.mark.parametrize("type", ["Concat", "Slice"])
 def test_a_single_part_is_not_copied(type):
-    net = layer_net(layer(type, ""), [RANDOM.standard_normal((2, 3))])
-    run_forward(net)
+    net = forward_net(layer(type, ""), [RANDOM.standard_normal((2, 3))])
     bottom, top = net.blob_by_name("b0"), net.blob_by_name("t0")
     assert top.data.ctypes.data == bottom.data.ctypes.data and top.diff.ctypes.data == bottom.diff.ctypes.data
 
 
 def test_concat_leaves_unwanted_diffs_alone():
-    net = layer_net(layer("Concat", "", 2), [np.ones((2, 2)), np.ones((2, 1))])
-    run_forward(net)
+    net = forward_net(layer("Concat", "", 2), [np.ones((2, 2)), np.ones((2, 1))])
     net.blob_by_name("b0").diff[...] = 9
     run_backward(net, [1], [np.full((2, 3), 4.0)])
     assert (net.blob_by_name("b0").diff == 9).all() and (net.blob_by_name("b1").diff == 4).all()

@@ -5,7 +5,7 @@ import os
 import h5py
 import numpy as np
 import pytest
-from gradient import layer_net, run_backward, run_forward
+from gradient import forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.common import caffe
@@ -42,8 +42,7 @@ def test_an_older_file_goes(tmp_path):
 
 
 def test_second_forward_refused(tmp_path):
-    net = layer_net(text(tmp_path / "out.h5"), [np.ones((2, 1)), np.zeros(2)])
-    run_forward(net)
+    net = forward_net(text(tmp_path / "out.h5"), [np.ones((2, 1)), np.zeros(2)])
     net.blob_by_name("x").data[...] = 5
     with pytest.raises(FileError, match=r"layer 'out' \(HDF5Output\): .*holds a batch already"):
         run_forward(net)

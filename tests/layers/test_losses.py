@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gradient import check_gradient, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, DataError, ShapeError
@@ -63,17 +63,15 @@ def test_old_normalize_field(fields, mode):
     assert got == pytest.approx(7 * np.log(3) / divisor(mode, 2, 4, 7), rel=1e-12)
 
 
-def test_zero_probability_cut_at_smallest_float():
-    x = np.array([[0.0, 1e4]])
-    assert loss_of(layer_text("SoftmaxWithLoss"), [x, [0]]) == pytest.approx(-np.log(1.17549435e-38), rel=1e-7)
-
-
-@pytest.mark.parametrize("kind, target", [
-    ("SoftmaxWithLoss", [0]), ("HingeLoss", [0]), ("MultinomialLogisticLoss", [1]), ("EuclideanLoss", [[0, 0]]),
-    ("SigmoidCrossEntropyLoss", [[0, 1]]),
+@pytest.mark.parametrize("kind, target, fields", [
+    ("SoftmaxWithLoss", [0], ""), ("HingeLoss", [0], ""), ("MultinomialLogisticLoss", [1], ""), ("EuclideanLoss", [[0, 0]], ""),
+    ("SigmoidCrossEntropyLoss", [[0, 1]], ""),
+    *(("ContrastiveLoss", np.zeros((1, 2)), f"contrastive_loss_param {{ {fields} }}") for fields in ("", "legacy_version: true")),
 ])
-def test_nan_shows(kind, target):
-    assert np.isnan(loss_of(layer_text(kind), [np.array([[0.5, np.nan]]), target]))
+def test_nan_shows(kind, target, fields):
+    for similar in ([0], [1])[:1 + bool(fields)]:
+        arrays = [np.array([[0.5, np.nan]]), target] + [similar] * bool(fields)
+        assert np.isnan(loss_of(layer_text(kind, fields, len(arrays)), arrays))
 
 
 @pytest.mark.parametrize("kind", ["EuclideanLoss", "SmoothL1Loss", "SigmoidCrossEntropyLoss"])
@@ -83,13 +81,6 @@ def test_a_target_that_is_nan_shows(kind):
     assert np.isnan(run_forward(net))
     run_backward(net, [0])
     assert np.isnan(net.bottoms[-1][0].cpu_diff).tolist() == [[False, True]]
-
-
-@pytest.mark.parametrize("fields", ["", "legacy_version: true"])
-@pytest.mark.parametrize("similar", [0, 1])
-def test_nan_shows_in_a_pair(similar, fields):
-    pair = [np.array([[0.5, np.nan]]), np.zeros((1, 2)), [similar]]
-    assert np.isnan(loss_of(layer_text("ContrastiveLoss", f"contrastive_loss_param {{ {fields} }}", 3), pair))
 
 
 def test_all_ignored_and_empty():
@@ -123,12 +114,13 @@ def test_a_label_that_is_no_integer(kind, label, dtype):
         run_forward(net)
 
 
-def test_fraction_is_not_ignored_label():
-    labels = np.full((2, 3, 3), 255.0)
-    labels[1, 1, 2] = 255.5
-    net = layer_net(layer_text("SoftmaxWithLoss", "loss_param { ignore_label: 255 }"), [np.zeros((2, 4, 3, 3)), labels])
-    with pytest.raises(DataError, match="label 255.5 of record 1, position 5 is not an integer"):
-        run_forward(net)
+def test_wrong_label_in_map():
+    for label, fields, words in (255.5, "loss_param { ignore_label: 255 }", "is not an integer"), (6, "", "is outside 0..3"):
+        labels = np.full((2, 3, 3), 255.0 if fields else 0)
+        labels[1, 1, 2] = label
+        net = layer_net(layer_text("SoftmaxWithLoss", fields), [np.zeros((2, 4, 3, 3)), labels])
+        with pytest.raises(DataError, match=f"label {label} of record 1, position 5 {words}"):
+            run_forward(net)
 
 
 @pytest.mark.parametrize("fields", ["", "normalization: VALID"])
@@ -147,14 +139,6 @@ def test_a_similarity_that_is_no_integer(value, pair):
     similar[pair] = value
     net = layer_net(layer_text("ContrastiveLoss", bottoms=3), [np.ones((3, 3)), np.ones((3, 3)), similar])
     with pytest.raises(DataError, match=rf"\(ContrastiveLoss\): bottom\[2\]: similarity {value} of pair {pair} is not an integer; give 0"):
-        run_forward(net)
-
-
-def test_label_out_of_range_in_map():
-    labels = np.zeros((2, 3, 3))
-    labels[1, 1, 2] = 6
-    net = layer_net(layer_text("SoftmaxWithLoss"), [np.zeros((2, 4, 3, 3)), labels])
-    with pytest.raises(DataError, match="label 6 of record 1, position 5 is outside 0..3"):
         run_forward(net)
 
 
@@ -250,8 +234,10 @@ def test_sigmoid_cross_entropy(fields, mode, ignore):
     check_gradient(text, [x, t], check=[0])
 
 
-def test_sigmoid_cross_entropy_of_huge_logits():
+def test_losses_of_huge_inputs():
     assert loss_of(layer_text("SigmoidCrossEntropyLoss"), [np.array([[1e4, -1e4]]), np.array([[0.0, 0.0]])], Dtype.FLOAT) == 1e4
+    # A probability of 0 is cut at the smallest float
+    assert loss_of(layer_text("SoftmaxWithLoss"), [np.array([[0.0, 1e4]]), [0]]) == pytest.approx(-np.log(1.17549435e-38), rel=1e-7)
 
 
 @pytest.mark.parametrize("legacy", ["false", "true"])
@@ -268,19 +254,11 @@ def test_contrastive(legacy, trailing):
     check_gradient(text, [a, b, similar], check=[1], tolerance=1e-4)
 
 
-def test_equal_rows_have_a_finite_gradient():
-    net = layer_net(layer_text("ContrastiveLoss", bottoms=3), [np.ones((1, 3)), np.ones((1, 3)), np.zeros(1)])
-    run_forward(net)
-    run_backward(net, [0, 1])
-    assert not net.blob_by_name("x").cpu_diff.any()
-
-
-@pytest.mark.parametrize("distance", [1e-6, 1e-4, 1e-2])
+@pytest.mark.parametrize("distance", [0, 1e-6, 1e-4, 1e-2])
 def test_nearly_equal_rows_have_caffes_gradient(distance):
     """Caffe divides by d + 1e-4 in place of d."""
-    net = layer_net(layer_text("ContrastiveLoss", "contrastive_loss_param { margin: 2 }", bottoms=3),
-                    [np.array([[1.0, distance, 2]]), np.array([[1.0, 0, 2]]), np.zeros(1)])
-    run_forward(net)
+    net = forward_net(layer_text("ContrastiveLoss", "contrastive_loss_param { margin: 2 }", bottoms=3),
+                      [np.array([[1.0, distance, 2]]), np.array([[1.0, 0, 2]]), np.zeros(1)])
     run_backward(net, [0, 1], [np.array(1.0)])
     expected = -(2 - distance) * distance / (distance + 1e-4)
     np.testing.assert_allclose(net.blob_by_name("x").cpu_diff, [[0, expected, 0]], rtol=1e-9)
@@ -312,8 +290,5 @@ def test_label_divisor_prevents_graph(kind):
 def test_wrong_shapes_name_the_bottom(kind, shapes, message):
     with pytest.raises(ShapeError, match=f"layer 'loss' \\({kind}\\): {message}"):
         layer_net(layer_text(kind, bottoms=len(shapes)), [np.zeros(shape) for shape in shapes])
-
-
-def test_wrong_softmax_axis():
     with pytest.raises(ShapeError, match="softmax_param.axis: axis 4"):
         layer_net(layer_text("SoftmaxWithLoss", "softmax_param { axis: 4 }"), [np.zeros((2, 3)), np.zeros(2)])

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from gradient import layer_net, run_forward
+from gradient import forward_net, run_forward
 
 from minicaffe.errors import ConfigError, ShapeError
 
@@ -73,8 +73,7 @@ def test_second_reshape_is_refused(kind, fields, bottoms, shapes, message):
     arrays = [np.random.default_rng(1).uniform(0.2, 0.8, part) if isinstance(part, tuple) else part for part in bottoms]
     names = " ".join(f'bottom: "b{i}"' for i in range(len(arrays)))
     tops = 'top: "y"' + ' top: "z"' * (kind in ("Slice", "LSTMUnit"))
-    net = layer_net(f'layer {{ name: "l" type: "{kind}" {names} {tops} {fields} }}', arrays)
-    run_forward(net)
+    net = forward_net(f'layer {{ name: "l" type: "{kind}" {names} {tops} {fields} }}', arrays)
     before = [top.cpu_data.copy() for top in net.tops[-1]]
     blobs = [net.blob_by_name(f"b{i}") for i in range(len(arrays))]
     for i, shape in shapes.items():

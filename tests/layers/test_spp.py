@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gradient import check_gradient, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.common import caffe
@@ -47,8 +47,7 @@ def reference(x, height, pool):
 @pytest.mark.parametrize("height, shape", [(1, (2, 3, 5, 4)), (2, (1, 2, 7, 9)), (3, (2, 2, 4, 13)), (4, (1, 1, 16, 23))])
 def test_forward(height, shape, pool, dtype):
     x = distinct(shape)
-    net = layer_net(text(height, pool), [x], dtype)
-    run_forward(net)
+    net = forward_net(text(height, pool), [x], dtype)
     y, wanted = net.blob_by_name("y"), reference(x, height, pool)
     assert y.shape == ((*shape[:2], 1, 1) if height == 1 else wanted.shape)
     np.testing.assert_allclose(y.cpu_data.reshape(wanted.shape), wanted, rtol=1e-6)
@@ -77,8 +76,7 @@ def test_other_plane_size_and_unwanted_gradient():
 
 def test_stochastic_draws_from_the_windows():
     x = distinct((1, 1, 4, 4)) + 1
-    net = layer_net(text(2, "STOCHASTIC"), [x])
-    run_forward(net)
+    net = forward_net(text(2, "STOCHASTIC"), [x])
     assert net.layers[-1].capture_obstacle() is None and caffe.generator.offset
     y = net.blob_by_name("y").cpu_data[0]
     assert all(y[1 + 2 * i + j] in x[0, 0, 2 * i:2 * i + 2, 2 * j:2 * j + 2] for i in range(2) for j in range(2))

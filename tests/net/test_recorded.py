@@ -2,10 +2,10 @@
 
 import gc
 import itertools
-import threading
 
 import numpy as np
 import pytest
+from helpers import in_threads, net_solver
 from test_memory_plan import NETS, feed, net_of, recycled, same
 
 import minicaffe
@@ -13,9 +13,6 @@ from minicaffe import memory
 from minicaffe.blob import Blob
 from minicaffe.errors import RecycledError
 from minicaffe.net.run import AFTER_FORWARD
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
-from minicaffe.solver import create_solver
 
 INPUT = 'force_backward: true layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 16 dim: 8 dim: 8 } } } '
 CONV = """layer {{ name: "{0}" type: "Convolution" bottom: "{1}" top: "{0}"
@@ -196,11 +193,9 @@ def test_net_freed_with_last_reference():
         gc.enable()
 
 
-def solver_of(text, plan):
+def solver_of(text, plan=None, **fields):
     minicaffe.set_random_seed(3)
-    param = caffe_pb2.SolverParameter(base_lr=0.01, lr_policy="fixed", momentum=0.9, type="SGD", max_iter=99)
-    param.net_param.CopyFrom(parse_text(text, caffe_pb2.NetParameter)[0])
-    return create_solver(param, plan=plan)
+    return net_solver(text, plan, base_lr=0.01, **fields)
 
 
 def test_a_training_with_a_plan():
@@ -255,9 +250,7 @@ def test_a_new_seed_between_two_replays(replays):
     text = DUMMY.replace('layer { name: "score"', 'layer { name: "drop" type: "Dropout" bottom: "c7" top: "c7" } layer { name: "score"')
     results = []
     for graphs in (False, True):
-        param = caffe_pb2.SolverParameter(type="SGD", base_lr=0.01, lr_policy="fixed", random_seed=1, snapshot_after_train=False)
-        param.net_param.CopyFrom(parse_text(text, caffe_pb2.NetParameter)[0])
-        solver = create_solver(param)
+        solver = solver_of(text, momentum=0, random_seed=1)
         solver.use_graphs = graphs
         solver.step(5)
         for seed in (9, 9, 4):
@@ -286,22 +279,14 @@ def test_threads_with_nets_of_their_own(replays):
     for factor, net in enumerate(nets):
         net.layers[1].blobs[0].scale_data(factor + 1)
     expected = []
+    expected = []
     for net in nets:
         net.use_graphs = False
         expected.append(forwards(net, 8))
         net.use_graphs = True
-    seen = [None] * len(nets)
-
-    def work(i):
-        seen[i] = forwards(nets[i], 8)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(nets))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for found, numbers in zip(seen, expected, strict=True):
-        same(found, numbers)
+    seen = in_threads(lambda i: forwards(nets[i], 8), range(len(nets)))
+    for i, numbers in enumerate(expected):
+        same(seen[i], numbers)
     assert len(set(replays)) == 3 and len(replays) == 3 * 6
 
 

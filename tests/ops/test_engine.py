@@ -43,11 +43,14 @@ def probes(monkeypatch):
         monkeypatch.setattr(one, "kinds", {})
         monkeypatch.setattr(one, "modules", [])
     monkeypatch.setattr(CUDNN, "absent", False)
-    before = engine.preferred()
     CAFFE.computes(Probe, Answer)
     CUDNN.computes(Probe, Answer)
+
+
+@pytest.fixture
+def exactness():
     yield
-    engine.prefer(before)
+    engine.set_exact(False)
 
 
 @pytest.mark.parametrize(("field", "preferred", "device", "who"), [
@@ -156,27 +159,23 @@ def test_the_epoch_of_the_settings(probes):
 @pytest.mark.parametrize(("kind", "name"), [("Convolution", "CAFFE"), ("Deconvolution", "CAFFE"), ("Convolution", "WINOGRAD")])
 def test_scratch_memory_returned(kind, name):
     """So that layers need as much as the one that needs most, not the sum."""
-    before = engine.preferred()
     engine.prefer(name)
     text = 'force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 8, 24, 24] } } } '
     for layer, bottom in (("a", "x"), ("b", "a"), ("c", "b")):
         text += (f'layer {{ name: "{layer}" type: "{kind}" bottom: "{bottom}" top: "{layer}" '
                  "convolution_param { num_output: 8 kernel_size: 5 pad: 2 } }")
     net = make_net(text)
-    try:
-        for run in (lambda: net.forward_from_to(0, 3), lambda: net.backward_from_to(3, 0)):
-            run()
-            scratch = [blob for layer in net.layers for operation in layer.operations() for blob in operation.own_blobs()]
-            assert len(scratch) == 3 and all(blob.count and blob.data_memory.head == SyncedHead.RECYCLED for blob in scratch)
-        assert {row["engine"] for row in net.engines()} == {name if settings.mode == "cpu" else "CAFFE"}
-    finally:
-        engine.prefer(before)
+    for run in (lambda: net.forward_from_to(0, 3), lambda: net.backward_from_to(3, 0)):
+        run()
+        scratch = [blob for layer in net.layers for operation in layer.operations() for blob in operation.own_blobs()]
+        assert len(scratch) == 3 and all(blob.count and blob.data_memory.head == SyncedHead.RECYCLED for blob in scratch)
+    assert {row["engine"] for row in net.engines()} == {name if settings.mode == "cpu" else "CAFFE"}
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_choice_holds_until_setting_changes(seed):
+def test_choice_holds_until_setting_changes(seed, exactness):
     """It is made again by the next forward after a change, for a backward never: that is the engine's of forward."""
-    dice, before, threads = random.Random(seed), engine.preferred(), caffe.get_num_threads()
+    dice = random.Random(seed)
     text = 'force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 16, 12, 12] } } } '
     text += ('layer { name: "c" type: "Convolution" bottom: "x" top: "c" convolution_param { num_output: 16 kernel_size: 3 } } '
              'layer { name: "p" type: "Pooling" bottom: "c" top: "p" pooling_param { kernel_size: 2 } } '
@@ -190,48 +189,38 @@ def test_choice_holds_until_setting_changes(seed):
         "release": net.release}
     primitives = lambda: [op.primitives() for layer in net.layers for op in layer.operations()]  # noqa: E731
     last, changed, ran = [], True, False
-    try:
-        for _ in range(40):
-            name = dice.choice([*changes, "forward", "forward", "backward"])
-            if name in changes:
-                changes[name]()
-                changed = True
-                ran = ran and name != "release"
-                assert name != "release" or primitives() == [[], [], []]
-            elif name == "forward":
-                net.forward_from_to(0, 3)
-                now, ran = primitives(), True
-                assert all(len({*map(id, made)}) == 1 for made in now)     # one engine for all
-                if last:
-                    assert [a[0] is b[0] for a, b in zip(now, last, strict=True)] == [not changed] * 3
-                last, changed = now, False
-            elif ran:
-                net.backward_from_to(3, 0)
-                assert primitives() == last
-    finally:
-        engine.set_exact(False)
-        engine.prefer(before)
-        caffe.set_num_threads(threads)
+    for _ in range(40):
+        name = dice.choice([*changes, "forward", "forward", "backward"])
+        if name in changes:
+            changes[name]()
+            changed = True
+            ran = ran and name != "release"
+            assert name != "release" or primitives() == [[], [], []]
+        elif name == "forward":
+            net.forward_from_to(0, 3)
+            now, ran = primitives(), True
+            assert all(len({*map(id, made)}) == 1 for made in now)     # one engine for all
+            if last:
+                assert [a[0] is b[0] for a, b in zip(now, last, strict=True)] == [not changed] * 3
+            last, changed = now, False
+        elif ran:
+            net.backward_from_to(3, 0)
+            assert primitives() == last
 
 
-def test_refused_engine_tried_after_change():
+def test_refused_engine_tried_after_change(exactness):
     """A refusal is one of the settings at that time."""
     if settings.mode != "cpu":
         pytest.skip("engine WINOGRAD computes on the CPU alone")
-    before = engine.preferred()
     text = 'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 16, 12, 12] } } } '
     text += 'layer { name: "c" type: "Convolution" bottom: "x" top: "c" convolution_param { num_output: 16 kernel_size: 3 } }'
     net = make_net(text)
     computed = lambda: (net.forward_from_to(0, 1), net.engines()[0]["engine"])[1]    # noqa: E731
-    try:
-        engine.prefer("WINOGRAD")
-        for exact in (False, True, False, True):
-            engine.set_exact(exact)
-            assert computed() == ("CAFFE" if exact else "WINOGRAD")
-            assert list(net.engines()[0]["refused"]) == (["WINOGRAD"] if exact else [])
-    finally:
-        engine.set_exact(False)
-        engine.prefer(before)
+    engine.prefer("WINOGRAD")
+    for exact in (False, True, False, True):
+        engine.set_exact(exact)
+        assert computed() == ("CAFFE" if exact else "WINOGRAD")
+        assert list(net.engines()[0]["refused"]) == (["WINOGRAD"] if exact else [])
 
 
 def test_an_unknown_engine_in_the_environment(monkeypatch):

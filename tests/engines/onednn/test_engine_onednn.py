@@ -119,16 +119,12 @@ def test_convolution(onednn, case, kind):
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_threads(onednn, count):
-    before = threads.get_num_threads()
-    try:
-        net = make(input_layer((4, 16, 9, 9)) + conv("conv", "x", "y", "num_output: 16 kernel_size: 3"))
-        step(net)
-        first = numbers(net)["y data"]
-        threads.set_num_threads(count)
-        step(net)
-        assert np.abs(numbers(net)["y data"] - first).max() <= TOLERANCE * np.abs(first).max()
-    finally:
-        threads.set_num_threads(before)
+    net = make(input_layer((4, 16, 9, 9)) + conv("conv", "x", "y", "num_output: 16 kernel_size: 3"))
+    step(net)
+    first = numbers(net)["y data"]
+    threads.set_num_threads(count)
+    step(net)
+    assert np.abs(numbers(net)["y data"] - first).max() <= TOLERANCE * np.abs(first).max()
 
 
 POOLINGS = {
@@ -201,16 +197,13 @@ def test_threads_change_between_forward_and_backward(onednn):
     """Who computed forward knows the maxima, and goes backward."""
     text = (input_layer((2, 3, 12, 12)) + conv("conv", "x", "a", "num_output: 16 kernel_size: 3")
             + layer("Pooling", "a", "y", "pooling_param { kernel_size: 2 stride: 2 }"))
-    net, before = make(text), threads.get_num_threads()
+    net = make(text)
     step(net)
     expected = numbers(net)["x diff"]
     net.forward_from_to(0, len(net.layers) - 1)
-    try:
-        threads.set_num_threads(before + 1)
-        net.backward_from_to(len(net.layers) - 1, 0)
-        assert np.abs(numbers(net)["x diff"] - expected).max() <= TOLERANCE * np.abs(expected).max()
-    finally:
-        threads.set_num_threads(before)
+    threads.set_num_threads(threads.get_num_threads() + 1)
+    net.backward_from_to(len(net.layers) - 1, 0)
+    assert np.abs(numbers(net)["x diff"] - expected).max() <= TOLERANCE * np.abs(expected).max()
 
 
 STACK = (input_layer((2, 3, 16, 16))

@@ -268,10 +268,7 @@ WIDE, LAST = conv("x", "first", 32), conv("j", "z")
 
 @pytest.fixture
 def two_threads():
-    before = caffe.get_num_threads()
     caffe.set_num_threads(2)
-    yield
-    caffe.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("two_threads")

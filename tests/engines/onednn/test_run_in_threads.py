@@ -77,10 +77,8 @@ def precision(request, onednn):
 
 @pytest.fixture(params=[1, 2])
 def thread_count(request):
-    before = threads.get_num_threads()
     threads.set_num_threads(request.param)
-    yield request.param
-    threads.set_num_threads(before)
+    return request.param
 
 
 def in_thread(work, *arguments):
