@@ -75,7 +75,7 @@ def test_like_the_slow_version(pixels, tmp_path, dtype, kind, phase, crop_size, 
     assert labels.tolist() == list(range(10))
 
 
-def test_strided_images(pixels):
+def test_strided_images_and_types(pixels):
     images = [p.transpose(1, 2, 0) for p in pixels]  # views, not contiguous
     batch = Transformer(param(crop_size=3), TEST).load_images(images, range(10))
     out, labels = np.empty(batch.shape, np.float32), np.empty(10, np.float32)
@@ -84,9 +84,6 @@ def test_strided_images(pixels):
     assert labels.tolist() == list(range(10))
     gray = Transformer(param(), TEST).load_images([np.ones((2, 3), np.uint8)])
     assert gray.shape == (1, 1, 2, 3)
-
-
-def test_types_of_images():
     floats = np.random.default_rng(2).random((2, 3, 1), np.float32)
     data = np.empty((1, 1, 2, 3))
     Transformer(param(scale=2), TEST).load_images([floats]).write(data)
@@ -123,15 +120,12 @@ def test_distribution_of_draws():
     assert draw(-1, 3, 1, 100) == draw(2**64 - 1, 3, 1, 100)
 
 
-def test_mirror_acts_in_test_phase_too(pixels):
+def test_mirror_and_special_values(pixels):
     out = np.empty((64, 3, 7, 5), np.float32)
     Transformer(param(mirror=True), TEST).load([datum(pixels[0])] * 64).write(out)
     mirrored = (out == pixels[0][:, :, ::-1]).all(axis=(1, 2, 3))
     assert (mirrored | (out == pixels[0]).all(axis=(1, 2, 3))).all()
     assert 16 < mirrored.sum() < 48  # 32 expected, standard deviation 4
-
-
-def test_values_that_are_no_numbers():
     record = datum(np.array([[[np.nan, np.inf, -np.inf, -0.0]]], np.float32))
     out = np.empty((1, 1, 1, 4), np.float32)
     Transformer(param(scale=2), TEST).load([record]).write(out)
@@ -153,13 +147,10 @@ def test_wrong_fields(pixels, fields, kind, message):
             load(Transformer(param(**fields), TEST))
 
 
-def test_mean_of_doubles(tmp_path):
+def test_mean_of_doubles_is_counted(tmp_path, monkeypatch):
     blob = caffe_pb2.BlobProto(double_data=[1, 2, 3, 4], shape={"dim": [1, 1, 2, 2]})
     (tmp_path / "mean").write_bytes(blob.SerializeToString())
     assert read_mean(tmp_path / "mean").tolist() == [[[1, 2], [3, 4]]]
-
-
-def test_a_mean_is_counted(tmp_path, monkeypatch):
     write_mean(tmp_path / "mean", np.zeros((3, 4, 4), np.float32))
     monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "300")
     with pytest.raises(ShapeError, match="mean: the mean of shape 1x3x4x4 would take 384 bytes, the budget for one blob is 300"):
@@ -205,8 +196,10 @@ def test_sizes_that_vary_inside_a_batch(pixels, tmp_path):
 
 
 def test_a_bad_record_is_counted(pixels):
+    out = np.full((2, 3, 7, 5), -1.0, np.float32)
     with pytest.raises(DataError, match="record 1: is no Datum"):
-        Transformer(param(), TEST).load([datum(pixels[0]), b"\x08"])
+        Transformer(param(), TEST).load([datum(pixels[0]), b"\x08"]).write(out)
+    assert (out == -1).all()
     for wrong, message in ((datum(pixels[0], height=8), "3 x 8 x 5 but 105 bytes of data"), (datum(pixels[0] / 2, width=4), "3 x 7 x 4 but 105 elements"),
                            (datum(pixels[0], height=0), "3 x 0 x 5, each must be at least 1")):
         with pytest.raises(DataError, match=f"record 1: has channels x height x width = {message}"):
@@ -216,13 +209,6 @@ def test_a_bad_record_is_counted(pixels):
         Transformer(param(), TEST).load([datum(pixels[0]), encoded])
     with pytest.raises(DataError, match="at least one record"):
         Transformer(param(), TEST).load([])
-
-
-def test_a_failed_batch_writes_nothing(pixels):
-    out = np.full((2, 3, 7, 5), -1.0, np.float32)
-    with pytest.raises(DataError):
-        Transformer(param(), TEST).load([datum(pixels[0]), b"\x08"]).write(out)
-    assert (out == -1).all()
 
 
 def test_arrays_to_fill_are_checked(pixels):
