@@ -69,7 +69,7 @@ def test_windows_outside_of_a_picture(files):
         net.crop(image, (-5, -5, -1, 4))
 
 
-def test_context_is_filled_with_the_mean(files):
+def test_context_of_a_picture(files):
     model, weights, names = files
     net = caffe.Detector(model, weights, context_pad=2, **SETUP)
     image = caffe.io.load_image(names[0])
@@ -81,6 +81,13 @@ def test_context_is_filled_with_the_mean(files):
     np.testing.assert_allclose(data[:, 0, 0], 0, atol=1e-4)
     with pytest.raises(ShapeError, match="leave room"):
         caffe.Detector(model, weights, context_pad=4)
+    model, weights, names = files
+    image = caffe.io.load_image(names[0])
+    net = caffe.Detector(model, weights, context_pad=2)
+    crop = net.crop(image, (0, 0, 5, 5))
+    assert crop.shape == (8, 8, 3) and not crop[:2].any() and not crop[:, :2].any() and crop[2:, 2:].all(axis=2).any()
+    net.configure_crop(0)       # from now on without context
+    np.testing.assert_array_equal(net.crop(image, (0, 0, 5, 5)), image[:5, :5])
 
 
 @pytest.mark.parametrize("order", [None, *itertools.permutations(range(3))])
@@ -113,17 +120,14 @@ def test_context_of_a_window(files, window, part, place):
     np.testing.assert_allclose(net.crop(image, window), wanted, rtol=1e-5)
 
 
-def test_missing_selective_search(files):
-    with pytest.raises(ImportError, match="selective_search_ijcv_with_python"):
-        caffe.Detector(*files[:2]).detect_selective_search(files[2])
-
-
 def test_selective_search(files, monkeypatch):
     """The module of R-CNN takes a list of names and a command, and returns windows for each."""
     import pathlib
     import sys
     import types
     model, weights, names = files
+    with pytest.raises(ImportError, match="selective_search_ijcv_with_python"):
+        caffe.Detector(*files[:2]).detect_selective_search(files[2])
     asked, windows = [], [[(0, 0, 8, 8)], [], [(1, 2, 11, 15), (2, 2, 9, 9)]]
 
     def get_windows(names, cmd):
@@ -174,13 +178,3 @@ def test_windows_at_edges_as_in_caffe(files, tmp_path, context_pad, size):
         filled = np.isclose(crop, SETUP["mean"][::-1] / 255).all(2)
         outside |= {place for place, line in (("top", filled[0]), ("left", filled[:, 0]), ("bottom", filled[-1]), ("right", filled[:, -1])) if line.all()}
     assert outside == {"top", "left", "bottom", "right"}
-
-
-def test_context_without_a_mean_is_black(files):
-    model, weights, names = files
-    image = caffe.io.load_image(names[0])
-    net = caffe.Detector(model, weights, context_pad=2)
-    crop = net.crop(image, (0, 0, 5, 5))
-    assert crop.shape == (8, 8, 3) and not crop[:2].any() and not crop[:, :2].any() and crop[2:, 2:].all(axis=2).any()
-    net.configure_crop(0)       # from now on without context
-    np.testing.assert_array_equal(net.crop(image, (0, 0, 5, 5)), image[:5, :5])
