@@ -53,6 +53,14 @@ def assert_same(net, watched, rtol=1e-5):
     assert not fused(watched)
 
 
+def check_fused(net, watched, names, rtol=1e-5):
+    """Compare two forwards of both, and the layers that are fused."""
+    for _ in range(2):
+        net.forward(), watched.forward()
+        assert fused(net) == names
+        assert_same(net, watched, rtol)
+
+
 @pytest.mark.parametrize(("layers", "names"), [
     (RELU, ["relu"]),
     (LEAKY, ["leaky"]),
@@ -85,10 +93,7 @@ def test_factors_that_are_next_to_nothing(net_of, factor, bias):
     for each in (net, watched):
         each.params["scale"][0].data[3:8] = factor
         each.params["scale"][1].data[5:9] = 0
-    for _ in range(2):
-        net.forward(), watched.forward()
-        assert fused(net)
-        assert_same(net, watched)
+    check_fused(net, watched, {"conv_y": ["scale", "relu"]})
 
 
 @pytest.mark.parametrize("weight", [0, 1, 0.25, 3.5, 1000])
@@ -147,21 +152,13 @@ def test_factors_scale_weight_copy(net_of):
 def test_each_output_gets_its_own_factor(net_of, kind, group):
     first = conv(outputs=16)
     second = conv("y", "z", 32).replace("num_output", f"group: {group} num_output").replace("Convolution", kind)
-    net, watched = two_nets(net_of, first + second + SCALE.replace('"y"', '"z"'))
-    for _ in range(2):
-        net.forward(), watched.forward()
-        assert fused(net) == {"conv_z": ["scale"]}
-        assert_same(net, watched, 1e-4)
+    check_fused(*two_nets(net_of, first + second + SCALE.replace('"y"', '"z"')), {"conv_z": ["scale"]}, 1e-4)
 
 
 def test_one_weight_with_two_factors(net_of):
     shared = conv().replace('top: "y"', 'top: "y" param { name: "w" } param { name: "b" }')
     text = shared + SCALE + (shared + SCALE).replace('"y"', '"z"').replace('"scale"', '"another"').replace("conv_y", "conv_z")
-    net, watched = two_nets(net_of, text)
-    for _ in range(2):
-        net.forward(), watched.forward()
-        assert fused(net) == {"conv_y": ["scale"], "conv_z": ["another"]}
-        assert_same(net, watched)
+    check_fused(*two_nets(net_of, text), {"conv_y": ["scale"], "conv_z": ["another"]})
 
 
 def test_training_uses_weights_unchanged(net_of, onednn):
@@ -251,21 +248,6 @@ def test_loss_net_with_plan_keeps_nothing(tmp_path):
     assert fused(net) == {"conv_y": ["norm", "scale", "relu"]}
 
 
-def test_batch_norm_of_batch_not_fused(net_of):
-    net = net_of(INPUT + conv() + NORM, caffe.TRAIN)
-    net.forward()
-    assert not fused(net)
-
-
-def test_nan_stays_nan(net_of):
-    net = net_of(INPUT + conv() + RELU)
-    net.blobs["x"].data[...] = 1
-    net.blobs["x"].data[0, 0, 0, 0] = np.nan
-    net.forward()
-    assert fused(net)
-    assert np.isnan(net.blobs["y"].data[0, :, 0, 0]).all() and not np.isnan(net.blobs["y"].data[1]).any()
-
-
 def test_who_looks_between_sees_each_layer(net_of):
     net = net_of(INPUT + conv() + RELU)
     net.blobs["x"].data[...] = 1
@@ -279,29 +261,21 @@ def test_who_looks_between_sees_each_layer(net_of):
     assert not fused(net)
 
 
-def test_debug_info_sees_each_layer(net_of):
-    net = net_of("debug_info: true " + INPUT + conv() + RELU)
-    net.forward()
-    assert not fused(net)
-
-
-def test_loss_of_last_layer(net_of):
+def test_loss_and_nan_of_last_layer(net_of):
     net, watched = two_nets(net_of, conv() + RELU.replace("top", "loss_weight: 2 top"))
     assert net.forward_from_to(0, 2) == pytest.approx(watched.forward_from_to(0, 2))
     assert fused(net)
+    net = net_of(INPUT + conv() + RELU)
+    net.blobs["x"].data[...] = 1
+    net.blobs["x"].data[0, 0, 0, 0] = np.nan
+    net.forward()
+    assert fused(net)
+    assert np.isnan(net.blobs["y"].data[0, :, 0, 0]).all() and not np.isnan(net.blobs["y"].data[1]).any()
 
 
 class MyReLU(ReLULayer):
     def forward_cpu(self, bottom, top):
         top[0].data[...] = 7
-
-
-def test_user_layer_not_fused(net_of):
-    if "MyReLU" not in layer_types():
-        register_layer("MyReLU", MyReLU)
-    net = net_of(INPUT + conv() + RELU.replace("ReLU", "MyReLU"))
-    assert (net.forward()["y"] == 7).all()
-    assert not fused(net)
 
 
 def test_another_shape(net_of):
@@ -324,13 +298,16 @@ def test_single_backward_needs_own_forward(net_of):
     net.backward_layer(2)
 
 
-def test_caffe_engine_fuses_no_layer(net_of, onednn):
-    onednn(False)
+def test_what_is_not_fused(net_of, onednn):
+    """Statistics of the batch; what debug_info reads; a user's layer; what engine CAFFE computes."""
+    if "MyReLU" not in layer_types():
+        register_layer("MyReLU", MyReLU)
+    for text, phase in ((conv() + NORM, caffe.TRAIN), (conv() + RELU + "debug_info: true", caffe.TEST), (conv() + RELU.replace("ReLU", "MyReLU"), caffe.TEST)):
+        net = net_of(INPUT + text, phase)
+        net.forward()
+        assert not fused(net) and ("MyReLU" not in text or (net.blobs["y"].data == 7).all())
     net = net_of(INPUT + conv() + RELU)
-    net.forward()
-    net.forward()
-    assert not fused(net)
-    onednn(True)
-    net.forward()
-    net.forward()
-    assert fused(net)
+    for use in False, True:
+        onednn(use)
+        net.forward(), net.forward()
+        assert bool(fused(net)) == use

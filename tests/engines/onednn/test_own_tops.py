@@ -44,6 +44,11 @@ def two_nets(net_of, text, **how):
     return with_one_watched([net_of(text, **how), net_of(text)])
 
 
+def multiply_inputs(nets, factor):
+    for net in nets:
+        net.blobs["x"].data[...] *= factor
+
+
 def feed(nets, *shape):
     for net in nets:
         net.blobs["x"].reshape(*shape)
@@ -79,25 +84,18 @@ def test_added_bottom_gives_same_numbers(net_of, layers, names):
     for _ in range(3):
         assert_same_output(net, watched)
         assert fused(net).get("y", []) == names
-        for each in (net, watched):
-            each.blobs["x"].data[...] *= 1.5
+        multiply_inputs((net, watched), 1.5)
 
 
-@pytest.mark.parametrize("kind", ["Convolution", "Deconvolution"])
-@pytest.mark.parametrize("outputs", [1, 7, 16, 20, 33])
-def test_channels_that_do_not_fill_blocks(net_of, kind, outputs):
-    text = conv("x", "first", outputs) + conv("first", "y", outputs, kind) + SUM + RELU + conv("s", "z")
+@pytest.mark.parametrize("text", [conv("x", "y", 3) + SUM.replace("first", "x") + RELU, *(
+    conv("x", "first", outputs) + conv("first", "y", outputs, kind) + SUM + RELU + conv("s", "z")
+    for kind in ("Convolution", "Deconvolution") for outputs in (1, 7, 16, 20, 33))])
+def test_channels_that_do_not_fill_blocks(net_of, text):
+    """Also an addend in plain order."""
     net, watched = two_nets(net_of, text)
     for _ in range(2):
         assert_same_output(net, watched)
         assert fused(net)["y"] == ["sum", "relu"]
-
-
-def test_an_addend_in_plain_order(net_of):
-    net, watched = two_nets(net_of, conv("x", "y", 3) + SUM.replace("first", "x") + RELU)
-    for _ in range(2):
-        assert_same_output(net, watched)
-        assert fused(net) == {"y": ["sum", "relu"]}
 
 
 @pytest.mark.parametrize("engine", ["ONEDNN", "WINOGRAD"])
@@ -126,14 +124,6 @@ def test_tops_of_their_own(net_of, own, names, engine):
     for _ in range(2):
         assert_same_output(net, watched)
         assert fused(net).get("y", []) == names
-
-
-def test_missing_blob_cannot_be_read(net_of):
-    net = net_of(FIRST + conv("first", "y") + SUM)
-    for _ in range(2):
-        net.forward()
-        with pytest.raises(RecycledError, match=r"y.*keep"):
-            _ = net.blobs["y"].data
 
 
 @pytest.mark.parametrize("how", [
@@ -231,8 +221,7 @@ def test_view_of_last_top(net_of):
         + conv("c", "z", 16)
     net, watched = two_nets(net_of, text, keep=["c"])
     for sign in (1, -1, 0.5):
-        for each in (net, watched):
-            each.blobs["x"].data[...] *= sign
+        multiply_inputs((net, watched), sign)
         assert_same_output(net, watched)
         if sign == 1:
             view = net.blobs["c"].data
@@ -240,7 +229,7 @@ def test_view_of_last_top(net_of):
         assert fused(net)
 
 
-def test_missing_blob_after_reshape(net_of):
+def test_missing_blobs_cannot_be_read(net_of):
     net = net_of(conv("x", "y", 32) + SCALE.replace('top: "y"', 'top: "b"') + RELU.replace('"s"', '"b"').replace('top: "b"', 'top: "c"')
                  + conv("c", "z", 16))
     for shape in ((2, 3, 9, 8), (2, 3, 14, 14), (2, 3, 9, 8)):
@@ -248,7 +237,7 @@ def test_missing_blob_after_reshape(net_of):
         net.forward()
         assert fused(net)["y"] == ["scale", "relu"]
         for name in ("y", "b"):
-            with pytest.raises(RecycledError):
+            with pytest.raises(RecycledError, match=f"{name}.*keep"):
                 net.blobs[name].data  # noqa: B018
 
 
@@ -291,8 +280,7 @@ def test_concat_parts_written_at_once(net_of, engine, a, b, written, images):
     for name in "abj":
         with pytest.raises(RecycledError):
             net.blobs[name].data  # noqa: B018
-    net.blobs["x"].data[...] *= 2
-    watched.blobs["x"].data[...] *= 2
+    multiply_inputs((net, watched), 2)
     assert_same_output(net, watched)
 
 
@@ -361,8 +349,7 @@ def test_reader_of_part_finds_it(net_of, how):
     net, watched = two_nets(net_of, BRANCHES + joined("a", "b") + LAST, **how)
     feed((net, watched), 1, 3, 9, 8)
     for sign in (1, -1, 2):
-        net.blobs["x"].data[...] *= sign
-        watched.blobs["x"].data[...] *= sign
+        multiply_inputs((net, watched), sign)
         assert_same_output(net, watched)
         name = how.get("keep", ["a"])[0]
         np.testing.assert_allclose(net.blobs[name].cpu_data, watched.blobs[name].data, 1e-4, 1e-4)
@@ -376,8 +363,7 @@ def test_view_of_whole_or_part(net_of, held):
     net.forward(end="joined")
     views = {name: net.blobs[name].data for name in held}
     for sign in (1, -1):
-        net.blobs["x"].data[...] *= sign
-        watched.blobs["x"].data[...] *= sign
+        multiply_inputs((net, watched), sign)
         assert_same_output(net, watched)
         assert not fused(net)
         for name, view in views.items():
@@ -413,8 +399,7 @@ def test_written_parts_copied_for_separate_layers(net_of, how):
         for _ in range(2):
             assert_same_output(net, watched)
         assert fused(net) == {"a": ["joined"], "b": ["joined"]}
-        for each in (net, watched):
-            each.blobs["x"].data[...] *= factor + 1
+        multiply_inputs((net, watched), factor + 1)
         if how == "a hook":
             net.add_hook(0, ran.append)
             assert_same_output(net, watched)
@@ -474,16 +459,14 @@ def test_a_run_that_stopped_between_parts(net_of, monkeypatch, keep):
     else:
         with pytest.raises(RecycledError):
             net.blobs["j"].data  # noqa: B018
-    for each in (net, watched):
-        each.blobs["x"].data[...] *= 3
+    multiply_inputs((net, watched), 3)
     with pytest.raises(Error, match="not now"):
         net.forward()
     monkeypatch.undo()
     if keep:
         assert_same_output(net, watched)
         return
-    net.blobs["x"].data[...] *= 2
-    watched.blobs["x"].data[...] *= 2
+    multiply_inputs((net, watched), 2)
     net.forward(start="stop", end="b")      # layer by layer: b has its own memory now, a still none
     np.testing.assert_allclose(net.blobs["b"].data, watched.forward(end="b")["b"], 1e-4, 1e-4)
     assert_same_output(net, watched)
