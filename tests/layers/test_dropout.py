@@ -38,9 +38,12 @@ def test_backward_uses_last_mask(top):
 
 def test_gradient():
     check_gradient(layer_text(0.4), [np.random.default_rng(1).standard_normal((3, 30))])
+    net = forward_net(layer_text(), [np.zeros((0, 3))])
+    run_backward(net, [0])
+    assert net.blob_by_name("y").shape == (0, 3)
 
 
-def test_mask_new_and_same_after_resume():
+def test_the_mask_follows_seed_and_offset():
     net = forward_net(layer_text(), [np.ones(1000)])
     first = net.blob_by_name("y").cpu_data.copy()
     offset = caffe.generator.offset
@@ -50,9 +53,6 @@ def test_mask_new_and_same_after_resume():
     caffe.generator.offset = offset
     net.forward_from_to(0, 1)
     np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, second)
-
-
-def test_the_mask_follows_the_seed():
     net, masks = layer_net(layer_text(), [np.ones(64)]), []
     for seed in (1, 2, 1):
         run_forward(net, seed)
@@ -62,10 +62,7 @@ def test_the_mask_follows_the_seed():
 
 def test_element_and_vector_draw_alike():
     """A count that is no multiple of the block takes its tail one by one: the numbers must be those of a longer blob."""
-    masks = []
-    for count in (64 * 3, 64 * 3 - 1, 64 * 2 + 1, 17):
-        net = forward_net(layer_text(), [np.ones(count)])
-        masks.append(net.blob_by_name("y").cpu_data.copy())
+    masks = [forward_net(layer_text(), [np.ones(count)]).blob_by_name("y").cpu_data for count in (64 * 3, 64 * 3 - 1, 64 * 2 + 1, 17)]
     for mask in masks[1:]:
         np.testing.assert_array_equal(mask, masks[0][:mask.size])
 
@@ -80,12 +77,6 @@ def test_test_phase_is_the_identity(ratio):
     run_backward(net, [0], [x])
     np.testing.assert_array_equal(net.blob_by_name("x").cpu_diff, x)
     assert caffe.generator.offset == offset
-
-
-def test_empty():
-    net = forward_net(layer_text(), [np.zeros((0, 3))])
-    run_backward(net, [0])
-    assert net.blob_by_name("y").shape == (0, 3)
 
 
 @pytest.mark.parametrize("ratio", [1.0, -0.1, 1.5, "nan"])

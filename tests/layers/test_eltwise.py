@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gradient import check_gradient, forward_net, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_again, forward_net, layer_net, run_backward
 
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, ShapeError
@@ -16,8 +16,7 @@ def eltwise(param, bottoms):
 
 
 def output(param, arrays, dtype=Dtype.DOUBLE):
-    net = forward_net(eltwise(param, len(arrays)), arrays, dtype)
-    return net.blob_by_name("y").data.copy()
+    return forward_net(eltwise(param, len(arrays)), arrays, dtype).blob_by_name("y").data.copy()
 
 
 @pytest.mark.parametrize("inputs", [2, 3, 4, 5, 9])
@@ -35,13 +34,11 @@ def test_sum_and_product_of_many(inputs):
 
 
 def test_more_bottoms_than_a_maximum_takes():
-    names = " ".join(f'bottom: "b{i}"' for i in range(65))
-    net = forward_net(f'layer {{ name: "e" type: "Eltwise" {names} top: "y" }}', [np.array([float(i)]) for i in range(65)])
+    net = forward_net(eltwise("", 65), [np.array([float(i)]) for i in range(65)])
     assert net.blob_by_name("y").data.tolist() == [64 * 65 / 2]
-    most = names.replace('bottom: "b64"', "")
-    layer_net(f'layer {{ name: "e" type: "Eltwise" {most} top: "y" eltwise_param {{ operation: MAX }} }}', [np.zeros(1)] * 64)
+    layer_net(eltwise("operation: MAX", 64), [np.zeros(1)] * 64)
     with pytest.raises(ConfigError, match=r"bottom: a maximum takes at most 64 bottoms, got 65"):
-        layer_net(f'layer {{ name: "e" type: "Eltwise" {names} top: "y" eltwise_param {{ operation: MAX }} }}', [np.zeros(1)] * 65)
+        layer_net(eltwise("operation: MAX", 65), [np.zeros(1)] * 65)
 
 
 def test_maximum_gradient_to_one_winner():
@@ -83,19 +80,15 @@ def test_sizes_and_special_values(count, operation):
         assert np.isnan(y[0])
 
 
-@pytest.mark.parametrize("param, arrays, error, field", [
-    ("operation: PROD coeff: 1 coeff: 1", 2, ConfigError, "eltwise_param.coeff"),
-    ("coeff: 1", 2, ConfigError, "eltwise_param.coeff"),
-    ("", 1, ConfigError, "bottom"),
+@pytest.mark.parametrize("param, shapes, error, field", [
+    ("operation: PROD coeff: 1 coeff: 1", [2, 2], ConfigError, "eltwise_param.coeff"),
+    ("coeff: 1", [2, 2], ConfigError, "eltwise_param.coeff"),
+    ("", [2], ConfigError, "bottom"),
+    ("", [2, 3], ShapeError, r"bottom\[1\]: has shape \[3\]"),
 ])
-def test_wrong_parameters(param, arrays, error, field):
+def test_what_is_refused(param, shapes, error, field):
     with pytest.raises(error, match=rf"test.prototxt.*layer 'e' \(Eltwise\): {field}"):
-        layer_net(eltwise(param, arrays), [np.ones(2)] * arrays)
-
-
-def test_wrong_shapes():
-    with pytest.raises(ShapeError, match=r"bottom\[1\]: has shape \[3\]"):
-        layer_net(eltwise("", 2), [np.ones(2), np.ones(3)])
+        layer_net(eltwise(param, len(shapes)), [np.ones(shape) for shape in shapes])
 
 
 @pytest.mark.parametrize("tops", [1, 2, 5])
@@ -109,11 +102,5 @@ def test_split_shares_data_and_adds_diffs(tops):
         net.blob_by_name(f"t{i}").diff[...] = diff
     run_backward(net, [0])
     np.testing.assert_allclose(net.blob_by_name("x").diff, diffs.sum(0), rtol=1e-12)
-
-
-def test_split_follows_a_bottom_that_grows():
-    net = forward_net('layer { name: "s" type: "Split" bottom: "x" top: "a" top: "b" }', [np.zeros((2, 3))])
-    net.blob_by_name("x").reshape(4, 3)
-    net.blob_by_name("x").data[...] = 5
-    run_forward(net)
-    np.testing.assert_array_equal(net.blob_by_name("b").data, np.full((4, 3), 5))
+    forward_again(net, x=np.full((7, 5), 5))    # a bottom that grows
+    np.testing.assert_array_equal(net.blob_by_name(f"t{tops - 1}").data, np.full((7, 5), 5))

@@ -59,23 +59,15 @@ def test_few_rows_and_many(rows, inputs, outputs, number):
     assert not weight.cpu_diff.any()
 
 
-def test_nan_stays_in_its_row():
+def test_batches_of_other_kinds():
     x = np.ones((3, 4))
     x[1, 2], x[2, 0] = np.nan, np.inf
-    net = forward_net(layer('num_output: 2 weight_filler { type: "constant" value: 1 }'), [x])
-    y = net.tops[-1][0].cpu_data
+    y = forward_net(layer('num_output: 2 weight_filler { type: "constant" value: 1 }'), [x]).tops[-1][0].cpu_data
     assert (y[0] == 4).all() and np.isnan(y[1]).all() and np.isposinf(y[2]).all()
-
-
-def test_batch_of_none():
     net = forward_net(layer(f"num_output: 3 {FILLERS}"), [np.zeros((0, 4))])
     run_backward(net, [0])
     assert net.tops[-1][0].shape == (0, 3)
     assert not net.layers[-1].blobs[0].cpu_diff.any() and not net.layers[-1].blobs[1].cpu_diff.any()
-
-
-def test_values_per_row_are_fixed():
-    net = layer_net(layer("num_output: 3"), [np.zeros((2, 4))])
     net.bottoms[-1][0].reshape_to((2, 5))
     with pytest.raises(ShapeError, match=r"bottom\[0\].*set up for 4"):
         net.forward_from_to(len(net.layers) - 1, len(net.layers) - 1)

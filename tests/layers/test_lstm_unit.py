@@ -36,11 +36,8 @@ def test_forward(n, d, dtype, tolerance):
 
 
 def test_gradient():
-    check_gradient(TEXT, inputs(), check=[0, 1])
-
-
-def test_gradient_of_partial_marks():
     """cont is 0 or 1 in use; between them the gradient is the CPU's of Caffe, f' (1 - f') with f' = cont f."""
+    check_gradient(TEXT, inputs(), check=[0, 1])
     c, gates, cont = inputs(1, 1)
     cont[...] = 0.5
     net = forward_net(TEXT, [c, gates, cont])
@@ -49,22 +46,19 @@ def test_gradient_of_partial_marks():
     np.testing.assert_allclose(net.blob_by_name("g").cpu_diff[0, 0, 1], c[0, 0, 0] * kept * (1 - kept))
 
 
-def test_a_new_sequence_forgets_even_nan():
+def test_forgotten_and_far_values():
     c, gates, cont = inputs(2, 1)
     gates[0, 0, 1], cont[...] = np.nan, [[0, 1]]
     net = forward_net(TEXT, [c, gates, cont])
     assert np.isfinite(net.blob_by_name("c1").cpu_data).all()
-
-
-def test_far_gates_saturate():
-    gates = np.repeat([[-1e4, 1e4, 1e4, -1e4]], 1, axis=0).reshape(1, 1, 4)
+    gates = np.array([[[-1e4, 1e4, 1e4, -1e4]]])
     net = forward_net(TEXT, [np.full((1, 1, 1), 2.0), gates, np.ones((1, 1))], Dtype.FLOAT)
     run_backward(net, [0, 1], [np.ones((1, 1, 1)), np.ones((1, 1, 1))])
     np.testing.assert_allclose(net.blob_by_name("c1").cpu_data, [[[2]]])
     np.testing.assert_array_equal(net.blob_by_name("g").cpu_diff, np.zeros((1, 1, 4)))
 
 
-def test_nothing_is_written_unless_asked():
+def test_which_gradients_are_written():
     net = forward_net(TEXT, inputs())
     for blob in net.bottoms[-1]:
         blob.diff[...] = 7
@@ -72,6 +66,9 @@ def test_nothing_is_written_unless_asked():
     assert all((blob.cpu_diff == 7).all() for blob in net.bottoms[-1])
     run_backward(net, [0])
     assert all((blob.cpu_diff != 7).all() for blob in net.bottoms[-1][:2])
+    with pytest.raises(ConfigError, match=r"bottom\[2\]: LSTMUnit has no gradient"):
+        run_backward(net, [0, 1, 2])
+    assert [net.layers[-1].allow_force_backward(i) for i in range(3)] == [True, True, False]
 
 
 @pytest.mark.parametrize("shapes, field", [
@@ -84,10 +81,3 @@ def test_nothing_is_written_unless_asked():
 def test_wrong_shapes(shapes, field):
     with pytest.raises(ShapeError, match=rf"layer 'u' \(LSTMUnit\): {field}: must have shape"):
         layer_net(TEXT, [np.zeros(shape) for shape in shapes])
-
-
-def test_no_gradient_for_the_marks():
-    net = forward_net(TEXT, inputs())
-    with pytest.raises(ConfigError, match=r"bottom\[2\]: LSTMUnit has no gradient"):
-        run_backward(net, [0, 1, 2])
-    assert [net.layers[-1].allow_force_backward(i) for i in range(3)] == [True, True, False]

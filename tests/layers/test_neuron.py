@@ -64,8 +64,7 @@ def test_values(name, shape, dtype):
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "threshold"])
 def test_gradient(name):
-    kinks = CASES[name][3]
-    kinks = () if kinks is None else np.atleast_1d(kinks)
+    kinks = () if CASES[name][3] is None else np.atleast_1d(CASES[name][3])
     x = values((3, 17))
     for kink in kinks:  # away from every kink, as differences across one mean nothing
         x[np.abs(x - kink) < 0.01] += 0.02
@@ -85,17 +84,14 @@ def test_in_place(name):
     np.testing.assert_allclose(results[0][1], results[1][1], rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("name", sorted(CASES.keys() - IN_PLACE - {"abs", "threshold"}))
-def test_no_gradient_in_place(name):
-    net = forward_net(text_of(name, "x"), [values((4,))])
+@pytest.mark.parametrize("text", [
+    *(text_of(name, "x") for name in sorted(CASES.keys() - IN_PLACE - {"abs", "threshold"})),
+    'layer { name: "f" type: "ReLU" bottom: "x" top: "x" relu_param { negative_slope: -0.5 } }',  # the sign is lost
+    'layer { name: "f" type: "ELU" bottom: "x" top: "x" elu_param { alpha: -1 } }',
+])
+def test_no_gradient_in_place(text):
+    net = forward_net(text, [values((4,))])
     with pytest.raises(ConfigError, match=r"layer 'f' \(\w+\): top\[0\]: \w+ cannot go backward in place"):
-        run_backward(net, [0], [np.ones(4)])
-
-
-@pytest.mark.parametrize(("kind", "param"), [("ReLU", "relu_param { negative_slope: -0.5 }"), ("ELU", "elu_param { alpha: -1 }")])
-def test_no_in_place_gradient_without_sign(kind, param):
-    net = forward_net(f'layer {{ name: "f" type: "{kind}" bottom: "x" top: "x" {param} }}', [values((4,))])
-    with pytest.raises(ConfigError, match="cannot go backward in place"):
         run_backward(net, [0], [np.ones(4)])
 
 
@@ -131,9 +127,7 @@ def test_large_values_do_not_overflow():
     x = np.array([-800.0, -90.0, 90.0, 800.0])
     for name, expected in (("bnll", [0, 8.194e-40, 90, 800]), ("sigmoid", [0, 8.194e-40, 1, 1]), ("swish", [0, -7.37e-38, 90, 800])):
         net = forward_net(text_of(name), [x])
-        y = net.tops[-1][0].cpu_data
-        assert np.isfinite(y).all()
-        np.testing.assert_allclose(y, expected, rtol=1e-3, atol=1e-15)
+        np.testing.assert_allclose(net.tops[-1][0].cpu_data, expected, rtol=1e-3, atol=1e-15)
 
 
 @pytest.mark.parametrize(("kind", "param", "message"), [

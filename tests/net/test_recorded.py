@@ -77,30 +77,19 @@ def test_forwards(name, plan, replays):
 
 
 def test_backward_after_a_replay(replays):
+    """And an input that is changed in place by each forward, until new values are put in, as by single launches."""
     seen = []
     for graphs in (True, False):
-        net = net_of(CHAIN, "TEST")
-        net.use_graphs = graphs
+        net, other = net_of(CHAIN, "TEST"), net_of(IN_PLACE, "TEST")
+        net.use_graphs = other.use_graphs = graphs
+        feed(other, 1)
         for seed in range(5):
             forward(net, seed)
             net.blobs["c7"].mutable_cpu_diff[...] = seed
             net.backward_from_to(len(net.nodes) - 1, 0)
-            seen.append(net.blobs["x"].cpu_diff.copy())
-    assert len(replays) == 3
-    same(seen[:5], seen[5:])
-
-
-def test_input_changed_in_place(replays):
-    """It is changed by each forward until new values are put in, as by single launches."""
-    seen = []
-    for graphs in (True, False):
-        net = net_of(IN_PLACE, "TEST")
-        net.use_graphs = graphs
-        feed(net, 1)
-        for _ in range(5):
-            seen += [*forward(net), net.blobs["x"].cpu_data.copy()]
-    assert len(replays) == 3
-    same(seen[:15], seen[15:])
+            seen += [net.blobs["x"].cpu_diff.copy(), *forward(other), other.blobs["x"].cpu_data.copy()]
+    assert len(replays) == 3 + 3
+    same(seen[:20], seen[20:])
 
 
 def test_what_comes_between_two_replays(replays):
@@ -140,8 +129,7 @@ def test_what_comes_between_two_replays(replays):
 def test_blob_with_other_device_memory(replays):
     """The graph that was recorded before would write to the old block."""
     net = net_of(CHAIN, "TEST")
-    expected = forwards(net)
-    memory_of_a_script = Blob(net.blobs["c7"].shape)
+    expected, memory_of_a_script = forwards(net), Blob(net.blobs["c7"].shape)
     net.blobs["c7"].set_gpu_data(memory_of_a_script.mutable_gpu_data)
     same(forwards(net), expected)
     assert len(set(replays)) == 2
@@ -158,11 +146,7 @@ def test_freed_blob_after_replay(replays):
     with pytest.raises(RecycledError, match="in a net with a plan the memory is reused"):
         net.blobs["c3"].cpu_data  # noqa: B018
     assert len(replays) == 5
-
-
-def test_a_view_of_a_freed_blob(replays):
-    """It cannot be recycled while the view exists, so the forward is recorded again."""
-    net = net_of(CHAIN, "TEST", plan="memory")
+    # A view keeps it from being recycled, so the forward is recorded again
     expected = forwards(net)
     before = len(replays)
     net.blobs["c3"].data_memory.renew()
@@ -278,7 +262,6 @@ def test_threads_with_nets_of_their_own(replays):
     nets = [net_of(CHAIN, "TEST", plan=plan) for plan in ("memory", None, "memory")]
     for factor, net in enumerate(nets):
         net.layers[1].blobs[0].scale_data(factor + 1)
-    expected = []
     expected = []
     for net in nets:
         net.use_graphs = False

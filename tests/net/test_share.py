@@ -97,9 +97,6 @@ def test_shapes_of_sharers():
     net.layer[2].param[0].share_mode = caffe_pb2.ParamSpec.PERMISSIVE
     with pytest.raises(ShapeError, match=r"param\[0\]: shares 'w' with layer 'one' blobs\[0\] but has 6 values against 9"):
         Net(net)
-
-
-def test_equal_counts_may_be_shared():
     text = """layer { name: "in" type: "Input" top: "a" top: "b" input_param { shape { dim: 1 dim: 6 } shape { dim: 1 dim: 3 } } }
       layer { name: "one" type: "InnerProduct" bottom: "a" top: "y" param { name: "w" }
         inner_product_param { num_output: 2 bias_term: false weight_filler { type: "gaussian" } } }
@@ -133,36 +130,25 @@ layer { name: "ip" type: "InnerProduct" bottom: "y" top: "z" inner_product_param
 """
 
 
-def test_weights_go_to_first_of_name(tmp_path):
-    net = Net(param(text=SAME))
-    second = [blob.cpu_data.copy() for blob in net.layers[2].blobs]
-    values = np.arange(9, dtype=np.float32).reshape(3, 3), np.arange(3, dtype=np.float32)
-    entry = caffe_pb2.NetParameter(layer=[caffe_pb2.LayerParameter(name="ip", type="InnerProduct")])
-    with open(tmp_path / "w.caffemodel", "wb") as file:
-        write_net(file, entry, [LayerBlobs("ip", "InnerProduct", [StoredBlob(v.shape, v) for v in values])])
-    net.copy_from(str(tmp_path / "w.caffemodel"))
-    for blob, expected in zip([*net.layers[1].blobs, *net.layers[2].blobs], [*values, *second], strict=True):
-        np.testing.assert_array_equal(blob.cpu_data, expected)
-
-
-@pytest.mark.parametrize("text, expected, warned", [
-    (SAME, [1, 2], 0),      # as a file of Caffe has them: each layer its own
-    (SAME.replace('name: "ip" type: "InnerProduct" bottom: "x"', 'name: "first" type: "InnerProduct" bottom: "x"'), [0, 2], 1),
+@pytest.mark.parametrize("text, stored, expected, warned", [
+    (SAME, [1], [1, 0], 1),     # the first of the name
+    (SAME, [1, 2], [1, 2], 0),      # as a file of Caffe has them: each layer its own
+    (SAME.replace('name: "ip" type: "InnerProduct" bottom: "x"', 'name: "first" type: "InnerProduct" bottom: "x"'), [1, 2], [0, 2], 1),
 ])
-def test_repeated_names_loaded(tmp_path, caplog, text, expected, warned):
+def test_repeated_names_loaded(tmp_path, caplog, text, stored, expected, warned):
     net = Net(param(text=text))
     for layer in net.layers[1:]:
         layer.blobs[0].data[...] = 0
-    entry = caffe_pb2.NetParameter(layer=[caffe_pb2.LayerParameter(name="ip", type="InnerProduct")] * 2)
-    stored = [[StoredBlob(v.shape, v) for v in (np.full((3, 3), i, np.float32), np.zeros(3, np.float32))] for i in (1, 2)]
+    entry = caffe_pb2.NetParameter(layer=[caffe_pb2.LayerParameter(name="ip", type="InnerProduct")] * len(stored))
+    blobs = [[StoredBlob(shape, np.full(shape, i, np.float32)) for shape in ((3, 3), (3,))] for i in stored]
     with open(tmp_path / "w.caffemodel", "wb") as file:
-        write_net(file, entry, [LayerBlobs("ip", "InnerProduct", blobs) for blobs in stored])
+        write_net(file, entry, [LayerBlobs("ip", "InnerProduct", one) for one in blobs])
     caplog.clear()
     net.copy_from(str(tmp_path / "w.caffemodel"))
-    assert [layer.blobs[0].cpu_data[0, 0] for layer in net.layers[1:]] == expected
+    assert [layer.blobs[0].cpu_data[0, 0] for layer in net.layers[1:]] == [layer.blobs[1].cpu_data[0] for layer in net.layers[1:]] == expected
     found = [record.getMessage() for record in caplog.records if "of this name" in record.getMessage()]
-    assert found == ["layer 'ip': the source has 2 of this name with parameters, the net has 1; as in Caffe the net's first one takes those of "
-                     "the source's last"] * warned
+    numbers = f"{len(stored)} of this name with parameters, the net has {3 - len(stored)}"
+    assert found == [f"layer 'ip': the source has {numbers}; as in Caffe the net's first one takes those of the source's last"] * warned
 
 
 REPEATED = ("layer 'ip' (InnerProduct): name: an earlier layer of this name has parameters, too; BVLC Caffe and others find them in files by "
