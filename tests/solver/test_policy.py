@@ -1,6 +1,7 @@
 """Learning-rate policies against their formulas, the multistep counter, and the checks at construction."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 from bowl import make_solver, solver_param
@@ -67,9 +68,9 @@ def test_plateau_falls_after_window(caplog):
     coming = iter(losses)
     solver.gradients = lambda: next(coming)
     seen, rates = [], []
-    solver.listeners.append(type("Listener", (), {
-        "on_iteration": lambda self, s: seen.append((s.current_step, s.iter_last_event, s.minimum_loss)),
-        "on_display": lambda self, s, record: rates.append(record["lr"])})())
+    solver.listeners.append(SimpleNamespace(
+        on_iteration=lambda s: seen.append((s.current_step, s.iter_last_event, s.minimum_loss)),
+        on_display=lambda s, record: rates.append(record["lr"])))
     with caplog.at_level("INFO", "minicaffe.solver"):
         solver.step(len(losses))
     assert seen == list(zip(falls, events, [min(losses[:t + 1]) for t in range(len(losses))], strict=True))

@@ -5,7 +5,9 @@ import json
 import os
 import re
 import signal
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -106,22 +108,12 @@ def test_resumed_plateau_same_bits(tmp_path, form):
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_best_test_is_restored(tmp_path, exact):
-    class Best:
-        checked = state = None
-
-        def get_state(self):
-            return {"value": 3}
-
-        def check_state(self, state):
-            self.checked = state
-
-        def set_state(self, state):
-            self.state = state
-
+    seen = []
     solver, resumed = built(tmp_path), built(tmp_path)
-    solver.best, resumed.best, resumed.exact_resume = Best(), Best(), exact
+    solver.best = resumed.best = SimpleNamespace(get_state=lambda: {"value": 3}, check_state=seen.append, set_state=seen.append)
+    resumed.exact_resume = exact
     resumed.restore(solver.snapshot()[1])
-    assert resumed.best.checked == resumed.best.state == {"value": 3}
+    assert seen == [{"value": 3}, {"value": 3}]
 
 
 LSTM = """layer { name: "x" type: "DummyData" top: "x" top: "cont" dummy_data_param { shape { dim: 2 dim: 1 dim: 3 } shape { dim: 2 dim: 1 }
@@ -176,7 +168,7 @@ def test_resume_at_max_iter_warns(tmp_path, caplog, max_iter, done, words):
 def test_no_second_final_snapshot(tmp_path):
     solver = built(tmp_path, "max_iter: 4 snapshot: 4 snapshot_after_train: true")
     written = []
-    solver.listeners.append(type("L", (), {"on_snapshot": lambda self, s, model, state: written.append((model, state))})())
+    solver.listeners.append(SimpleNamespace(on_snapshot=lambda solver, model, state: written.append((model, state))))
     solver.solve()
     assert written == [(f"{tmp_path}/s_iter_4.caffemodel", f"{tmp_path}/s_iter_4.solverstate")]
 
@@ -316,21 +308,21 @@ def test_text_in_hdf5_state(tmp_path, monkeypatch):
 
 
 def assert_refused(solver, path, error_class, match):
-    kept = weights(solver), histories(solver)
-    place = solver.iter, solver.current_step, solver.generator.seed, solver.generator.offset, solver.net.layers[0].passes
+    def place():
+        return solver.iter, solver.current_step, solver.generator.seed, solver.generator.offset, solver.net.layers[0].passes
+
+    kept, was = [*weights(solver), *histories(solver)], place()
     with pytest.raises(error_class, match=match):
         solver.restore(path)
-    assert same(weights(solver), kept[0]) and same(histories(solver), kept[1])
-    assert place == (solver.iter, solver.current_step, solver.generator.seed, solver.generator.offset,
-                     solver.net.layers[0].passes)
+    assert same([*weights(solver), *histories(solver)], kept) and place() == was
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_state_of_another_training(tmp_path, form):
-    _, path = built(tmp_path, form=form).snapshot()
-    for other, words in ((built(tmp_path, "type: 'Adam'"), r"s_iter_0.*history: the file has 2 blobs, AdamSolver .* needs 4"),
-                         (built(tmp_path, net=BOWL.replace("dim: 3", "dim: 6")), r"history\[0\]: is \[5, 3\], the net needs \[5, 6\]")):
-        assert_refused(other, path, ShapeError, words)
+def test_state_of_another_training(tmp_path):
+    for form in FORMATS:
+        _, path = built(tmp_path, form=form).snapshot()
+        for other, words in ((built(tmp_path, "type: 'Adam'"), r"s_iter_0.*history: the file has 2 blobs, AdamSolver .* needs 4"),
+                             (built(tmp_path, net=BOWL.replace("dim: 3", "dim: 6")), r"history\[0\]: is \[5, 3\], the net needs \[5, 6\]")):
+            assert_refused(other, path, ShapeError, words)
 
 
 def test_files_that_are_no_state(tmp_path, state):
@@ -370,11 +362,9 @@ RANK = {"generator": {"seed": 1, "offset": 2}, "train": {}, "test": [{}]}
 def test_the_form_of_a_resume_state(changes, fits):
     """It may come from anywhere, and the states of ranks are used after those of rank 0 were."""
     resume = {"solver": "SGDSolver", "generator": GENERATOR, "train": {}, "test": [{}], **changes}
-    if fits:
+    message = "^resume_state: is not what minicaffe writes there.*; fetch the file again$"
+    with nullcontext() if fits else pytest.raises(DataError, match=message):
         assert snapshot._parse_resume_state(json.dumps(resume)) == resume
-        return
-    with pytest.raises(DataError, match="^resume_state: is not what minicaffe writes there.*; fetch the file again$"):
-        snapshot._parse_resume_state(json.dumps(resume))
 
 
 def test_the_length_of_a_resume_state(monkeypatch):
@@ -391,7 +381,7 @@ def test_the_length_of_a_resume_state(monkeypatch):
     assert snapshot._parse_resume_state("") is snapshot._parse_resume_state(None) is None
 
 
-def test_a_layer_that_refuses_its_state(tmp_path, state, monkeypatch):
+def test_states_of_layers_refused_or_unknown(tmp_path, state, monkeypatch, caplog):
     solver = built(tmp_path)
     layer_class = type(solver.net.layers[0])
     real = layer_class.set_state
@@ -403,29 +393,23 @@ def test_a_layer_that_refuses_its_state(tmp_path, state, monkeypatch):
 
     monkeypatch.setattr(layer_class, "set_state", refuse)
     assert_refused(solver, state, DataError, "layer 'bowl' .*the database has only 1 record")
-
-
-def test_states_of_unknown_layers(tmp_path, state, caplog):
-    resume = {"generator": {"seed": 1, "offset": 2}, "train": {"gone": {"passes": 5}}, "test": []}
-    rewrite(state, resume_state=json.dumps(resume))
-    solver = built(tmp_path)
+    rewrite(state, resume_state=json.dumps({"generator": {"seed": 1, "offset": 2}, "train": {"gone": {"passes": 5}}, "test": []}))
     solver.restore(state)
     assert solver.generator.offset == 2
     assert any("layer gone is not used" in message for message in caplog.messages)
 
 
-@pytest.mark.parametrize("change", ["history", "iter", "history/1", "iter as text", "history as number"])
-def test_hdf5_files_that_are_no_state(tmp_path, change):
-    solver = built(tmp_path, form="HDF5")
-    _, path = solver.snapshot()
-    with h5py.File(path, "r+") as file:
-        name, _, kind = change.partition(" as ")
-        del file[name]
-        if change == "history/1":
-            file["history/7"] = np.zeros(4)
-        elif kind:
-            file[name] = "text" if kind == "text" else 7
-    assert_refused(built(tmp_path), path, Error, "s_iter_0.solverstate.h5")
+def test_hdf5_files_that_are_no_state(tmp_path):
+    for change in "history", "iter", "history/1", "iter as text", "history as number":
+        _, path = built(tmp_path, form="HDF5").snapshot()
+        with h5py.File(path, "r+") as file:
+            name, _, kind = change.partition(" as ")
+            del file[name]
+            if change == "history/1":
+                file["history/7"] = np.zeros(4)
+            elif kind:
+                file[name] = "text" if kind == "text" else 7
+        assert_refused(built(tmp_path), path, Error, "s_iter_0.solverstate.h5")
 
 
 # ---- writing fails
@@ -438,15 +422,13 @@ def test_full_disk_costs_only_snapshot(tmp_path, monkeypatch, form):
     model = f"{tmp_path}/s_iter_2.caffemodel{FORMATS[form]}"
     with open(model, "rb") as file:
         old = file.read()
-    real = os.fsync
 
     def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(atomic.os, "fsync", full)
-    with pytest.raises(FileError, match=f"{model}: cannot be written: no room .* The solver is at iteration 2"):
+    with monkeypatch.context() as patch, pytest.raises(FileError, match=f"{model}: cannot be written: no room .* The solver is at iteration 2"):
+        patch.setattr(atomic.os, "fsync", full)
         solver.snapshot()
-    monkeypatch.setattr(atomic.os, "fsync", real)
     with open(model, "rb") as file:
         assert file.read() == old
     assert not [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
@@ -503,9 +485,9 @@ def test_renamed_state_and_its_model(tmp_path, monkeypatch, caplog, form):
 def test_log_lines_of_a_snapshot(tmp_path, caplog, form):
     """The listener hears of it before there are files; an error names the file that could not be written."""
     solver, heard = built(tmp_path, form=form), []
-    solver.listeners.append(type("L", (), {
-        "before_snapshot": lambda self, solver, *paths: heard.append((paths, sorted(path.name for path in tmp_path.iterdir()))),
-        "on_snapshot": lambda self, solver, *paths: heard.append(paths)})())
+    solver.listeners.append(SimpleNamespace(
+        before_snapshot=lambda solver, *paths: heard.append((paths, sorted(path.name for path in tmp_path.iterdir()))),
+        on_snapshot=lambda solver, *paths: heard.append(paths)))
     solver.step(1)
     paths = tuple(f"{tmp_path}/s_iter_1.{kind}{FORMATS[form]}" for kind in ("caffemodel", "solverstate"))
     kind = "HDF5" if form == "HDF5" else "binary proto"
@@ -553,7 +535,7 @@ def test_what_the_first_rank_sends(resume, used):
     solver.group = OneOfRanks(0, 3)
     solver.generator.seed, solver.generator.offset = 2**64 - 2, 7
     before = weights(solver)
-    solver.best = type("Best", (), {"get_state": lambda self: 1})()      # it has the best test, and takes none
+    solver.best = SimpleNamespace(get_state=lambda: 1)      # it has the best test, and takes none
     snapshot.share(solver, resume)
     seeds = [{"generator": {"seed": seed, "offset": 7}} for seed in (2**64 - 2, 2**64 - 1, 0)]
     assert solver.group.scattered == (resume["ranks"] if used else seeds)
@@ -569,15 +551,15 @@ def test_what_another_rank_takes():
     policy = {name: getattr(first, name) for name in snapshot.POLICY_STATE}
     assert list(policy.values()) == [6, 1, 0.5, 4]
     first.net.layers[0].passes = 3
-    solver.best = type("Best", (), {"set_state": lambda self, state: setattr(self, "state", state), "get_state": lambda self: 1})()
-    best, solver.best = solver.best, None
+    taken = []
+    best = SimpleNamespace(get_state=lambda: 1, set_state=taken.append)
     sent = {**snapshot.own_state(first), "best": {"value": 2}}, policy
     solver.group = OneOfRanks(1, 2, sent, {})
     snapshot.share(solver)
     solver.best = best
     solver.group = OneOfRanks(1, 2, sent, {"generator": {"seed": 11, "offset": 12}})
     snapshot.share(solver)
-    assert {name: getattr(solver, name) for name in policy} == policy and solver.best.state == {"value": 2}
+    assert {name: getattr(solver, name) for name in policy} == policy and taken == [{"value": 2}]
     assert solver.group.scattered is None and solver.net.layers[0].passes == 3
     assert (solver.generator.seed, solver.generator.offset) == (11, 12)
     assert all((array == 5).all() for array in weights(solver) + histories(solver))

@@ -30,36 +30,25 @@ def log(caplog):
     return caplog
 
 
-class Recorder:
-    """A listener that records its calls."""
-
-    def __init__(self):
-        self.events = []
-
-    def on_start(self, solver):
-        self.events.append(("start", solver.iter))
-
-    def on_display(self, solver, record):
-        self.events.append(("display", record))
-
-    def on_test(self, solver, record):
-        self.events.append(("test", record))
-
-    def on_iteration(self, solver):
-        self.events.append(("iteration", solver.iter))
-
-    def on_end(self, solver, stopped):
-        self.events.append(("end", stopped))
-
-    def records(self, kind):
-        return [e[1] for e in self.events if e[0] == kind]
-
-
 def recorded(*arguments, **keywords):
-    solver = make_solver(*arguments, **keywords)
-    recorder = Recorder()
+    """A solver, and a listener that records its calls."""
+    solver, events = make_solver(*arguments, **keywords), []
+    recorder = SimpleNamespace(
+        events=events, records=lambda kind: [value for name, value in events if name == kind],
+        on_start=lambda solver: events.append(("start", solver.iter)),
+        on_display=lambda solver, record: events.append(("display", record)),
+        on_test=lambda solver, record: events.append(("test", record)),
+        on_iteration=lambda solver: events.append(("iteration", solver.iter)),
+        on_end=lambda solver, stopped: events.append(("end", stopped)))
     solver.listeners.append(recorder)
     return solver, recorder
+
+
+def listen_to_losses(solver):
+    """Return a list that gets the smoothed loss of each iteration."""
+    shown = []
+    solver.listeners.append(SimpleNamespace(on_iteration=lambda solver: shown.append(solver.smoothed_loss)))
+    return shown
 
 
 # ---- the loop
@@ -84,9 +73,8 @@ def test_loss_averaged_over_iter_size():
 def test_smoothing_follows_caffes_window(begin):
     solver = make_solver("average_loss: 3 base_lr: 0")
     solver.step(begin)
-    losses, window, shown, smoothed = [], [], [], 0
+    losses, window, shown, smoothed = [], [], listen_to_losses(solver), 0
     solver.net.add_hook(1, lambda layer: losses.append(float(solver.net.blob_by_name("loss").cpu_data)))
-    solver.listeners.append(type("Listener", (), {"on_iteration": lambda self, s: shown.append(s.smoothed_loss)})())
     solver.step(8)
     for t, loss in enumerate(losses):
         if t < 3:
@@ -103,9 +91,9 @@ def test_smoothing_follows_caffes_window(begin):
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_infinite_loss_leaves_window(size):
-    solver, shown = make_solver(f"average_loss: {size} base_lr: 0"), []
+    solver = make_solver(f"average_loss: {size} base_lr: 0")
+    shown = listen_to_losses(solver)
     solver.net.add_hook(1, lambda layer: solver.net.blob_by_name("loss").data.fill(np.inf if solver.iter == 4 else solver.iter))
-    solver.listeners.append(type("Listener", (), {"on_iteration": lambda self, s: shown.append(s.smoothed_loss)})())
     solver.step(10)
     assert shown[4:4 + size] == [np.inf] * size and shown[9] == pytest.approx(np.mean(range(10)[-size:]))
 
@@ -399,8 +387,8 @@ def warnings_of(log):
 
 @pytest.mark.no_plan("which blob was not finite first is not known where blobs share memory")
 def test_first_infinite_loss_is_reported_once(log):
-    solver, losses = make_solver("base_lr: 100 momentum: 0.9", LINE), []  # no hooks: a device replays a graph
-    solver.listeners.append(type("Listener", (), {"on_iteration": lambda self, s: losses.append(s.smoothed_loss)})())
+    solver = make_solver("base_lr: 100 momentum: 0.9", LINE)     # no hooks: a device replays a graph
+    losses = listen_to_losses(solver)
     solver.step(60)
     first = next(i for i, loss in enumerate(losses) if not np.isfinite(loss))
     seen, lost = warnings_of(log)
