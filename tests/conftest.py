@@ -211,14 +211,16 @@ def on_cpu(device):
 
 @pytest.fixture(autouse=True)
 def settings_restored():
-    """Restore the number of threads and the preferred engine, which tests change."""
+    """Restore the number of threads, the preferred engine and the exactness, which tests change."""
     from minicaffe.device.threads import get_num_threads, set_num_threads
     from minicaffe.engines import engine
-    threads, preferred = get_num_threads(), engine.preferred()
+    threads, preferred, exact = get_num_threads(), engine.preferred(), engine.get_exact()
     yield
     set_num_threads(threads)
     if engine.preferred() != preferred:
         engine.prefer(preferred)
+    if engine.get_exact() != exact:
+        engine.set_exact(exact)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import make_net
+from helpers import make_net, net_solver
 from watched import fused, step, with_one_watched
 
 import minicaffe as caffe
@@ -12,9 +12,6 @@ from minicaffe.layer import layer_types, register_layer
 from minicaffe.layers.batch_norm import BatchNormLayer
 from minicaffe.layers.relu import ReLULayer
 from minicaffe.net.run import BEFORE_BACKWARD
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
-from minicaffe.solver import create_solver
 
 INPUT = 'layer { name: "data" type: "Input" top: "x" input_param { shape { dim: 3 dim: 4 dim: 5 dim: 6 } } } '
 FILLED = 'filler { type: "uniform" min: -1 max: 2 }'
@@ -277,22 +274,6 @@ def test_own_top_fused_without_backward(needed):
     assert_same(net, watched)
 
 
-def test_gradient_by_differences():
-    net = make_net(INPUT + norms(NORM + SCALE + LEAKY, 4), caffe.TRAIN, Dtype.DOUBLE)
-    x, learned = net.blob_by_name("x"), [net.layers[1].blobs[0], *net.layers[3].blobs]
-    x.data[...] = np.random.default_rng(5).standard_normal(x.shape) * 3 + 1
-    step(net)
-    assert fused(net) == {"norm": ["scale", "leaky"]}
-    gradients = [blob.diff.copy() for blob in learned]
-    for blob, gradient in zip(learned, gradients):
-        for i in np.random.default_rng(6).integers(0, blob.count, 4):
-            before, h, losses = blob.data.reshape(-1)[i], 1e-5, []
-            for side in (h, -h, 0):
-                blob.data.reshape(-1)[i] = before + side
-                losses.append(net.forward_from_to(0, len(net.layers) - 1))
-            assert gradient.reshape(-1)[i] == pytest.approx((losses[0] - losses[1]) / (2 * h), rel=1e-5, abs=1e-5)
-
-
 @pytest.mark.parametrize("cut", [None, 2, 3])
 @pytest.mark.parametrize("text", [norms(), sums()])
 def test_part_after_another_shape(text, cut):
@@ -316,9 +297,7 @@ def test_followers_of_frozen_convolution_learn():
     results = []
     text = INPUT + norms().replace("convolution_param", "param { lr_mult: 0 } param { lr_mult: 0 } convolution_param")
     for plan in (None, "memory"):
-        param = parse_text('base_lr: 0.001 lr_policy: "fixed" momentum: 0.9 random_seed: 3 snapshot_after_train: false '
-                           f"net_param {{ {text} }}", caffe_pb2.SolverParameter, "solver.prototxt", keep_layer_fields=True)[0]
-        solver = create_solver(param, plan=plan)
+        solver = net_solver(text, plan, base_lr=0.001, random_seed=3)
         scale = solver.net.layers[3].blobs[0]
         before = scale.data.copy()
         for _ in range(2):

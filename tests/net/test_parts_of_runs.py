@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from helpers import make_net
+from helpers import layer_text, make_net
 
 import minicaffe
 from minicaffe.errors import ConfigError, Error
@@ -22,8 +22,7 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "score" bottom: "label" top
 
 
 def layer(name, kind, bottoms, top, param=""):
-    words = " ".join(f'bottom: "{bottom}"' for bottom in bottoms.split())
-    return f'layer {{ name: "{name}" type: "{kind}" {words} top: "{top}" {param} }}\n'
+    return layer_text(kind, name, bottoms, top, param)
 
 
 def conv(name, bottom):

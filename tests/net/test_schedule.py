@@ -1,9 +1,8 @@
 """A net's schedule: when it is compiled again, what interrupts it, and how it is shown."""
 
-
 import numpy as np
 import pytest
-from helpers import layer_text, make_net
+from helpers import layer_text, make_net, net_solver
 
 import minicaffe as caffe
 from minicaffe import memory
@@ -16,7 +15,6 @@ from minicaffe.net.net import Net
 from minicaffe.net.run import BEFORE_BACKWARD, BEFORE_FORWARD
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
-from minicaffe.solver import create_solver
 
 CONV = """layer {{ name: "{0}" type: "Convolution" bottom: "{1}" top: "{0}"
   convolution_param {{ num_output: 16 kernel_size: 3 pad: 1 weight_filler {{ type: "xavier" }} }} }}
@@ -560,9 +558,7 @@ def test_when_gradients_are_given(plan):
 def test_graph_iteration_ended_in_middle(device, monkeypatch):
     if device == "cpu":
         pytest.skip("CUDA graphs are recorded on devices: pytest --device sim")
-    param = caffe_pb2.SolverParameter(base_lr=0.001, lr_policy="fixed", type="SGD", max_iter=9)
-    param.net_param.CopyFrom(parse_text(NET, caffe_pb2.NetParameter)[0])
-    solver = create_solver(param)
+    solver = net_solver(NET, base_lr=0.001, momentum=0, max_iter=9)
     solver.step(4)
     assert solver.smoothed_loss == 0        # which the GPU may still compute, of inputs that are 0
     rates = iter([0.001])       # for the update; there is none for the count

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from helpers import make_net
+from helpers import layer_text, make_net
 
 import minicaffe as caffe
 from minicaffe import errors
@@ -47,27 +47,16 @@ def probes(monkeypatch):
     CUDNN.computes(Probe, Answer)
 
 
-@pytest.fixture
-def exactness():
-    yield
-    engine.set_exact(False)
-
-
-@pytest.mark.parametrize(("field", "preferred", "device", "who"), [
-    (engine.DEFAULT, "", True, "CUDNN"), (engine.DEFAULT, "", False, "CAFFE"), (engine.DEFAULT, "CAFFE", True, "CAFFE"),
-    (engine.DEFAULT, "ONEDNN", True, "CAFFE"), (engine.DEFAULT, "CUDNN", True, "CUDNN"), (engine.DEFAULT, "CUDNN", False, "CAFFE"),
-    (CUDNN.layer_field, "", True, "CUDNN"), (CUDNN.layer_field, "", False, "CAFFE"), (CAFFE.layer_field, "CUDNN", True, "CAFFE")])  # fmt: skip
-def test_who_is_asked(probes, field, preferred, device, who):
+@pytest.mark.parametrize(("field", "preferred", "device", "absent", "who"), [
+    (engine.DEFAULT, "", True, False, "CUDNN"), (engine.DEFAULT, "", False, False, "CAFFE"), (engine.DEFAULT, "CAFFE", True, False, "CAFFE"),
+    (engine.DEFAULT, "ONEDNN", True, False, "CAFFE"), (engine.DEFAULT, "CUDNN", True, False, "CUDNN"), (engine.DEFAULT, "CUDNN", False, False, "CAFFE"),
+    (CUDNN.layer_field, "", True, False, "CUDNN"), (CUDNN.layer_field, "", False, False, "CAFFE"), (CAFFE.layer_field, "CUDNN", True, False, "CAFFE"),
+    (engine.DEFAULT, "", True, True, "CAFFE"), (engine.DEFAULT, "CUDNN", True, True, "CUDNN"), (CUDNN.layer_field, "", True, True, "CUDNN")])
+def test_who_is_asked(probes, monkeypatch, field, preferred, device, absent, who):
+    """One that is absent by its name alone."""
+    monkeypatch.setattr(CUDNN, "absent", absent)
     engine.prefer(preferred)
     assert Probe(caffe.blob.Dtype.FLOAT, field)._choose(device).engine == who
-
-
-@pytest.mark.parametrize(("field", "preferred", "who"), [
-    (engine.DEFAULT, "", "CAFFE"), (engine.DEFAULT, "CUDNN", "CUDNN"), (CUDNN.layer_field, "", "CUDNN")])  # fmt: skip
-def test_unavailable_engine_only_by_name(probes, monkeypatch, field, preferred, who):
-    monkeypatch.setattr(CUDNN, "absent", True)
-    engine.prefer(preferred)
-    assert Probe(caffe.blob.Dtype.FLOAT, field)._choose(True).engine == who
 
 
 @pytest.mark.parametrize("how", [(Answer, refuses), (fail,)])
@@ -161,9 +150,8 @@ def test_scratch_memory_returned(kind, name):
     """So that layers need as much as the one that needs most, not the sum."""
     engine.prefer(name)
     text = 'force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 8, 24, 24] } } } '
-    for layer, bottom in (("a", "x"), ("b", "a"), ("c", "b")):
-        text += (f'layer {{ name: "{layer}" type: "{kind}" bottom: "{bottom}" top: "{layer}" '
-                 "convolution_param { num_output: 8 kernel_size: 5 pad: 2 } }")
+    for bottom, layer in ("xa", "ab", "bc"):
+        text += layer_text(kind, layer, bottom, more="convolution_param { num_output: 8 kernel_size: 5 pad: 2 }")
     net = make_net(text)
     for run in (lambda: net.forward_from_to(0, 3), lambda: net.backward_from_to(3, 0)):
         run()
@@ -173,13 +161,13 @@ def test_scratch_memory_returned(kind, name):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_choice_holds_until_setting_changes(seed, exactness):
+def test_choice_holds_until_setting_changes(seed):
     """It is made again by the next forward after a change, for a backward never: that is the engine's of forward."""
     dice = random.Random(seed)
     text = 'force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 16, 12, 12] } } } '
-    text += ('layer { name: "c" type: "Convolution" bottom: "x" top: "c" convolution_param { num_output: 16 kernel_size: 3 } } '
-             'layer { name: "p" type: "Pooling" bottom: "c" top: "p" pooling_param { kernel_size: 2 } } '
-             'layer { name: "i" type: "InnerProduct" bottom: "p" top: "i" inner_product_param { num_output: 3 } }')
+    text += layer_text("Convolution", "c", "x", more="convolution_param { num_output: 16 kernel_size: 3 }")
+    text += layer_text("Pooling", "p", "c", more="pooling_param { kernel_size: 2 }")
+    text += layer_text("InnerProduct", "i", "p", more="inner_product_param { num_output: 3 }")
     net = make_net(text)
     changes = {
         "threads": lambda: caffe.set_num_threads(caffe.get_num_threads() % 3 + 1),
@@ -208,13 +196,12 @@ def test_choice_holds_until_setting_changes(seed, exactness):
             assert primitives() == last
 
 
-def test_refused_engine_tried_after_change(exactness):
+def test_refused_engine_tried_after_change():
     """A refusal is one of the settings at that time."""
     if settings.mode != "cpu":
         pytest.skip("engine WINOGRAD computes on the CPU alone")
-    text = 'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 16, 12, 12] } } } '
-    text += 'layer { name: "c" type: "Convolution" bottom: "x" top: "c" convolution_param { num_output: 16 kernel_size: 3 } }'
-    net = make_net(text)
+    net = make_net(layer_text("Input", "x", more="input_param { shape { dim: [2, 16, 12, 12] } }")
+                   + layer_text("Convolution", "c", "x", more="convolution_param { num_output: 16 kernel_size: 3 }"))
     computed = lambda: (net.forward_from_to(0, 1), net.engines()[0]["engine"])[1]    # noqa: E731
     engine.prefer("WINOGRAD")
     for exact in (False, True, False, True):
