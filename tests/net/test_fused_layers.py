@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from helpers import make_net, net_solver
-from watched import fused, step, with_one_watched
+from watched import BIAS, FILLED, LEAKY, LOSS, PRELU, RELU, SCALE, fused, step, with_one_watched
+from watched import NORM as PLAIN_NORM
 
 import minicaffe as caffe
 from minicaffe.blob import Blob, Dtype
@@ -14,15 +15,8 @@ from minicaffe.layers.relu import ReLULayer
 from minicaffe.net.run import BEFORE_BACKWARD
 
 INPUT = 'layer { name: "data" type: "Input" top: "x" input_param { shape { dim: 3 dim: 4 dim: 5 dim: 6 } } } '
-FILLED = 'filler { type: "uniform" min: -1 max: 2 }'
-NORM = 'layer { name: "norm" type: "BatchNorm" bottom: "y" top: "y" batch_norm_param { eps: 0.01 } }'
-SCALE = f'layer {{ name: "scale" type: "Scale" bottom: "y" top: "y" scale_param {{ bias_term: true {FILLED} bias_{FILLED} }} }}'
-BIAS = f'layer {{ name: "bias" type: "Bias" bottom: "y" top: "y" bias_param {{ {FILLED} }} }}'
-PRELU = f'layer {{ name: "prelu" type: "PReLU" bottom: "y" top: "y" prelu_param {{ {FILLED} }} }}'
-RELU = 'layer { name: "relu" type: "ReLU" bottom: "y" top: "y" }'
+NORM = PLAIN_NORM.replace('top: "y"', 'top: "y" batch_norm_param { eps: 0.01 }')
 SIGMOID = 'layer { name: "s" type: "Sigmoid" bottom: "y" top: "y" }'
-LEAKY = 'layer { name: "leaky" type: "ReLU" bottom: "y" top: "y" relu_param { negative_slope: 0.25 } }'
-LOSS = 'layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 reduction_param { operation: SUMSQ } }'
 OWN_TOP = NORM.replace('bottom: "y"', 'bottom: "x"')
 GLOBAL = NORM.replace("eps", "use_global_stats: true eps")
 SUM = 'layer { name: "sum" type: "Eltwise" bottom: "a" bottom: "b" top: "y" eltwise_param { operation: SUM } } '

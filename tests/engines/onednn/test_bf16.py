@@ -47,13 +47,14 @@ def assert_near(ours, exact, names=None, tolerance=NEAR):
         assert np.abs(ours[name] - exact[name]).max() <= tolerance * np.abs(exact[name]).max(), name
 
 
-def both(text):
-    """The numbers of a step in bf16 and in float32, by name."""
+def both(text, prepare=lambda net: None, steps=2):
+    """The numbers of some steps in bf16 and in float32, by name."""
     found = []
     for name in ("bf16", "float32"):
         engine.set_precision(name)
         net = make(text)
-        for _ in range(2):
+        prepare(net)
+        for _ in range(steps):
             step(net)
         found.append((net, numbers(net)))
     return found
@@ -216,14 +217,7 @@ def test_recurrent_layers_round_products(bf16, kind, steps, sequences, size):
     """The state before each step and its weights, as the products that all steps have in common do."""
     fields = f'recurrent_param {{ num_output: {size} weight_filler {{ type: "uniform" min: -0.3 max: 0.3 }} }}'
     text = input_layer((steps, sequences, 5)) + input_layer((steps, sequences), "cont") + layer(kind, "x cont", "y", fields)
-    found = []
-    for name in ("bf16", "float32"):
-        engine.set_precision(name)
-        net = make(text)
-        net.blob_by_name("cont").data[...] = 1
-        step(net)
-        found.append(numbers(net))
-    ours, exact = found
+    (net, ours), (_, exact) = both(text, lambda net: net.blob_by_name("cont").data.fill(1), steps=1)
     assert_near(ours, exact)
     if kind == "RNN":
         w, b, u, v, o = (blob.cpu_data for blob in net.layers[-1].blobs)
