@@ -3,7 +3,7 @@ the parameters that learn, and touches no others."""
 
 import numpy as np
 import pytest
-from gradient import layer_net, run_forward
+from gradient import layer_net, run_backward, run_forward
 
 from minicaffe.blob import Blob, Dtype
 from minicaffe.errors import ConfigError, RecycledError, ShapeError
@@ -192,6 +192,31 @@ def test_layer_type_is_subclass():
     assert "Nothing" not in layer_types()
     with pytest.raises(ConfigError, match="dtype: layers do not compute on int32; give FLOAT or DOUBLE"):
         layer_net('layer { name: "r" type: "ReLU" bottom: "x" top: "y" }', [np.ones(3)], dtype=Dtype.INT)
+
+
+SPREAD = np.random.default_rng(5).standard_normal(X)
+FILLED = "filler { type: 'uniform' min: 0.5 max: 2 }"
+
+
+@pytest.mark.parametrize("name, bottoms, fields", [
+    ("BatchNorm", [SPREAD], ""), ("BatchNorm", [SPREAD], "batch_norm_param { use_global_stats: true }"),
+    *(("MVN", [SPREAD], f"mvn_param {{ {field} }}") for field in ("", "normalize_variance: false", "across_channels: true")),
+    ("Scale", [SPREAD], f"scale_param {{ bias_term: true {FILLED} }}"), ("Scale", [SPREAD, (4,)], ""), ("Bias", [SPREAD], f"bias_param {{ {FILLED} }}"),
+    ("PReLU", [SPREAD], f"prelu_param {{ {FILLED} }}"), ("Softmax", [SPREAD], "")])
+def test_in_place_gives_the_same(name, bottoms, fields):
+    results = []
+    for top in ("t0", "b0"):
+        net = net_of(name, bottoms, 1, fields, [top])
+        run_forward(net)
+        y = net.blobs[top].data.copy()
+        if name != "Softmax":   # what a later layer in place does: backward must not read it
+            net.blobs[top].data[...] = np.nan
+        run_backward(net, list(range(len(bottoms))), [np.random.default_rng(6).standard_normal(X)])
+        results.append([y, *(blob.diff.copy() for blob in [*net.bottoms[-1], *net.layers[-1].blobs])])
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    assert all(np.isfinite(part).all() for part in results[0])
+    for apart, in_place in zip(*results):
+        np.testing.assert_allclose(apart, in_place, rtol=1e-12, atol=1e-12)
 
 
 IN_PLACE = [layer for layer in LAYERS if layer[0] in ("BatchNorm", "MVN", "PReLU", "Scale", "Swish")]

@@ -289,19 +289,6 @@ def test_wrong_states_and_counts():
         layer_net(text("LSTM").replace("uniform", "unknown"), inputs("LSTM"))
 
 
-@pytest.mark.parametrize("shapes, error", [
-    ({"x": (5, 2, 2), "cont": (5, 2)}, r"bottom\[0\]: has 5 steps, the layer was made for 4"),
-    ({"x": (4, 2, 9)}, r"bottom\[0\]: has shape \[4, 2, 9\], 9 values for each step of a sequence; the layer was set up for 2"),
-    ({"static": (2, 7)}, r"bottom\[2\]: has shape \[2, 7\], 7 values for each step of a sequence; the layer was set up for 5"),
-])
-def test_inputs_of_another_size(shapes, error):
-    net = layer_net(text("RNN", static=True), inputs("RNN", static=True))
-    for name, shape in shapes.items():
-        net.blob_by_name(name).reshape(*shape)
-    with pytest.raises(ShapeError, match=rf"layer 'r' \(RNN\): {error}"):
-        run_forward(net)
-
-
 def test_many_steps_of_no_sequence():
     net = forward_net(text("LSTM"), [np.empty((2**20, 0, 2)), np.empty((2**20, 0))])
     run_backward(net, [0])

@@ -22,6 +22,7 @@ CASES = [
     ("PReLU", "", [X], {0: (8,)}, "bottom[0]: needs 4 channels"),
     ("BatchNorm", "", [X], {0: (2, 3, 3, 5)}, "bottom[0]: needs 4 channels"),
     ("InnerProduct", f"inner_product_param {{ num_output: 3 {FILL} }}", [X], {0: (2, 4, 3, 6)}, "bottom[0]: has shape [2, 4, 3, 6], 72 values from axis 1 on"),
+    ("InnerProduct", f"inner_product_param {{ num_output: 3 {FILL} }}", [ROWS], {0: (4, 5)}, "values from axis 1 on; the layer was set up for 6"),
     ("Pooling", "pooling_param { kernel_size: 3 }", [X], {0: (2, 4, 3, 2)}, "pooling_param.kernel_size: a kernel of 3x3 does not fit planes of 3x2"),
     ("Pooling", "pooling_param { kernel_size: 3 }", [X], {0: (2, 4, 2, 5)}, "pooling_param.kernel_size: a kernel of 3x3 does not fit planes of 2x5"),
     ("Pooling", "pooling_param { kernel_size: 3 }", [X], {0: (2, 12, 5)}, "bottom[0]: Pooling needs 4 axes"),
@@ -65,6 +66,11 @@ CASES = [
     ("LSTMUnit", "", [(1, 3, 2), (1, 3, 8), np.ones((1, 3))], {1: (1, 3, 6)}, "bottom[1]: must have shape [1, 3, 8]"),
     ("LSTMUnit", "", [(1, 3, 2), (1, 3, 8), np.ones((1, 3))], {0: (3, 2)}, "bottom[0]: must have shape [1, N, D]"),
     ("LSTM", f"recurrent_param {{ num_output: 2 {FILL} }}", [(2, 3, 4), np.zeros((2, 3))], {1: (3, 2)}, "bottom[1]: must have shape [2, 3]"),
+    ("RNN", f"recurrent_param {{ num_output: 2 {FILL} }}", [(2, 3, 4), np.zeros((2, 3))], {0: (5, 3, 4), 1: (5, 3)}, "bottom[0]: has 5 steps, the layer was made for 2"),
+    ("RNN", f"recurrent_param {{ num_output: 2 {FILL} }}", [(2, 3, 4), np.zeros((2, 3))], {0: (2, 3, 9)},
+     "bottom[0]: has shape [2, 3, 9], 9 values for each step of a sequence; the layer was set up for 4"),
+    ("RNN", f"recurrent_param {{ num_output: 2 {FILL} }}", [(2, 3, 4), np.zeros((2, 3)), (3, 5)], {2: (3, 7)},
+     "bottom[2]: has shape [3, 7], 7 values for each step of a sequence; the layer was set up for 5"),
 ]
 
 
