@@ -117,10 +117,3 @@ def test_crop(param, reference, wanted):
 def test_wrong_parameters(type, param, bottoms, tops, error, field):
     with pytest.raises(error, match=rf"test.prototxt.*layer 'l' \({type}\): {field}: "):
         layer_net(layer(type, param, bottoms, tops), [np.ones((2, 4, 3))] * bottoms)
-
-
-def test_wrong_shapes():
-    for text, shape, message in ((layer("Concat", "", 2), (3, 4), r"has shape \[3, 4\]"), (layer("Concat", "", 2), (2,), r"has shape \[2\]"),
-                                 (layer("Crop", "crop_param { axis: 1 }", 2), (2,), "needs as many axes")):
-        with pytest.raises(ShapeError, match=rf"bottom\[1\]: {message}"):
-            layer_net(text, [np.ones((2, 4)), np.ones(shape)])

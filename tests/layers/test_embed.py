@@ -92,8 +92,6 @@ def test_indices_have_no_gradient():
 @pytest.mark.parametrize("text, shapes, error, field", [
     (embed("num_output: 0 input_dim: 2"), [(2,)], ConfigError, "embed_param.num_output"),
     (embed("num_output: 2"), [(2,)], ConfigError, "embed_param.input_dim"),
-    (REINDEX, [(2, 2), (2, 1)], ShapeError, r"bottom\[1\]"),
-    (REINDEX, [(), (2,)], ShapeError, r"bottom\[0\]"),
     (FILTER, [(2, 2), (3,), (2,)], ShapeError, r"bottom\[1\]"),
     (FILTER, [(2, 2), (), (2,)], ShapeError, r"bottom\[1\]"),
     (FILTER, [(1, 2), (1,), ()], ShapeError, r"bottom\[2\]"),

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from gradient import check_gradient, forward_net, layer_net, run_backward
+from gradient import check_gradient, forward_net, run_backward
 
 from minicaffe.blob import Dtype
-from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.errors import ConfigError
 
 TEXT = 'layer { name: "u" type: "LSTMUnit" bottom: "c" bottom: "g" bottom: "cont" top: "c1" top: "h1" }'
 
@@ -69,15 +69,3 @@ def test_which_gradients_are_written():
     with pytest.raises(ConfigError, match=r"bottom\[2\]: LSTMUnit has no gradient"):
         run_backward(net, [0, 1, 2])
     assert [net.layers[-1].allow_force_backward(i) for i in range(3)] == [True, True, False]
-
-
-@pytest.mark.parametrize("shapes, field", [
-    ([(3, 4), (1, 3, 16), (1, 3)], r"bottom\[0\]"),
-    ([(2, 3, 4), (2, 3, 16), (2, 3)], r"bottom\[0\]"),
-    ([(1, 3, 4), (1, 3, 12), (1, 3)], r"bottom\[1\]"),
-    ([(1, 3, 4), (1, 2, 16), (1, 3)], r"bottom\[1\]"),
-    ([(1, 3, 4), (1, 3, 16), (3,)], r"bottom\[2\]"),
-])
-def test_wrong_shapes(shapes, field):
-    with pytest.raises(ShapeError, match=rf"layer 'u' \(LSTMUnit\): {field}: must have shape"):
-        layer_net(TEXT, [np.zeros(shape) for shape in shapes])

@@ -238,11 +238,6 @@ def test_stochastic_test_of_sums_around_0(dtype):
 def test_wrong_parameters_name_the_field(fields, field):
     with pytest.raises((ConfigError, ShapeError), match=f"layer 'p' \\(Pooling\\): pooling_param.{field}"):
         layer_net(layer_text(fields), [np.zeros((1, 1, 4, 4))])
-
-
-def test_other_mistakes():
-    with pytest.raises(ShapeError, match="bottom\\[0\\]: Pooling needs 4 axes"):
-        layer_net(layer_text("kernel_size: 1"), [np.zeros((1, 4, 4))])
     with pytest.raises(ConfigError, match="top: only MAX"):
         layer_net(layer_text("kernel_size: 2 pool: AVE", tops=2), [np.zeros((1, 1, 4, 4))])
 

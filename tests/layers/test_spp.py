@@ -85,7 +85,6 @@ def test_stochastic_draws_from_the_windows():
     (4, (1, 1, 9, 40), r"spp_param.pyramid_height: 9 pixels cannot be cut into 8 bins: windows of 2 would need a padding of 4"),
     (4294967295, (1, 1, 40, 40), "spp_param.pyramid_height: 40 pixels cannot be cut into"),
     (1, (1, 1, 0, 4), "spp_param.pyramid_height: 0 pixels"),
-    (1, (1, 1, 4), r"bottom\[0\]: SPP needs 4 axes"),
 ])
 def test_what_does_not_fit(height, shape, error):
     with pytest.raises((ConfigError, ShapeError), match=rf"layer 's' \(SPP\): {error}"):
