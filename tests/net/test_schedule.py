@@ -452,6 +452,9 @@ def test_bytes_of_listings(on_cpu):
     # Shared parameters count once
     text = "".join(layer_text("InnerProduct", name, "x", more='param { name: "w" } inner_product_param { num_output: 3 bias_term: false }') for name in "ab")
     assert made(text).schedule().parameters == 4 * 3 * 16 * 64
+    text = layer_text("Parameter", "w", "", more="parameter_param { shape { dim: 2 dim: 16 dim: 8 dim: 8 } }")
+    listing = made(text + layer_text("Eltwise", "sum", "x w"), None, caffe.TEST).schedule()
+    assert listing.parameters == 8192 and {row.live for row in listing.rows} == {2 * 8192}      # x and sum
 
 
 def test_events_of_fused_run(on_cpu):
@@ -570,25 +573,6 @@ def test_graph_iteration_ended_in_middle(device, monkeypatch):
         solver.step(1)
 
 
-@pytest.mark.no_plan("compares a net without one")
-@pytest.mark.parametrize("plan", ["memory", None])
-def test_live_bytes(plan):
-    """The 8192 bytes each of x, a and b, their diffs, and the loss and its diff of 4."""
-    net = made(TWO, plan, caffe.TEST)
-    listing = net.schedule()
-    assert net.blobs["b"].data_memory.head == memory.SyncedHead.UNINITIALIZED
-    assert str(listing).count("\n") > len(listing.rows)
-    lives = [row.live - 4 for row in listing.rows]
-    if plan:        # x, then x and a, then all
-        assert lives[:2] == [8192, 2 * 8192] and lives[-1] == 3 * 8192 and lives == sorted(lives)
-    else:
-        assert set(lives) == {3 * 8192}
-    assert listing.peak == max(lives) + 4
-    text = layer_text("Parameter", "w", "", more="parameter_param { shape { dim: 2 dim: 16 dim: 8 dim: 8 } }")
-    listing = made(text + layer_text("Eltwise", "sum", "x w"), None, caffe.TEST).schedule()
-    assert listing.parameters == 8192 and {row.live for row in listing.rows} == {2 * 8192}      # x and sum
-
-
 UNFUSED = {     # nets whose steps are one layer each
     "chain": (layer_text("InnerProduct", "a", "x", more=IP) + layer_text("TanH", "b", "a") + layer_text("InnerProduct", "c", "b", more=IP)
               + layer_text("EuclideanLoss", "loss", "c b")),
@@ -610,8 +594,10 @@ UNFUSED = {     # nets whose steps are one layer each
 def test_rows_against_a_recount(name, plan, training):
     """Lives of memories from the nodes alone: which rows read and write, free them, save them for backward, and have them."""
     net = made(UNFUSED[name], plan, caffe.TRAIN if training else caffe.TEST)
-    rows, count = net.schedule().rows, len(net.nodes)
-    assert all(len(row.layers) == 1 for row in rows)
+    listing, count = net.schedule(), len(net.nodes)
+    rows = listing.rows
+    assert all(len(row.layers) == 1 for row in rows) and listing.peak == max(row.live for row in rows)
+    assert net.output_blobs[0].data_memory.head == memory.SyncedHead.UNINITIALIZED and str(listing).count("\n") > len(rows)
     params = {id(part) for blob in net.param_table.params for part in (blob.data_memory, blob.diff_memory)}
     lives = {}      # id of a memory -> [it, its first position, its last, whether the first use writes it]
     moved = {}      # (position, whether it writes) -> {id of a memory: bytes}
