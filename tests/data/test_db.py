@@ -384,12 +384,9 @@ def test_longest_value(make_db, more):
         _, _, pointers = db._page(db._bytes, db._snapshot(), page)
         room = 4096 - pointers[0] - 8 - len(b"00000000")
     overwrite(path, (page * 4096 + pointers[0], (room + more).to_bytes(2, "little")))
-    with open_db(path, "LMDB") as db:
-        if more:
-            with pytest.raises(FileError, match=f"a value of {room + 1} bytes does not fit into its page"):
-                read(db.cursor(), 1)[0]
-        else:
-            assert len(read(db.cursor(), 1)[0][1]) == room
+    refused = pytest.raises(FileError, match=f"a value of {room + 1} bytes does not fit into its page")
+    with open_db(path, "LMDB") as db, refused if more else contextlib.nullcontext():
+        assert len(read(db.cursor(), 1)[0][1]) == room
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 6, 7])

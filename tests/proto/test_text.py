@@ -1,6 +1,7 @@
 """The prototxt reader: equal to protobuf's where both accept, with the place where it refuses."""
 
 import time
+from contextlib import nullcontext
 
 import pytest
 from google.protobuf import descriptor_pb2, text_format
@@ -38,25 +39,17 @@ ACCEPTED = [
 
 REFUSED = [
     ("name: 3", 1, 7, "quoted string"),
-    ("name: 'a", 1, 7, "not closed"),
     ("name: 'a\n'", 1, 7, "not closed"),
     ("\nname: 'a'\nname: 'b'", 3, 1, "twice"),
     ("state {}\n state {}", 2, 2, "twice"),
     ("layer {\n  convolution_param { num_outputs: 3 } }", 2, 23, "did you mean 'num_output'"),
-    ("layer { name: 'a' ", 1, 19, "the file ends"),
     ("layer { name: 'a' >", 1, 19, "expected a field or '}'"),
     ("}", 1, 1, "expected a field"),
     ("name 'a'", 1, 6, "expected ':'"),
     ("layer 3", 1, 7, "expected '{'"),
-    ("layer { phase: TRIAN }", 1, 16, "did you mean 'TRAIN'"),
-    ("layer { phase: 7 }", 1, 16, "must be one of TRAIN, TEST, got 7"),
-    ("layer { phase: 'TRAIN' }", 1, 16, "must be one of"),
     ("force_backward: yes", 1, 17, "true or false"),
     ("force_backward: 2", 1, 17, "from 0 to 1"),
-    ("input_dim: 3.0", 1, 12, "whole number, got 3.0"),
-    ("input_dim: 2147483648", 1, 12, "from -2147483648 to 2147483647, got 2147483648"),
     ("input_dim: " + "9" * 5000, 1, 12, "5000 digits"),
-    ("input_dim: 08", 1, 12, "octal"),
     ("input_dim: 0x1G", 1, 12, "0x1G"),
     ("input_dim: 5a", 1, 12, "5a"),
     ("input_dim: [1 2]", 1, 15, "',' or ']'"),
@@ -64,11 +57,8 @@ REFUSED = [
     ("layer { convolution_param { num_output: -1 } }", 1, 41, "from 0 to 4294967295, got -1"),
     ("layer { loss_weight: 010 }", 1, 22, "decimal"),
     ("layer { loss_weight: much }", 1, 22, "must be a number, got much"),
-    (r"name: '\q'", 1, 7, "no escape"),
-    (r"name: '\ud800'", 1, 7, "no escape"),
     (r"name: '\xff'", 1, 7, "UTF-8"),
     ("name: ['a']", 1, 7, "quoted string"),
-    ("[caffe.extension]: 1", 1, 1, "extensions"),
     ("@", 1, 1, "'@'"),
     ("layer {\n  clip_param { min: 1 } }", 2, 14, "required field 'max'"),
 ]
@@ -222,6 +212,7 @@ def test_comments_of_other_languages(text, place):
     ("layer { [a.b]: 1 }", "1:9: layer[0]: extensions and Any messages are not used by Caffe; remove it"),
     ("\nlayer {\n name: 'a'", "3:11: layer 'a': the file ends inside LayerParameter, opened on line 2; close it with '}'"),
     ("input_dim: 99999999999999999999999", "1:12: input_dim[0]: must be from -2147483648 to 2147483647, got a number of 23 digits"),
+    ("input_dim: 2147483648", "1:12: input_dim[0]: must be from -2147483648 to 2147483647, got 2147483648"),
     ("input_dim: -2147483649", "1:12: input_dim[0]: must be from -2147483648 to 2147483647, got -2147483649"),
     ("input_dim: 1.5", "1:12: input_dim[0]: must be a whole number, got 1.5"),
     ('layer { name: "c" type: "Own" convolution_param { num_output: "x" } }',
@@ -270,11 +261,9 @@ def test_most_layers(monkeypatch, field):
     (r"\X41", "A"), (r"\u00e9", "é"), (r"\z", None), (r"\8", None), (r"\xg", None),
 ])
 def test_escapes(escape, value):
-    if value is not None:
-        assert parse_text(f'name: "<{escape}>"', caffe_pb2.NetParameter)[0].name == f"<{value}>"
-        return
-    with pytest.raises(ConfigError, match=r"^f:1:7: name: \\[^ ]* is no escape; a backslash itself is written \\\\$"):
-        parse_text(f'name: "<{escape}>"', caffe_pb2.NetParameter, "f")
+    refused = pytest.raises(ConfigError, match=r"^f:1:7: name: \\[^ ]* is no escape; a backslash itself is written \\\\$")
+    with refused if value is None else nullcontext():
+        assert parse_text(f'name: "<{escape}>"', caffe_pb2.NetParameter, "f")[0].name == f"<{value}>"
 
 
 @pytest.mark.parametrize(("text", "layer"), [

@@ -53,14 +53,6 @@ def listen_to_losses(solver):
 
 # ---- the loop
 
-def test_training_finds_the_bottom():
-    far = BOWL.replace("dummy_data_param {", "dummy_data_param { data_filler { type: 'constant' value: 10 }")
-    solver = make_solver("max_iter: 50 momentum: 0.5", far)
-    solver.solve()
-    assert solver.iter == 50
-    assert np.abs(weights(solver)[0]).mean() < 1  # the targets spread by 1 around 0
-
-
 def test_loss_averaged_over_iter_size():
     solver, losses = make_solver("iter_size: 4 base_lr: 0"), []
     assert solver.smoothed_loss == 0
@@ -183,9 +175,6 @@ def test_debug_info_only_on_displays(log):
 def test_log_lines_of_a_solve(log):
     solver = make_solver("max_iter: 4 display: 2 test_compute_loss: true clip_gradients: 0.5 " + TESTED)
     assert log.messages[0].startswith('Initializing solver from parameters: \n')
-    assert "Creating training net specified in net_param." in log.messages
-    assert "Creating test net (#0) specified by net_param" in log.messages
-    assert log.messages[-1] == "Solver scaffolding done."
     log.clear()
     solver.solve()
     shown = [line for line in log.messages if "Gradient" not in line]

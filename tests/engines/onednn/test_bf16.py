@@ -272,35 +272,12 @@ def test_batch_norm_stays_in_bf16(bf16):
     assert np.array_equal(a.cpu_data, rounded(a.cpu_data)) and np.array_equal(a.cpu_diff, rounded(a.cpu_diff))
 
 
-BATCH_NORM = """
-layer { name: "pictures" type: "Data" top: "data" top: "label"
-        transform_param { scale: 0.00390625 } data_param { source: "models/data/fashion_mnist_train_lmdb" batch_size: 64 backend: LMDB } }
-layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1"
-        convolution_param { num_output: 16 kernel_size: 3 stride: 2 bias_term: false weight_filler { type: "msra" } } }
-layer { name: "bn1" type: "BatchNorm" bottom: "conv1" top: "conv1" batch_norm_param { moving_average_fraction: 0.9 } }
-layer { name: "scale1" type: "Scale" bottom: "conv1" top: "conv1" scale_param { bias_term: true } }
-layer { name: "relu1" type: "ReLU" bottom: "conv1" top: "conv1" }
-layer { name: "conv2" type: "Convolution" bottom: "conv1" top: "conv2"
-        convolution_param { num_output: 32 kernel_size: 3 stride: 2 bias_term: false weight_filler { type: "msra" } } }
-layer { name: "bn2" type: "BatchNorm" bottom: "conv2" top: "conv2" batch_norm_param { moving_average_fraction: 0.9 } }
-layer { name: "scale2" type: "Scale" bottom: "conv2" top: "conv2" scale_param { bias_term: true } }
-layer { name: "relu2" type: "ReLU" bottom: "conv2" top: "conv2" }
-layer { name: "scores" type: "InnerProduct" bottom: "conv2" top: "scores"
-        inner_product_param { num_output: 10 weight_filler { type: "xavier" } } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "scores" bottom: "label" top: "loss" include { phase: TRAIN } }
-layer { name: "accuracy" type: "Accuracy" bottom: "scores" bottom: "label" top: "accuracy" include { phase: TEST } }
-"""
-
-
 def accuracy(name, seed):
     """Of a short training on the bundled pictures."""
-    text = BATCH_NORM if name == "batch_norm" else (ROOT / "models" / name / "net.prototxt").read_text()
-    param = caffe_pb2.SolverParameter(base_lr=0.05 if name == "batch_norm" else 0.02, lr_policy="fixed", momentum=0.9,
-                                      weight_decay=0.0005, random_seed=seed, max_iter=1000)
+    text = (ROOT / "models" / name / "net.prototxt").read_text()
+    param = caffe_pb2.SolverParameter(base_lr=0.02, lr_policy="fixed", momentum=0.9, weight_decay=0.0005, random_seed=seed, max_iter=1000, test_iter=[10],
+                                      test_interval=1000, test_initialization=False)
     param.net_param.CopyFrom(parse_text(text.replace("models/data/", f"{ROOT}/models/data/"), caffe_pb2.NetParameter, name)[0])
-    param.test_iter.append(10)
-    param.test_interval = 1000
-    param.test_initialization = False
     solver = SGDSolver(param)
     solver.step(STEPS)
     for values in (blob.cpu_data for blob in solver.net.learnable_params):
@@ -309,8 +286,8 @@ def accuracy(name, seed):
     return next(output["value"] for output in outputs if output["name"] == "accuracy")
 
 
-@pytest.mark.slow(7)
-@pytest.mark.parametrize("name", ["lenet", "mlp", "batch_norm"])
+@pytest.mark.slow(5)
+@pytest.mark.parametrize("name", ["lenet", "mlp"])
 def test_bf16_training_accuracy(bf16, name):
     """The mean over three seeds is within the spread of float32's."""
     found = {}
