@@ -209,6 +209,20 @@ def on_cpu(device):
         minicaffe.set_mode_gpu()
 
 
+@pytest.fixture(autouse=True)
+def settings_restored():
+    """Restore the number of threads, the preferred engine and the exactness, which tests change."""
+    from minicaffe.device.threads import get_num_threads, set_num_threads
+    from minicaffe.engines import engine
+    threads, preferred, exact = get_num_threads(), engine.preferred(), engine.get_exact()
+    yield
+    set_num_threads(threads)
+    if engine.preferred() != preferred:
+        engine.prefer(preferred)
+    if engine.get_exact() != exact:
+        engine.set_exact(exact)
+
+
 @pytest.fixture
 def onednn(on_cpu):
     """Let layers on the CPU ask engine ONEDNN first; gives a function that does so, or not. A visible skip where there is no oneDNN."""
@@ -219,21 +233,16 @@ def onednn(on_cpu):
         library.version()
     except DependencyError as error:
         pytest.skip(str(error))
-    before = engine.preferred()
     engine.prefer("ONEDNN")
     yield lambda use: engine.prefer("ONEDNN" if use else "CAFFE")
-    engine.prefer(before)
 
 
 @pytest.fixture
 def no_cudnn(device):
     """Let our own kernels compute on a device, also where cuDNN is: it differs in edge values, last bits, and what is computed at once."""
     from minicaffe.engines import engine
-    before = engine.preferred()
     if device != "cpu":
         engine.prefer("CAFFE")
-    yield
-    engine.prefer(before)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,25 @@
 
 import numpy as np
 
+import minicaffe as caffe
 from minicaffe.net.run import AFTER_FORWARD
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+
+# Layers in place on y
+FILLED = 'filler { type: "uniform" min: -1 max: 2 }'
+NORM = 'layer { name: "norm" type: "BatchNorm" bottom: "y" top: "y" }'
+SCALE = f'layer {{ name: "scale" type: "Scale" bottom: "y" top: "y" scale_param {{ bias_term: true {FILLED} bias_{FILLED} }} }}'
+BIAS = f'layer {{ name: "bias" type: "Bias" bottom: "y" top: "y" bias_param {{ {FILLED} }} }}'
+PRELU = f'layer {{ name: "prelu" type: "PReLU" bottom: "y" top: "y" prelu_param {{ {FILLED} }} }}'
+RELU = 'layer { name: "relu" type: "ReLU" bottom: "y" top: "y" }'
+LEAKY = 'layer { name: "leaky" type: "ReLU" bottom: "y" top: "y" relu_param { negative_slope: 0.25 } }'
+LOSS = 'layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 reduction_param { operation: SUMSQ } }'
+
+
+def net_of(text, phase=caffe.TEST, **how):
+    """Return the net of a text, as pycaffe has it."""
+    return caffe.Net(parse_text(text, caffe_pb2.NetParameter, "net.prototxt", keep_layer_fields=True)[0], phase, **how)
 
 
 def with_one_watched(nets):

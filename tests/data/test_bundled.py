@@ -23,14 +23,11 @@ def test_records(split, per_class):
         assert len({picture_of(read_datum(value)).tobytes() for _, value in records}) > 9.9 * per_class
 
 
-def test_no_lock_file():
-    assert [p.name for p in FOLDER.glob("*_lmdb/*")] == ["data.mdb", "data.mdb"]
-
-
-def test_bundled_picture():
+def test_bundled_files():
     cv2 = pytest.importorskip("cv2")
     names = (FOLDER / "labels.txt").read_text().splitlines()
     with open_db(FOLDER / "fashion_mnist_test_lmdb", "LMDB") as db:
         value = next(db.records())[1]
         assert names[read_datum(value).label] == "ankle boot" and len(names) == 10
         assert (cv2.imread(str(FOLDER / "ankle_boot.png"), cv2.IMREAD_UNCHANGED) == picture_of(read_datum(value))[0]).all()
+    assert [p.name for p in FOLDER.glob("*_lmdb/*")] == ["data.mdb", "data.mdb"]

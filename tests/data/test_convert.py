@@ -34,8 +34,9 @@ def convert(folder, **options):
 
 
 def test_raw_pictures(folder, backend, caplog):
-    counts, records = convert(folder, backend=backend)
-    assert counts == (3, 1)
+    seen = []
+    counts, records = convert(folder, backend=backend, progress=lambda *report: seen.append(report))
+    assert counts == (3, 1) and seen == [("pictures", done, 4) for done in (1, 3, 4)]
     assert list(records) == ["00000000_a.png", "00000002_my cats/b.png", "00000003_c.JPG"]
     for (_, value), name, label in zip(records.items(), ("a.png", "my cats/b.png", "c.JPG"), (3, -2, 0), strict=True):
         assert (picture_of(read_datum(value)) == cv2.imread(str(folder / name)).transpose(2, 0, 1)).all()
@@ -58,10 +59,7 @@ def test_encoded_files(folder):
         message = caffe_pb2.Datum.FromString(value)
         assert message.encoded and not message.HasField("channels")
         assert message.data == (folder / name[9:]).read_bytes()
-
-
-def test_encode_type(folder):
-    """Only files of another type are encoded again; jpeg is jpg."""
+    # Only files of another type are encoded again; jpeg is jpg
     for kind, same, other, head in (("png", "00000000_a.png", "00000003_c.JPG", b"\x89PNG"), ("jpeg", "00000003_c.JPG", "00000000_a.png", b"\xff\xd8")):
         _, records = convert(folder, encode_type=kind, force=True)
         assert caffe_pb2.Datum.FromString(records[same]).data == (folder / same[9:]).read_bytes()
@@ -73,31 +71,29 @@ def test_encode_type(folder):
     assert convert(folder, encoded=True, resize_width=2, resize_height=4, force=True)[1].keys() == records.keys()
 
 
-def test_check_size(folder):
+def test_shuffle_and_check_size(folder):
     assert convert(folder, check_size=True)[0] == (3, 1)
     cv2.imwrite(str(folder / "c.JPG"), np.zeros((4, 6, 3), np.uint8))
     with pytest.raises(DataError, match=r"c.JPG: is 4 x 6, the first picture is 6 x 4"):
         convert(folder, check_size=True, force=True)
-
-
-def test_shuffle_keeps_all(folder):
     (folder / "list.txt").write_text("".join(f"a.png {i}\n" for i in range(50)))
-    _, records = convert(folder, shuffle=True)
+    _, records = convert(folder, shuffle=True, force=True)
     labels = [read_datum(v).label for v in records.values()]
     assert sorted(labels) == list(range(50)) != labels  # in order once in 50! runs
     assert list(records)[7] == "00000007_a.png"
 
 
-@pytest.mark.parametrize("text, size, message", [
-    (None, None, "no such file"), ("\n\n", None, "the image list is empty"), ("a 1\nno_label\n", None, "2: a line must be a path, a space and a label, got 'no_label'"),
-    ("a 4294967296\n", None, "1: label 4294967296 does not fit"), ("a.png 1", 2, "1: a line must be a path, a space and 2 labels, got 'a.png 1'"),
-    ("a 1\nb seven\n", None, "2: label 'seven' is not an integer; a line must end in the number")])
-def test_lists(tmp_path, text, size, message):
-    if text is not None:
-        (tmp_path / "list").write_text(text)
-    with pytest.raises((DataError, FileError)) as caught:
-        ImageList(tmp_path / "list", size)
-    assert str(caught.value).startswith(f"{tmp_path}/list:") and message in str(caught.value)
+def test_lists(tmp_path):
+    for text, size, message in (
+            (None, None, "no such file"), ("\n\n", None, "the image list is empty"),
+            ("a 1\nno_label\n", None, "2: a line must be a path, a space and a label, got 'no_label'"), ("a 4294967296\n", None, "1: label 4294967296 does not fit"),
+            ("a.png 1", 2, "1: a line must be a path, a space and 2 labels, got 'a.png 1'"),
+            ("a 1\nb seven\n", None, "2: label 'seven' is not an integer; a line must end in the number")):
+        if text is not None:
+            (tmp_path / "list").write_text(text)
+        with pytest.raises((DataError, FileError)) as caught:
+            ImageList(tmp_path / "list", size)
+        assert str(caught.value).startswith(f"{tmp_path}/list:") and message in str(caught.value)
 
 
 def test_wrong_roots(folder):
@@ -145,12 +141,9 @@ def test_records_without_a_mean(make_db, pixels, at, other, message):
         compute_mean(db)
 
 
-def test_mean_file_that_cannot_be_written(tmp_path):
+def test_sizes(tmp_path):
     with pytest.raises(FileError, match="cannot be written"):
         write_mean(tmp_path / "nowhere" / "mean", np.zeros((1, 1, 1), np.float32))
-
-
-def test_sizes():
     most = (1 << 31) - 1
     for width, height in ((1 << 31, 1), (1, 1 << 31)):
         with pytest.raises(ShapeError) as caught:
@@ -208,12 +201,6 @@ def test_files_that_are_no_pictures(content, message):
     with pytest.raises(DataError) as caught:
         decode_picture(content, "file")
     assert str(caught.value) == message
-
-
-def test_progress_of_a_list(folder):
-    seen = []
-    convert(folder, progress=lambda *report: seen.append(report))
-    assert seen == [("pictures", done, 4) for done in (1, 3, 4)]
 
 
 def test_messages_of_opencv(folder, capfd):

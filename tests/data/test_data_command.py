@@ -145,6 +145,8 @@ def test_info(make_db, backend, tmp_path):
     assert lines[2] == "content: bytes (1), floats (1), encoded picture (1)"
     assert lines[3] == "labels: 2 different: 1 (2), 7 (1)"
     assert cv2.imread(str(tmp_path / "sheet.png")).shape == (4, 17, 3)  # widths 5, 5, 3 in columns of 6
+    path = make_db([datum(np.zeros((1, 2, 2), np.uint8)), b"\x08"], name="wrong")
+    assert check_failed(run("info", path), 1, "wrong: record 1 (key '00000001'): is no Datum")
 
 
 @pytest.mark.parametrize("count", [50, 51])
@@ -169,21 +171,13 @@ def test_result_of_folders(capsys):
         "db/mean.binaryproto: 0.25, 7"]
 
 
-def test_info_names_a_wrong_record(make_db):
-    path = make_db([datum(np.zeros((1, 2, 2), np.uint8)), b"\x08"])
-    assert check_failed(run("info", path), 1, "db: record 1 (key '00000001'): is no Datum")
-
-
-def test_png_is_what_opencv_reads(tmp_path):
+def test_png_and_pictures_for_people(tmp_path):
     image = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
     write_png(tmp_path / "x.png", image)
     assert (cv2.imread(str(tmp_path / "x.png"))[:, :, ::-1] == image).all()
     assert os.listdir(tmp_path) == ["x.png"]
     with pytest.raises(FileError, match="cannot be written"):
         write_png(tmp_path / "nowhere" / "x.png", image)
-
-
-def test_pictures_for_people():
     bgr = np.zeros((3, 1, 2), np.uint8)
     bgr[0, 0, 0] = 255  # blue
     assert to_rgb(bgr)[0].tolist() == [[0, 0, 255], [0, 0, 0]]

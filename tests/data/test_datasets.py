@@ -104,9 +104,12 @@ def test_cifar10(tmp_path, form):
         assert picture_of(read_datum(value)).tobytes() == record[1:]
 
 
-def test_limit(tmp_path):
+def test_limit_and_existing_output(tmp_path):
+    (tmp_path / "mnist_test_lmdb").mkdir()
+    with pytest.raises(FileError, match="mnist_test_lmdb: exists already; --force"):
+        make_data_set("mnist", tmp_path, source=tmp_path / "nowhere")
     source = write(tmp_path / "in", mnist_files())
-    made = make_data_set("mnist", tmp_path, source=source, limit=7)
+    made = make_data_set("mnist", tmp_path, source=source, limit=7, force=True)
     assert [n for _, n in made] == [7, 7]
     for limit in 0, -3:
         with pytest.raises(ConfigError, match=f"^limit: must be at least 1, got {limit}$"):
@@ -124,14 +127,6 @@ def test_progress(tmp_path):
     make_data_set("mnist", tmp_path, source=write(tmp_path / "in", files), progress=lambda *report: seen.append(report))
     assert seen == [(f"mnist_{split}_lmdb", done, 2001) for split in ("train", "test") for done in (1000, 2000)]
     assert [count for _, count in make_data_set("mnist", tmp_path, source=tmp_path / "in", limit=1001, force=True)] == [1001, 1001]     # without progress
-
-
-def test_existing_output(tmp_path):
-    (tmp_path / "mnist_test_lmdb").mkdir()
-    with pytest.raises(FileError, match="mnist_test_lmdb: exists already; --force"):
-        make_data_set("mnist", tmp_path, source=tmp_path / "nowhere")
-    source = write(tmp_path / "in", mnist_files())
-    assert len(make_data_set("mnist", tmp_path, source=source, force=True)) == 2
 
 
 @pytest.mark.parametrize(("change", "message"), [
@@ -184,15 +179,10 @@ def test_wrong_cifar_files(tmp_path, change, message, archive):
     files = {"cifar-10-binary.tar.gz": cifar_archive(files)} if archive else files
     with pytest.raises(DataError, match=message):
         make_data_set("cifar10", tmp_path, source=write(tmp_path / "in", files))
-
-
-def test_wrong_archives(tmp_path):
-    with pytest.raises(DataError, match="holds no cifar-10-batches-bin/data_batch_1.bin"):
-        source = write(tmp_path / "a", {"cifar-10-binary.tar.gz": cifar_archive({"other": b"x"})})
-        make_data_set("cifar10", tmp_path, source=source)
-    with pytest.raises(DataError, match="is damaged"):
-        source = write(tmp_path / "b", {"cifar-10-binary.tar.gz": b"nothing"})
-        make_data_set("cifar10", tmp_path, source=source)
+    for content, words in ((cifar_archive({"other": b"x"}), "holds no cifar-10-batches-bin/data_batch_1.bin"), (b"nothing", "is damaged")) * archive:
+        (tmp_path / "in" / "cifar-10-binary.tar.gz").write_bytes(content)
+        with pytest.raises(DataError, match=words):
+            make_data_set("cifar10", tmp_path, source=tmp_path / "in")
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -276,24 +266,18 @@ def test_wrong_checksum(tmp_path, server):
         fetch(server.base, tmp_path / "file", "md5:00")
 
 
-def test_no_server_listens(tmp_path, server):
-    address = server.base
-    server.server_close()
-    with pytest.raises(FileError, match=f"^{address}: cannot be reached: [^<]+; --from DIR uses files you have$"):
-        fetch(address, tmp_path / "file", "md5:00")
-
-
-def test_only_http(tmp_path):
+def test_errors_of_the_server(tmp_path, server):
     with pytest.raises(ConfigError, match="http:// or https://"):
         fetch("file:///etc/hostname", tmp_path / "file", "md5:00")
-
-
-def test_error_of_the_server(tmp_path, server):
     with pytest.raises(FileError, match=f"^{server.base}nothing: the server answers 404 Not Found; try --url BASE, or --from DIR"):
         fetch(server.base + "nothing", tmp_path / "file", "md5:00")
     assert os.listdir(tmp_path) == []
     with pytest.raises(FileError, match="cifar-10-binary.tar.gz: the server answers 404"):
         make_data_set("cifar10", tmp_path, url=server.base)
+    address = server.base
+    server.server_close()
+    with pytest.raises(FileError, match=f"^{address}: cannot be reached: [^<]+; --from DIR uses files you have$"):
+        fetch(address, tmp_path / "file", "md5:00")
 
 
 class Answer(io.BytesIO):
@@ -318,16 +302,16 @@ def test_connection_that_breaks_off(tmp_path, monkeypatch, fault):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("length", range(17))
-def test_heads_of_idx_files(tmp_path, length):
-    whole = idx(np.ones((1, 1, 1), np.uint8))
-    (tmp_path / "file").write_bytes(whole[:length])
-    with pytest.raises(DataError) as caught:
-        read_idx(tmp_path / "file", 3)
-    assert str(caught.value) == f"{tmp_path}/file: " + (
-        "declares 1 x 1 x 1 bytes and has only 0" if length == 16 else f"is no IDX file of bytes with 3 axes: it starts with {whole[:min(length, 4)].hex(' ')}")
-    (tmp_path / "file").write_bytes(whole)
-    assert read_idx(tmp_path / "file", 3).tolist() == [[[1]]]
-    (tmp_path / "file").write_bytes(whole + b"x")
+def test_heads_of_idx_files(tmp_path):
+    whole, path = idx(np.ones((1, 1, 1), np.uint8)), tmp_path / "file"
+    for length in range(17):
+        path.write_bytes(whole[:length])
+        with pytest.raises(DataError) as caught:
+            read_idx(path, 3)
+        assert str(caught.value) == f"{path}: " + ("declares 1 x 1 x 1 bytes and has only 0" if length == 16 else
+                                                   f"is no IDX file of bytes with 3 axes: it starts with {whole[:min(length, 4)].hex(' ')}")
+    path.write_bytes(whole)
+    assert read_idx(path, 3).tolist() == [[[1]]]
+    path.write_bytes(whole + b"x")
     with pytest.raises(DataError, match="declares 1 x 1 x 1 bytes and has more$"):
-        read_idx(tmp_path / "file", 3)
+        read_idx(path, 3)

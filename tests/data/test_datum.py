@@ -43,40 +43,27 @@ def test_float_data_in_every_form(form):
         "mixed": floats_one_by_one(values[:1]) + floats_packed(values[1:4]) + floats_one_by_one(values[4:]),
     }[form]
     assert (picture_of(read_datum(head + body)) == np.array(values, np.float32).reshape(1, 2, 3)).all()
-
-
-def test_data_comes_before_float_data():
+    # Data come before float_data; fields have any order, the last counts
     message = caffe_pb2.Datum(channels=1, height=1, width=2, data=b"ab", float_data=[1.0])
-    assert picture_of(read_datum(message.SerializeToString())).tolist() == [[[97, 98]]]
+    for content in message.SerializeToString(), b"\x22\x01z" + b"\x22\x02ab" + b"\x18\x09\x18\x02\x10\x01\x08\x01":
+        assert picture_of(read_datum(content)).tolist() == [[[97, 98]]]
 
 
-def test_fields_in_any_order():
-    assert picture_of(read_datum(b"\x22\x01z" + b"\x22\x02ab" + b"\x18\x09\x18\x02\x10\x01\x08\x01")).tolist() == [[[97, 98]]]
+def test_bytes_that_are_no_datum():
+    for record in b"not a datum at all", b"\x08", b"\x22\x05abc", b"\x00\x01", b"\x32\x03abc", b"":
+        with pytest.raises(DataError, match="is no Datum, or is damaged .*; make the database again" if record else "neither data nor float_data"):
+            read_datum(record)
 
 
-@pytest.mark.parametrize("record", [b"not a datum at all", b"\x08", b"\x22\x05abc", b"\x00\x01", b"\x32\x03abc", b""])
-def test_bytes_that_are_no_datum(record):
-    message = "is no Datum, or is damaged .*; make the database again" if record else "neither data nor float_data"
-    with pytest.raises(DataError, match=message):
-        read_datum(record)
-
-
-@pytest.mark.parametrize(("shape", "message"), [
-    ((1, 2, 3), "1 x 2 x 3 but 4 bytes"),
-    ((0, 2, 2), "0 x 2 x 2, each must be at least 1"),
-    ((2, 0, 2), "2 x 0 x 2, each must be at least 1"),
-    ((2, 2, 0), "2 x 2 x 0, each must be at least 1"),
-    ((-1, -2, 2), "-1 x -2 x 2, each"),
-    ((1, 65536, 65536), "65536 x 65536 but 4 bytes"),  # 2^32 elements
-    ((2147483647, 2147483647, 2147483647), "but 4 bytes"),
-    ((1 << 30, 1 << 30, 16), "but 4 bytes")])  # 2^64 elements
-def test_shape_must_fit_the_bytes(shape, message):
-    record = caffe_pb2.Datum(channels=shape[0], height=shape[1], width=shape[2], data=b"abcd").SerializeToString()
-    with pytest.raises(DataError, match=message):
-        read_datum(record)
-    record = caffe_pb2.Datum(channels=shape[0], height=shape[1], width=shape[2], float_data=[1] * 4).SerializeToString()
-    with pytest.raises(DataError, match=message.replace("4 bytes", "4 elements of float_data")):
-        read_datum(record)
+def test_shape_must_fit_the_bytes():
+    for shape, message in {(1, 2, 3): "1 x 2 x 3 but 4 bytes", (0, 2, 2): "0 x 2 x 2, each must be at least 1", (2, 0, 2): "2 x 0 x 2, each must be at least 1",
+                           (2, 2, 0): "2 x 2 x 0, each must be at least 1", (-1, -2, 2): "-1 x -2 x 2, each",
+                           (1, 65536, 65536): "65536 x 65536 but 4 bytes",      # 2^32 elements
+                           (2147483647, 2147483647, 2147483647): "but 4 bytes", (1 << 30, 1 << 30, 16): "but 4 bytes"}.items():     # 2^64 elements
+        for content, words in ({"data": b"abcd"}, message), ({"float_data": [1] * 4}, message.replace("4 bytes", "4 elements of float_data")):
+            record = caffe_pb2.Datum(channels=shape[0], height=shape[1], width=shape[2], **content).SerializeToString()
+            with pytest.raises(DataError, match=words):
+                read_datum(record)
 
 
 @settings(max_examples=300, deadline=None)
@@ -89,19 +76,14 @@ def test_any_bytes(record):
     assert array.ndim == 3 and array.size
 
 
-def test_png_decodes_to_bgr_planes(pixels):
-    image = pixels[0].transpose(1, 2, 0)
-    content = cv2.imencode(".png", image)[1].tobytes()
-    record = caffe_pb2.Datum(data=content, encoded=True, label=4).SerializeToString()
-    assert read_datum(record).encoded
-    assert (picture_of(read_datum(record)) == pixels[0]).all()
-
-
 @pytest.mark.parametrize(("flags", "channels"), [({}, 1), ({"force_color": True}, 3), ({"force_gray": True}, 1)])
 def test_force_flags(pixels, flags, channels):
     image = np.arange(12, dtype=np.uint8).reshape(3, 4)
     decoded = decode_image(cv2.imencode(".png", image)[1].tobytes(), **flags)
     assert decoded.shape == (3, 4, channels) and (decoded == image[:, :, None]).all()
+    content = cv2.imencode(".png", pixels[0].transpose(1, 2, 0))[1].tobytes()
+    record = read_datum(caffe_pb2.Datum(data=content, encoded=True, label=4).SerializeToString())
+    assert record.encoded and (picture_of(record) == pixels[0]).all()
     image = np.ascontiguousarray(pixels[0].transpose(1, 2, 0))
     decoded = decode_image(cv2.imencode(".png", image)[1].tobytes() + b"\xff" * 20, **flags)      # bytes behind the end are no chunks
     wanted = cv2.cvtColor(image, cv2.COLOR_BGR2GRAY)[:, :, None] if "force_gray" in flags else image

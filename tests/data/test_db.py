@@ -163,15 +163,18 @@ def test_damaged_pages(tmp_path):
     assert failed > 50
 
 
-@pytest.mark.parametrize(("offset", "value", "error"), [
-    (20, 2, "it has LMDB's data format 2, format 1"), (16, 7, "it has no magic number of one"), (40, 100, "its page size is 100"),
-    (40, 128, "its page size is 128"), (40, 256, "it has no magic number of one"), (40, 768, "its page size is 768"),
-    (92, 4, "its keys have several values each")])
-def test_another_kind_of_lmdb(make_db, offset, value, error):
+def test_another_kind_of_lmdb(make_db):
     path = make_db([b"a"])
-    overwrite(path, *((page + offset, value.to_bytes(2, "little")) for page in (0, 4096)))
-    with pytest.raises(FileError, match=f"db: is not a readable LMDB: {error}"):
-        open_db(path, "LMDB")
+    good = (path / "data.mdb").read_bytes()
+    for offset, value, error in (
+            (20, 2, "it has LMDB's data format 2, format 1"), (16, 7, "it has no magic number of one"), (40, 100, "its page size is 100"),
+            (40, 128, "its page size is 128"), (40, 256, "it has no magic number of one"), (40, 768, "its page size is 768"),
+            (92, 4, "its keys have several values each"), (0, None, "")):
+        (path / "data.mdb").write_bytes(good if value is not None else b"nonsense" * 2000)
+        if value is not None:
+            overwrite(path, *((page + offset, value.to_bytes(2, "little")) for page in (0, 4096)))
+        with pytest.raises(FileError, match=f"db: is not a readable LMDB: {error}"):
+            open_db(path, "LMDB")
 
 
 @pytest.mark.parametrize(("size", "error"), [
@@ -186,13 +189,6 @@ def test_lmdb_that_is_cut_off(make_db, size, error):
     os.truncate(path / "data.mdb", size % whole)
     with pytest.raises(FileError, match=f"^{path}: {error.format(whole=whole, size=size % whole)}"):
         open_db(path, "LMDB")
-
-
-@pytest.mark.parametrize("content", [b"nonsense", b"nonsense" * 2000])
-def test_data_mdb_of_other_content(tmp_path, content):
-    (tmp_path / "data.mdb").write_bytes(content)
-    with pytest.raises(FileError, match="is not a readable LMDB"):
-        open_db(tmp_path, "LMDB")
 
 
 def test_order_of_keys(tmp_path, backend):
@@ -237,33 +233,20 @@ def test_opening_twice(make_db, backend):
         assert len(again) == 2
 
 
-def test_backend_by_number_and_unknown(make_db):
-    assert len(open_db(make_db([b"a"]), 1)) == 1
-    with pytest.raises(ConfigError, match="LEVELDB, LMDB.*'hdf5'"):
-        open_db("x", "hdf5")
-    with pytest.raises(ConfigError, match="mode"):
-        open_db("x", "lmdb", "a")
-
-
-def test_other_backend(make_db, backend):
-    other = {"LMDB": "LEVELDB", "LEVELDB": "LMDB"}[backend]
-    with pytest.raises(FileError, match=f"set backend: {backend}"):
-        open_db(make_db([b"a"], backend), other)
-
-
-def test_no_records(make_db, backend):
-    with pytest.raises(DataError, match="db: holds no records"):
-        open_db(make_db([], backend), backend)
+def test_databases_that_cannot_be_opened(make_db, tmp_path, backend):
+    assert len(open_db(make_db([b"a"], name="number"), 1)) == 1
+    (tmp_path / "file").write_text("x")
+    path = make_db([b"a"], backend)
+    for name, arguments, error, words in (
+            ("x", ("hdf5",), ConfigError, "LEVELDB, LMDB.*'hdf5'"), ("x", ("lmdb", "a"), ConfigError, "mode"),
+            (path, ({"LMDB": "LEVELDB", "LEVELDB": "LMDB"}[backend],), FileError, f"set backend: {backend}"),
+            (make_db([], backend, "empty"), (backend,), DataError, "empty: holds no records"),
+            (path, (backend, "w"), FileError, "exists already"), (tmp_path / "file" / "db", (backend, "w"), FileError, "cannot be created")):
+        with pytest.raises(error, match=words):
+            open_db(name, *arguments)
 
 
 def test_damaged_leveldb(make_db):
-    path = make_db([bytes(3000)] * 10, "LEVELDB")
-    (path / "CURRENT").write_text("MANIFEST-999999\n")
-    with pytest.raises(FileError, match="db: cannot be opened as LEVELDB"):
-        open_db(path, "LEVELDB")
-
-
-def test_leveldb_of_a_broken_table(make_db):
     path = make_db([os.urandom(3000) for _ in range(200)], "LEVELDB")
     import plyvel
 
@@ -276,14 +259,9 @@ def test_leveldb_of_a_broken_table(make_db):
     table.write_bytes(content)
     with open_db(path, "LEVELDB") as db, pytest.raises(FileError, match="cannot be read on.*damaged"):
         read(db.cursor(), 200)
-
-
-def test_writing_where_nothing_can_be_made(make_db, tmp_path, backend):
-    with pytest.raises(FileError, match="exists already"):
-        open_db(make_db([b"a"], backend), backend, "w")
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(FileError, match="cannot be created"):
-        open_db(tmp_path / "file" / "db", backend, "w")
+    (path / "CURRENT").write_text("MANIFEST-999999\n")
+    with pytest.raises(FileError, match="db: cannot be opened as LEVELDB"):
+        open_db(path, "LEVELDB")
 
 
 def test_key_too_long_for_lmdb(tmp_path):
@@ -406,12 +384,9 @@ def test_longest_value(make_db, more):
         _, _, pointers = db._page(db._bytes, db._snapshot(), page)
         room = 4096 - pointers[0] - 8 - len(b"00000000")
     overwrite(path, (page * 4096 + pointers[0], (room + more).to_bytes(2, "little")))
-    with open_db(path, "LMDB") as db:
-        if more:
-            with pytest.raises(FileError, match=f"a value of {room + 1} bytes does not fit into its page"):
-                read(db.cursor(), 1)[0]
-        else:
-            assert len(read(db.cursor(), 1)[0][1]) == room
+    refused = pytest.raises(FileError, match=f"a value of {room + 1} bytes does not fit into its page")
+    with open_db(path, "LMDB") as db, refused if more else contextlib.nullcontext():
+        assert len(read(db.cursor(), 1)[0][1]) == room
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 6, 7])
@@ -556,9 +531,14 @@ def test_folders_replaced_by_force(tmp_path, backend):
         shutil.rmtree(tmp_path / "mine")
 
 
-def test_emptied_database(make_db):
-    """The end of a round is an error then; without one the search for a next record would have no end."""
-    path = make_db([b"a", b"b", b"c"], "LMDB")
+def test_removed_records(make_db):
+    """A cursor that was moved to one begins again with the first. Without any the end of a round is an error: a search would have no end."""
+    path = make_db([b"a", b"b", b"c", b"d"], "LMDB")
+    with open_db(path, "LMDB") as db:
+        cursor = db.cursor(3)
+        with lmdb.open(str(path)) as env, env.begin(write=True) as transaction:
+            transaction.delete(b"00000003")
+        assert [bytes(read(cursor, 1)[0][1]) for _ in range(4)] == [b"a", b"b", b"c", b"a"]
     with open_db(path, "LMDB") as db:
         started, sought = db.cursor(), db.cursor(5)
         assert bytes(read(started, 1)[0][1]) == b"a"
@@ -571,16 +551,6 @@ def test_emptied_database(make_db):
             with pytest.raises(DataError) as caught:
                 read(cursor, 1)
             assert str(caught.value) == f"{path}: holds no records any more; make the database again"
-
-
-def test_removed_record(make_db):
-    """A cursor that was moved to it begins again with the first record."""
-    path = make_db([b"a", b"b", b"c"], "LMDB")
-    with open_db(path, "LMDB") as db:
-        cursor = db.cursor(2)
-        with lmdb.open(str(path)) as env, env.begin(write=True) as transaction:
-            transaction.delete(b"00000002")
-        assert [bytes(read(cursor, 1)[0][1]) for _ in range(3)] == [b"a", b"b", b"a"]
 
 
 @pytest.mark.parametrize("what", ["link", "file", "link to a file", "link to nowhere"])

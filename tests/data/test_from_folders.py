@@ -79,14 +79,6 @@ def test_kinds_of_pictures(folder):
     assert len(records("db2/train_lmdb")) + len(records("db2/test_lmdb")) == 17
 
 
-def test_folders_of_a_split(folder):
-    for split in ("train", "Val"):
-        for name in "ab":
-            (folder / "all" / split / name).mkdir(parents=True)
-            cv2.imwrite(f"all/{split}/{name}/1.png", np.zeros((6, 5, 3), np.uint8))
-    assert "all/Val: holds folders and no pictures; name the folder whose folders are the classes" in run("--from-folders", "all", "db", status=1)
-
-
 def test_size_seed_and_share(folder):
     how = ("--from-folders", "zoo", "--resize-width", 3, "--resize-height", 4, "--gray")
     run(*how, "one")
@@ -99,6 +91,9 @@ def test_size_seed_and_share(folder):
     assert len(records("two/test_lmdb")) == 2 + 5  # of 5 and 10
     run(*how, "three", "--test-share", 0.99)
     assert len(records("three/train_lmdb")) == 3  # one of each class stays
+    out = run("--from-folders", "zoo", "--test-share", "0", "four")
+    assert sorted(os.listdir("four")) == ["labels.txt", "mean.binaryproto", "train_lmdb"]
+    assert len(records("four/train_lmdb")) == sum(KINDS.values()) and "no database for tests\n" in out
 
 
 def test_leveldb(folder, leveldb):
@@ -110,6 +105,7 @@ def test_leveldb(folder, leveldb):
     (("--from-folders", "nowhere", "db"), 1, "nowhere: must be a folder with a folder of pictures for each class"),
     (("--from-folders", "zoo/ant", "db"), 1, "zoo/ant: holds no folders"),
     (("--from-folders", ".", "db"), 1, "./zoo: holds folders and no pictures; name the folder whose folders are the classes"),
+    (("--from-folders", "all", "db"), 1, "all/Val: holds folders and no pictures; name the folder whose folders are the classes"),
     (("--from-folders", "zoo", "db", "--test-share", "1"), 2, "1.0 is not in the range 0<=x<1"),
     (("--from-folders", "zoo", "db", "--resize-width", "4"), 2, "give both above 0, or neither, got 4 and 0"),
     (("--from-folders", "zoo", "db", "--ext", "png,"), 2, "must be extensions with commas, such as jpg,png, got 'png,'"),
@@ -117,6 +113,9 @@ def test_leveldb(folder, leveldb):
     (("--from-folders", "zoo", "list", "db"), 2, "give DB alone with --from-folders DIR"),
     (("zoo", "db"), 2, "give ROOT, LIST and DB, or --from-folders DIR and DB; got zoo db")])
 def test_faults(folder, arguments, status, text):
+    for path in [f"all/{split}/{name}" for split in ("train", "Val") for name in "ab"] if "all" in arguments else []:
+        (folder / path).mkdir(parents=True)
+        cv2.imwrite(f"{path}/1.png", np.zeros((6, 5, 3), np.uint8))
     assert text in " ".join(run(*arguments, status=status).replace("│", " ").split())
     assert not (folder / "db").exists()
 
@@ -141,15 +140,12 @@ def test_faults_of_the_pictures(folder):
     cv2.imwrite("zoo/dog/a.png", np.zeros((9, 9, 3), np.uint8))
     assert "--resize-width and --resize-height make all of one size" in run("--from-folders", "zoo", "db", status=1)
     assert sorted(os.listdir(".")) == ["zoo"]  # nothing half done
+    for share in -0.1, 1, 1.5, float("nan"):
+        with pytest.raises(ConfigError, match=f"^test_share: must be at least 0 and below 1, got {share:g}$"):
+            convert_folders("zoo", "db", test_share=share)
 
 
-@pytest.mark.parametrize("share", [-0.1, 1, 1.5, float("nan")])
-def test_wrong_shares(folder, share):
-    with pytest.raises(ConfigError, match=f"^test_share: must be at least 0 and below 1, got {share:g}$"):
-        convert_folders("zoo", "db", test_share=share)
-
-
-def test_one_class(folder):
+def test_one_class_and_inner_folders(folder):
     for name in (".git", "b", "a"):
         (folder / "one" / "bee" / name).mkdir(parents=True)
         cv2.imwrite(f"one/bee/{name}/1.png", np.zeros((6, 5, 3), np.uint8))
@@ -159,16 +155,13 @@ def test_one_class(folder):
     assert sorted(key.split("_", 1)[1] for split in ("train", "test") for key, _, _ in records(f"db/{split}_lmdb")) == \
         ["bee/0.png", "bee/a/1.png", "bee/b/1.png"]
     assert "train_lmdb: 2 records" in out and (folder / "db" / "labels.txt").read_text() == "bee\n"
-
-
-def test_inner_folders(folder):
-    """Two classes whose names are those of no split: their inner folders count for them."""
+    # Two classes whose names are those of no split: their inner folders count for them
     for name in ("cat", "dog"):
         (folder / "pets" / name / "2024").mkdir(parents=True)
         for i in range(2):
             cv2.imwrite(f"pets/{name}/2024/{i}.png", np.zeros((6, 5, 3), np.uint8))
-    run("--from-folders", "pets", "db")
-    assert (folder / "db" / "labels.txt").read_text() == "cat\ndog\n"
+    run("--from-folders", "pets", "pets_db")
+    assert (folder / "pets_db" / "labels.txt").read_text() == "cat\ndog\n"
 
 
 def test_drawn_pictures(folder):
@@ -199,12 +192,6 @@ def test_a_folder_for_tests(divided):
         ("ant/v0.png", 0), ("ant/v1.png", 0), ("bee/v0.png", 1), ("bee/v1.png", 1), ("bee/v2.png", 1)]
     assert (divided / "db" / "labels.txt").read_text() == "ant\nbee\ncow\n"
     assert "val: has no pictures of 1 classes: cow" in result.stderr
-
-
-def test_no_database_for_tests(folder):
-    out = run("--from-folders", "zoo", "--test-share", "0", "db")
-    assert sorted(os.listdir("db")) == ["labels.txt", "mean.binaryproto", "train_lmdb"]
-    assert len(records("db/train_lmdb")) == sum(KINDS.values()) and "no database for tests\n" in out
 
 
 @pytest.mark.parametrize("arguments, status, words", [

@@ -36,13 +36,10 @@ def test_wrong_numbers(read, text, message):
         read(text, "label", "use one") if read is integer else read(text)
 
 
-def test_lower_bound():
+def test_labels_of_a_record():
     assert integer("1", "a height", least=1) == 1
     with pytest.raises(DataError, match="^a height must be at least 1, got 0$"):
         integer("0", "a height", least=1)
-
-
-def test_labels_of_a_record():
     pixels = np.arange(24, dtype=np.uint8).reshape(3, 2, 4)
     record = datum(pixels)
     assert label_fields(3) == {"label": 3}
@@ -100,19 +97,13 @@ def test_list_with_commas(tmp_path, text):
     assert images.locate(DataError("wrong"), 1).line == len(text.splitlines())
 
 
-def test_integers_with_commas(tmp_path):
-    (tmp_path / "list.csv").write_text("file,class\na b.png,3\n")
-    assert ImageList(tmp_path / "list.csv").entries == [("a b.png", 3)]
-    (tmp_path / "list.csv").write_text("file,class 0\na.png, 3\n")
-    assert ImageList(tmp_path / "list.csv").entries == [("a.png", 3)]
-
-
-@pytest.mark.parametrize("name", ["a b.png", "a,b.png", "a, 1.png"])
-def test_spaces_in_a_csv(name, tmp_path):
-    (tmp_path / "list.csv").write_text(f"{name} 3\n{name} 4\n")
-    assert ImageList(tmp_path / "list.csv").entries == [(name, 3), (name, 4)]
-    (tmp_path / "list.csv").write_text(f"{name} 0.5 1\n")
-    assert ImageList(tmp_path / "list.csv", 2).entries == [(name, (0.5, 1))]
+def test_integers_and_spaces_in_a_csv(tmp_path):
+    for text, size, entries in (
+            ("file,class\na b.png,3\n", None, [("a b.png", 3)]), ("file,class 0\na.png, 3\n", None, [("a.png", 3)]),
+            *((f"{name} 3\n{name} 4\n", None, [(name, 3), (name, 4)]) for name in ("a b.png", "a,b.png", "a, 1.png")),
+            *((f"{name} 0.5 1\n", 2, [(name, (0.5, 1))]) for name in ("a b.png", "a,b.png", "a, 1.png"))):
+        (tmp_path / "list.csv").write_text(text)
+        assert ImageList(tmp_path / "list.csv", size).entries == entries
 
 
 def test_database_of_a_list_with_commas(tmp_path, monkeypatch, capsys):

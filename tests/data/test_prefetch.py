@@ -85,33 +85,6 @@ def test_every_nth_batch(make_db):
     assert labels_of(over(make_db(values), "LMDB", 2, transformer(), step=6), 6) == [0, 1, 6, 7] * 3
 
 
-def test_former_batch(open_prefetcher):
-    prefetcher = open_prefetcher(5, depth=3)
-    data, labels = prefetcher.next()
-    time.sleep(0.05)  # the thread has filled all it may
-    assert labels.tolist() == data[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4]
-
-
-def test_buffers_of_the_caller(make_db):
-    asked = []
-
-    def allocate(shape, dtype):
-        asked.append(shape)
-        return np.empty(shape, dtype)
-
-    prefetcher = over(make_db(numbered(10)), "LMDB", 5, transformer(), depth=2, allocate=allocate)
-    addresses = {prefetcher.next()[0].ctypes.data for _ in range(20)}
-    assert len(addresses) <= 3
-    assert sorted(asked) == [(5,)] * 3 + [(20,)] * 3
-
-
-def test_shapes_of_batches(make_db):
-    sizes = [(1, 2, 2), (3, 4, 5), (1, 1, 1)]
-    path = make_db([datum(np.zeros(size, np.uint8)) for size in sizes])
-    prefetcher = over(path, "LMDB", 1, transformer())
-    assert [prefetcher.next()[0].shape for _ in range(6)] == [(1, *size) for size in sizes * 2]
-
-
 def test_bad_record(make_db, backend):
     values = numbered(6)
     values[4] = b"\x08"
@@ -125,15 +98,13 @@ def test_bad_record(make_db, backend):
 def test_sizes_that_vary_name_the_record(make_db):
     values = numbered(4)
     values[3] = datum(np.zeros((1, 2, 3), np.uint8))
-    prefetcher = over(make_db(values), "LMDB", 2, transformer())
+    path = make_db(values)
+    with pytest.raises(ConfigError, match="prefetch: must"):
+        over(path, "LMDB", 1, transformer(), depth=0)
+    prefetcher = over(path, "LMDB", 2, transformer())
     prefetcher.next()
     with pytest.raises(DataError, match=r"record 3 \(key '00000003'\): is 1 x 2 x 3, the first of the batch is 1 x 2 x 2"):
         prefetcher.next()
-
-
-def test_wrong_depth(make_db):
-    with pytest.raises(ConfigError, match="prefetch: must"):
-        over(make_db(numbered(2)), "LMDB", 1, transformer(), depth=0)
 
 
 @pytest.mark.parametrize("error", [DataError("no device"), MemoryError("none left"), RuntimeError("no device")])
@@ -152,18 +123,16 @@ def test_database_is_closed_after_errors(make_db, monkeypatch, error):
     assert closed
 
 
-def test_missing_database(tmp_path):
-    with pytest.raises(FileError, match="no such database"):
-        over(tmp_path / "nowhere", "LMDB", 1, transformer())
-
-
 def prefetch_threads():
     return [t for t in threading.enumerate() if t.name.startswith("prefetch")]
 
 
 def test_close(open_prefetcher):
     prefetcher = open_prefetcher(2)
+    assert [(thread.name.partition(" ")[0], thread.daemon) for thread in prefetch_threads()] == [("prefetch", True)]    # a slow disk does not block the exit
     data, labels = prefetcher.next()
+    time.sleep(0.05)  # the thread has filled all it may
+    assert labels.tolist() == data[:, 0, 0, 0].tolist() == [0, 1]
     prefetcher.close()
     prefetcher.close()
     assert prefetch_threads() == []
@@ -185,10 +154,6 @@ def test_dropping_the_prefetcher(make_db, backend, cycle):
     assert gone() is None and prefetch_threads() == []
 
 
-def run_python(code, *arguments):
-    return subprocess.run([sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)], capture_output=True, text=True, timeout=60)
-
-
 def test_interpreter_exit_does_not_hang(make_db):
     code = """
     import sys
@@ -200,7 +165,7 @@ def test_interpreter_exit_does_not_hang(make_db):
     kept.next()
     print("end")
     """
-    result = run_python(code, make_db(numbered(4)))
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(make_db(numbered(4)))], capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stdout, result.stderr) == (0, "end\n", "")
 
 
@@ -237,20 +202,16 @@ def test_growing_buffers(make_db):
         return np.empty(shape, dtype)
 
     path = make_db([datum(np.full(size, i, np.uint8), label=i) for i, size in enumerate(sizes)])
+    prefetcher = over(make_db(numbered(10), name="numbered"), "LMDB", 5, transformer(), depth=2, allocate=allocate)
+    assert len({prefetcher.next()[0].ctypes.data for _ in range(20)}) <= 3
+    assert sorted(asked) == [5] * 3 + [20] * 3      # labels and data of depth + 1 buffers
+    asked.clear()
     prefetcher = over(path, "LMDB", 1, transformer(), depth=1, hold=1, labels=False, allocate=allocate)
     for i in range(21):
         data, labels = prefetcher.next()
         assert labels is None and data.shape == (1, *sizes[i % 7]) and (data == i % 7).all()
     assert sorted(asked)[-2:] == [63, 63]       # two buffers, each of which met every size
     assert len(asked) <= 8 and set(asked) <= {4, 60, 1, 63, 8}
-
-
-def test_names_of_threads(make_db):
-    path = make_db(numbered(2))
-    prefetcher = over(path, "LMDB", 1, transformer())
-    assert [(thread.name, thread.daemon) for thread in prefetch_threads()] == [(f"prefetch {path}", True)]       # a slow disk does not block the exit
-    prefetcher.close()
-    assert prefetch_threads() == []
 
 
 def test_frames_of_errors(make_db):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gradient import layer_net, run_forward
+from gradient import forward_net, layer_net, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, DataError, ShapeError
@@ -26,8 +26,7 @@ def test_accuracy(shape, axis, ignore, top_k, dtype):
     x = random.integers(0, 4, shape).astype(float)  # small integers: many ties, which count as wrong
     labels = random.integers(0, 5, shape[:axis] + (shape[axis + 1:] if axis > 0 else ()))
     fields = f"top_k: {top_k} axis: {axis}" + (f" ignore_label: {ignore}" if ignore is not None else "")
-    net = layer_net(accuracy(fields, tops=2), [x, labels], dtype)
-    run_forward(net)
+    net = forward_net(accuracy(fields, tops=2), [x, labels], dtype)
     rows = np.moveaxis(x, axis, -1).reshape(-1, 5)
     right, all_of = np.zeros(5), np.zeros(5)
     for row, label in zip(rows, labels.ravel()):
@@ -36,8 +35,7 @@ def test_accuracy(shape, axis, ignore, top_k, dtype):
             right[label] += sum(row[c] >= row[label] for c in range(5) if c != label) < top_k
     np.testing.assert_allclose(net.blob_by_name("y").cpu_data, right.sum() / all_of.sum(), rtol=1e-6)
     np.testing.assert_allclose(net.blob_by_name("c").cpu_data, right / np.maximum(all_of, 1), rtol=1e-6)
-    alone = layer_net(accuracy(fields), [x, labels], dtype)
-    run_forward(alone)
+    alone = forward_net(accuracy(fields), [x, labels], dtype)
     assert alone.blob_by_name("y").cpu_data == net.blob_by_name("y").cpu_data
 
 
@@ -52,36 +50,24 @@ def test_all_ignored_and_empty_give_zero():
 def test_nan_score_is_wrong(top_k, right):
     x = np.array([[1.0, np.nan], [np.nan, 1.0], [np.nan, np.nan]])
     for tops in (1, 2):  # the second form counts on the host
-        net = layer_net(accuracy(f"top_k: {top_k}", tops), [x, np.array([1, 1, 0])])
-        run_forward(net)
+        net = forward_net(accuracy(f"top_k: {top_k}", tops), [x, np.array([1, 1, 0])])
         assert net.blob_by_name("y").cpu_data == pytest.approx(right)
 
 
-@pytest.mark.parametrize("label", [5, -1, np.nan, 1e20])
-def test_label_out_of_range(label):
-    net = layer_net(accuracy(), [np.zeros((3, 5)), np.array([0, 4, label])], Dtype.FLOAT)
-    with pytest.raises(DataError, match="layer 'a' \\(Accuracy\\): bottom\\[1\\]: label .* of record 2 is outside 0..4"):
-        run_forward(net)
+@pytest.mark.parametrize("tops", [1, 2])
+@pytest.mark.parametrize("label, fault", [(5, "outside 0..4"), (-1, "outside 0..4"), (np.nan, "outside 0..4"), (1e20, "outside 0..4"),
+                                          (3.75, "not an integer")])
+def test_wrong_label(label, fault, tops):
+    for fields, x, labels, record in (("", np.zeros((3, 5)), np.array([0, 4, label]), 2), ("axis: 0", np.zeros(5), np.array(label), 0)):
+        net = layer_net(accuracy(fields, tops), [x, labels], Dtype.FLOAT)
+        with pytest.raises(DataError, match=rf"layer 'a' \(Accuracy\): bottom\[1\]: label .* of record {record} is {fault}"):
+            run_forward(net)
 
 
 @pytest.mark.parametrize("fields, tops, counts", [("", 1, False), ("top_k: 2", 1, False), ("ignore_label: 1", 1, True), ("", 2, True)])
 def test_label_count_on_host_prevents_graph(fields, tops, counts):
     layer = layer_net(accuracy(fields, tops), [np.zeros((3, 5)), np.zeros(3)]).layers[-1]
     assert layer.capture_obstacle() == ("it counts labels on the host" if counts else None)
-
-
-def test_label_without_axes():
-    for label, message in ((5, "label 5 of record 0 is outside 0..4"), (0.5, "label 0.5 of record 0 is not an integer")):
-        net = layer_net(accuracy("axis: 0"), [np.zeros(5), np.array(label)])
-        with pytest.raises(DataError, match=rf"bottom\[1\]: {message}"):
-            run_forward(net)
-
-
-@pytest.mark.parametrize("tops", [1, 2])
-def test_a_label_that_is_no_integer(tops):
-    net = layer_net(accuracy(tops=tops), [np.zeros((3, 5)), np.array([0, 4, 3.75])], Dtype.FLOAT)
-    with pytest.raises(DataError, match=r"layer 'a' \(Accuracy\): bottom\[1\]: label 3.75 of record 2 is not an integer"):
-        run_forward(net)
 
 
 def test_argmax_beyond_float32_integers():
@@ -98,36 +84,21 @@ def test_argmax_beyond_float32_integers():
                 run_forward(net)
 
 
-@pytest.mark.parametrize("fields, error, message", [
-    ("top_k: 6", ConfigError, "accuracy_param.top_k: must be at most the number of classes, 5"),
-    ("top_k: 0", ConfigError, "accuracy_param.top_k: must be at least 1"),
-    ("axis: 2", ShapeError, "accuracy_param.axis: axis 2"),
-    ("axis: 0 top_k: 1", ShapeError, "bottom\\[1\\]: needs one label for each of the 5"),
-])
-def test_accuracy_mistakes(fields, error, message):
-    with pytest.raises(error, match=message):
-        layer_net(accuracy(fields), [np.zeros((3, 5)), np.zeros(3)])
-
-
 @pytest.mark.parametrize("top_k", [1, 3])
 def test_argmax(top_k):
     x = np.random.default_rng(2).integers(0, 3, (4, 5, 3)).astype(float)
     flat = x.reshape(4, -1)
     order = np.array([sorted(range(row.size), key=lambda i: (-row[i], -i))[:top_k] for row in flat])
     values = np.take_along_axis(flat, order, 1)
-    net = layer_net(argmax(f"top_k: {top_k}"), [x])
-    run_forward(net)
+    net = forward_net(argmax(f"top_k: {top_k}"), [x])
     np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, order[:, None])
-    net = layer_net(argmax(f"top_k: {top_k} out_max_val: true"), [x[..., None]])
-    run_forward(net)
+    net = forward_net(argmax(f"top_k: {top_k} out_max_val: true"), [x[..., None]])
     np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, np.stack([order, values], 1)[..., None])
 
     order = np.array([[sorted(range(5), key=lambda i: (-c[i], -i))[:top_k] for c in plane.T] for plane in x]).swapaxes(1, 2)
-    net = layer_net(argmax(f"top_k: {top_k} axis: 1"), [x])
-    run_forward(net)
+    net = forward_net(argmax(f"top_k: {top_k} axis: 1"), [x])
     np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, order)
-    net = layer_net(argmax(f"top_k: {top_k} axis: -2 out_max_val: true"), [x])
-    run_forward(net)
+    net = forward_net(argmax(f"top_k: {top_k} axis: -2 out_max_val: true"), [x])
     np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, np.take_along_axis(x, order, 1))
 
 
@@ -138,24 +109,26 @@ def test_argmax_without_axis_keeps_axes(axes):
     flat = x.reshape(3, -1)
     order = np.argsort(-flat, axis=1)[:, :1]
     for fields, wanted in (("", [order]), ("out_max_val: true", [order, np.take_along_axis(flat, order, 1)])):
-        net = layer_net(argmax(fields), [x])
-        run_forward(net)
+        net = forward_net(argmax(fields), [x])
         found = net.blob_by_name("y").cpu_data
         assert found.shape == (3, len(wanted), 1, *[1] * (axes - 3))
         np.testing.assert_array_equal(found.reshape(3, len(wanted), 1), np.stack(wanted, 1))
 
 
 def test_argmax_puts_nan_last():
-    net = layer_net(argmax("top_k: 3"), [np.array([[np.nan, -np.inf, np.inf, np.nan]])])
-    run_forward(net)
+    net = forward_net(argmax("top_k: 3"), [np.array([[np.nan, -np.inf, np.inf, np.nan]])])
     np.testing.assert_array_equal(net.blob_by_name("y").cpu_data.ravel(), [2, 1, 3])
 
 
-@pytest.mark.parametrize("fields, error, message", [
-    ("top_k: 0", ConfigError, "argmax_param.top_k: must be at least 1"),
-    ("top_k: 5", ConfigError, "argmax_param.top_k: must be at most the number of values, 4"),
-    ("axis: 2", ShapeError, "argmax_param.axis: axis 2"),
+@pytest.mark.parametrize("text, error, message", [
+    (accuracy("top_k: 6"), ConfigError, "'a' \\(Accuracy\\): accuracy_param.top_k: must be at most the number of classes, 5"),
+    (accuracy("top_k: 0"), ConfigError, "accuracy_param.top_k: must be at least 1"),
+    (accuracy("axis: 2"), ShapeError, "accuracy_param.axis: axis 2"),
+    (accuracy("axis: 0 top_k: 1"), ShapeError, "bottom\\[1\\]: needs one label for each of the 5"),
+    (argmax("top_k: 0"), ConfigError, "'m' \\(ArgMax\\): argmax_param.top_k: must be at least 1"),
+    (argmax("top_k: 6"), ConfigError, "argmax_param.top_k: must be at most the number of values, 5"),
+    (argmax("axis: 2"), ShapeError, "argmax_param.axis: axis 2"),
 ])
-def test_argmax_mistakes(fields, error, message):
-    with pytest.raises(error, match=f"layer 'm' \\(ArgMax\\): {message}"):
-        layer_net(argmax(fields), [np.zeros((3, 4))])
+def test_mistakes(text, error, message):
+    with pytest.raises(error, match=message):
+        layer_net(text, [np.zeros((3, 5)), np.zeros(3)][:text.count("bottom")])

@@ -3,7 +3,7 @@ the parameters that learn, and touches no others."""
 
 import numpy as np
 import pytest
-from gradient import layer_net, run_forward
+from gradient import layer_net, run_backward, run_forward
 
 from minicaffe.blob import Blob, Dtype
 from minicaffe.errors import ConfigError, RecycledError, ShapeError
@@ -131,18 +131,12 @@ def test_backward_reads_only_named_data(name, bottoms, tops, gradient, fields):
 
 
 @pytest.mark.parametrize("name, bottoms, tops, gradient, fields", LAYERS + FORKS, ids=NAMES + FORK_NAMES)
-def test_force_backward_only_where_gradient_exists(name, bottoms, tops, gradient, fields):
-    layer = net_of(name, bottoms, tops, fields).layers[-1]
-    allowed = [layer.allow_force_backward(i) for i in range(len(bottoms))]
-    # SigmoidCrossEntropyLoss and its like refuse their labels, Crop gives its reference no gradient, and says nothing.
-    assert allowed == [bool(has) or name == "Crop" for has in gradient]
-
-
-@pytest.mark.parametrize("name, bottoms, tops, gradient, fields", LAYERS + FORKS, ids=NAMES + FORK_NAMES)
-def test_values_read_of_layer(name, bottoms, tops, gradient, fields):
+def test_what_a_layer_says(name, bottoms, tops, gradient, fields):
     """Also what it reads only while a CUDA graph is recorded, or for a table of costs."""
     net = net_of(name, bottoms, tops, fields)
     layer, blobs = net.layers[-1], (net.bottoms[-1], net.tops[-1])
+    # SigmoidCrossEntropyLoss and its like refuse their labels, Crop gives its reference no gradient, and says nothing.
+    assert [layer.allow_force_backward(i) for i in range(len(bottoms))] == [bool(has) or name == "Crop" for has in gradient]
     for _ in range(2):
         run_forward(net)
         assert layer.capture_obstacle() is None or layer.capture_obstacle().split()[0] in ("it", "its", "the")
@@ -154,17 +148,13 @@ def test_values_read_of_layer(name, bottoms, tops, gradient, fields):
         assert layer.get_state() is None or layer.get_state() == layer.get_state()
         layer.release_memory()
         assert layer.scratch_memory() == []
-
-
-@pytest.mark.parametrize("name, bottoms, tops, gradient, fields", LAYERS, ids=NAMES)
-def test_refused_gradient_of_bottom(name, bottoms, tops, gradient, fields):
-    net = net_of(name, bottoms, tops, fields)
-    index = len(net.layers) - 1
-    assert not any(gradient[i] for i in net.layers[-1].no_gradient)
     run_forward(net)
-    net.nodes[index].needs_backward = True
-    for i, what in net.layers[-1].no_gradient.items():
-        net.nodes[index].bottom_needs = [which == i for which in range(len(bottoms))]
+    node, index = net.nodes[-1], len(net.layers) - 1
+    node.needs_backward = True
+    refused = {i: what for i, what in layer.no_gradient.items() if i < len(bottoms)}
+    assert not any(gradient[i] for i in refused)
+    for i, what in refused.items() if ".forks." not in type(layer).__module__ else ():    # those of the forks get zeros
+        node.bottom_needs = [which == i for which in range(len(bottoms))]
         with pytest.raises(ConfigError, match=rf"bottom\[{i}\]: {name} has no gradient for {what}; set propagate_down: false"):
             net.backward_from_to(index, index)
 
@@ -195,16 +185,38 @@ def test_type_without_gradient(name, bottoms, fields):
         net.backward_from_to(len(net.nodes) - 1, len(net.nodes) - 1)
 
 
-@pytest.mark.parametrize("wrong", [3, None, "ReLU", int, Blob, [Layer]])
-def test_layer_type_is_subclass(wrong):
-    with pytest.raises(ConfigError, match="Nothing: a layer type is a subclass of Layer, got "):
-        register_layer("Nothing", wrong)
+def test_layer_type_is_subclass():
+    for wrong in 3, None, "ReLU", int, Blob, [Layer]:
+        with pytest.raises(ConfigError, match="Nothing: a layer type is a subclass of Layer, got "):
+            register_layer("Nothing", wrong)
     assert "Nothing" not in layer_types()
-
-
-def test_layers_compute_on_no_integers():
     with pytest.raises(ConfigError, match="dtype: layers do not compute on int32; give FLOAT or DOUBLE"):
         layer_net('layer { name: "r" type: "ReLU" bottom: "x" top: "y" }', [np.ones(3)], dtype=Dtype.INT)
+
+
+SPREAD = np.random.default_rng(5).standard_normal(X)
+FILLED = "filler { type: 'uniform' min: 0.5 max: 2 }"
+
+
+@pytest.mark.parametrize("name, bottoms, fields", [
+    ("BatchNorm", [SPREAD], ""), ("BatchNorm", [SPREAD], "batch_norm_param { use_global_stats: true }"),
+    *(("MVN", [SPREAD], f"mvn_param {{ {field} }}") for field in ("", "normalize_variance: false", "across_channels: true")),
+    ("Scale", [SPREAD], f"scale_param {{ bias_term: true {FILLED} }}"), ("Scale", [SPREAD, (4,)], ""), ("Bias", [SPREAD], f"bias_param {{ {FILLED} }}"),
+    ("PReLU", [SPREAD], f"prelu_param {{ {FILLED} }}"), ("Softmax", [SPREAD], "")])
+def test_in_place_gives_the_same(name, bottoms, fields):
+    results = []
+    for top in ("t0", "b0"):
+        net = net_of(name, bottoms, 1, fields, [top])
+        run_forward(net)
+        y = net.blobs[top].data.copy()
+        if name != "Softmax":   # what a later layer in place does: backward must not read it
+            net.blobs[top].data[...] = np.nan
+        run_backward(net, list(range(len(bottoms))), [np.random.default_rng(6).standard_normal(X)])
+        results.append([y, *(blob.diff.copy() for blob in [*net.bottoms[-1], *net.layers[-1].blobs])])
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    assert all(np.isfinite(part).all() for part in results[0])
+    for apart, in_place in zip(*results):
+        np.testing.assert_allclose(apart, in_place, rtol=1e-12, atol=1e-12)
 
 
 IN_PLACE = [layer for layer in LAYERS if layer[0] in ("BatchNorm", "MVN", "PReLU", "Scale", "Swish")]
@@ -241,11 +253,10 @@ def test_backward_after_release(name):
     """The mask, the gates, the probabilities are gone with the rest: zeros would be a wrong gradient."""
     _, bottoms, tops, gradient, fields = next(layer for layer in LAYERS if layer[0] == name)
     net = net_of(name, bottoms, tops, fields)
-    index = len(net.layers) - 1
+    node, index = net.nodes[-1], len(net.layers) - 1
+    node.needs_backward, node.bottom_needs = True, list(map(bool, gradient))
     run_forward(net)
     net.release()
-    net.nodes[index].needs_backward = True
-    net.nodes[index].bottom_needs = [bool(has) for has in gradient]
     with pytest.raises(RecycledError, match=r"kept is gone: after net.release\(\) or a reshape run forward first"):
         net.backward_from_to(index, index)
     run_forward(net)

@@ -53,15 +53,17 @@ def test_wrong_options_precede_database():
         source_net(text("/nowhere", 'mean_file: "/nowhere" mean_value: 3'))
 
 
-@pytest.mark.parametrize("transform, message", [
-    ("mean_value: 1 mean_value: 2", "transform_param.mean_value: give one value, or one for each of the 1 channels"),
-    ("crop_size: 6", "transform_param.crop_size: must be at most height and width of the picture, got 6 for 1 x 5 x 5"),
-])
-def test_record_without_room_for_field(tmp_path, transform, message):
-    record = caffe_pb2.Datum(channels=1, height=5, width=5, data=bytes(25)).SerializeToString()
-    path = write(tmp_path / "db", [record])
-    with pytest.raises(ShapeError, match=rf"layer 'd' \(Data\): .*record 0 \(key '00000000'\): {message}"):
-        batch(source_net(text(path, transform, 1)))
+def test_record_without_room_for_field(tmp_path):
+    records = [caffe_pb2.Datum(channels=n, height=5, width=5, data=bytes(25 * n)).SerializeToString() for n in (3, 1)]
+    write(tmp_path / "db", records), write(tmp_path / "one", records[1:])
+    for name, number, transform, message in (
+            ("one", 0, "mean_value: 1 mean_value: 2", "transform_param.mean_value: give one value, or one for each of the 1 channels"),
+            ("one", 0, "crop_size: 6", "transform_param.crop_size: must be at most height and width of the picture, got 6 for 1 x 5 x 5"),
+            ("db", 1, "mean_value: 1 mean_value: 2 mean_value: 3", "transform_param.mean_value: give one value")):
+        with pytest.raises(ShapeError, match=rf"layer 'd' \(Data\): .*record {number} \(key '0000000{number}'\): {message}"):
+            net = source_net(text(tmp_path / name, transform, 1))
+            for _ in range(2):
+                batch(net)
 
 
 def test_a_wrong_database(tmp_path):
@@ -80,14 +82,6 @@ def test_add_on_steps_unknown(source, monkeypatch):
         with pytest.raises(ConfigError, match=rf"^test.prototxt:1: layer 'd' \(Data\): transform_param.{step}: unknown field in "
                            r"TransformationParameter: the core lacks it, and so do the installed add-ons \(red\)$"):
             source_net(text(source[0], f"mirror: true {step} {{ }}"))
-
-
-def test_later_record_without_room_for_field(tmp_path):
-    records = [caffe_pb2.Datum(channels=n, height=6, width=6, data=bytes(36 * n)).SerializeToString() for n in (3, 1)]
-    net = source_net(text(write(tmp_path / "db", records), "mean_value: 1 mean_value: 2 mean_value: 3", 1))
-    with pytest.raises(ShapeError, match=r"record 1 \(key '00000001'\): transform_param.mean_value: give one value"):
-        for _ in range(2):
-            batch(net)
 
 
 @pytest.mark.parametrize("how", [{}, {"readonly": True, "lock": False}])
@@ -154,13 +148,10 @@ def test_a_record_with_other_labels(tmp_path):
         source_net(with_size(text(only, ""), 2))
 
 
-def test_labels_unread_without_top(source):
-    net = source_net(with_size(text(source[0], ""), 4294967295, 'top: "data"'))
+def test_without_label_size(source, tmp_path, caplog):
+    net = source_net(with_size(text(source[0], ""), 4294967295, 'top: "data"'))     # without a top labels are not read
     net.forward_from_to(0, 0)
     assert net.blob_list[0].shape == (2, 3, 8, 6)
-
-
-def test_without_label_size(tmp_path, caplog):
     with pytest.raises(DataError, match=r"record 0 .*has 3 elements of float_data beside the picture and no label; label_size: 3 in data_param"):
         source_net(text(real_valued(tmp_path)[0], ""))
     source_net(text(str(tmp_path / "real"), "").replace(' top: "label"', ""))
@@ -184,10 +175,9 @@ def test_other_types_refuse_label_size(kind, param):
         source_net(with_size(text("nowhere", ""), 0))
 
 
-@pytest.mark.parametrize("label_size", [None, 3])
-def test_draws_depend_on_record_number(source, tmp_path, monkeypatch, label_size):
-    path = real_valued(tmp_path)[0] if label_size else source[0]
-    check_draws(path, "mirror: true crop_size: 5", label_size, monkeypatch)
+def test_draws_depend_on_record_number(source, tmp_path, monkeypatch):
+    for path, label_size in (source[0], None), (real_valued(tmp_path)[0], 3):
+        check_draws(path, "mirror: true crop_size: 5", label_size, monkeypatch)
 
 
 def check_draws(path, transform, label_size, monkeypatch):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gradient import check_gradient, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST, caffe
@@ -16,8 +16,7 @@ def layer_text(ratio=0.5, top="y"):
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
 @pytest.mark.parametrize("ratio", [0.0, 0.3, 0.5, 0.9])
 def test_keeps_its_share_and_scales_it(ratio, dtype):
-    net = layer_net(layer_text(ratio), [np.ones(40000)], dtype)
-    run_forward(net)
+    net = forward_net(layer_text(ratio), [np.ones(40000)], dtype)
     y = net.blob_by_name("y").cpu_data
     np.testing.assert_allclose(np.unique(y)[-1], 1 / (1 - ratio), rtol=1e-6)
     assert set(np.unique(y > 0)) <= {False, True} and len(np.unique(y)) == (2 if ratio else 1)
@@ -30,8 +29,7 @@ def test_keeps_its_share_and_scales_it(ratio, dtype):
 
 @pytest.mark.parametrize("top", ["y", "x"])
 def test_backward_uses_last_mask(top):
-    net = layer_net(layer_text(top=top), [np.ones((3, 77))])
-    run_forward(net)
+    net = forward_net(layer_text(top=top), [np.ones((3, 77))])
     mask = net.tops[-1][0].cpu_data.copy()
     caffe.generator.reserve_counters(5)  # other layers draw in between
     run_backward(net, [0], [np.full((3, 77), 2.0)])
@@ -40,11 +38,13 @@ def test_backward_uses_last_mask(top):
 
 def test_gradient():
     check_gradient(layer_text(0.4), [np.random.default_rng(1).standard_normal((3, 30))])
+    net = forward_net(layer_text(), [np.zeros((0, 3))])
+    run_backward(net, [0])
+    assert net.blob_by_name("y").shape == (0, 3)
 
 
-def test_mask_new_and_same_after_resume():
-    net = layer_net(layer_text(), [np.ones(1000)])
-    run_forward(net)
+def test_the_mask_follows_seed_and_offset():
+    net = forward_net(layer_text(), [np.ones(1000)])
     first = net.blob_by_name("y").cpu_data.copy()
     offset = caffe.generator.offset
     net.forward_from_to(0, 1)
@@ -53,9 +53,6 @@ def test_mask_new_and_same_after_resume():
     caffe.generator.offset = offset
     net.forward_from_to(0, 1)
     np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, second)
-
-
-def test_the_mask_follows_the_seed():
     net, masks = layer_net(layer_text(), [np.ones(64)]), []
     for seed in (1, 2, 1):
         run_forward(net, seed)
@@ -65,11 +62,7 @@ def test_the_mask_follows_the_seed():
 
 def test_element_and_vector_draw_alike():
     """A count that is no multiple of the block takes its tail one by one: the numbers must be those of a longer blob."""
-    masks = []
-    for count in (64 * 3, 64 * 3 - 1, 64 * 2 + 1, 17):
-        net = layer_net(layer_text(), [np.ones(count)])
-        run_forward(net)
-        masks.append(net.blob_by_name("y").cpu_data.copy())
+    masks = [forward_net(layer_text(), [np.ones(count)]).blob_by_name("y").cpu_data for count in (64 * 3, 64 * 3 - 1, 64 * 2 + 1, 17)]
     for mask in masks[1:]:
         np.testing.assert_array_equal(mask, masks[0][:mask.size])
 
@@ -84,13 +77,6 @@ def test_test_phase_is_the_identity(ratio):
     run_backward(net, [0], [x])
     np.testing.assert_array_equal(net.blob_by_name("x").cpu_diff, x)
     assert caffe.generator.offset == offset
-
-
-def test_empty():
-    net = layer_net(layer_text(), [np.zeros((0, 3))])
-    run_forward(net)
-    run_backward(net, [0])
-    assert net.blob_by_name("y").shape == (0, 3)
 
 
 @pytest.mark.parametrize("ratio", [1.0, -0.1, 1.5, "nan"])

@@ -44,18 +44,16 @@ def test_gray_resized_and_transformed(pictures):
     np.testing.assert_allclose(batch(net)[0], (np.stack(gray)[:, None] - 10.0) * 0.5)
 
 
-def test_root_folder_is_a_plain_prefix(pictures, tmp_path):
+def test_paths_and_root_folder(pictures, tmp_path):
+    (tmp_path / "a b.png").write_bytes((tmp_path / "1.png").read_bytes())
+    (tmp_path / "list.txt").write_text("a b.png +7\n\n0.png -3\n")
+    assert batch(source_net(text("batch_size: 2")))[1].tolist() == [7, -3]
+    # The root folder is a plain prefix
     (tmp_path / "list.txt").write_text("x.png 4\n")
     (tmp_path / "my pics").mkdir()
     (tmp_path / "my pics" / "ax.png").write_bytes((tmp_path / "2.png").read_bytes())
     data, labels = batch(source_net(text('root_folder: "my pics/a"')))
     assert labels.tolist() == [4] and (data == planes(pictures[2:3])).all()
-
-
-def test_paths_with_spaces(pictures, tmp_path):
-    (tmp_path / "a b.png").write_bytes((tmp_path / "1.png").read_bytes())
-    (tmp_path / "list.txt").write_text("a b.png +7\n\n0.png -3\n")
-    assert batch(source_net(text("batch_size: 2")))[1].tolist() == [7, -3]
 
 
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
@@ -76,34 +74,27 @@ def test_labels_that_are_real_numbers(pictures, tmp_path, dtype, device):
     order = [int(np.abs(labels - row).sum(axis=1).argmin()) for row in got]
     assert order != list(range(7))
     np.testing.assert_array_equal(data, planes([pictures[i] for i in order]))
-
-
-def test_real_label(pictures, tmp_path):
     (tmp_path / "list.txt").write_text("0.png 2.883\n1.png -7\n")
-    labels = batch(source_net(text("batch_size: 2 label_size: 1")))[1]
-    assert labels.shape == (2, 1) and labels.ravel().tolist() == [np.float32(2.883), -7]
+    got = batch(source_net(text("batch_size: 2 label_size: 1")))[1]
+    assert got.shape == (2, 1) and got.ravel().tolist() == [np.float32(2.883), -7]
 
-
-# ---- order
 
 # ---- faults
 
-@pytest.mark.parametrize("fields, transform, error", [
-    ("batch_size: 0", "", "image_data_param.batch_size: must be at least 1"),
-    ("batch_size: 4294967295", "", "image_data_param.batch_size: must be at most"),
-    ("new_height: 3", "", "image_data_param.new_height: give new_height and new_width"),
-    ("new_height: 4294967295 new_width: 4294967295", "", "image_data_param.new_height: .* the budget"),
-    ("", "crop_size: 7", r"image_data_param.source: list.txt:1: record 0: transform_param.crop_size: must be"),
-    ("", "mean_value: 1 mean_value: 2", "transform_param.mean_value"),
+@pytest.mark.parametrize("fields, transform, more, error", [
+    ("batch_size: 0", "", "", "image_data_param.batch_size: must be at least 1"),
+    ("batch_size: 4294967295", "", "", "image_data_param.batch_size: must be at most"),
+    ("new_height: 3", "", "", "image_data_param.new_height: give new_height and new_width"),
+    ("new_height: 4294967295 new_width: 4294967295", "", "", "image_data_param.new_height: .* the budget"),
+    ("", "crop_size: 7", "", r"image_data_param.source: list.txt:1: record 0: transform_param.crop_size: must be"),
+    ("", "mean_value: 1 mean_value: 2", "", "transform_param.mean_value"),
+    ("label_size: 0", "", "", "image_data_param.label_size: must be at least 1, got 0"),
+    ("", "", "data_param { label_size: 1 }", "data_param.label_size: ImageData does not take it; give image_data_param.label_size"),
+    ("", "", "data_param { prefetch: 0 }", "data_param.prefetch: must be at least 1"),
 ])
-def test_wrong_fields(pictures, fields, transform, error):
+def test_wrong_fields(pictures, fields, transform, more, error):
     with pytest.raises((ConfigError, ShapeError, DataError), match=rf"layer 'd' \(ImageData\): .*({error})"):
-        source_net(text(fields, transform))
-
-
-def test_wrong_prefetch(pictures):
-    with pytest.raises(ConfigError, match="data_param.prefetch: must be at least 1"):
-        source_net(text(more="data_param { prefetch: 0 }"))
+        source_net(text(fields, transform, more=more))
 
 
 @pytest.mark.parametrize("content, error", [
@@ -124,6 +115,8 @@ def test_wrong_lists(pictures, tmp_path, content, error):
     (tmp_path / "list.txt").write_text(content)
     with pytest.raises((DataError, FileError), match=rf"test.prototxt:1: layer 'd' \(ImageData\): .*{error}"):
         source_net(text())
+    with pytest.raises(FileError, match=r"image_data_param.source: nowhere: no such file"):
+        source_net(text(source="nowhere"))
 
 
 @pytest.mark.parametrize("line, error", [
@@ -140,20 +133,6 @@ def test_wrong_real_labels(pictures, tmp_path, line, error):
     with pytest.raises((DataError, FileError), match=rf"layer 'd' \(ImageData\): .*{error}") as raised:
         source_net(text("label_size: 2"))
     assert "list.txt:2" in str(raised.value)
-
-
-@pytest.mark.parametrize("fields, more, error", [
-    ("label_size: 0", "", "image_data_param.label_size: must be at least 1, got 0"),
-    ("", "data_param { label_size: 1 }", "data_param.label_size: ImageData does not take it; give image_data_param.label_size"),
-])
-def test_wrong_label_size(pictures, fields, more, error):
-    with pytest.raises((ConfigError, ShapeError), match=rf"layer 'd' \(ImageData\): {error}"):
-        source_net(text(fields, more=more))
-
-
-def test_no_list(pictures):
-    with pytest.raises(FileError, match=r"image_data_param.source: nowhere: no such file"):
-        source_net(text(source="nowhere"))
 
 
 def test_bad_picture_names_line_and_record(pictures, tmp_path):

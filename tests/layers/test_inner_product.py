@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from gradient import check_gradient, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_net, layer_net, run_backward
 
 from minicaffe.blob import Dtype
 from minicaffe.device import threads
@@ -21,8 +21,7 @@ def layer(fields, extra=""):
                                          ((1, 300), 1)])
 def test_forward(shape, axis, transpose, dtype):
     x = RANDOM.standard_normal(shape)
-    net = layer_net(layer(f"num_output: 5 axis: {axis} transpose: {transpose} {FILLERS}"), [x], dtype)
-    run_forward(net)
+    net = forward_net(layer(f"num_output: 5 axis: {axis} transpose: {transpose} {FILLERS}"), [x], dtype)
     w, b = (blob.cpu_data for blob in net.layers[-1].blobs)
     lead = shape[:axis]
     matrix = w if transpose == "true" else w.T
@@ -37,22 +36,14 @@ def test_gradient(fields):
     check_gradient(layer(f"num_output: 3 {fields} {FILLERS}"), [RANDOM.standard_normal((4, 3, 2))], tolerance=1e-9)
 
 
-@pytest.fixture
-def keep_threads():
-    kept = threads.get_num_threads()
-    yield
-    threads.set_num_threads(kept)
-
-
 @pytest.mark.parametrize("rows, inputs, outputs", [(1, 40, 7), (1, 15, 9), (2, 35, 50), (2, 31, 50), (5, 530, 6), (32, 65, 100), (32, 517, 100),
                                                    (33, 65, 100)])
 @pytest.mark.parametrize("number", [1, 2])
-def test_few_rows_and_many(rows, inputs, outputs, number, keep_threads):
+def test_few_rows_and_many(rows, inputs, outputs, number):
     # Gradients of small integers are exact in float32, forward's sums but for rounding.
     threads.set_num_threads(number)
     x, dy = RANDOM.integers(-4, 5, (rows, inputs)), RANDOM.integers(-4, 5, (rows, outputs))
-    net = layer_net(layer(f"num_output: {outputs} {FILLERS}"), [x])
-    run_forward(net)
+    net = forward_net(layer(f"num_output: {outputs} {FILLERS}"), [x])
     weight, bias = net.layers[-1].blobs
     np.testing.assert_allclose(net.tops[-1][0].cpu_data, x @ weight.cpu_data.T.astype(float) + bias.cpu_data, atol=2e-4)
     net.clear_param_diffs()
@@ -68,28 +59,15 @@ def test_few_rows_and_many(rows, inputs, outputs, number, keep_threads):
     assert not weight.cpu_diff.any()
 
 
-def test_nan_stays_in_its_row():
+def test_batches_of_other_kinds():
     x = np.ones((3, 4))
     x[1, 2], x[2, 0] = np.nan, np.inf
-    net = layer_net(layer('num_output: 2 weight_filler { type: "constant" value: 1 }'), [x])
-    run_forward(net)
-    y = net.tops[-1][0].cpu_data
+    y = forward_net(layer('num_output: 2 weight_filler { type: "constant" value: 1 }'), [x]).tops[-1][0].cpu_data
     assert (y[0] == 4).all() and np.isnan(y[1]).all() and np.isposinf(y[2]).all()
-
-
-def test_batch_of_none():
-    net = layer_net(layer(f"num_output: 3 {FILLERS}"), [np.zeros((0, 4))])
-    run_forward(net)
+    net = forward_net(layer(f"num_output: 3 {FILLERS}"), [np.zeros((0, 4))])
     run_backward(net, [0])
     assert net.tops[-1][0].shape == (0, 3)
     assert not net.layers[-1].blobs[0].cpu_diff.any() and not net.layers[-1].blobs[1].cpu_diff.any()
-
-
-def test_values_per_row_are_fixed():
-    net = layer_net(layer("num_output: 3"), [np.zeros((2, 4))])
-    net.bottoms[-1][0].reshape_to((2, 5))
-    with pytest.raises(ShapeError, match=r"bottom\[0\].*set up for 4"):
-        net.forward_from_to(len(net.layers) - 1, len(net.layers) - 1)
 
 
 @pytest.mark.parametrize("fields, field, message", [

@@ -7,16 +7,15 @@ import types
 
 import numpy as np
 import pytest
-from gradient import check_gradient, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_again, forward_net, layer_net, run_backward, run_forward
+from helpers import make_net
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TRAIN, caffe
 from minicaffe.errors import ConfigError
 from minicaffe.layer import register_layer
 from minicaffe.layers.python import Layer, allow_python_layers
-from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
 from minicaffe.workspace import Workspace
 
 X = np.random.default_rng(19).standard_normal((2, 3))
@@ -71,8 +70,7 @@ def policy():
 
 
 def test_a_user_layer_computes_and_learns():
-    net = layer_net(python("Weighted"), [X])
-    run_forward(net)
+    net = forward_net(python("Weighted"), [X])
     layer = net.layers[-1]
     assert type(layer) is Weighted and layer.phase == TRAIN and layer.type == "Python"
     np.testing.assert_allclose(net.blob_by_name("y").data, 6 * X)
@@ -80,11 +78,11 @@ def test_a_user_layer_computes_and_learns():
     check_gradient(python("Weighted"), [X])
 
 
-def test_registered_type():
-    register_layer("WeightedForTest", Weighted)
-    net = layer_net('layer { name: "w" type: "WeightedForTest" bottom: "x" top: "y" python_param { param_str: "4" } }', [X])
-    run_forward(net)
-    np.testing.assert_allclose(net.blob_by_name("y").data, 8 * X)
+def test_registered_types():
+    for name, layer_class in ("WeightedForTest", Weighted), ("OneArgumentType", OneArgument):
+        register_layer(name, layer_class)
+        net = forward_net(f'layer {{ name: "p" type: "{name}" bottom: "x" top: "y" python_param {{ param_str: "4" }} }}', [X])
+        np.testing.assert_allclose(net.blob_by_name("y").data, 8 * X)
     with pytest.raises(ConfigError, match="registered already"):
         register_layer("WeightedForTest", Fails)
 
@@ -104,12 +102,10 @@ def test_contract_names_belong_to_user():
 
 
 def test_existing_parameters_keep_values():
-    param, _ = parse_text('layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }'
-                          + python("Weighted"), caffe_pb2.NetParameter, "test.prototxt")
-    workspace = Workspace()
-    first = Net(param, Dtype.DOUBLE, workspace)
+    workspace, text = Workspace(), 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }' + python("Weighted")
+    first = make_net(text, dtype=Dtype.DOUBLE, workspace=workspace)
     first.layers[-1].blobs[0].data[...] = 7
-    second = Net(param, Dtype.DOUBLE, workspace)
+    second = make_net(text, dtype=Dtype.DOUBLE, workspace=workspace)
     assert second.layers[-1].blobs[0] is first.layers[-1].blobs[0]
     assert first.layers[-1].blobs[0].data.tolist() == [7, 7, 7]
 
@@ -136,8 +132,7 @@ def test_layer_changes_tops_by_values():
     register_layer("CountsForTest", Counts)
     net = layer_net('layer { name: "c" type: "CountsForTest" bottom: "x" top: "y" }', [np.ones(3)])
     for count in (3, 6, 0):
-        net.blob_by_name("x").data[...] = count / 3
-        run_forward(net)
+        forward_again(net, x=np.full(3, count / 3))
         assert net.blob_by_name("y").shape == (count,)
 
 
@@ -164,26 +159,17 @@ def module(tmp_path, monkeypatch):
     sys.modules.pop(name, None)
 
 
-@pytest.mark.parametrize("name, end", [("SoftmaxLayer", r"PYTHONPATH; minicaffe has a layer type 'Softmax'$"), ("OtherLayer", "PYTHONPATH$")])
-def test_missing_module_with_layer_type(name, end):
-    with pytest.raises(ConfigError, match=rf"python_param.module: no module 'rpn.layers' on Python's path; add its folder to {end}"):
-        layer_net(python(name, module="rpn.layers"), [X])
-
-
 def test_module_on_path_imported(module, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"layer 'p' \(Python\): python_param.module: no module .* PYTHONPATH"):
         layer_net(python("Affine", module=module), [X])
+    with monkeypatch.context() as within:       # the working directory, if it is on the path
+        within.chdir(tmp_path)
+        within.setattr(sys, "path", ["", *sys.path])
+        layer_net(python("Affine", module=module), [X])
+    del sys.modules[module]
     monkeypatch.syspath_prepend(tmp_path)
-    net = layer_net(python("Affine", module=module), [X])
-    run_forward(net)
+    net = forward_net(python("Affine", module=module), [X])
     np.testing.assert_array_equal(net.blob_by_name("y").data, -X)
-
-
-def test_working_directory_if_on_path(module, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", ["", *sys.path])
-    layer_net(python("Affine", module=module), [X])
-    assert module in sys.modules
 
 
 def test_import_forbidden(module, tmp_path, monkeypatch):
@@ -197,13 +183,6 @@ def test_import_forbidden(module, tmp_path, monkeypatch):
     layer_net(python("Affine", module=module), [X])
 
 
-def test_installed_module_not_run():
-    assert "antigravity" not in sys.modules and caffe.allow_python_layers is None
-    with pytest.raises(ConfigError, match=r"python_param.module: the model file asks to run module 'antigravity'"):
-        layer_net(python("fly", module="antigravity"), [X])
-    assert "antigravity" not in sys.modules
-
-
 @pytest.mark.parametrize("module, layer, field", [
     ("", "X", "python_param.module"),
     ("../evil", "X", "python_param.module"),
@@ -211,10 +190,22 @@ def test_installed_module_not_run():
     (__name__, "Weigthed", r"python_param.layer: .*did you mean .*'Weighted'"),
     (__name__, "", "python_param.layer"),
     (f"{__name__}.more", "X", "python_param.module"),
+    ("antigravity", "fly", "python_param.module: the model file asks to run module 'antigravity'"),
+    ("numpy", "f2py", "python_param.layer: .*'f2py' is not a class of module 'numpy' derived from minicaffe.Layer; it has none"),
+    ("rpn.layers", "SoftmaxLayer", "python_param.module: no module 'rpn.layers' on Python's path; add its folder to PYTHONPATH; "
+                                   "minicaffe has a layer type 'Softmax'$"),
+    ("rpn.layers", "OtherLayer", "python_param.module: no module 'rpn.layers' on Python's path; add its folder to PYTHONPATH$"),
+    ("script.more", "X", "python_param.module: no module 'script.more' on Python's path"),
+    ("in_the_way", "X", "python_param.layer: 'X' is not a class of module 'in_the_way'"),
+    ("in_the_way.more", "X", "python_param.module: no module 'in_the_way.more' on Python's path"),
 ])
-def test_wrong_modules_and_classes(module, layer, field):
+def test_wrong_modules_and_classes(monkeypatch, module, layer, field):
+    assert "antigravity" not in sys.modules and caffe.allow_python_layers is None
+    monkeypatch.setitem(sys.modules, "in_the_way", None)  # what Python keeps for an import that shall fail
+    monkeypatch.setitem(sys.modules, "script", types.ModuleType("script"))  # without a spec, as __main__ is
     with pytest.raises(ConfigError, match=rf"test.prototxt.*layer 'p' \(Python\): {field}"):
         layer_net(python(layer, module=module), [X])
+    assert "antigravity" not in sys.modules
 
 
 def test_errors_inside_module(tmp_path, monkeypatch):
@@ -252,27 +243,16 @@ def test_lookup_does_not_run_module(monkeypatch):
         with pytest.raises(ConfigError, match=r"python_param"):
             layer_net(python("submodule", module=name), [X])
     assert not asked
-    with pytest.raises(ConfigError, match="'f2py' is not a class of module 'numpy' derived from minicaffe.Layer; it has none"):
-        layer_net(python("f2py", module="numpy"), [X])
-
-
-@pytest.mark.parametrize("name", ["script.more", "in_the_way", "in_the_way.more"])
-def test_a_module_that_is_none(monkeypatch, name):
-    monkeypatch.setitem(sys.modules, "in_the_way", None)  # what Python keeps for an import that shall fail
-    monkeypatch.setitem(sys.modules, "script", types.ModuleType("script"))  # without a spec, as __main__ is
-    with pytest.raises(ConfigError, match=f"no module '{name}' on Python's path|'X' is not a class of module"):
-        layer_net(python("X", module=name), [X])
 
 
 def test_an_untrusted_net_imports_nothing_new(tmp_path, monkeypatch):
     (tmp_path / "own_layers.py").write_text("raise RuntimeError('ran')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    param, _ = parse_text('layer { name: "p" type: "Python" python_param { module: "own_layers" layer: "L" } }',
-                          caffe_pb2.NetParameter, "t")
+    text = 'layer { name: "p" type: "Python" python_param { module: "own_layers" layer: "L" } }'
     with pytest.raises(ConfigError, match="asks to run module 'own_layers'"):
-        Net(param, trusted=False)
+        make_net(text, trusted=False)
     with pytest.raises(RuntimeError, match="ran"):
-        Net(param)
+        make_net(text)
 
 
 class OldName(Weighted):
@@ -316,25 +296,13 @@ class Keeps(Weighted):
         super().__init__(*args, **keywords)
 
 
-def test_old_name_of_parameter():
-    run_forward(net := layer_net(python("OldName"), [X]))
-    np.testing.assert_allclose(net.blob_by_name("y").data, 6 * X)
-
-
-@pytest.mark.parametrize("layer", ["OneArgument", "OneArgumentTwice", "Default", "ManyArguments", "Keeps"])
+@pytest.mark.parametrize("layer", ["OneArgument", "OneArgumentTwice", "Default", "ManyArguments", "Keeps", "OldName"])
 def test_the_constructor_takes_what_it_names(layer):
-    net = layer_net(python(layer), [X])
-    run_forward(net)
+    net = forward_net(python(layer), [X])
     assert net.layers[-1].name == "p" and getattr(net.layers[-1], "seen", ("3", "3")) == ("3", "3")
     np.testing.assert_allclose(net.blob_by_name("y").data, 6 * X)
     assert net.layers[-1].dtype == net.dtype
     check_gradient(python(layer), [X])
-
-
-def test_one_argument_and_a_registered_type():
-    register_layer("OneArgumentType", OneArgument)
-    run_forward(net := layer_net('layer { name: "p" type: "OneArgumentType" bottom: "x" top: "y" python_param { param_str: "3" } }', [X]))
-    np.testing.assert_allclose(net.blob_by_name("y").data, 6 * X)
 
 
 def test_constructor_without_base_constructor():

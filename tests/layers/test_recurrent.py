@@ -6,14 +6,12 @@ import logging
 
 import numpy as np
 import pytest
-from gradient import check_gradient, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_again, forward_net, layer_net, run_backward, run_forward
+from helpers import layer_text, make_net
 
 import minicaffe
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, DataError, Error, ShapeError
-from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
 
 STATES = {"RNN": ("h",), "LSTM": ("h", "c")}
 FILLERS = 'weight_filler { type: "uniform" min: -1 max: 1 } bias_filler { type: "uniform" min: -1 max: 1 }'
@@ -72,8 +70,7 @@ def both(test):
 @pytest.mark.parametrize("t, n, static, expose", [(1, 1, False, False), (1, 3, True, True), (4, 2, False, True), (7, 2, True, False)])
 def test_forward(kind, t, n, static, expose, dtype, tolerance):
     arrays = inputs(kind, t, n, static=static, expose=expose, shape=(2, 3))
-    net = layer_net(text(kind, static=static, expose=expose), arrays, dtype)
-    run_forward(net)
+    net = forward_net(text(kind, static=static, expose=expose), arrays, dtype)
     params = [blob.cpu_data for blob in net.layers[-1].blobs]
     states = [state[0] for state in arrays[2 + static:]]
     wanted = reference(kind, params, *arrays[:2], arrays[2] if static else None, *states)
@@ -105,8 +102,7 @@ def test_gradient(kind, t, static):
 def test_no_gradient_crosses_exposed_states(kind, t, static):
     """The last ones give none, and the first ones get zeros where they are asked for."""
     arrays = inputs(kind, t, static=static, expose=True)
-    net = layer_net(text(kind, static=static, expose=True), arrays)
-    run_forward(net)
+    net = forward_net(text(kind, static=static, expose=True), arrays)
     random = np.random.default_rng(1)
     seed = random.standard_normal(net.tops[-1][0].shape)
     for blob in net.bottoms[-1]:
@@ -141,25 +137,21 @@ def test_state_continues_in_next_forward(kind):
     np.testing.assert_allclose(net.blob_by_name("y").cpu_data, whole[:3])
     state = json.loads(json.dumps(net.layers[-1].get_state()))
     for _ in range(2):
-        net.blob_by_name("x").data[...] = x[3:]
-        run_forward(net)
+        forward_again(net, x=x[3:])
         np.testing.assert_allclose(net.blob_by_name("y").cpu_data, whole[3:])
         net.layers[-1].set_state(state)
     net.layers[-1].reset()
-    net.blob_by_name("x").data[...] = x[:3]
-    run_forward(net)
+    forward_again(net, x=x[:3])
     np.testing.assert_allclose(net.blob_by_name("y").cpu_data, whole[:3])
 
 
 @both
 def test_layer_in_place_keeps_state(kind):
     """Also for a single step, where Caffe's Concat shares its memory."""
-    param, _ = parse_text(f"""
+    net = make_net(f"""
         layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ dim: 1 dim: 2 dim: 2 }} }} }}
         layer {{ name: "cont" type: "Input" top: "cont" input_param {{ shape {{ dim: 1 dim: 2 }} }} }}
-        {text(kind)}
-        layer {{ name: "p" type: "Power" bottom: "y" top: "y" power_param {{ scale: 100 }} }}""", caffe_pb2.NetParameter, "t")
-    net = Net(param, Dtype.DOUBLE)
+        {text(kind)} layer {{ name: "p" type: "Power" bottom: "y" top: "y" power_param {{ scale: 100 }} }}""", dtype=Dtype.DOUBLE)
     x = np.random.default_rng(1).standard_normal((1, 2, 2))
     net.blob_by_name("x").data[...], net.blob_by_name("cont").data[...] = x, 1
     params = [blob.cpu_data for blob in net.layers[2].blobs]
@@ -171,15 +163,11 @@ def test_layer_in_place_keeps_state(kind):
 
 @both
 def test_another_number_of_sequences(kind):
-    net = layer_net(text(kind), inputs(kind, n=2))
-    run_forward(net)
+    net = forward_net(text(kind), inputs(kind, n=2))
     for n in (5, 1, 0, 3):
         x, cont = inputs(kind, n=n)
         cont[...] = 1  # the state is reset without `cont`
-        for name, array in (("x", x), ("cont", cont)):
-            net.blob_by_name(name).reshape(*array.shape)
-            net.blob_by_name(name).data[...] = array
-        run_forward(net)
+        forward_again(net, x=x, cont=cont)
         params = [blob.cpu_data for blob in net.layers[-1].blobs]
         np.testing.assert_allclose(net.blob_by_name("y").cpu_data, reference(kind, params, x, cont)[0])
         run_backward(net, [0], [np.ones((4, n, 3))])
@@ -193,8 +181,7 @@ def test_another_number_of_sequences(kind):
     (lambda s: s["h"].update(data=s["h"]["data"][:8]), ShapeError),
 ])
 def test_a_wrong_state_changes_nothing(kind, spoil, error):
-    net = layer_net(text(kind), inputs(kind))
-    run_forward(net)
+    net = forward_net(text(kind), inputs(kind))
     layer = net.layers[-1]
     before = layer.get_state()
     state = json.loads(json.dumps(before))
@@ -204,22 +191,13 @@ def test_a_wrong_state_changes_nothing(kind, spoil, error):
     assert layer.get_state() == before
 
 
-def test_exposed_states_are_the_callers():
-    net = layer_net(text("LSTM", expose=True), inputs("LSTM", expose=True))
-    assert net.layers[-1].get_state() is None
-
-
 # ---- parameters of several nets and layers
 
 @both
 def test_two_nets_of_a_workspace_share(kind):
     first = layer_net(text(kind), inputs(kind))
-    param, _ = parse_text(text(kind), caffe_pb2.NetParameter, "t")
-    for name, dims in (("cont", (6, 1)), ("x", (6, 1, 2))):
-        layer = caffe_pb2.LayerParameter(name=name, type="Input", top=[name])
-        layer.input_param.shape.add(dim=dims)
-        param.layer.insert(0, layer)
-    second = Net(param, Dtype.DOUBLE, workspace=first.parameters)
+    second = make_net(layer_text("Input", "x", more="input_param { shape { dim: [6, 1, 2] } }")
+                      + layer_text("Input", "cont", more="input_param { shape { dim: [6, 1] } }") + text(kind), dtype=Dtype.DOUBLE, workspace=first.parameters)
     x, cont = inputs(kind, t=6, n=1)
     second.blob_by_name("x").data[...], second.blob_by_name("cont").data[...] = x, cont
     for blob in first.layers[-1].blobs:
@@ -249,12 +227,8 @@ def test_layers_that_share_by_name(kind):
     """A parameter's memory may be another layer's: the steps must use it."""
     names = "".join(f'param {{ name: "p{i}" }} ' for i in range(3 if kind == "LSTM" else 5))
     one, two = text(kind, more=names), text(kind, more=names).replace('"r"', '"r2"').replace('"y"', '"y2"')
-    param, _ = parse_text(f"""
-        layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ dim: 4 dim: 2 dim: 2 }} }} }}
-        layer {{ name: "cont" type: "Input" top: "cont" input_param {{ shape {{ dim: 4 dim: 2 }} }} }} {one} {two}""",
-                          caffe_pb2.NetParameter, "t")
-    param.force_backward = True
-    net = Net(param, Dtype.DOUBLE)
+    net = make_net("force_backward: true " + layer_text("Input", "x", more="input_param { shape { dim: [4, 2, 2] } }")
+                   + layer_text("Input", "cont", more="input_param { shape { dim: [4, 2] } }") + one + two, dtype=Dtype.DOUBLE)
     net.blob_by_name("x").data[...], net.blob_by_name("cont").data[...] = inputs(kind)
     run_forward(net)
     np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, net.blob_by_name("y2").cpu_data)
@@ -270,15 +244,13 @@ def test_layers_that_share_by_name(kind):
         np.testing.assert_allclose(other.cpu_diff, 2 * mine.cpu_diff)
 
 
-def test_debug_info_has_nothing_to_show(caplog):
+def test_state_log_and_graph(caplog):
+    assert layer_net(text("LSTM", expose=True), inputs("LSTM", expose=True)).layers[-1].get_state() is None     # exposed states are the caller's
     caplog.set_level(logging.WARNING, "minicaffe.layers.recurrent")
     layer_net(text("LSTM").replace("num_output", "debug_info: true num_output"), inputs("LSTM"))
     assert "layer 'r': recurrent_param.debug_info has nothing to show" in caplog.text
-
-
-@both
-def test_a_training_graph_can_hold_it(kind):
-    assert layer_net(text(kind), inputs(kind)).layers[-1].capture_obstacle() is None
+    for kind in STATES:
+        assert layer_net(text(kind), inputs(kind)).layers[-1].capture_obstacle() is None
 
 
 def test_all_products_follow_the_settings(onednn):
@@ -294,23 +266,16 @@ def test_all_products_follow_the_settings(onednn):
 # ---- what cannot be
 
 @both
-@pytest.mark.parametrize("shapes, error", [
-    ([(4, 2), (4, 2)], r"bottom\[0\]: needs at least 3 axes"),
-    ([(4, 2, 2), (2, 4)], r"bottom\[1\]: must have shape \[4, 2\]"),
-    ([(4, 2, 2), (4, 2), (3, 5)], r"bottom\[2\]: must have at least 2 axes, the first of size 2"),
-    ([(4, 2, 2), (4, 2), (2,)], r"bottom\[2\]: must have at least 2 axes"),
-    ([(0, 2, 2), (0, 2)], r"bottom\[0\]: axis 0 is the number of steps"),
-])
-def test_wrong_shapes(kind, shapes, error):
-    with pytest.raises(ShapeError, match=rf"test.prototxt.*layer 'r' \({kind}\): {error}"):
-        layer_net(text(kind, static=len(shapes) > 2), [np.empty(shape) for shape in shapes])
-
-
-@both
-@pytest.mark.parametrize("d, error", [(0, "must be given"), (4294967295, "from 1 to 2"), (2**30, "elements|size")])
-def test_wrong_num_output(kind, d, error):
-    with pytest.raises(Error, match=rf"layer 'r' \({kind}\): recurrent_param.num_output: .*({error})"):
-        layer_net(text(kind, d), inputs(kind))
+def test_wrong_shapes_and_sizes(kind):
+    for shapes, error in (([(4, 2), (4, 2)], r"bottom\[0\]: needs at least 3 axes"), ([(4, 2, 2), (2, 4)], r"bottom\[1\]: must have shape \[4, 2\]"),
+                          ([(4, 2, 2), (4, 2), (3, 5)], r"bottom\[2\]: must have at least 2 axes, the first of size 2"),
+                          ([(4, 2, 2), (4, 2), (2,)], r"bottom\[2\]: must have at least 2 axes"),
+                          ([(0, 2, 2), (0, 2)], r"bottom\[0\]: axis 0 is the number of steps")):
+        with pytest.raises(ShapeError, match=rf"test.prototxt.*layer 'r' \({kind}\): {error}"):
+            layer_net(text(kind, static=len(shapes) > 2), [np.empty(shape) for shape in shapes])
+    for d, error in ((0, "must be given"), (4294967295, "from 1 to 2"), (2**30, "elements|size")):
+        with pytest.raises(Error, match=rf"layer 'r' \({kind}\): recurrent_param.num_output: .*({error})"):
+            layer_net(text(kind, d), inputs(kind))
 
 
 def test_wrong_states_and_counts():
@@ -324,28 +289,8 @@ def test_wrong_states_and_counts():
         layer_net(text("LSTM").replace("uniform", "unknown"), inputs("LSTM"))
 
 
-def test_the_number_of_steps_stays():
-    net = layer_net(text("RNN"), inputs("RNN"))
-    for name, shape in (("x", (5, 2, 2)), ("cont", (5, 2))):
-        net.blob_by_name(name).reshape(*shape)
-    with pytest.raises(ShapeError, match=r"layer 'r' \(RNN\): bottom\[0\]: has 5 steps, the layer was made for 4"):
-        run_forward(net)
-
-
-@pytest.mark.parametrize("name, shape, error", [
-    ("x", (4, 2, 9), r"bottom\[0\]: has shape \[4, 2, 9\], 9 values for each step of a sequence; the layer was set up for 2"),
-    ("static", (2, 7), r"bottom\[2\]: has shape \[2, 7\], 7 values for each step of a sequence; the layer was set up for 5"),
-])
-def test_inputs_of_another_size(name, shape, error):
-    net = layer_net(text("RNN", static=True), inputs("RNN", static=True))
-    net.blob_by_name(name).reshape(*shape)
-    with pytest.raises(ShapeError, match=rf"layer 'r' \(RNN\): {error}"):
-        run_forward(net)
-
-
 def test_many_steps_of_no_sequence():
-    net = layer_net(text("LSTM"), [np.empty((2**20, 0, 2)), np.empty((2**20, 0))])
-    run_forward(net)
+    net = forward_net(text("LSTM"), [np.empty((2**20, 0, 2)), np.empty((2**20, 0))])
     run_backward(net, [0])
     assert net.tops[-1][0].shape == (2**20, 0, 3) and not any(blob.cpu_diff.any() for blob in net.layers[-1].blobs)
 
@@ -400,14 +345,10 @@ def test_types_in_whole_tiles_on_threads(kind, dtype, tolerance, t, n, d, count)
     threads, which share each step's product then."""
     random = np.random.default_rng(n)
     x, cont, static = random.standard_normal((t, n, 6)), random.choice([0, 1, 1, 0.5], (t, n)), random.standard_normal((n, 5))
-    seed, before = random.standard_normal((t, n, d)), minicaffe.get_num_threads()
+    seed = random.standard_normal((t, n, d))
     minicaffe.set_num_threads(count)
-    try:
-        net = layer_net(text(kind, d, static=True).replace("min: -1 max: 1", "min: -0.3 max: 0.3"), [x, cont, static], dtype)
-        run_forward(net)
-        run_backward(net, [0, 2], [seed])
-    finally:
-        minicaffe.set_num_threads(before)
+    net = forward_net(text(kind, d, static=True).replace("min: -1 max: 1", "min: -0.3 max: 0.3"), [x, cont, static], dtype)
+    run_backward(net, [0, 2], [seed])
     blobs = net.layers[-1].blobs
     params = [blob.cpu_data for blob in blobs]
     got = [net.tops[-1][0].cpu_data, *[b.cpu_diff for b in blobs], net.blob_by_name("x").cpu_diff, net.blob_by_name("static").cpu_diff]

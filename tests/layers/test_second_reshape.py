@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from gradient import layer_net, run_forward
+from gradient import forward_net, run_forward
 
 from minicaffe.errors import ConfigError, ShapeError
 
@@ -22,6 +22,7 @@ CASES = [
     ("PReLU", "", [X], {0: (8,)}, "bottom[0]: needs 4 channels"),
     ("BatchNorm", "", [X], {0: (2, 3, 3, 5)}, "bottom[0]: needs 4 channels"),
     ("InnerProduct", f"inner_product_param {{ num_output: 3 {FILL} }}", [X], {0: (2, 4, 3, 6)}, "bottom[0]: has shape [2, 4, 3, 6], 72 values from axis 1 on"),
+    ("InnerProduct", f"inner_product_param {{ num_output: 3 {FILL} }}", [ROWS], {0: (4, 5)}, "values from axis 1 on; the layer was set up for 6"),
     ("Pooling", "pooling_param { kernel_size: 3 }", [X], {0: (2, 4, 3, 2)}, "pooling_param.kernel_size: a kernel of 3x3 does not fit planes of 3x2"),
     ("Pooling", "pooling_param { kernel_size: 3 }", [X], {0: (2, 4, 2, 5)}, "pooling_param.kernel_size: a kernel of 3x3 does not fit planes of 2x5"),
     ("Pooling", "pooling_param { kernel_size: 3 }", [X], {0: (2, 12, 5)}, "bottom[0]: Pooling needs 4 axes"),
@@ -37,6 +38,7 @@ CASES = [
     ("Slice", "slice_param { slice_point: 3 }", [X], {0: (2, 3, 3, 5)}, "slice_param.slice_point: must increase strictly between 0 and 3"),
     ("Slice", "", [X], {0: (2, 5, 3, 5)}, "slice_param.slice_point: axis 1 of the bottom, shape [2, 5, 3, 5], cannot be cut into 2 equal parts"),
     ("Concat", "", [X, X], {1: (2, 4, 5, 3)}, "bottom[1]: has shape [2, 4, 5, 3], bottom[0] has [2, 4, 3, 5]"),
+    ("Concat", "", [X, X], {1: (2, 4)}, "bottom[1]: has shape [2, 4], bottom[0] has [2, 4, 3, 5]"),
     ("Eltwise", "", [X, X], {1: (2, 4, 5, 3)}, "bottom[1]: has shape [2, 4, 5, 3], bottom[0] has [2, 4, 3, 5]"),
     ("Crop", "crop_param { axis: 2 offset: 1 }", [X, (1, 1, 2, 4)], {1: (1, 1, 2, 5)}, "crop_param.offset: offset 1 and size 5 reach beyond axis 3"),
     ("Crop", "crop_param { axis: 2 offset: 1 }", [X, (1, 1, 2, 4)], {0: (2, 4, 2, 5)}, "crop_param.offset: offset 1 and size 2 reach beyond axis 2"),
@@ -64,7 +66,15 @@ CASES = [
     ("BatchReindex", "", [ROWS, np.array([3.0, 0])], {0: ()}, "bottom[0]: needs an axis to pick from, got a scalar"),
     ("LSTMUnit", "", [(1, 3, 2), (1, 3, 8), np.ones((1, 3))], {1: (1, 3, 6)}, "bottom[1]: must have shape [1, 3, 8]"),
     ("LSTMUnit", "", [(1, 3, 2), (1, 3, 8), np.ones((1, 3))], {0: (3, 2)}, "bottom[0]: must have shape [1, N, D]"),
+    ("LSTMUnit", "", [(1, 3, 2), (1, 3, 8), np.ones((1, 3))], {0: (2, 3, 2)}, "bottom[0]: must have shape [1, N, D]"),
+    ("LSTMUnit", "", [(1, 3, 2), (1, 3, 8), np.ones((1, 3))], {1: (1, 2, 8)}, "bottom[1]: must have shape [1, 3, 8]"),
+    ("LSTMUnit", "", [(1, 3, 2), (1, 3, 8), np.ones((1, 3))], {2: (3,)}, "bottom[2]: must have shape [1, 3]"),
     ("LSTM", f"recurrent_param {{ num_output: 2 {FILL} }}", [(2, 3, 4), np.zeros((2, 3))], {1: (3, 2)}, "bottom[1]: must have shape [2, 3]"),
+    ("RNN", f"recurrent_param {{ num_output: 2 {FILL} }}", [(2, 3, 4), np.zeros((2, 3))], {0: (5, 3, 4), 1: (5, 3)}, "bottom[0]: has 5 steps, the layer was made for 2"),
+    ("RNN", f"recurrent_param {{ num_output: 2 {FILL} }}", [(2, 3, 4), np.zeros((2, 3))], {0: (2, 3, 9)},
+     "bottom[0]: has shape [2, 3, 9], 9 values for each step of a sequence; the layer was set up for 4"),
+    ("RNN", f"recurrent_param {{ num_output: 2 {FILL} }}", [(2, 3, 4), np.zeros((2, 3)), (3, 5)], {2: (3, 7)},
+     "bottom[2]: has shape [3, 7], 7 values for each step of a sequence; the layer was set up for 5"),
 ]
 
 
@@ -73,8 +83,7 @@ def test_second_reshape_is_refused(kind, fields, bottoms, shapes, message):
     arrays = [np.random.default_rng(1).uniform(0.2, 0.8, part) if isinstance(part, tuple) else part for part in bottoms]
     names = " ".join(f'bottom: "b{i}"' for i in range(len(arrays)))
     tops = 'top: "y"' + ' top: "z"' * (kind in ("Slice", "LSTMUnit"))
-    net = layer_net(f'layer {{ name: "l" type: "{kind}" {names} {tops} {fields} }}', arrays)
-    run_forward(net)
+    net = forward_net(f'layer {{ name: "l" type: "{kind}" {names} {tops} {fields} }}', arrays)
     before = [top.cpu_data.copy() for top in net.tops[-1]]
     blobs = [net.blob_by_name(f"b{i}") for i in range(len(arrays))]
     for i, shape in shapes.items():

@@ -2,22 +2,18 @@
 
 import numpy as np
 import pytest
-from gradient import check_gradient, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_again, forward_net, layer_net, run_backward, run_forward
+from helpers import make_net
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TRAIN
 from minicaffe.errors import ConfigError, Error, ShapeError
-from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
 
 X = np.arange(24.0).reshape(2, 3, 2, 2)
 
 
 def build(text):
-    param, _ = parse_text(text, caffe_pb2.NetParameter, "test.prototxt")
-    param.state.phase = TRAIN
-    return Net(param, Dtype.DOUBLE, file="test.prototxt")
+    return make_net(text, TRAIN, Dtype.DOUBLE, file="test.prototxt")
 
 
 # ---- Input and DummyData
@@ -103,8 +99,7 @@ def view(type, param, top="y"):
     ("Reshape", "axis: 2 shape { dim: -1 }", (2, 3, 4)),
 ])
 def test_views_share_bottom_memory(type, param, wanted):
-    net = layer_net(view(type, param), [X])
-    run_forward(net)
+    net = forward_net(view(type, param), [X])
     x, y = net.blob_by_name("x"), net.blob_by_name("y")
     assert y.shape == wanted
     assert y.data.ctypes.data == x.data.ctypes.data
@@ -118,13 +113,12 @@ def test_views_share_bottom_memory(type, param, wanted):
 def test_views_follow_their_bottom(type, param):
     net = layer_net(view(type, param), [X])
     for batch in (1, 7, 0):
-        net.blob_by_name("x").reshape(batch, 3, 2, 2)
-        net.blob_by_name("x").data[...] = batch
+        x = np.full((batch, 3, 2, 2), batch)
         if type == "Reshape" and batch == 0:
             with pytest.raises(ShapeError, match="cannot be inferred"):  # any size fits an empty blob
-                run_forward(net)
+                forward_again(net, x=x)
             continue
-        run_forward(net)
+        forward_again(net, x=x)
         np.testing.assert_array_equal(net.blob_by_name("y").data, np.full((batch, 12), batch))
 
 
@@ -150,8 +144,7 @@ def test_wrong_views(type, param, error, field):
 # ---- Silence and Parameter
 
 def test_silence_zeroes_needed_diffs():
-    net = layer_net('layer { name: "s" type: "Silence" bottom: "a" bottom: "b" }', [X, X], Dtype.FLOAT)
-    run_forward(net)
+    net = forward_net('layer { name: "s" type: "Silence" bottom: "a" bottom: "b" }', [X, X], Dtype.FLOAT)
     for blob in net.bottoms[-1]:
         blob.diff[...] = 5
     run_backward(net, [1])
@@ -169,9 +162,6 @@ def test_parameter_is_a_learned_top():
     for _ in range(2):
         run_backward(net, [], [np.ones((2, 2))])
     np.testing.assert_array_equal(param.diff, np.full((2, 2), 2))
-
-
-def test_shared_parameters_are_one():
     net = build("".join(f'layer {{ name: "p{i}" type: "Parameter" top: "w{i}" param {{ name: "w" }} '
                         'parameter_param { shape { dim: 2 } } }' for i in range(2)))
     net.layers[0].blobs[0].data[...] = [7, 8]

@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from gradient import check_gradient, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_net, run_backward
 
 from minicaffe.blob import Dtype
-from minicaffe.errors import ShapeError
 
 
-def layer_text(axis=1, top="y"):
-    return f'layer {{ name: "s" type: "Softmax" bottom: "x" top: "{top}" softmax_param {{ axis: {axis} }} }}'
+def layer_text(axis=1):
+    return f'layer {{ name: "s" type: "Softmax" bottom: "x" top: "y" softmax_param {{ axis: {axis} }} }}'
 
 
 def reference(x, axis):
@@ -22,8 +21,7 @@ def reference(x, axis):
                                          ((2, 3, 130), 1), ((2, 3, 4), 2), ((7,), 0), ((3, 4, 1, 1), 1)])
 def test_forward(shape, axis, dtype):
     x = np.random.default_rng(1).standard_normal(shape) * 5
-    net = layer_net(layer_text(axis), [x], dtype)
-    run_forward(net)
+    net = forward_net(layer_text(axis), [x], dtype)
     # float32: the rounding of x - max moves the exponential by up to 20 * 6e-8
     np.testing.assert_allclose(net.blob_by_name("y").cpu_data, reference(x, axis), rtol=3e-6 if dtype == Dtype.FLOAT else 1e-12,
                                atol=1e-12)
@@ -32,8 +30,7 @@ def test_forward(shape, axis, dtype):
 def test_exponential_of_every_size():
     """The vectorised float32 exponential keeps 2 units in the last place down to the smallest normal number."""
     x = np.concatenate([[0.0], -np.linspace(0, 110, 20011, dtype=np.float32)]).astype(np.float32)[None]
-    net = layer_net(layer_text(), [x], Dtype.FLOAT)
-    run_forward(net)
+    net = forward_net(layer_text(), [x], Dtype.FLOAT)
     y = net.blob_by_name("y").cpu_data[0].astype(np.float64)
     wanted = np.exp(x[0].astype(np.float64))
     ratio = y / y[0] / wanted
@@ -47,56 +44,26 @@ def test_gradient(shape, axis):
     check_gradient(layer_text(axis), [np.random.default_rng(2).standard_normal(shape)])
 
 
-def test_in_place():
-    x = np.random.default_rng(3).standard_normal((3, 7))
-    results = []
-    for top in ("y", "x"):
-        net = layer_net(layer_text(top=top), [x])
-        run_forward(net)
-        run_backward(net, [0], [np.arange(21.0).reshape(3, 7)])
-        results.append((net.tops[-1][0].cpu_data.copy(), net.bottoms[-1][0].cpu_diff.copy()))
-    for apart, in_place in zip(*results):
-        np.testing.assert_array_equal(apart, in_place)
+def test_nan_and_infinities_stay_in_position():
+    for shape in ((2, 40, 1), (2, 40, 300)):
+        x = np.zeros(shape)
+        x[0, 33, 0], x[1, 0] = np.nan, -np.inf
+        y = forward_net(layer_text(), [x], Dtype.FLOAT).blob_by_name("y").cpu_data
+        assert np.isnan(y[0, :, 0]).all() and not np.isnan(y[0, :, 1:]).any() and not np.isnan(y[1]).any() and (y[1, 0] == 0).all()
 
 
-@pytest.mark.parametrize("shape", [(2, 40), (2, 40, 300)])
-def test_nan_and_infinities_stay_in_position(shape):
-    x = np.zeros(shape)
-    x[0, 33], x[1, 0] = np.nan, -np.inf
-    if len(shape) == 3:
-        x[0, 33, 1:] = 0
-    net = layer_net(layer_text(), [x], Dtype.FLOAT)
-    run_forward(net)
-    y = net.blob_by_name("y").cpu_data
-    first = y[0] if len(shape) == 2 else y[0, :, 0]
-    assert np.isnan(first).all() and not np.isnan(y[1]).any() and (y[1, 0] == 0).all()
-    if len(shape) == 3:
-        assert not np.isnan(y[0, :, 1:]).any()
-
-
-def test_huge_values_do_not_overflow():
-    net = layer_net(layer_text(), [np.array([[1e30, -1e30, 1e30]])], Dtype.FLOAT)
-    run_forward(net)
-    np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, [[0.5, 0, 0.5]])
-
-
-@pytest.mark.parametrize("shape", [(3, 7), (3, 100), (2, 7, 5), (2, 100, 5), (1, 40, 3000)])
-def test_softmax_far_below_0(shape):
+def test_huge_values_and_far_below_0():
     """A maximum begins with an element, in each of the ways to find it."""
-    x = np.random.default_rng(5).standard_normal(shape) - 1e4
-    net = layer_net(layer_text(), [x], Dtype.DOUBLE)
-    run_forward(net)
-    np.testing.assert_allclose(net.blob_by_name("y").cpu_data, reference(x, 1), rtol=1e-9)
+    net = forward_net(layer_text(), [np.array([[1e30, -1e30, 1e30]])], Dtype.FLOAT)
+    np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, [[0.5, 0, 0.5]])
+    for shape in ((3, 7), (3, 100), (2, 7, 5), (2, 100, 5), (1, 40, 3000)):
+        x = np.random.default_rng(5).standard_normal(shape) - 1e4
+        net = forward_net(layer_text(), [x], Dtype.DOUBLE)
+        np.testing.assert_allclose(net.blob_by_name("y").cpu_data, reference(x, 1), rtol=1e-9)
 
 
-@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (2, 3, 0)])
-def test_empty(shape):
-    net = layer_net(layer_text(), [np.zeros(shape)])
-    run_forward(net)
-    run_backward(net, [0])
-    assert net.blob_by_name("y").shape == shape
-
-
-def test_wrong_axis_names_the_field():
-    with pytest.raises(ShapeError, match="layer 's' \\(Softmax\\): softmax_param.axis: axis 2"):
-        layer_net(layer_text(2), [np.zeros((3, 4))])
+def test_empty():
+    for shape in ((0, 3), (3, 0), (2, 3, 0)):
+        net = forward_net(layer_text(), [np.zeros(shape)])
+        run_backward(net, [0])
+        assert net.blob_by_name("y").shape == shape

@@ -113,13 +113,12 @@ def test_user_source_shares_records(monkeypatch):
     assert state_of(net) == {"position": 11}
 
 
-def test_a_rank_that_does_not_exist(folder, monkeypatch):
+def test_rank_and_windows_of_processes(folder, monkeypatch):
     monkeypatch.setattr(caffe, "solver_rank", 1)
     with pytest.raises(ConfigError, match=r"layer 'd' \(Data\): solver_rank: must be from 0 to 0, got 1"):
         source_net(text("Data", 1)).forward_from_to(0, 0)
-
-
-def test_window_file_without_enough_windows(folder, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
     net = source_net(text("WindowData", 1).replace("fg_fraction", "fg_threshold: 0.95 fg_fraction"))    # of one window 0.4 are none
     monkeypatch.setattr(caffe, "solver_count", 3)
     monkeypatch.setattr(caffe, "solver_rank", 2)
@@ -260,13 +259,13 @@ def test_bad_record_named_as_by_one(tmp_path, monkeypatch, kind, wrong):
 
 SHAPE = "{ shape { dim: 1 } data_filler { value: 1 } }"
 IN_PLACE = {
-    "DummyData": (f'top: "d" dummy_data_param {SHAPE}', [3, 3, 3, 3]),
-    "Parameter": ('top: "d" parameter_param { shape { dim: 1 } }', [3, 3, 3, 3]),
-    "MemoryData": ('top: "d" top: "l" memory_data_param { batch_size: 1 channels: 1 height: 1 width: 1 }', [3, 3, 3, 3]),
-    "HDF5Data": ('top: "d" hdf5_data_param { source: "ones.txt" batch_size: 1 }', [3, 3, 3, 3]),
-    "Data": ('top: "d" data_param { source: "one" backend: LMDB batch_size: 1 prefetch: 1 }', [3, 3, 3, 3]),
-    "ImageData": ('top: "d" top: "l" image_data_param { source: "one.list" batch_size: 1 }', [3, 3, 3, 3]),
-    "Input": ('top: "d" input_param { shape { dim: 1 } }', [3, 9, 27, 81]),     # the program fills it
+    "DummyData": f'top: "d" dummy_data_param {SHAPE}',
+    "Parameter": 'top: "d" parameter_param { shape { dim: 1 } }',
+    "MemoryData": 'top: "d" top: "l" memory_data_param { batch_size: 1 channels: 1 height: 1 width: 1 }',
+    "HDF5Data": 'top: "d" hdf5_data_param { source: "ones.txt" batch_size: 1 }',
+    "Data": 'top: "d" data_param { source: "one" backend: LMDB batch_size: 1 prefetch: 1 }',
+    "ImageData": 'top: "d" top: "l" image_data_param { source: "one.list" batch_size: 1 }',
+    "Input": 'top: "d" input_param { shape { dim: 1 } }',
 }
 
 
@@ -281,10 +280,9 @@ def test_source_overwritten_in_place(tmp_path, monkeypatch, kind, view, phase):
     with h5py.File("ones.h5", "w") as file:
         file["d"] = np.ones((1, 1), np.float32)
     (tmp_path / "ones.txt").write_text("ones.h5")
-    reshape = 'layer { name: "r" type: "Reshape" bottom: "d" top: "e" reshape_param { shape { dim: 1 dim: -1 } } }'
-    more, name = (reshape, "e") if view else ("", "d")
-    fields, expected = IN_PLACE[kind]
-    net = source_net(f'''layer {{ name: "d" type: "{kind}" {fields} }} {more}
+    more = 'layer { name: "r" type: "Reshape" bottom: "d" top: "e" reshape_param { shape { dim: 1 dim: -1 } } }' * view
+    name = "de"[view]
+    net = source_net(f'''layer {{ name: "d" type: "{kind}" {IN_PLACE[kind]} }} {more}
         layer {{ name: "x" type: "Power" bottom: "{name}" top: "{name}" power_param {{ scale: 3 }} }}''', phase=phase)
     array = np.ones((1, 1, 1, 1), np.float32)
     if kind == "MemoryData":
@@ -295,7 +293,7 @@ def test_source_overwritten_in_place(tmp_path, monkeypatch, kind, view, phase):
     for _ in range(4):
         net.forward_from_to(0, len(net.layers) - 1)
         found.append(net.blobs[name].data.ravel()[0])
-    assert found == expected
+    assert found == ([3, 9, 27, 81] if kind == "Input" else [3, 3, 3, 3])     # the program fills an input
     assert array.item() == 1 and all(blob.data.item() == 1 for blob in net.layers[0].blobs)
 
 
@@ -312,7 +310,7 @@ def test_source_overwritten_by_dropout():
 @pytest.mark.parametrize("kind, loss", [("DummyData", 8), ("Parameter", 2)])
 def test_source_overwritten_in_training(kind, loss, plan):
     """Also by the CUDA graph that a device may record."""
-    param, _ = parse_text(f"""layer {{ name: "d" type: "{kind}" {IN_PLACE[kind][0]} }}
+    param, _ = parse_text(f"""layer {{ name: "d" type: "{kind}" {IN_PLACE[kind]} }}
         layer {{ name: "r" type: "Reshape" bottom: "d" top: "r" reshape_param {{ shape {{ dim: 1 dim: -1 }} }} }}
         layer {{ name: "x" type: "Power" bottom: "r" top: "r" power_param {{ scale: 3 shift: 1 }} }}
         layer {{ name: "i" type: "InnerProduct" bottom: "r" top: "i" inner_product_param {{ num_output: 2 weight_filler {{ value: 1 }} }} }}

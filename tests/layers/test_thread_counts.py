@@ -5,7 +5,7 @@ import pytest
 from gradient import layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
-from minicaffe.device.threads import get_num_threads, set_num_threads
+from minicaffe.device.threads import set_num_threads
 
 RANDOM = np.random.default_rng(4)
 LABELS, INDEX, INTEGERS = RANDOM.integers(0, 7, (3, 90, 91)), RANDOM.integers(0, 50, 3000), RANDOM.integers(-4, 5, (64, 700))
@@ -33,21 +33,18 @@ CASES = [
 def test_threads_change_no_bit(fields, bottoms, gradients, dtype):
     arrays = [RANDOM.random(bottom) if isinstance(bottom, tuple) else bottom for bottom in bottoms]
     names = " ".join(f'bottom: "b{i}"' for i in range(len(arrays)))
-    before, results = get_num_threads(), []
-    try:
-        set_num_threads(1)
-        net = layer_net(f'layer {{ name: "l" {names} top: "y" {fields} }}', arrays, dtype)
-        top = net.tops[-1][0]
-        seed = None if "Loss" in fields else np.random.default_rng(5).integers(-4, 5, top.shape)
-        for threads in (1, 2, 3):
-            set_num_threads(threads)
-            net.clear_param_diffs()
-            run_forward(net)
-            run_backward(net, gradients, [seed])
-            results.append([top.cpu_data.copy(), *(net.bottoms[-1][i].cpu_diff.copy() for i in gradients),
-                            *(blob.cpu_diff.copy() for blob in net.layers[-1].blobs)])
-    finally:
-        set_num_threads(before)
+    results = []
+    set_num_threads(1)
+    net = layer_net(f'layer {{ name: "l" {names} top: "y" {fields} }}', arrays, dtype)
+    top = net.tops[-1][0]
+    seed = None if "Loss" in fields else np.random.default_rng(5).integers(-4, 5, top.shape)
+    for threads in (1, 2, 3):
+        set_num_threads(threads)
+        net.clear_param_diffs()
+        run_forward(net)
+        run_backward(net, gradients, [seed])
+        results.append([top.cpu_data.copy(), *(net.bottoms[-1][i].cpu_diff.copy() for i in gradients),
+                        *(blob.cpu_diff.copy() for blob in net.layers[-1].blobs)])
     assert any(result.any() for result in results[0][1:])
     for other in results[1:]:
         for one, two in zip(results[0], other, strict=True):

@@ -37,7 +37,6 @@ CASES = {
 @pytest.fixture(params=CASES)
 def make(request, device):
     name, shape, kind, fields = CASES[request.param]
-    before, threads = engine.preferred(), minicaffe.get_num_threads()
     if device == "cpu":
         if name == "ONEDNN":
             request.getfixturevalue("onednn")
@@ -53,9 +52,7 @@ def make(request, device):
         if device == "cpu" and kind in ("Convolution", "Deconvolution"):
             assert net.engines()[0]["engine"] == name
         return net
-    yield build
-    engine.prefer(before)
-    minicaffe.set_num_threads(threads)
+    return build
 
 
 def backward(net, needs, learns):

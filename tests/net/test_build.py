@@ -1,5 +1,6 @@
 """Rules, splits and the backward sweeps: what a net does before it runs."""
 
+import itertools
 import logging
 
 import numpy as np
@@ -19,41 +20,24 @@ def layers_of(prototxt):
     return [LayerDef(layer, 10 + i) for i, layer in enumerate(net.layer)]
 
 
-def kept(rules, **state):
-    net, _ = text.parse_text(f'layer {{ name: "a" type: "X" {rules} }}', caffe_pb2.NetParameter)
-    return len(filter_layers(net.layer, caffe_pb2.NetState(**state))) == 1
+RULES = {   # of include or exclude: does it fit phase, level and stages
+    "": lambda phase, level, stages: True, "phase: TRAIN": lambda phase, level, stages: phase == 0,
+    "min_level: 2": lambda phase, level, stages: level >= 2, "max_level: 2": lambda phase, level, stages: level <= 2,
+    "min_level: -1 max_level: 1": lambda phase, level, stages: -1 <= level <= 1,
+    'stage: "a" stage: "b"': lambda phase, level, stages: {"a", "b"} <= set(stages), 'stage: "b"': lambda phase, level, stages: "b" in stages,
+    'not_stage: "a"': lambda phase, level, stages: "a" not in stages,
+}
 
 
-@pytest.mark.parametrize("rules, state, keep", [
-    ("", {"phase": 0}, True),
-    ("include { phase: TRAIN }", {"phase": 0}, True),
-    ("include { phase: TRAIN }", {"phase": 1}, False),
-    ("exclude { phase: TRAIN }", {"phase": 0}, False),
-    ("exclude { phase: TRAIN }", {"phase": 1}, True),
-    ("include { }", {"phase": 1}, True),
-    ("exclude { }", {"phase": 1}, False),
-    ("include { min_level: 2 }", {"level": 1}, False),
-    ("include { min_level: 2 }", {"level": 2}, True),
-    ("include { min_level: 2 }", {"level": 3}, True),
-    ("include { max_level: 2 }", {"level": 3}, False),
-    ("include { max_level: 2 }", {"level": 2}, True),
-    ("include { max_level: 2 }", {"level": 1}, True),
-    ("include { min_level: -1 max_level: 1 }", {}, True),
-    ("include { }", {"level": -1}, True),       # no limit is not a limit of 0
-    ("include { max_level: 3 }", {"level": -1}, True),
-    ("include { }", {"level": 1}, True),
-    ("include { min_level: -3 }", {"level": 1}, True),
-    ("exclude { max_level: 2 }", {"level": 2}, False),
-    ('exclude { not_stage: "a" }', {"stage": ["a"]}, True),
-    ('include { not_stage: "a" }', {"stage": ["b"]}, True),
-    ('include { stage: "a" stage: "b" }', {"stage": ["a"]}, False),
-    ('include { stage: "a" stage: "b" }', {"stage": ["b", "a"]}, True),
-    ('include { not_stage: "a" }', {"stage": ["a"]}, False),
-    ('include { stage: "a" } include { stage: "b" }', {"stage": ["b"]}, True),
-    ('exclude { stage: "a" } exclude { stage: "b" }', {"stage": ["c"]}, True),
-])
-def test_rules(rules, state, keep):
-    assert kept(rules, **state) is keep
+@pytest.mark.parametrize(("first", "second"), itertools.product(RULES, RULES))
+def test_rules(first, second):
+    """No limit is not a limit of 0."""
+    for state in itertools.product((0, 1), (-2, -1, 0, 1, 2, 3), ([], ["a"], ["b"], ["b", "a"])):
+        fits = RULES[first](*state) or RULES[second](*state)
+        for word, keep in ("include", fits), ("exclude", not fits):
+            layers = text.parse_text(f'layer {{ name: "a" {word} {{ {first} }} {word} {{ {second} }} }} layer {{ name: "b" }}', caffe_pb2.NetParameter)[0].layer
+            phase, level, stage = state
+            assert len(filter_layers(layers, caffe_pb2.NetState(phase=phase, level=level, stage=stage))) == 1 + keep, state
 
 
 def test_include_and_exclude_together():
@@ -73,17 +57,17 @@ def test_last_of_same_names_meant():
     assert all(net.layer_dict[name] is net.layers[net.layer_index(name)] for name in net.layer_names)
 
 
-def test_one_consumer_needs_no_split():
+def test_splits():
     layers = layers_of('layer { name: "a" type: "X" top: "a" } layer { name: "b" type: "X" bottom: "a" top: "a" }')
-    assert [d.param.type for d in insert_splits(layers)] == ["X", "X"]
-
-
-def test_split_behind_an_in_place_chain():
-    result = insert_splits(layers_of("""
+    assert [d.param.type for d in insert_splits(layers)] == ["X", "X"]      # one consumer needs none
+    layers = layers_of("""
         layer { name: "ip" type: "X" top: "x" }
         layer { name: "relu" type: "X" bottom: "x" top: "x" }
         layer { name: "c" type: "X" bottom: "x" top: "c" }
-        layer { name: "d" type: "X" bottom: "x" top: "d" }"""))
+        layer { name: "d" type: "X" bottom: "x" top: "d" }""")
+    before = [d.param.SerializeToString() for d in layers]
+    result = insert_splits(layers)
+    assert [d.param.SerializeToString() for d in layers] == before
     assert [d.param.name for d in result] == ["ip", "relu", "x_relu_0_split", "c", "d"]
     assert list(result[2].param.top) == ["x_relu_0_split_0", "x_relu_0_split_1"]
     assert [d.param.bottom[0] for d in result[3:]] == ["x_relu_0_split_0", "x_relu_0_split_1"]
@@ -105,14 +89,6 @@ def test_zero_loss_weight_is_no_consumer(readers, weights, splits):
     made = insert_splits(layers)
     assert [list(definition.param.loss_weight) for definition in made if definition.param.type == "Split"] == splits
     assert list(made[0].param.loss_weight) == [0, *weights[1:]]
-
-
-def test_given_layers_unchanged():
-    layers = layers_of("""layer { name: "a" type: "X" top: "a" }
-        layer { name: "b" type: "X" bottom: "a" top: "b" } layer { name: "c" type: "X" bottom: "a" top: "c" }""")
-    before = [d.param.SerializeToString() for d in layers]
-    insert_splits(layers)
-    assert [d.param.SerializeToString() for d in layers] == before
 
 
 def test_unknown_bottom_names_near_blobs():
@@ -138,16 +114,14 @@ def needs(prototxt):
     return {node.name: (node.needs_backward, node.bottom_needs) for node in Net(param).nodes}
 
 
-def test_backward_cut_without_loss():
-    """x -> ip -> split -> (accuracy, loss): the branch without a loss runs no backward."""
+def test_layers_that_need_backward():
+    # The branch without a loss runs none
     assert needs(INPUTS + ip("ip", "x") + """
         layer { name: "accuracy" type: "Accuracy" bottom: "ip" bottom: "label" top: "accuracy" }
         layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }""") == {
             "in": (False, []), "label_in_1_split": (False, [False]), "ip": (True, [False]), "ip_ip_0_split": (True, [True]),
             "accuracy": (False, [False, False]), "loss": (True, [True, False])}
 
-
-def test_backward_stops_at_cut_bottom():
     loss = 'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "b" bottom: "label" top: "loss" propagate_down: CUT propagate_down: false }'
     net = INPUTS + ip("a", "x") + ip("b", "a") + loss
     assert needs(net.replace("CUT", "false")) == {
@@ -155,8 +129,7 @@ def test_backward_stops_at_cut_bottom():
     assert needs(net.replace("CUT", "true")) == {
         "in": (False, []), "a": (True, [False]), "b": (True, [True]), "loss": (True, [True, False])}
 
-
-def test_force_backward_on_allowed_bottoms():
+    # force_backward leaves out bottoms that may have no gradient
     assert needs("force_backward: true " + INPUTS + ip("ip", "x", "param { lr_mult: 0 }")
                  + 'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }') == {
         "in": (True, []), "ip": (True, [True]), "loss": (True, [True, False])}
@@ -297,43 +270,33 @@ def test_log_of_net_like_caffe(caplog):
     assert [record.getMessage() for record in caplog.records if record.name == "minicaffe.net.build"] == LOG_OF_NET.splitlines()
 
 
-@pytest.mark.parametrize("layer, field", [
-    ('bottom: "a" top: "x"', "top[0]"),                     # of a source
-    ('bottom: "a" top: "y"', "top[0]"),                     # of a layer that has been read
-    ('bottom: "a" bottom: "b" top: "b"', "top[0]"),         # in place, but not at the index of its bottom
-    ('bottom: "a" top: "new" top: "new"', "top[1]"),
-    ('bottom: "b" top: "b" top: "b"', "top[1]"),            # in place, and then once more
+@pytest.mark.parametrize("layer, message", [
+    *((f'name: "again" type: "Split" {sides}', f"layer 'again' (Split): {field}: blob '{name}' is produced by more than one layer; in-place needs the same "
+                                               "name at the same index of bottom and top") for sides, field, name in [
+        ('bottom: "a" top: "x"', "top[0]", "x"),                    # of a source
+        ('bottom: "a" top: "y"', "top[0]", "y"),                    # of a layer that has been read
+        ('bottom: "a" bottom: "b" top: "b"', "top[0]", "b"),        # in place, but not at the index of its bottom
+        ('bottom: "a" top: "new" top: "new"', "top[1]", "new"),
+        ('bottom: "b" top: "b" top: "b"', "top[1]", "b")]),         # in place, and then once more
+    ('name: "r" type: "ReLU" bottom: "b" top: "z" propagate_down: true propagate_down: true',
+     "layer 'r' (ReLU): propagate_down: give none or one for each of the 1 bottoms, got 2"),
+    ('name: "ip" type: "InnerProduct" bottom: "b" top: "z" param { } param { } param { } inner_product_param { num_output: 4 }',
+     "layer 'ip' (InnerProduct): param: too many param entries: 3 for 2 parameter blobs"),
 ])
-def test_a_blob_has_one_producer(layer, field):
-    """Also when the first one has been read, so that no layer could read it any more."""
+def test_wrong_tops_and_entries(layer, message):
     with pytest.raises(ConfigError) as caught:
         make_net("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
             layer { name: "y" type: "ReLU" bottom: "x" top: "y" } layer { name: "a" type: "ReLU" bottom: "y" top: "a" }
-            layer { name: "b" type: "ReLU" bottom: "a" top: "b" } """ + f'layer {{ name: "again" type: "Split" {layer} }}')
-    name = layer.split('"')[-2]
-    assert str(caught.value) == (f"layer 'again' (Split): {field}: blob '{name}' is produced by more than one layer; in-place needs the same "
-                                 "name at the same index of bottom and top")
-
-
-@pytest.mark.parametrize("more, message", [
-    ("propagate_down: true propagate_down: true", "propagate_down: give none or one for each of the 1 bottoms, got 2"),
-    ("param { } param { } param { }", "param: too many param entries: 3 for 2 parameter blobs"),
-])
-def test_entries_that_are_too_many(more, message):
-    with pytest.raises(ConfigError) as caught:
-        Net(text.parse_text(f"""layer {{ name: "in" type: "Input" top: "x" input_param {{ shape {{ dim: 2 dim: 3 }} }} }}
-            layer {{ name: "ip" type: "InnerProduct" bottom: "x" top: "y" {more} inner_product_param {{ num_output: 4 }} }}""",
-                           caffe_pb2.NetParameter)[0])
-    assert str(caught.value) == f"layer 'ip' (InnerProduct): {message}"
+            layer { name: "b" type: "ReLU" bottom: "a" top: "b" } """ + f"layer {{ {layer} }}")
+    assert str(caught.value) == message
 
 
 def test_first_overwriting_layer_named(caplog):
     with caplog.at_level(logging.WARNING):
-        Net(text.parse_text("""state { phase: TRAIN } layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+        make_net("""state { phase: TRAIN } layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
             layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 4 } }
             layer { name: "s" type: "Sigmoid" bottom: "y" top: "y" } layer { name: "d" type: "Dropout" bottom: "y" top: "y" }
-            layer { name: "p" type: "Power" bottom: "y" top: "y" } layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 }""",
-                           caffe_pb2.NetParameter)[0])
+            layer { name: "p" type: "Power" bottom: "y" top: "y" } layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 }""")
     assert [record.getMessage() for record in caplog.records] == [
         "layer 's' (Sigmoid): its gradient is made from its top 'y', which layer 'd' (Dropout) overwrites as 'y', and may be wrong, as in Caffe; give "
         "the top of 'd' a name of its own"]
@@ -396,63 +359,43 @@ def test_overwritten_views_by_phase(caplog, phase, force, effect):
         f"{effect} these values, as in Caffe; give the top of 'x' a name of its own"]
 
 
-UNREAD = {"Softmax": "", "Tile": "tile_param { tiles: 2 }", "Crop": "", "Im2col": "convolution_param { kernel_size: 1 }", "Filter": "",
-          "Permute": "permute_param { order: 1 }", "Normalize": "", "SPP": "spp_param { pyramid_height: 1 }", "Silence": ""}
-
-
-@pytest.mark.parametrize("kind", UNREAD)
-def test_overwritten_bottoms_that_no_gradient_reads(caplog, kind):
-    second = {"Crop": 'bottom: "z"', "Filter": 'bottom: "b"'}.get(kind, "")
-    with caplog.at_level(logging.WARNING):
-        aliased_net(f"""layer {{ name: "z" type: "Input" top: "z" top: "b" input_param {{ shape {{ dim: 1 dim: 1 dim: 2 dim: 2 }} shape {{ dim: 1 }} }} }}
-            layer {{ name: "q" type: "Reshape" bottom: "c" top: "q" reshape_param {{ shape {{ dim: 1 dim: 1 dim: 2 dim: 2 }} }} }}
-            layer {{ name: "t" type: "{kind}" bottom: "q" {second} {'top: "t"' if kind != "Silence" else ""} {UNREAD[kind]} }}
-            layer {{ name: "f" type: "Flatten" bottom: "q" top: "r" }} layer {{ name: "x" type: "Power" bottom: "r" top: "r" }}""")
-    assert not caplog.records
+UNREAD = {      # types whose gradient does not read the bottom
+    "Softmax": 'top: "t"', "Tile": 'top: "t" tile_param { tiles: 2 }', "Crop": 'bottom: "z" top: "t"', "Filter": 'bottom: "b" top: "t"',
+    "Im2col": 'top: "t" convolution_param { kernel_size: 1 }', "Permute": 'top: "t" permute_param { order: 1 }', "Normalize": 'top: "t"',
+    "SPP": 'top: "t" spp_param { pyramid_height: 1 }', "Silence": ""}
 
 
 @pytest.mark.parametrize("layers, phase", [
+    *((f"""layer {{ name: "z" type: "Input" top: "z" top: "b" input_param {{ shape {{ dim: 1 dim: 1 dim: 2 dim: 2 }} shape {{ dim: 1 }} }} }}
+        layer {{ name: "q" type: "Reshape" bottom: "c" top: "q" reshape_param {{ shape {{ dim: 1 dim: 1 dim: 2 dim: 2 }} }} }}
+        layer {{ name: "t" type: "{kind}" bottom: "q" {more} }}
+        layer {{ name: "f" type: "Flatten" bottom: "q" top: "r" }} layer {{ name: "x" type: "Power" bottom: "r" top: "r" }}""", 0)
+      for kind, more in UNREAD.items()),
     ('layer { name: "f" type: "Flatten" bottom: "c" top: "r" } layer { name: "x" type: "ReLU" bottom: "r" top: "r" }', 0),
     ('layer { name: "f" type: "Flatten" bottom: "c" top: "r" } layer { name: "x" type: "Dropout" bottom: "r" top: "r" }' + OF_C, 1),
     ('layer { name: "r" type: "ReLU" bottom: "c" top: "c" } layer { name: "f" type: "Flatten" bottom: "c" top: "r" }'
      'layer { name: "x" type: "Dropout" bottom: "r" top: "r" }', 0),
     (OF_C + 'layer { name: "x" type: "ReLU" bottom: "i" top: "i" } layer { name: "d" type: "Dropout" bottom: "i" top: "i" }', 0),
-])
+], ids=[*UNREAD, "unread", "dropout", "in place", "no view"])
 def test_overwritten_where_nothing_changes(caplog, layers, phase):
     with caplog.at_level(logging.WARNING):
         aliased_net(layers, phase)
     assert not caplog.records
 
 
-RULES = """
-layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 } } }
-layer { name: "make" type: "Power" bottom: "x" top: "final" %s }
-layer { name: "read" type: "Power" bottom: "final" top: "y" }
-"""
-
-
-@pytest.mark.parametrize(("rules", "why"), [
-    ("include { phase: TRAIN }", "is left out: phase TEST differs from TRAIN"),
-    ("include { phase: TRAIN } include { stage: 'deploy' }", "is left out: phase TEST differs from TRAIN and stage deploy is not set"),
-    ("include { min_level: 2 }", "is left out: level 0 is below min_level 2"),
-    ("exclude { phase: TEST }", "is left out: its rule exclude { phase: TEST } fits")])
-def test_layer_left_out_is_named(tmp_path, rules, why):
-    path = tmp_path / "net.prototxt"
-    path.write_text(RULES % rules)
-    with pytest.raises(ConfigError) as caught:
-        caffe.Net(str(path), caffe.TEST)
-    assert str(caught.value) == (f"{path}:4: layer 'read' (Power): bottom[0]: unknown bottom blob 'final': no earlier layer has this top; "
-                                 f"layer 'make' has it, but {why}")
-
-
 @pytest.mark.parametrize(("layers", "hint"), [
     ('layer { name: "a" type: "Power" bottom: "late" top: "y" } layer { name: "b" type: "Power" top: "late" }',
      "; layer 'b' has it, but comes later; move it before this one"),
-    ('layer { name: "a" type: "Power" bottom: "own" top: "own" }', "")])
+    ('layer { name: "a" type: "Power" bottom: "own" top: "own" }', ""),
+    *((f'layer {{ name: "make" type: "Power" top: "final" {rules} }} layer {{ name: "read" type: "Power" bottom: "final" top: "y" }}',
+       f"; layer 'make' has it, but is left out: {why}") for rules, why in [
+        ("include { phase: TRAIN }", "phase TEST differs from TRAIN"),
+        ("include { phase: TRAIN } include { stage: 'deploy' }", "phase TEST differs from TRAIN and stage deploy is not set"),
+        ("include { min_level: 2 }", "level 0 is below min_level 2"),
+        ("exclude { phase: TEST }", "its rule exclude { phase: TEST } fits")])])
 def test_later_producer_is_named(layers, hint):
-    param, _ = text.parse_text(layers, caffe_pb2.NetParameter)
-    with pytest.raises(ConfigError) as caught:
-        caffe.Net(param, caffe.TEST)
+    with pytest.raises(ConfigError, match="bottom.0.: unknown bottom blob '.*': no earlier layer has this top") as caught:
+        caffe.Net(text.parse_text(layers, caffe_pb2.NetParameter)[0], caffe.TEST)
     assert caught.value.message.partition("has this top")[2] == hint
 
 

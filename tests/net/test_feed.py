@@ -1,10 +1,10 @@
 """Net.feed on any device: what it takes, what it refuses, and that it stays right in any order with assignment, reshape and threads."""
 
-import queue
 import threading
 
 import numpy as np
 import pytest
+from helpers import in_threads, net_solver
 
 import minicaffe as caffe
 from minicaffe.blob import Blob, Dtype
@@ -13,7 +13,6 @@ from minicaffe.errors import ConfigError, Error, MissingNameError, ShapeError, W
 from minicaffe.net.graph_memory import LateLoss
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2, text
-from minicaffe.solver import create_solver
 
 NET = """
 layer { name: "in" type: "Input" top: "data" top: "label" input_param { shape { dim: 4 dim: 3 } shape { dim: 4 } } }
@@ -95,25 +94,21 @@ def test_wrong_feed_copies_nothing(net, array, words):
     assert data_of(net, "label").all()
 
 
-def test_names(net):
+def test_names_and_shapes_of_inputs(net, tmp_path):
     with pytest.raises(MissingNameError, match="no blob 'dota'; did you mean 'data'?"):
         net.feed(data=X, dota=X)
     with pytest.raises(ConfigError, match=r"sum: must be an input of the net.*\['data', 'label', 'more'\]"):
         net.feed(data=X, sum=np.zeros((4, 2)))
     assert not data_of(net).any()
     net.feed()
-
-
-def test_inputs_by_the_old_fields(tmp_path):
+    # The old fields
     (tmp_path / "net.prototxt").write_text("""
         input: "data" input_dim: 2 input_dim: 3 input_dim: 1 input_dim: 1 input: "self" input_dim: 1 input_dim: 1 input_dim: 1 input_dim: 1
         layer { name: "relu" type: "ReLU" bottom: "data" top: "relu" }""")
     net = Net(read_net(tmp_path / "net.prototxt", caffe_pb2.TEST)[0])
     net.feed(data=np.full((2, 3, 1, 1), -2), self=[[[[1]]]])
     assert (data_of(net) == -2).all() and data_of(net, "self").item() == 1
-
-
-def test_inputs_without_shape_or_elements(net):
+    # No shape, no element
     unshaped = Net(definition('layer { name: "in" type: "Input" top: "data" }'))
     with pytest.raises(ShapeError, match="data: must have the shape"):
         unshaped.feed(data=3.0)
@@ -130,11 +125,9 @@ def test_blobs_are_arrays(net):
     net.feed(data=other)
     np.testing.assert_array_equal(data_of(net), X)
     other.scale_data(2)     # on a device the values are there alone now
-    net.feed(data=other)
-    np.testing.assert_array_equal(data_of(net), 2 * X)
-    net.feed(data=net.blobs["data"])
-    net.feed(data=net.blobs["data"].data)
-    np.testing.assert_array_equal(data_of(net), 2 * X)
+    for array in other, net.blobs["data"], net.blobs["data"].data:
+        net.feed(data=array)
+        np.testing.assert_array_equal(data_of(net), 2 * X)
     other = Blob((4, 3), Dtype.DOUBLE)
     other.data[...] = X
     net.feed(data=other)
@@ -183,23 +176,19 @@ def test_any_order_of_calls():
                 np.testing.assert_array_equal(fed.learnable_params[0].cpu_diff, assigned.learnable_params[0].cpu_diff)
 
 
-def test_larger_memory_stays_after_reshape(net):
-    """So the device's address does, too."""
-    net.feed(data=X)
-    before = net.blobs["data"].data_memory
-    net.blobs["data"].reshape(2, 3)
-    net.feed(data=X[:2] + 1)
-    assert net.blobs["data"].data_memory is before
-    np.testing.assert_array_equal(data_of(net), X[:2] + 1)
-
-
-def test_kept_views_show_old_or_fed(net):
+def test_views_and_memory_after_feed(net):
+    """Larger memory stays after a reshape, so the device's address does, too."""
     views = []
     for i in range(6):
         net.feed(data=X + i)
         views.append(net.blobs["data"].data)
     for i, view in enumerate(views):
         assert any((view == X + j).all() for j in range(i, 6))
+    before = net.blobs["data"].data_memory
+    net.blobs["data"].reshape(2, 3)
+    net.feed(data=X[:2] + 1)
+    assert net.blobs["data"].data_memory is before
+    np.testing.assert_array_equal(data_of(net), X[:2] + 1)
 
 
 def test_the_mode_may_change(net, device):
@@ -216,17 +205,10 @@ def test_the_mode_may_change(net, device):
     np.testing.assert_allclose(net.blobs["ip"].cpu_data, (X + 1) @ net.learnable_params[0].cpu_data.T, rtol=1e-5, atol=1e-6)
 
 
-def make_solver():
-    param = caffe_pb2.SolverParameter(type="SGD", base_lr=0.05, momentum=0.9, lr_policy="fixed", random_seed=1,
-                                      snapshot_after_train=False)  # fmt: skip
-    param.net_param.CopyFrom(definition())
-    return create_solver(param)
-
-
 def test_a_training():
     """The net of a solver, where a device replays a graph: numbers are those of assignment, to the last bit."""
     random = np.random.default_rng(5)
-    fed, assigned = make_solver(), make_solver()
+    fed, assigned = (net_solver(NET, random_seed=1) for _ in range(2))
     for i in range(12):
         arrays = {"data": random.standard_normal((4, 3)), "label": random.integers(0, 2, 4), "more": random.standard_normal((4, 2))}
         fed.net.feed(**arrays)
@@ -255,10 +237,7 @@ def test_late_loss_of_its_run():
         net.forward_from_to(0, len(net.nodes) - 1)
         assert all(abs(data_of(net, name).sum() - was) > 20 for name, was in zip(("sum", "loss"), before))
         assert late() == expected == late()
-
-
-def test_late_loss_has_weights_of_run():
-    """They are in the diff of the top, which a script may share with another blob."""
+    # Weights of a run are in the diff of the top, which a script may share with another blob
     net = Net(definition())
     net.feed(data=X, more=np.ones((4, 2)), label=np.arange(4) % 2)
     before = net.forward_from_to(0, len(net.nodes) - 1)
@@ -271,7 +250,7 @@ def test_late_loss_has_weights_of_run():
 
 def test_net_run_before_loss_is_read(device):
     """A device has computed the later run when the loss is read; the solver's mean is that of the iterations alone."""
-    late, at_once = make_solver(), make_solver()
+    late, at_once = (net_solver(NET, random_seed=1) for _ in range(2))
     at_once.listeners.append(object())      # which may read the loss after each iteration
     deferred = []
     for i in range(8):
@@ -286,7 +265,7 @@ def test_net_run_before_loss_is_read(device):
 
 
 def test_wrong_label_in_graph():
-    solver = make_solver()
+    solver = net_solver(NET, random_seed=1)
     for label in ([0, 1, 1, 0],) * 5:
         solver.net.feed(data=X, label=label)
         solver.step(1)
@@ -313,26 +292,15 @@ def test_feeding_thread_waits_for_lock(net):
 
 
 def test_threads_that_feed_one_net(net):
-    found = queue.SimpleQueue()
-
     def work(number):
-        try:
-            for i in range(20):
-                value = 100 * number + i
-                with net.lock:
-                    net.feed(data=np.full((4, 3), value), more=np.full((4, 2), value))
-                    net.forward_from_to(0, 3)
-                    found.put((data_of(net) == value).all() and (data_of(net, "more") == value).all())
-        except BaseException as error:  # shown below
-            found.put(error)
+        for value in range(100 * number, 100 * number + 20):
+            with net.lock:
+                net.feed(data=np.full((4, 3), value), more=np.full((4, 2), value))
+                net.forward_from_to(0, 3)
+                assert (data_of(net) == value).all() and (data_of(net, "more") == value).all()
+        return "done"
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    results = [found.get() for _ in range(found.qsize())]
-    assert len(results) == 80 and all(result is np.True_ or result is True for result in results), results
+    assert list(in_threads(work, list(range(4))).values()) == ["done"] * 4
 
 
 def test_pycaffe_forward_takes_feed_and_broadcasts(tmp_path):

@@ -71,6 +71,11 @@ def feed(net, seed):
         blob.data[...] = values.randint(0, 3, blob.shape) if label else values.uniform(-1, 1, blob.shape)
 
 
+def fed_forward(net, seed=0):
+    feed(net, seed)
+    net.forward_from_to(0, len(net.nodes) - 1)
+
+
 def trace(net, steps=3, accumulate=1, backward=True):
     """Every number that a training gives: losses, outputs, and data and gradients of the parameters, step for step."""
     seen = []
@@ -176,27 +181,23 @@ def random_net(seed):
     return text + LOSS % dice.choice(live[-3:])[0]
 
 
+FIRST = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(8))
 NETS = {
-    "in place": INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(8)) + layer("r", "ReLU", ["c"], ["c"]) + LOSS % "c",
-    "one reader stops the gradient": INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(8))
-    + layer("am", "ArgMax", ["c"], ["am"]) + layer("s", "Silence", ["am"], []) + LOSS % "c",
-    "means": INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(8))
-    + layer("p", "Pooling", ["c"], ["p"], "pooling_param { pool: AVE kernel_size: 2 stride: 2 }") + LOSS % "p",
-    "a mask that another layer reads": INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(8))
-    + layer("p", "Pooling", ["c"], ["p", "m"], "pooling_param { kernel_size: 2 stride: 2 }") + layer("a", "ArgMax", ["m"], ["a"])
-    + layer("s", "Silence", ["a"], []) + LOSS % "p",
-    "accuracy": INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(8)) + LOSS % "c"
-    + layer("acc", "Accuracy", ["score", "label"], ["acc"]),
+    "in place": FIRST + layer("r", "ReLU", ["c"], ["c"]) + LOSS % "c",
+    "one reader stops the gradient": FIRST + layer("am", "ArgMax", ["c"], ["am"]) + layer("s", "Silence", ["am"], []) + LOSS % "c",
+    "means": FIRST + layer("p", "Pooling", ["c"], ["p"], "pooling_param { pool: AVE kernel_size: 2 stride: 2 }") + LOSS % "p",
+    "a mask that another layer reads": FIRST + layer("p", "Pooling", ["c"], ["p", "m"], "pooling_param { kernel_size: 2 stride: 2 }")
+    + layer("a", "ArgMax", ["m"], ["a"]) + layer("s", "Silence", ["a"], []) + LOSS % "p",
+    "accuracy": FIRST + LOSS % "c" + layer("acc", "Accuracy", ["score", "label"], ["acc"]),
     "probabilities of the loss": INPUT + layer("c", "InnerProduct", ["x"], ["c"], "inner_product_param { num_output: 3 }")
     + layer("l", "SoftmaxWithLoss", ["c", "label"], ["l", "p"]) + layer("e", "Power", ["p"], ["e"], "power_param { scale: 2 }"),
-    "shared weights": INPUT + layer("a", "Convolution", ["x"], ["a"], 'param { name: "w" } param { name: "b" }' + CONV.format(3))
-    + layer("b", "Convolution", ["a"], ["b"], 'param { name: "w" } param { name: "b" }' + CONV.format(3)) + LOSS % "b",
-    "a loss that others read": INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(4))
-    + layer("q", "Reduction", ["c"], ["q"], "reduction_param { operation: SUMSQ } loss_weight: 0.1")
+    "shared weights": INPUT + "".join(layer(top, "Convolution", [bottom], [top], 'param { name: "w" } param { name: "b" }' + CONV.format(3))
+                                      for bottom, top in ("xa", "ab")) + LOSS % "b",
+    "a loss that others read": FIRST + layer("q", "Reduction", ["c"], ["q"], "reduction_param { operation: SUMSQ } loss_weight: 0.1")
     + layer("t", "Power", ["q"], ["t"], "power_param { scale: 0.5 } loss_weight: 1") + LOSS % "c",
     "a parameter as top": layer("w", "Parameter", [], ["w"], "parameter_param { shape { dim: 4 dim: 3 dim: 8 dim: 8 } }") + INPUT
     + layer("sum", "Eltwise", ["x", "w"], ["sum"]) + LOSS % "sum",
-    "a gradient that begins with zeros": INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(8))
+    "a gradient that begins with zeros": FIRST
     + layer("small", "Pooling", ["x"], ["small"], "pooling_param { kernel_size: 2 stride: 2 }")
     + layer("crop", "Crop", ["c", "small"], ["crop"], "crop_param { axis: 2 offset: 1 }") + LOSS % "crop",
     "LSTM": """layer { name: "in" type: "Input" top: "x" top: "cont" top: "label" input_param { shape { dim: 3 dim: 4 dim: 5 }
@@ -251,8 +252,7 @@ def test_with_private_layouts(onednn, poison):
 def test_training_and_test_net_share_workspace(poison):
     def run(plan):
         training = net_of(NETS["accuracy"], plan=plan)
-        test = make_net("state { phase: TEST }" + NETS["accuracy"], workspace=training.parameters,
-                   plan=plan)
+        test = make_net("state { phase: TEST }" + NETS["accuracy"], workspace=training.parameters, plan=plan)
         return [part for _ in range(3) for part in trace(training, 1) + trace(test, 1, backward=False)]
 
     same(run("memory"), run(None))
@@ -297,8 +297,7 @@ def test_unread_data_ends_with_forward(poison, on_cpu):
     text = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(3)) + branch + layer("e", "Eltwise", ["c", "x"], ["e"])
     text += layer("r", "ReLU", ["e"], ["e"]) + layer("d", "Dropout", ["e"], ["d"]) + layer("b", "Bias", ["d"], ["b"]) + LOSS % "b"
     net = net_of(text, plan="memory")
-    feed(net, 0)
-    net.forward_from_to(0, len(net.nodes) - 1)
+    fed_forward(net)
     assert recycled(net) == ["c", "d"]
     same(trace(net_of(text, plan="memory")), trace(net_of(text)))
 
@@ -306,12 +305,10 @@ def test_unread_data_ends_with_forward(poison, on_cpu):
 @pytest.mark.parametrize("kind, gone", [("ReLU", ["c"]), ("Sigmoid", [])])
 def test_carried_data_ends_with_forward(kind, gone, poison, on_cpu):
     """BatchNorm in place carries a ReLU; backward of a Sigmoid reads its top, which that of MAX pooling does not."""
-    text = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(4)) + layer("n", "BatchNorm", ["c"], ["c"])
-    text += layer("r", kind, ["c"], ["c"])
+    text = FIRST + layer("n", "BatchNorm", ["c"], ["c"]) + layer("r", kind, ["c"], ["c"])
     text += layer("p", "Pooling", ["c"], ["p"], "pooling_param { kernel_size: 2 stride: 2 }") + LOSS % "p"
     net = net_of(text, plan="memory")
-    feed(net, 0)
-    net.forward_from_to(0, len(net.nodes) - 1)
+    fed_forward(net)
     assert recycled(net) == gone
     same(trace(net_of(text, plan="memory")), trace(net_of(text)))
     want = net_of(text)
@@ -345,8 +342,7 @@ def test_weights_are_kept_in_one_order(onednn, poison):
     memory = net.learnable_params[0].data_memory
     values = want.learnable_params[0].cpu_data
     for _ in range(2):
-        feed(net, 0)
-        net.forward_from_to(0, len(net.nodes) - 1)
+        fed_forward(net)
         if memory.layout() is not None:     # oneDNN has one of its own on every processor that it computes on, but need not
             assert memory.head == SyncedHead.HEAD_AT_PRIVATE and not memory.own_cpu_data
             net.learnable_params[0].cpu_data  # noqa: B018 - the second forward drops it again
@@ -358,7 +354,7 @@ def test_weights_are_kept_in_one_order(onednn, poison):
     assert not net.learnable_params[0].cpu_data.any() and memory.own_cpu_data
 
 
-def test_reading_a_recycled_blob(poison):
+def test_recycled_and_kept_blobs(poison):
     net = net_of(NETS["in place"], "TEST", plan="memory")
     trace(net, 1, backward=False)
     assert recycled(net) == ["c", "score"]
@@ -375,14 +371,15 @@ def test_reading_a_recycled_blob(poison):
     assert recycled(kept) == ["score"]
     np.testing.assert_array_equal(kept.blobs["c"].data, want.blobs["c"].data)
     kept.forward_from_to(3, 4)
-
-
-def test_diffs_that_are_kept(poison):
     want, net = net_of(NETS["in place"]), net_of(NETS["in place"], plan="memory", keep=["score"])
     trace(want, 1), trace(net, 1)
     np.testing.assert_array_equal(net.blobs["score"].diff, want.blobs["score"].diff)
     with pytest.raises(RecycledError, match="diff of blob 'c'"):
         net.blobs["c"].diff  # noqa: B018
+    with pytest.raises(ConfigError, match="plan: must be one of memory.* got 'memry'.*memory"):
+        net_of(NETS["in place"], plan="memry")
+    with pytest.raises(MissingNameError, match="no blob 'd'"):
+        net_of(NETS["in place"], plan="memory", keep=["d"])
 
 
 @pytest.mark.parametrize("look", ["hook", "debug_info", "layer by layer"])
@@ -417,11 +414,8 @@ def test_views_and_memory_of_others_stay(poison, on_cpu):
     outside = Blob(net.blobs["score"].shape)
     view = net.blobs["c"].data
     outside.share_data(net.blobs["score"])
-    feed(net, 0)
-    net.forward_from_to(0, len(net.nodes) - 1)
     want = net_of(NETS["in place"], "TEST")
-    feed(want, 0)
-    want.forward_from_to(0, len(net.nodes) - 1)
+    fed_forward(net), fed_forward(want)
     np.testing.assert_array_equal(view, want.blobs["c"].data)
     np.testing.assert_array_equal(outside.data, want.blobs["score"].data)
     del view, outside
@@ -442,13 +436,6 @@ def test_shapes_that_change(poison):
     same(run("memory"), run(None))
 
 
-def test_a_wrong_plan():
-    with pytest.raises(ConfigError, match="plan: must be one of memory.* got 'memry'.*memory"):
-        net_of(NETS["in place"], plan="memry")
-    with pytest.raises(MissingNameError, match="no blob 'd'"):
-        net_of(NETS["in place"], plan="memory", keep=["d"])
-
-
 def solver_of(text, fields="", plan="memory"):
     param = parse_text("type: 'SGD' base_lr: 0.05 lr_policy: 'fixed' momentum: 0.9 weight_decay: 0.01 random_seed: 7",
                        caffe_pb2.SolverParameter)[0]
@@ -467,14 +454,24 @@ def training_of(solver, steps=3):
     return seen
 
 
+def check_training(text, fields="", steps=3, prepare=lambda solver: []):
+    """Compare a training with the plan and one without, also lists that `prepare` gives; return the solver of the first."""
+    solvers, seen = [], []
+    for plan in "memory", None:
+        solvers.append(solver_of(text, fields, plan))
+        more = prepare(solvers[-1])
+        seen.append(training_of(solvers[-1], steps) + more)
+    same(*seen)
+    return solvers[0]
+
+
 def gradients_gone(solver):
     return sum(blob.diff_memory.head == SyncedHead.RECYCLED for blob in solver.net.learnable_params)
 
 
 @pytest.mark.parametrize("name", NETS)
 def test_an_update_along_with_backward(name, poison, on_cpu):
-    solver = solver_of(NETS[name])
-    same(training_of(solver), training_of(solver_of(NETS[name], plan=None)))
+    solver = check_training(NETS[name])
     assert gradients_gone(solver) or not solver.net.learnable_params
 
 
@@ -500,31 +497,25 @@ def test_resumed_training_on_a_device(device):
 @pytest.mark.parametrize("rule", ["Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam"])
 def test_each_rule_along_with_backward(rule, poison, onednn):
     fields = f"type: '{rule}' delta: 1e-4" + (" momentum: 0" if rule in ("AdaGrad", "RMSProp") else "")
-    solver = solver_of(NETS["random 3"], fields)
-    same(training_of(solver), training_of(solver_of(NETS["random 3"], fields, plan=None)))
-    assert gradients_gone(solver)
+    assert gradients_gone(check_training(NETS["random 3"], fields))
 
 
 @pytest.mark.parametrize("fields", ["iter_size: 2", "clip_gradients: 0.1", "clip_gradients: 0", "snapshot_diff: true snapshot_prefix: 'x'",
                                     "lr_policy: 'plateau' gamma: 0.5 plateau_winsize: 1", "callback"])
 def test_gradients_stay_if_all_needed(fields, poison, on_cpu):
-    def run(plan):
-        solver = solver_of(NETS["in place"], fields if fields != "callback" else "", plan)
+    def prepare(solver):
         norms = []
         if fields == "callback":
             solver.add_callback(lambda: None, lambda: norms.append([blob.asum_diff() for blob in solver.net.learnable_params]))
-        seen = training_of(solver)
-        assert gradients_gone(solver) == 0 and (norms or fields != "callback")
-        return seen + norms
+        return norms
 
-    same(run("memory"), run(None))
+    solver = check_training(NETS["in place"], fields if fields != "callback" else "", prepare=prepare)
+    assert gradients_gone(solver) == 0
 
 
 def test_lost_gradients_return_when_read(poison, on_cpu):
     """An iteration with debug_info between others; and the error for who reads a gradient that was used."""
-    solver = solver_of(NETS["in place"], "debug_info: true display: 2")
-    seen = training_of(solver, 4)
-    same(seen, training_of(solver_of(NETS["in place"], plan=None), 4))
+    solver = check_training(NETS["in place"], "debug_info: true display: 2", 4)
     assert gradients_gone(solver) == 4
     with pytest.raises(RecycledError, match=r"diff of blob 'c\[0\]' is gone.*make the net without a plan"):
         solver.net.learnable_params[0].diff  # noqa: B018
@@ -534,11 +525,9 @@ def test_lost_gradients_return_when_read(poison, on_cpu):
 
 
 def test_gradientless_parameters_decay(poison, on_cpu):
-    frozen = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(4)) + layer("cut", "Power", ["c"], ["cut"],
-                                                                                      "propagate_down: false") + LOSS % "cut"
-    solver, want = solver_of(frozen), solver_of(frozen, plan=None)
-    before = solver.net.learnable_params[0].cpu_data.copy()
-    same(training_of(solver), training_of(want))
+    frozen = FIRST + layer("cut", "Power", ["c"], ["cut"], "propagate_down: false") + LOSS % "cut"
+    before = solver_of(frozen).net.learnable_params[0].cpu_data.copy()
+    solver = check_training(frozen)
     assert abs(solver.net.learnable_params[0].cpu_data - before).max() > 0 and not solver.net.nodes[1].needs_backward
     assert gradients_gone(solver) == len(solver.net.learnable_params)
 
@@ -548,10 +537,7 @@ def test_user_update_gets_all_gradients(poison, on_cpu):
         def apply_update(self):
             norms.append(sum(blob.asum_diff() for blob in self.net.learnable_params))
             return super().apply_update()
-
-    norms = []
-    param = solver_of(NETS["in place"]).param
-    solver = Own(param, plan="memory")
+    solver, norms = Own(solver_of(NETS["in place"]).param, plan="memory"), []
     feed(solver.net, 0)
     solver.step(1)
     assert norms[0] > 0 and gradients_gone(solver) == 0
@@ -565,14 +551,13 @@ def test_overwritten_recycled_gradient_skips_zeros(poison, on_cpu):
     assert np.ndarray(64, np.uint8, buffer=overwritten.cpu_data()).all() and not claim_lazy_zeros(overwritten)
 
 
-def kept_blocks():
-    return sum(block.name == "[kept for backward] data" for block in minicaffe.memory.reporter.live())
-
-
 @pytest.mark.no_plan("a net without a plan goes backward several times")
 def test_saved_data_ends_with_backward(poison, onednn):
     text = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(16)) + layer("b", "BatchNorm", ["c"], ["c"])
     text += layer("n", "LRN", ["c"], ["n"]) + layer("p", "Pooling", ["n"], ["p"], "pooling_param { kernel_size: 2 }") + LOSS % "p"
+    def kept_blocks():
+        return sum(block.name == "[kept for backward] data" for block in minicaffe.memory.reporter.live())
+
     before, net = kept_blocks(), net_of(text, plan="memory")
     seen = trace(net)
     assert not poison.nbytes and poison.most > 4 * 4 * 16 * 64      # one array of c's size at least
@@ -616,10 +601,9 @@ for made in TwoRows, Frozen:
 
 def test_unwritten_memory_is_zero(poison, on_cpu):
     """Not what other owners of the memory left: where a caller reads too early, and where a user's layer leaves a part."""
-    text = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(4)) + layer("t", "TwoRows", ["c"], ["t"]) + LOSS % "t"
+    text = FIRST + layer("t", "TwoRows", ["c"], ["t"]) + LOSS % "t"
     net = net_of(text, plan="memory", keep=["c"])
-    feed(net, 0)
-    net.forward_from_to(0, len(net.nodes) - 1)
+    fed_forward(net)
     assert not net.blobs["c"].cpu_diff.any() and not net.blobs["score"].cpu_diff.any()
     same(trace(net_of(text, plan="memory")), trace(net_of(text)))
 
@@ -646,23 +630,35 @@ LARGE = INPUT + layer("a", "InnerProduct", ["x"], ["a"], BIG.format(1100, "")) +
 @pytest.mark.parametrize("rows", [4, 40])
 def test_large_gradients_used_in_parts(rule, rows, poison, on_cpu):
     """There is never all of one; the numbers are the same to the last bit."""
-    text = LARGE.replace("dim: 4", f"dim: {rows}")
     fields = f"type: '{rule}' delta: 1e-4" + (" momentum: 0" if rule in ("AdaGrad", "RMSProp") else "")
-    solver = solver_of(text, fields)
-    same(training_of(solver, 2), training_of(solver_of(text, fields, plan=None), 2))
+    solver = check_training(LARGE.replace("dim: 4", f"dim: {rows}"), fields, 2)
     assert gradients_gone(solver) == 6 and poison.most < 4 * 1100 * 1000
+    if rule == "SGD":       # a script that holds a view of one
+        solver = check_training(LARGE, steps=2, prepare=lambda solver: [solver.net.layer_dict["b"].blobs[0].diff])
+        assert solver.net.layer_dict["b"].blobs[0].diff.any()
 
 
-@pytest.mark.parametrize("change", ["transpose: true", "two layers"])
+@pytest.mark.parametrize("change", ["transpose: true", "shared", "tied by hand", "user's layer"])
 def test_large_gradients_needed_whole(change, poison, on_cpu):
     text = LARGE.replace("dim: 3 dim: 8 dim: 8", "dim: 1100").replace("num_output: 1000", "num_output: 1100")
-    if change == "two layers":
-        text = text.replace('bottom: "a" top: "b"', 'param { name: "w" } bottom: "a" top: "b"')
-        text = text.replace('bottom: "x" top: "a"', 'param { name: "w" } bottom: "x" top: "a"')
+    if change == "shared":
+        for bottom, top in ("ab", "xa"):
+            text = text.replace(f'bottom: "{bottom}" top: "{top}"', f'param {{ name: "w" }} bottom: "{bottom}" top: "{top}"')
+    elif change == "tied by hand":      # the lower layer's backward reads them after the upper one's gradient is complete
+        text = text.replace('name: "a" type: "InnerProduct" bottom: "x"', 'name: "a" type: "InnerProduct" bottom: "f"')
+        text = text.replace('layer { name: "a"', layer("f", "InnerProduct", ["x"], ["f"], BIG.format(1100, "")) + 'layer { name: "a"')
+    elif change == "user's layer":
+        text = LARGE.replace('name: "b" type: "InnerProduct"', 'name: "b" type: "Frozen"')
     else:
         text = text.replace("num_output: 1100", "num_output: 1100 transpose: true")
-    solver = solver_of(text)
-    same(training_of(solver, 2), training_of(solver_of(text, plan=None), 2))
+
+    def prepare(solver):
+        if change == "tied by hand":
+            layers = solver.net.layer_dict
+            layers["b"].blobs[0].share_data(layers["a"].blobs[0])
+        return []
+
+    solver = check_training(text, steps=2, prepare=prepare)
     assert gradients_gone(solver) == len(solver.net.learnable_params)
 
 
@@ -687,36 +683,6 @@ def test_what_takes_gradients_is_not_kept(poison, on_cpu):
         net.forward_backward(on_gradients=take)
         del take
         assert kept() is None and parts[-1] is None and (len(parts) > parts.count(None)) == (transpose == "false")
-
-
-def test_large_gradients_changed_by_user_layer(poison, on_cpu):
-    frozen = LARGE.replace('name: "b" type: "InnerProduct"', 'name: "b" type: "Frozen"')
-    same(training_of(solver_of(frozen), 2), training_of(solver_of(frozen, plan=None), 2))
-
-
-def test_view_of_large_gradient(poison, on_cpu):
-    seen = []
-    for plan in None, "memory":
-        solver = solver_of(LARGE, plan=plan)
-        view = solver.net.nodes[[node.name for node in solver.net.nodes].index("b")].blobs[0].diff
-        training_of(solver, 2)
-        seen.append(view.copy())
-    np.testing.assert_array_equal(*seen)
-    assert seen[0].any()
-
-
-def test_weights_tied_by_hand(poison, on_cpu):
-    """The lower layer's backward reads them after the upper one's gradient is complete."""
-    def run(plan):
-        text = LARGE.replace("dim: 3 dim: 8 dim: 8", "dim: 1100").replace("num_output: 1000", "num_output: 1100")
-        text = text.replace('name: "a" type: "InnerProduct" bottom: "x"', 'name: "a" type: "InnerProduct" bottom: "f"')
-        first = layer("f", "InnerProduct", ["x"], ["f"], BIG.format(1100, ""))
-        solver = solver_of(text.replace('layer { name: "a"', first + 'layer { name: "a"'), plan=plan)
-        layers = {node.name: node for node in solver.net.nodes}
-        layers["b"].blobs[0].share_data(layers["a"].blobs[0])
-        return training_of(solver, 2)
-
-    same(run("memory"), run(None))
 
 
 def test_small_layer_rows_within_gradient(poison, on_cpu):

@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from helpers import make_net
+from helpers import layer_text, make_net
 
 import minicaffe
 from minicaffe.errors import ConfigError, Error
@@ -22,8 +22,7 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "score" bottom: "label" top
 
 
 def layer(name, kind, bottoms, top, param=""):
-    words = " ".join(f'bottom: "{bottom}"' for bottom in bottoms.split())
-    return f'layer {{ name: "{name}" type: "{kind}" {words} top: "{top}" {param} }}\n'
+    return layer_text(kind, name, bottoms, top, param)
 
 
 def conv(name, bottom):
@@ -59,6 +58,12 @@ def state_of(net):
             **{f"{blob.name} diff": blob.cpu_diff.copy() for blob in [*net.param_table.params, net.blobs["x"]]}}
 
 
+def assert_same(nets, when):
+    found, wanted = map(state_of, nets)
+    for key in wanted:
+        np.testing.assert_allclose(found[key], wanted[key], rtol=2e-3, atol=1e-4 * max(1, np.abs(wanted[key]).max(initial=0)), err_msg=f"{key} {when}")
+
+
 def do(net, call, seed):
     """Do one call on a net, with the random numbers of `seed`; return the name of the error that it raises, if any."""
     minicaffe.set_random_seed(seed)
@@ -87,19 +92,16 @@ def test_parts_in_any_order(name, phase, device):
         dice, nets, done = random.Random(seed), [net_of(name, phase, hooked) for hooked in (False, True)], []
         last = len(nets[0].nodes) - 1
         calls = [("feed", 0, 0), ("forward", 0, last), ("clear", 0, 0), ("backward", 0, last)]
-        for _ in range(8):
+        for _ in range(10):
             low, high = sorted(dice.randint(1, last) for _ in range(2))
             calls += dice.choice([[("forward", low, high)], [("forward", low, last), ("backward", 0, last)], [("backward", 0, last)],
-                                  [("backward", low, last)], [("backward", 0, low)], [("forward", 0, last), ("backward", 0, last)], [("layer", low, 0)],
+                                  [("backward", low, last)], [("backward", 0, low)], [("backward", low, high)], [("forward", 0, last), ("backward", 0, last)], [("layer", low, 0)],
                                   [("forward", 0, high), ("forward", high, last), ("backward", 0, last)], [("clear", 0, 0)], [("feed", 0, 0)]])
         for number, call in enumerate(calls):
             done.append(call)
             errors = [do(net, call, 100 * seed + number) for net in nets]
             assert errors[0] == errors[1], (seed, done)
-            found, wanted = map(state_of, nets)
-            for key in wanted:
-                np.testing.assert_allclose(found[key], wanted[key], rtol=2e-3, atol=1e-4 * max(1, np.abs(wanted[key]).max(initial=0)),
-                                           err_msg=f"{key} of seed {seed} after {done}")
+            assert_same(nets, f"of seed {seed} after {done}")
 
 
 @pytest.mark.no_plan("a plan frees what the layers before the end of the part need to run again")
@@ -112,10 +114,7 @@ def test_part_ending_inside_fused_layers(name, device):
             calls = ("feed", 0, 0), ("clear", 0, 0), ("forward", 0, last), ("forward", start, end), ("backward", 0, last)
             errors = [[do(net, call, number) for number, call in enumerate(calls)] for net in nets]
             assert errors[0] == errors[1], (start, end)
-            found, wanted = map(state_of, nets)
-            for key in wanted:
-                np.testing.assert_allclose(found[key], wanted[key], rtol=2e-3, atol=1e-4 * max(1, np.abs(wanted[key]).max(initial=0)),
-                                           err_msg=f"{key} after {start} to {end}")
+            assert_same(nets, f"after {start} to {end}")
 
 
 def test_ranges_of_layers():

@@ -2,10 +2,10 @@
 
 import gc
 import itertools
-import threading
 
 import numpy as np
 import pytest
+from helpers import in_threads, net_solver
 from test_memory_plan import NETS, feed, net_of, recycled, same
 
 import minicaffe
@@ -13,9 +13,6 @@ from minicaffe import memory
 from minicaffe.blob import Blob
 from minicaffe.errors import RecycledError
 from minicaffe.net.run import AFTER_FORWARD
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
-from minicaffe.solver import create_solver
 
 INPUT = 'force_backward: true layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 16 dim: 8 dim: 8 } } } '
 CONV = """layer {{ name: "{0}" type: "Convolution" bottom: "{1}" top: "{0}"
@@ -80,30 +77,19 @@ def test_forwards(name, plan, replays):
 
 
 def test_backward_after_a_replay(replays):
+    """And an input that is changed in place by each forward, until new values are put in, as by single launches."""
     seen = []
     for graphs in (True, False):
-        net = net_of(CHAIN, "TEST")
-        net.use_graphs = graphs
+        net, other = net_of(CHAIN, "TEST"), net_of(IN_PLACE, "TEST")
+        net.use_graphs = other.use_graphs = graphs
+        feed(other, 1)
         for seed in range(5):
             forward(net, seed)
             net.blobs["c7"].mutable_cpu_diff[...] = seed
             net.backward_from_to(len(net.nodes) - 1, 0)
-            seen.append(net.blobs["x"].cpu_diff.copy())
-    assert len(replays) == 3
-    same(seen[:5], seen[5:])
-
-
-def test_input_changed_in_place(replays):
-    """It is changed by each forward until new values are put in, as by single launches."""
-    seen = []
-    for graphs in (True, False):
-        net = net_of(IN_PLACE, "TEST")
-        net.use_graphs = graphs
-        feed(net, 1)
-        for _ in range(5):
-            seen += [*forward(net), net.blobs["x"].cpu_data.copy()]
-    assert len(replays) == 3
-    same(seen[:15], seen[15:])
+            seen += [net.blobs["x"].cpu_diff.copy(), *forward(other), other.blobs["x"].cpu_data.copy()]
+    assert len(replays) == 3 + 3
+    same(seen[:20], seen[20:])
 
 
 def test_what_comes_between_two_replays(replays):
@@ -143,8 +129,7 @@ def test_what_comes_between_two_replays(replays):
 def test_blob_with_other_device_memory(replays):
     """The graph that was recorded before would write to the old block."""
     net = net_of(CHAIN, "TEST")
-    expected = forwards(net)
-    memory_of_a_script = Blob(net.blobs["c7"].shape)
+    expected, memory_of_a_script = forwards(net), Blob(net.blobs["c7"].shape)
     net.blobs["c7"].set_gpu_data(memory_of_a_script.mutable_gpu_data)
     same(forwards(net), expected)
     assert len(set(replays)) == 2
@@ -161,11 +146,7 @@ def test_freed_blob_after_replay(replays):
     with pytest.raises(RecycledError, match="in a net with a plan the memory is reused"):
         net.blobs["c3"].cpu_data  # noqa: B018
     assert len(replays) == 5
-
-
-def test_a_view_of_a_freed_blob(replays):
-    """It cannot be recycled while the view exists, so the forward is recorded again."""
-    net = net_of(CHAIN, "TEST", plan="memory")
+    # A view keeps it from being recycled, so the forward is recorded again
     expected = forwards(net)
     before = len(replays)
     net.blobs["c3"].data_memory.renew()
@@ -196,11 +177,9 @@ def test_net_freed_with_last_reference():
         gc.enable()
 
 
-def solver_of(text, plan):
+def solver_of(text, plan=None, **fields):
     minicaffe.set_random_seed(3)
-    param = caffe_pb2.SolverParameter(base_lr=0.01, lr_policy="fixed", momentum=0.9, type="SGD", max_iter=99)
-    param.net_param.CopyFrom(parse_text(text, caffe_pb2.NetParameter)[0])
-    return create_solver(param, plan=plan)
+    return net_solver(text, plan, base_lr=0.01, **fields)
 
 
 def test_a_training_with_a_plan():
@@ -255,9 +234,7 @@ def test_a_new_seed_between_two_replays(replays):
     text = DUMMY.replace('layer { name: "score"', 'layer { name: "drop" type: "Dropout" bottom: "c7" top: "c7" } layer { name: "score"')
     results = []
     for graphs in (False, True):
-        param = caffe_pb2.SolverParameter(type="SGD", base_lr=0.01, lr_policy="fixed", random_seed=1, snapshot_after_train=False)
-        param.net_param.CopyFrom(parse_text(text, caffe_pb2.NetParameter)[0])
-        solver = create_solver(param)
+        solver = solver_of(text, momentum=0, random_seed=1)
         solver.use_graphs = graphs
         solver.step(5)
         for seed in (9, 9, 4):
@@ -290,18 +267,9 @@ def test_threads_with_nets_of_their_own(replays):
         net.use_graphs = False
         expected.append(forwards(net, 8))
         net.use_graphs = True
-    seen = [None] * len(nets)
-
-    def work(i):
-        seen[i] = forwards(nets[i], 8)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(nets))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for found, numbers in zip(seen, expected, strict=True):
-        same(found, numbers)
+    seen = in_threads(lambda i: forwards(nets[i], 8), range(len(nets)))
+    for i, numbers in enumerate(expected):
+        same(seen[i], numbers)
     assert len(set(replays)) == 3 and len(replays) == 3 * 6
 
 

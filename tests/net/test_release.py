@@ -4,14 +4,11 @@ import gc
 
 import numpy as np
 import pytest
+from helpers import make_net, net_solver
 
 import minicaffe
 from minicaffe.errors import RecycledError
 from minicaffe.memory import CPUPlace, CUDAPlace, PinnedPlace
-from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
-from minicaffe.solver import create_solver
 
 INPUT = """layer { name: "in" type: "Input" top: "x" top: "l" input_param { shape { dim: 2 dim: 4 dim: 12 dim: 12 } shape { dim: 2 } } }
 """
@@ -46,10 +43,11 @@ BODIES = {
 
 
 def net_of(text, **options):
-    param = parse_text(text, caffe_pb2.NetParameter)[0]
-    param.state.phase = caffe_pb2.TRAIN
     minicaffe.set_random_seed(7)
-    net = Net(param, **options)
+    return fed(make_net(text, minicaffe.TRAIN, **options))
+
+
+def fed(net):
     net.blobs["x"].data[...] = np.random.default_rng(3).normal(size=net.blobs["x"].shape)
     net.blobs["l"].data[...] = [1, 4]
     return net
@@ -153,12 +151,8 @@ def test_training_continues(device):
     losses = []
     for released in (False, True):
         minicaffe.set_random_seed(7)
-        param = caffe_pb2.SolverParameter(base_lr=0.1, momentum=0.9, lr_policy="fixed", max_iter=8, snapshot_after_train=False, display=0)
-        parse = INPUT + BODIES["norms"] + END % "y"
-        param.net_param.CopyFrom(parse_text(parse, caffe_pb2.NetParameter)[0])
-        solver = create_solver(param)
-        solver.net.blobs["x"].data[...] = np.random.default_rng(3).normal(size=(2, 4, 12, 12))
-        solver.net.blobs["l"].data[...] = [1, 4]
+        solver = net_solver(INPUT + BODIES["norms"] + END % "y", base_lr=0.1)
+        fed(solver.net)
         mine = []
         for i in range(8):
             solver.step(1)

@@ -1,31 +1,32 @@
 """A net's schedule: when it is compiled again, what interrupts it, and how it is shown."""
 
-
 import numpy as np
 import pytest
-from helpers import make_net
+from helpers import layer_text, make_net, net_solver
 
 import minicaffe as caffe
 from minicaffe import memory
 from minicaffe.engines import engine
 from minicaffe.errors import Error, RecycledError, ShapeError
-from minicaffe.inspection.schedule_table import Listing, ScheduleRow
+from minicaffe.inspection.schedule_table import ScheduleRow
 from minicaffe.layer import Layer, layer_class, register_layer
 from minicaffe.layers.eltwise import EltwiseLayer
 from minicaffe.net.net import Net
 from minicaffe.net.run import BEFORE_BACKWARD, BEFORE_FORWARD
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
-from minicaffe.solver import create_solver
 
 CONV = """layer {{ name: "{0}" type: "Convolution" bottom: "{1}" top: "{0}"
   convolution_param {{ num_output: 16 kernel_size: 3 pad: 1 weight_filler {{ type: "xavier" }} }} }}
 layer {{ name: "{0}_relu" type: "ReLU" bottom: "{0}" top: "{0}" }}
 """
-PYTHON = 'layer { name: "own" type: "Python" bottom: "a" top: "own" python_param { module: "own_layers" layer: "Twice" } }'
-LOSS = 'layer { name: "loss" type: "EuclideanLoss" bottom: "b" bottom: "a" top: "loss" }'
-INPUT = 'force_backward: true layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 16 dim: 8 dim: 8 } } } '
-NET = 'name: "small" ' + INPUT + CONV.format("a", "x") + CONV.format("b", "a") + LOSS
+IP = "inner_product_param { num_output: 7 weight_filler { type: \"xavier\" } }"
+PYTHON = layer_text("Python", "own", "a", more='python_param { module: "own_layers" layer: "Twice" }')
+GROWING = 'python_param { module: "own_layers" layer: "Growing" }'
+LOSS = layer_text("EuclideanLoss", "loss", "b a")
+INPUT = 'force_backward: true ' + layer_text("Input", "x", "", more="input_param { shape { dim: 2 dim: 16 dim: 8 dim: 8 } }")
+TWO = CONV.format("a", "x") + CONV.format("b", "a") + LOSS
+NET = 'name: "small" ' + INPUT + TWO
 OWN_LAYERS = """
 import minicaffe as caffe
 
@@ -110,15 +111,25 @@ def test_user_layer_in_the_middle(own_layers):
     assert ["own"] in steps and not any("own" in layers for layers in steps if len(layers) > 1)
     for _ in range(3):
         same(gradients(net), gradients(plain))
+    own_layers.Twice.fail = True
+    with pytest.raises((Error, ArithmeticError), match="no more"):
+        gradients(net)
+    own_layers.Twice.fail = False
+    same(gradients(net), gradients(plain))
+    assert freed(net)
+    # One that reads its previous top
+    own_layers.Twice.forward = lambda self, bottom, top: np.copyto(top[0].data, top[0].data / 2 + bottom[0].data)
+    net, plain = made(text), made(text, None)
+    for _ in range(3):
+        same(gradients(net), gradients(plain))
 
 
 @pytest.mark.parametrize("phase", [caffe.TEST, caffe.TRAIN])
 def test_shape_changed_during_run(own_layers, onednn, phase):
     """What was fused for the former shape is computed layer by layer, with tops of the new one."""
     conv = "layer" + CONV.split("layer", 2)[1]
-    text = (INPUT.replace("force_backward: true", "") + 'layer { name: "g" type: "Python" bottom: "x" top: "g" python_param { module: "own_layers" '
-            'layer: "Growing" } } ' + conv.format("a", "g") + 'layer { name: "b" type: "ReLU" bottom: "a" top: "b" } ' + CONV.format("c", "b")
-            + 'layer { name: "d" type: "Flatten" bottom: "c" top: "d" } ')
+    text = (INPUT.replace("force_backward: true", "") + layer_text("Python", "g", "x", more=GROWING) + conv.format("a", "g")
+            + layer_text("ReLU", "b", "a") + CONV.format("c", "b") + layer_text("Flatten", "d", "c"))
     seen = []
     for plan in (None, "memory"):
         own_layers.Growing.count, net = 0, made(text, plan, phase)
@@ -131,22 +142,9 @@ def test_shape_changed_during_run(own_layers, onednn, phase):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_step_after_error(own_layers):
-    text = CONV.format("a", "x") + PYTHON + CONV.format("b", "own") + LOSS
-    net, plain = made(text), made(text, None)
-    gradients(net)
-    own_layers.Twice.fail = True
-    with pytest.raises((Error, ArithmeticError), match="no more"):
-        gradients(net)
-    own_layers.Twice.fail = False
-    same(gradients(net), gradients(plain))
-    assert freed(net)
-
-
 def test_source_with_changing_shape(own_layers):
     """The schedule is compiled behind the sources: a plan holds in each iteration."""
-    text = ('layer { name: "x" type: "Python" top: "x" python_param { module: "own_layers" layer: "Growing" } } '
-            + CONV.format("a", "x") + CONV.format("b", "a") + CONV.format("c", "b") + LOSS.replace('"b"', '"c"'))
+    text = layer_text("Python", "x", "", more=GROWING) + CONV.format("a", "x") + CONV.format("b", "a") + CONV.format("c", "b") + LOSS.replace('"b"', '"c"')
     net, plain = made(text), made(text, None)
     for count in range(4):
         found = []
@@ -159,21 +157,22 @@ def test_source_with_changing_shape(own_layers):
 
 
 def test_shape_changed_before_backward():
-    text = CONV.format("a", "x") + CONV.format("b", "a") + LOSS
-    net, plain = made(text), made(text, None)
-    net.forward_from_to(0, len(net.nodes) - 1)
-    net.blobs["x"].reshape(3, 16, 8, 8)
-    with pytest.raises(Error, match="run forward before backward"):
-        net.backward_from_to(len(net.nodes) - 1, 0)
+    net, plain = made(TWO), made(TWO, None)
+    values, last = net.blobs["x"].cpu_data.copy(), len(net.nodes) - 1
+    for shape, reshape in ((3, 16, 8, 8), lambda: None), ((2, 16, 4, 16), net.reshape_all), ((3, 16, 8, 8), net.reshape_all):
+        net.forward_from_to(0, last)
+        net.blobs["x"].reshape(*shape)
+        reshape()
+        reshape()   # which changes nothing more, and the forward is still missing
+        with pytest.raises(Error, match="run forward before backward"):
+            net.backward_from_to(last, 0)
     net.blobs["x"].reshape(2, 16, 8, 8)
-    net.blobs["x"].data[...] = plain.blobs["x"].data
+    net.blobs["x"].data[...] = values
     same(gradients(net), gradients(plain))
 
 
 def test_hooks_come_and_go():
-    text = CONV.format("a", "x") + CONV.format("b", "a") + LOSS
-    net, plain = made(text), made(text, None)
-    seen = []
+    net, plain, seen = made(TWO), made(TWO, None), []
     wanted = gradients(plain)
     same(gradients(net), wanted)
     net.clear_param_diffs()
@@ -188,26 +187,31 @@ def test_hooks_come_and_go():
     assert net.schedule().observed is None and freed(net)
     same(gradients(net), wanted)
 
+    def once(index):
+        net.remove_hook(BEFORE_BACKWARD, once)
+
+    net.add_hook(BEFORE_BACKWARD, once)
+    net.add_hook(BEFORE_BACKWARD, seen.append)
+    seen.clear()
+    same(gradients(net), wanted)
+    assert seen == list(reversed(range(len(net.nodes))))
+
 
 def test_settings_compile_it_again(device):
     if device != "cpu":
         pytest.skip("engines that are preferred here compute on the CPU: pytest --device cpu")
-    net = made(CONV.format("a", "x") + CONV.format("b", "a") + LOSS)
-    before = engine.preferred()
+    net = made(TWO)
 
     def engines():
         return {row.engine for row in net.schedule().rows if row.types[0] == "Convolution"}
 
-    try:
-        for name in ("CAFFE", "WINOGRAD", "CAFFE"):
-            engine.prefer(name)
-            assert engines() == {name}
-            fused = [row.layers for row in net.schedule().rows if row.layers[0] == "a" and row.direction == "forward"]
-            assert fused == ([["a"]] if name == "CAFFE" else [["a", "a_relu"]])
-            gradients(net)
-            assert engines() == {name}
-    finally:
-        engine.prefer(before)
+    for name in ("CAFFE", "WINOGRAD", "CAFFE"):
+        engine.prefer(name)
+        assert engines() == {name}
+        fused = [row.layers for row in net.schedule().rows if row.layers[0] == "a" and row.direction == "forward"]
+        assert fused == ([["a"]] if name == "CAFFE" else [["a", "a_relu"]])
+        gradients(net)
+        assert engines() == {name}
 
 
 class OtherSizes(Layer):
@@ -252,8 +256,7 @@ register_layer("Careless", Careless)
 
 
 def test_plan_changed_during_run(on_cpu):
-    text = CONV.format("a", "x") + CONV.format("b", "a") + 'layer { name: "c" type: "Careless" bottom: "b" bottom: "x" top: "c" } '
-    text += LOSS.replace('"b"', '"c"')
+    text = CONV.format("a", "x") + CONV.format("b", "a") + layer_text("Careless", "c", "b x") + LOSS.replace('"b"', '"c"')
     net, plain = made(text), made(text, None)
     wanted = gradients(plain)
     Careless.net = net
@@ -289,10 +292,7 @@ def test_error_reveals_no_other_blob(on_cpu):
 
 @pytest.fixture
 def winograd():
-    before = engine.preferred()
     engine.prefer("WINOGRAD")
-    yield
-    engine.prefer(before)
 
 
 @pytest.mark.parametrize("phase", [caffe.TEST, caffe.TRAIN])
@@ -439,26 +439,22 @@ def test_inputs_of_gradientless_layers_end_early(on_cpu):
                      ("backward", "c"): ["b data", "c diff"]}
 
 
-def test_bytes_of_fused_backward(on_cpu):
-    """It writes the diffs of the first layer's bottom, and of parameters: a mean, a variance and a factor here."""
+def test_bytes_of_listings(on_cpu):
+    """A fused backward writes the diffs of the first layer's bottom, and of parameters: a mean, a variance and a factor here."""
     text = layer_text("InnerProduct", "a", "x", more=IP) + layer_text("BatchNorm", "n", "a", "a") + layer_text("ReLU", "r", "a", "a")
     net = made(text + layer_text("Reduction", "loss", "a", more="loss_weight: 1"), None)
     row = next(row for row in net.schedule().rows if row.direction == "backward" and row.layers == ["n", "r"])
     assert row.writes == 4 * (2 * 7 + 7 + 7 + 1)
-
-
-@pytest.mark.no_plan("compares a net without one")
-def test_parameter_that_is_a_top():
-    text = 'layer { name: "w" type: "Parameter" top: "w" parameter_param { shape { dim: 2 dim: 16 dim: 8 dim: 8 } } } '
-    listing = made(text + layer_text("Eltwise", "sum", "x w"), None, caffe.TEST).schedule()
-    assert listing.parameters == 8192 and {row.live for row in listing.rows} == {2 * 8192}      # x and sum
-
-
-def test_empty_blobs_in_no_list():
-    """They have no memory that a plan could free."""
+    # Empty blobs have no memory that a plan could free
     text = INPUT.replace("dim: 2", "dim: 0") + layer_text("Power", "a", "x") + layer_text("Exp", "b", "a") + layer_text("TanH", "c", "b")
     rows = make_net("state { phase: TEST } " + text, plan="memory").schedule().rows
     assert len(rows) == 4 and not any(row.frees or row.saves or row.live for row in rows)
+    # Shared parameters count once
+    text = "".join(layer_text("InnerProduct", name, "x", more='param { name: "w" } inner_product_param { num_output: 3 bias_term: false }') for name in "ab")
+    assert made(text).schedule().parameters == 4 * 3 * 16 * 64
+    text = layer_text("Parameter", "w", "", more="parameter_param { shape { dim: 2 dim: 16 dim: 8 dim: 8 } }")
+    listing = made(text + layer_text("Eltwise", "sum", "x w"), None, caffe.TEST).schedule()
+    assert listing.parameters == 8192 and {row.live for row in listing.rows} == {2 * 8192}      # x and sum
 
 
 def test_events_of_fused_run(on_cpu):
@@ -495,41 +491,9 @@ def test_backward_after_forwards_that_had_none(on_cpu, winograd):
         np.testing.assert_allclose(blob.diff, other.diff, 1e-3, 1e-3 * np.abs(other.diff).max())
 
 
-def test_layer_reads_its_previous_top(own_layers):
-    own_layers.Twice.forward = lambda self, bottom, top: np.copyto(top[0].data, top[0].data / 2 + bottom[0].data)
-    text = CONV.format("a", "x") + PYTHON + CONV.format("b", "own") + LOSS
-    net, plain = made(text), made(text, None)
-    for _ in range(3):
-        same(gradients(net), gradients(plain))
-
-
-@pytest.mark.parametrize("shape", [(3, 16, 8, 8), (2, 16, 4, 16)])
-def test_reshaped_net_needs_forward(shape):
-    net = made(CONV.format("a", "x") + CONV.format("b", "a") + LOSS)
-    net.forward_from_to(0, len(net.nodes) - 1)
-    net.blobs["x"].reshape(*shape)
-    net.reshape_all()
-    net.reshape_all()   # which changes nothing more, and the forward is still missing
-    with pytest.raises(Error, match="reshaped since the last forward; run forward before backward"):
-        net.backward_from_to(len(net.nodes) - 1, 0)
-    gradients(net)
-
-
-def test_a_hook_that_takes_itself_away():
-    net, seen = made(CONV.format("a", "x") + LOSS.replace('"b"', '"x"')), []
-
-    def once(index):
-        net.remove_hook(BEFORE_BACKWARD, once)
-
-    net.add_hook(BEFORE_BACKWARD, once)
-    net.add_hook(BEFORE_BACKWARD, seen.append)
-    gradients(net)
-    assert seen == list(reversed(range(len(net.nodes))))
-
-
 def test_large_sum_compiled_once(on_cpu):
     """It computes no ReLU, so none is fused."""
-    text = CONV.format("a", "x") + 'layer { name: "s" type: "Eltwise" ' + 5 * 'bottom: "a" ' + 'top: "s" } layer { name: "r" type: "ReLU" bottom: "s" top: "s" }'
+    text = CONV.format("a", "x") + layer_text("Eltwise", "s", "a a a a a") + layer_text("ReLU", "r", "s", "s")
     net = made(text + LOSS.replace('"b"', '"s"'))
     assert ["s"] in [row.layers for row in net.schedule().rows]
     gradients(net)
@@ -540,8 +504,7 @@ def test_large_sum_compiled_once(on_cpu):
 def test_kept_or_viewed_blobs_written(keep, on_cpu, onednn):
     """A Convolution with a ReLU out of place, and two with a Concat, in phase TEST; a view of a blob or `keep` rule that out."""
     conv = CONV.split("layer", 2)[1]
-    text = ("layer" + conv.format("a", "x") + 'layer { name: "b" type: "ReLU" bottom: "a" top: "b" } ' + CONV.format("c", "b") + CONV.format("d", "b")
-            + 'layer { name: "e" type: "Concat" bottom: "c" bottom: "d" top: "e" }')
+    text = ("layer" + conv.format("a", "x") + layer_text("ReLU", "b", "a") + CONV.format("c", "b") + CONV.format("d", "b") + layer_text("Concat", "e", "c d"))
     plain, fused = made(text, None, caffe.TEST), made(text, "memory", caffe.TEST)
     steps = [row.layers + [row.part_of] * (row.part_of is not None) for row in fused.schedule().rows]
     assert ["a", "b"] in steps and ["c", "c_relu", "e"] in steps and ["d", "d_relu", "e"] in steps
@@ -562,13 +525,6 @@ def test_kept_or_viewed_blobs_written(keep, on_cpu, onednn):
         np.testing.assert_allclose(kept.blobs["e"].data, plain.blobs["e"].data, rtol=1e-5, atol=1e-5)
 
 
-def test_a_take_that_uses_nothing():
-    net, given = made(CONV.format("a", "x") + CONV.format("b", "a") + LOSS), []
-    net.clear_param_diffs()
-    net.forward_backward(on_gradients=lambda which, part, last: given.extend(which))
-    assert sorted(given) == [0, 1, 2, 3] and all(blob.cpu_diff.any() for blob in net.learnable_params)
-
-
 BIG = """layer {{ name: "{0}" type: "InnerProduct" bottom: "{1}" top: "{0}" inner_product_param {{ num_output: {2} weight_filler {{ type: "xavier" }} }} }}
 """
 
@@ -577,7 +533,7 @@ BIG = """layer {{ name: "{0}" type: "InnerProduct" bottom: "{1}" top: "{0}" inne
 def test_when_gradients_are_given(plan):
     """Each as soon as it is complete, or with others up to 2^19 elements; then what has no gradient; all at once of an observed run."""
     text = BIG.format("a", "x", 600) + BIG.format("b", "a", 900) + BIG.format("c", "b", 3) + BIG.format("aside", "x", 2) + (
-        'layer { name: "out" type: "Silence" bottom: "aside" } layer { name: "loss" type: "Reduction" bottom: "c" top: "loss" loss_weight: 1 }')
+        layer_text("Silence", "out", "aside", "") + layer_text("Reduction", "loss", "c", more="loss_weight: 1"))
     param = parse_text("state { phase: TRAIN } " + INPUT.replace("force_backward: true", "") + text, caffe_pb2.NetParameter)[0]
     net, calls = Net(param, plan=plan), []
 
@@ -591,6 +547,11 @@ def test_when_gradients_are_given(plan):
         calls.clear()
         net.forward_backward(on_gradients=take, stream_large=stream_large)
         assert calls == wanted
+    given = []      # by what uses none
+    net.blobs["x"].data[...] = 1
+    net.clear_param_diffs()
+    net.forward_backward(on_gradients=lambda which, part, last: given.extend(which))
+    assert sorted(given) == list(range(8)) and all(blob.cpu_diff.any() for blob in net.learnable_params[:6])
     net.add_hook(BEFORE_BACKWARD, lambda index: None)
     calls.clear()
     net.forward_backward(on_gradients=take)
@@ -600,9 +561,7 @@ def test_when_gradients_are_given(plan):
 def test_graph_iteration_ended_in_middle(device, monkeypatch):
     if device == "cpu":
         pytest.skip("CUDA graphs are recorded on devices: pytest --device sim")
-    param = caffe_pb2.SolverParameter(base_lr=0.001, lr_policy="fixed", type="SGD", max_iter=9)
-    param.net_param.CopyFrom(parse_text(NET, caffe_pb2.NetParameter)[0])
-    solver = create_solver(param)
+    solver = net_solver(NET, base_lr=0.001, momentum=0, max_iter=9)
     solver.step(4)
     assert solver.smoothed_loss == 0        # which the GPU may still compute, of inputs that are 0
     rates = iter([0.001])       # for the update; there is none for the count
@@ -614,38 +573,11 @@ def test_graph_iteration_ended_in_middle(device, monkeypatch):
         solver.step(1)
 
 
-def test_listing_allocates_nothing():
-    net = made(CONV.format("a", "x") + CONV.format("b", "a") + LOSS)
-    listing = net.schedule()
-    assert net.blobs["b"].data_memory.head == memory.SyncedHead.UNINITIALIZED
-    assert listing.peak > 0 and str(listing).count("\n") > len(listing.rows)
-
-
-@pytest.mark.no_plan("compares a net without one")
-@pytest.mark.parametrize("plan", ["memory", None])
-def test_live_bytes(plan):
-    """The 8192 bytes each of x, a and b, their diffs, and the loss and its diff of 4."""
-    text = CONV.format("a", "x") + CONV.format("b", "a") + LOSS
-    listing = made(text, plan, caffe.TEST).schedule()
-    lives = [row.live - 4 for row in listing.rows]
-    if plan:        # x, then x and a, then all
-        assert lives[:2] == [8192, 2 * 8192] and lives[-1] == 3 * 8192 and lives == sorted(lives)
-    else:
-        assert set(lives) == {3 * 8192}
-    assert listing.peak == max(lives) + 4
-
-
-def layer_text(kind, name, bottoms, tops=None, more=""):
-    sides = " ".join([*(f'bottom: "{b}"' for b in bottoms.split()), *(f'top: "{top}"' for top in (tops or name).split())])
-    return f'layer {{ name: "{name}" type: "{kind}" {sides} {more} }}\n'
-
-
-IP = "inner_product_param { num_output: 7 weight_filler { type: \"xavier\" } }"
 UNFUSED = {     # nets whose steps are one layer each
     "chain": (layer_text("InnerProduct", "a", "x", more=IP) + layer_text("TanH", "b", "a") + layer_text("InnerProduct", "c", "b", more=IP)
               + layer_text("EuclideanLoss", "loss", "c b")),
     "loss without data": layer_text("InnerProduct", "a", "x", more=IP) + layer_text("Sigmoid", "b", "a") + layer_text(
-        "Silence", "none", "x", "").replace('top: "none"', "") + layer_text("Reduction", "r", "b", more="loss_weight: 1"),
+        "Silence", "none", "x", "") + layer_text("Reduction", "r", "b", more="loss_weight: 1"),
     "diamond": (layer_text("InnerProduct", "a", "x", more=IP) + layer_text("TanH", "b", "a") + layer_text("Sigmoid", "c", "a")
                 + layer_text("Concat", "d", "b c") + layer_text("Flatten", "e", "d") + layer_text("InnerProduct", "f", "e", more=IP)
                 + layer_text("EuclideanLoss", "loss", "f a")),
@@ -662,8 +594,10 @@ UNFUSED = {     # nets whose steps are one layer each
 def test_rows_against_a_recount(name, plan, training):
     """Lives of memories from the nodes alone: which rows read and write, free them, save them for backward, and have them."""
     net = made(UNFUSED[name], plan, caffe.TRAIN if training else caffe.TEST)
-    rows, count = net.schedule().rows, len(net.nodes)
-    assert all(len(row.layers) == 1 for row in rows)
+    listing, count = net.schedule(), len(net.nodes)
+    rows = listing.rows
+    assert all(len(row.layers) == 1 for row in rows) and listing.peak == max(row.live for row in rows)
+    assert net.output_blobs[0].data_memory.head == memory.SyncedHead.UNINITIALIZED and str(listing).count("\n") > len(rows)
     params = {id(part) for blob in net.param_table.params for part in (blob.data_memory, blob.diff_memory)}
     lives = {}      # id of a memory -> [it, its first position, its last, whether the first use writes it]
     moved = {}      # (position, whether it writes) -> {id of a memory: bytes}
@@ -734,17 +668,11 @@ def test_view_memory_ends_with_last_use(kind, more, training):
     assert not any("d data" in row.frees for row in own.schedule().rows)
 
 
-def test_row_names_freed_side(on_cpu):
+def test_all_of_a_listing_as_text(on_cpu):
+    """Of steps with all that a step may have, and with nothing."""
     for threads in (1, 2):
         caffe.set_num_threads(threads)
-        text = str(made(CONV.format("a", "x") + CONV.format("b", "a") + LOSS).schedule())
-        assert f"cpu, {threads} thread{'s' * (threads > 1)};" in text
-    row = ScheduleRow("backward", ["a"], ["ReLU"], None, None, None, 1, 2, [], ["a diff", "b data"], ["w"], 3)
-    assert Listing.line(7, row).endswith("  a; frees a diff, b; updates w") and Listing.line(7, row).startswith("   7  ")
-
-
-def test_all_of_a_listing_as_text():
-    """Of steps with all that a step may have, and with nothing."""
+        assert f"cpu, {threads} thread{'s' * (threads > 1)};" in str(made(TWO).schedule())
     rows = [ScheduleRow("forward", ["a", "r"], ["Convolution", "ReLU"], "j", "ONEDNN", "nChw8c", 2048, 100, ["a data"], [], [], 3000),
             ScheduleRow("forward", ["j"], ["Concat"], None, None, None, 0, 0, [], ["a data", "j"], [], 0),
             ScheduleRow("backward", ["a", "r"], ["Convolution", "ReLU"], "j", "CAFFE", None, 7, 8, [], ["a diff"], ["a[0]", "a[1]"], 9)]
@@ -769,12 +697,6 @@ def test_all_of_a_listing_as_text():
         "   0                               0 B      0 B      0 B  j; frees a, j",
         "", "1 steps forward, 0 backward; blobs that live at once: 2.9 KiB at most; parameters: 0 B",
         "at present runs go layer by layer, as debug_info reads every blob"]
-
-
-def test_shared_parameters_count_once():
-    text = "".join(f'layer {{ name: "{name}" type: "InnerProduct" bottom: "x" top: "{name}" param {{ name: "w" }} inner_product_param '
-                           '{ num_output: 3 bias_term: false } }' for name in "ab")
-    assert made(text).schedule().parameters == 4 * 3 * 16 * 64
 
 
 @pytest.mark.no_plan("compares a net without one")

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import h5py
 import numpy as np
 import pytest
-from helpers import make_net
+from helpers import layer_text, make_net
 
 import minicaffe as caffe
 from minicaffe.addons.export.fold import fold
@@ -74,46 +74,29 @@ def test_multipliers_that_either_gives(owner, sharer, lr, decay):
     assert (list(net.params_lr), list(net.params_weight_decay)) == ([lr, 1], [decay, 1])
 
 
-@pytest.mark.parametrize("field", ["lr_mult", "decay_mult"])
-def test_multipliers_that_differ(field):
-    with pytest.raises(ConfigError, match=rf"layer 'two' \(InnerProduct\): param\[0\].{field}: shares 'w' with layer 'one' blobs\[0\], "
-                                          "which has 1, got 2"):
-        Net(param(f"{field}: 1", f"{field}: 2"))
-
-
 THIRD = NET.replace('layer { name: "loss"', """layer { name: "three" type: "InnerProduct" bottom: "z" top: "o" param { name: "w" MODE }
-  inner_product_param { num_output: COUNT bias_term: false } } layer { name: "quiet" type: "Silence" bottom: "o" } layer { name: "loss\"""")
+  inner_product_param { num_output: 3 bias_term: false } } layer { name: "quiet" type: "Silence" bottom: "o" } layer { name: "loss\"""")
 
 
-def test_third_sharer_has_second_multiplier():
+def test_multipliers_that_differ():
     """What the owner leaves open the first sharer that says something decides."""
-    text = THIRD.replace("COUNT", "3")
-    assert list(Net(param("", "lr_mult: 3", text.replace("MODE", ""))).params_lr) == [3, 1]
+    for field in "lr_mult", "decay_mult":
+        with pytest.raises(ConfigError, match=rf"layer 'two' \(InnerProduct\): param\[0\].{field}: shares 'w' with layer 'one' blobs\[0\], "
+                                              "which has 1, got 2"):
+            Net(param(f"{field}: 1", f"{field}: 2"))
+    assert list(Net(param("", "lr_mult: 3", THIRD.replace("MODE", ""))).params_lr) == [3, 1]
     with pytest.raises(ConfigError, match=r"layer 'three' .*lr_mult: shares 'w' with layer 'one' blobs\[0\], which has 3, got 4"):
-        Net(param("", "lr_mult: 3", text.replace("MODE", "lr_mult: 4")))
+        Net(param("", "lr_mult: 3", THIRD.replace("MODE", "lr_mult: 4")))
 
 
 def test_shapes_of_sharers():
-    text = param().SerializeToString()
-    net = caffe_pb2.NetParameter.FromString(text)
-    reshape = net.layer[2].inner_product_param
-    reshape.num_output = 2
-    with pytest.raises(ShapeError, match=r"param\[0\]: shares 'w' with layer 'one' blobs\[0\] but has shape \[2, 3\] against \[3, 3\]"):
+    net = param()
+    net.layer[2].inner_product_param.num_output = 2
+    with pytest.raises(ShapeError, match=r"param\[0\]: shares 'w' with layer 'one' blobs\[0\] but has shape \[2, 3\] against \[3, 3\]; make them equal$"):
         Net(net)
     net.layer[2].param[0].share_mode = caffe_pb2.ParamSpec.PERMISSIVE
     with pytest.raises(ShapeError, match=r"param\[0\]: shares 'w' with layer 'one' blobs\[0\] but has 6 values against 9"):
         Net(net)
-
-
-def test_other_counts_get_no_permissive_advice():
-    text = """layer { name: "in" type: "Input" top: "a" input_param { shape { dim: 1 dim: 6 } } }
-      layer { name: "one" type: "InnerProduct" bottom: "a" top: "y" param { name: "w" } inner_product_param { num_output: 2 } }
-      layer { name: "two" type: "InnerProduct" bottom: "a" top: "z" param { name: "w" } inner_product_param { num_output: 4 } }"""
-    with pytest.raises(ShapeError, match=r"has shape \[4, 6\] against \[2, 6\]; make them equal$"):
-        Net(param(text=text))
-
-
-def test_equal_counts_may_be_shared():
     text = """layer { name: "in" type: "Input" top: "a" top: "b" input_param { shape { dim: 1 dim: 6 } shape { dim: 1 dim: 3 } } }
       layer { name: "one" type: "InnerProduct" bottom: "a" top: "y" param { name: "w" }
         inner_product_param { num_output: 2 bias_term: false weight_filler { type: "gaussian" } } }
@@ -147,43 +130,25 @@ layer { name: "ip" type: "InnerProduct" bottom: "y" top: "z" inner_product_param
 """
 
 
-def test_weights_go_to_first_of_name(tmp_path):
-    net = Net(param(text=SAME))
-    second = [blob.cpu_data.copy() for blob in net.layers[2].blobs]
-    values = np.arange(9, dtype=np.float32).reshape(3, 3), np.arange(3, dtype=np.float32)
-    entry = caffe_pb2.NetParameter(layer=[caffe_pb2.LayerParameter(name="ip", type="InnerProduct")])
-    with open(tmp_path / "w.caffemodel", "wb") as file:
-        write_net(file, entry, [LayerBlobs("ip", "InnerProduct", [StoredBlob(v.shape, v) for v in values])])
-    net.copy_from(str(tmp_path / "w.caffemodel"))
-    for blob, expected in zip([*net.layers[1].blobs, *net.layers[2].blobs], [*values, *second], strict=True):
-        np.testing.assert_array_equal(blob.cpu_data, expected)
-
-
-@pytest.mark.parametrize("text, expected, warned", [
-    (SAME, [1, 2], 0),      # as a file of Caffe has them: each layer its own
-    (SAME.replace('name: "ip" type: "InnerProduct" bottom: "x"', 'name: "first" type: "InnerProduct" bottom: "x"'), [0, 2], 1),
+@pytest.mark.parametrize("text, stored, expected, warned", [
+    (SAME, [1], [1, 0], 1),     # the first of the name
+    (SAME, [1, 2], [1, 2], 0),      # as a file of Caffe has them: each layer its own
+    (SAME.replace('name: "ip" type: "InnerProduct" bottom: "x"', 'name: "first" type: "InnerProduct" bottom: "x"'), [1, 2], [0, 2], 1),
 ])
-def test_repeated_names_loaded(tmp_path, caplog, text, expected, warned):
+def test_repeated_names_loaded(tmp_path, caplog, text, stored, expected, warned):
     net = Net(param(text=text))
     for layer in net.layers[1:]:
         layer.blobs[0].data[...] = 0
-    entry = caffe_pb2.NetParameter(layer=[caffe_pb2.LayerParameter(name="ip", type="InnerProduct")] * 2)
-    stored = [[StoredBlob(v.shape, v) for v in (np.full((3, 3), i, np.float32), np.zeros(3, np.float32))] for i in (1, 2)]
+    entry = caffe_pb2.NetParameter(layer=[caffe_pb2.LayerParameter(name="ip", type="InnerProduct")] * len(stored))
+    blobs = [[StoredBlob(shape, np.full(shape, i, np.float32)) for shape in ((3, 3), (3,))] for i in stored]
     with open(tmp_path / "w.caffemodel", "wb") as file:
-        write_net(file, entry, [LayerBlobs("ip", "InnerProduct", blobs) for blobs in stored])
+        write_net(file, entry, [LayerBlobs("ip", "InnerProduct", one) for one in blobs])
     caplog.clear()
     net.copy_from(str(tmp_path / "w.caffemodel"))
-    assert [layer.blobs[0].cpu_data[0, 0] for layer in net.layers[1:]] == expected
+    assert [layer.blobs[0].cpu_data[0, 0] for layer in net.layers[1:]] == [layer.blobs[1].cpu_data[0] for layer in net.layers[1:]] == expected
     found = [record.getMessage() for record in caplog.records if "of this name" in record.getMessage()]
-    assert found == ["layer 'ip': the source has 2 of this name with parameters, the net has 1; as in Caffe the net's first one takes those of "
-                     "the source's last"] * warned
-
-
-def test_repeated_names_shared():
-    net, other = Net(param(text=SAME)), Net(param(text=SAME))
-    net.share_with(other)
-    for mine, theirs in zip(net.layers[1:], other.layers[1:], strict=True):
-        assert mine.blobs[0].data_memory is theirs.blobs[0].data_memory
+    numbers = f"{len(stored)} of this name with parameters, the net has {3 - len(stored)}"
+    assert found == [f"layer 'ip': the source has {numbers}; as in Caffe the net's first one takes those of the source's last"] * warned
 
 
 REPEATED = ("layer 'ip' (InnerProduct): name: an earlier layer of this name has parameters, too; BVLC Caffe and others find them in files by "
@@ -278,7 +243,12 @@ def test_branches_of_one_name(tmp_path, caplog, monkeypatch, source, target, war
     np.testing.assert_array_equal(net.layers[1].blobs[0].cpu_data, other.layers[-1].blobs[0].cpu_data)
 
 
-def test_sharing_begins_at_first_of_name():
+def test_sharing_of_repeated_names():
+    net, other = Net(param(text=SAME)), Net(param(text=SAME))
+    net.share_with(other)
+    for mine, theirs in zip(net.layers[1:], other.layers[1:], strict=True):
+        assert mine.blobs[0].data_memory is theirs.blobs[0].data_memory
+    # It begins at the first of the name
     net, other = Net(param(text=SAME)), Net(param(text=SAME.replace('name: "ip" type: "InnerProduct" bottom: "y"',
                                                                     'name: "last" type: "InnerProduct" bottom: "y"')))
     second = net.layers[2].blobs[0].cpu_data.copy()
@@ -298,10 +268,9 @@ def test_old_pycaffe_scripts_share(tmp_path, monkeypatch):
 
 def test_share_of_other_shape_changes_nothing():
     def net_of(outputs):
-        layers = "".join(f'layer {{ name: "{name}" type: "InnerProduct" bottom: "{bottom}" top: "{name}" inner_product_param {{ num_output: {count} }} }}\n'
-                         for name, bottom, count in (("a", "x", 2), ("b", "a", outputs)))
-        text = 'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 dim: 3 } } }\n' + layers
-        return make_net(text)
+        return make_net(layer_text("Input", "x", more="input_param { shape { dim: 1 dim: 3 } }")
+                        + layer_text("InnerProduct", "a", "x", more="inner_product_param { num_output: 2 }")
+                        + layer_text("InnerProduct", "b", "a", more=f"inner_product_param {{ num_output: {outputs} }}"))
 
     net, other = net_of(2), net_of(4)
     with pytest.raises(ShapeError, match="cannot share parameters"):

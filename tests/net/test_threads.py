@@ -7,15 +7,12 @@ import time
 
 import numpy as np
 import pytest
-from helpers import make_net
+from helpers import in_threads, make_net, net_solver
 
 import minicaffe as caffe
 from minicaffe.blob import Blob
 from minicaffe.errors import BusyError, ShapeError
-from minicaffe.net.net import Net
 from minicaffe.net.run import BEFORE_FORWARD
-from minicaffe.proto import caffe_pb2, text
-from minicaffe.solver import create_solver
 
 NET = """
 layer { name: "in" type: "DummyData" top: "data" top: "label" dummy_data_param {
@@ -35,36 +32,12 @@ ITERATIONS = 30
 
 def train(seed):
     """Return the losses of a training of its own, and the weights at its end."""
-    param = caffe_pb2.SolverParameter(type="SGD", base_lr=0.05, momentum=0.9, lr_policy="fixed", random_seed=seed,
-                                      snapshot_after_train=False)  # fmt: skip
-    param.net_param.CopyFrom(text.parse_text(NET, caffe_pb2.NetParameter)[0])
-    solver = create_solver(param)
+    solver = net_solver(NET, random_seed=seed)
     losses = []
     for _ in range(ITERATIONS):
         solver.step(1)
         losses.append(solver.smoothed_loss)
     return losses, [np.array(blob.data) for blob in solver.net.learnable_params]
-
-
-def in_threads(work, arguments):
-    """Return work(argument) of each, computed in threads that start together; raise what any of them raised."""
-    results, errors, start = {}, [], threading.Barrier(len(arguments))
-
-    def body(argument):
-        try:
-            start.wait()
-            results[argument] = work(argument)
-        except BaseException as error:  # shown by the test
-            errors.append(error)
-
-    threads = [threading.Thread(target=body, args=(argument,)) for argument in arguments]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return results
 
 
 def test_a_training_in_each_thread():
@@ -79,12 +52,10 @@ def test_a_training_in_each_thread():
 
 
 def test_nets_made_and_dropped_in_threads():
-    param = text.parse_text('state { phase: TRAIN }' + NET, caffe_pb2.NetParameter)[0]
-
     def work(number):
         for _ in range(10):
             caffe.set_random_seed(number)
-            net = Net(param)
+            net = make_net(NET, caffe.TRAIN)
             net.forward_backward()
         return float(np.abs(net.learnable_params[0].diff).sum())
 
@@ -94,26 +65,13 @@ def test_nets_made_and_dropped_in_threads():
 
 def test_python_runs_while_a_layer_does(on_cpu):
     """The lock of Python's interpreter is free while a layer computes: this thread counts at the same time."""
-    param = text.parse_text("""
-        layer { name: "in" type: "DummyData" top: "x" dummy_data_param { shape { dim: 16 dim: 32 dim: 96 dim: 96 } } }
-        layer { name: "conv" type: "Convolution" bottom: "x" top: "y" convolution_param { num_output: 64 kernel_size: 5 } }
-    """, caffe_pb2.NetParameter)[0]  # fmt: skip
-    net = Net(param)
+    net = make_net("""layer { name: "in" type: "DummyData" top: "x" dummy_data_param { shape { dim: 16 dim: 32 dim: 96 dim: 96 } } }
+        layer { name: "conv" type: "Convolution" bottom: "x" top: "y" convolution_param { num_output: 64 kernel_size: 5 } }""")
     net.forward_from_to(0, 1)
-    done = threading.Event()
-
-    def body():
-        net.forward_from_to(1, 1)
-        done.set()
-
-    thread = threading.Thread(target=body)
-    counted = 0
-    thread.start()
-    while not done.is_set():
+    thread, counted = started(lambda: net.forward_from_to(1, 1)), 0
+    while thread.is_alive():
         counted += 1
-    thread.join()
     assert counted > 1000   # with the lock held it is a handful
-
 
 # ---- one blob or net for several threads
 
@@ -141,13 +99,9 @@ def test_threads_reshape_one_blob():
 
 
 def small_net():
-    return make_net("""
-        layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 4 dim: 3 } } }
-        layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y"
-                inner_product_param { num_output: 2 weight_filler { type: "xavier" } } }
-        layer { name: "sum" type: "Reduction" bottom: "y" top: "sum" loss_weight: 1 }
-        force_backward: true
-    """)  # fmt: skip
+    return make_net("""force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 4 dim: 3 } } }
+        layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 2 weight_filler { type: "xavier" } } }
+        layer { name: "sum" type: "Reduction" bottom: "y" top: "sum" loss_weight: 1 }""")
 
 
 @pytest.fixture
@@ -201,13 +155,10 @@ def test_a_running_net_keeps_its_shapes(running):
 
 
 def test_shared_parameter_keeps_shape(running):
-    net, resume = running
-    weight = net.learnable_params[0]
-    other = make_net('layer { name: "p" type: "Input" top: "p" }')
+    weight, other = running[0].learnable_params[0], make_net('layer { name: "p" type: "Input" top: "p" }')
     other.lock.add([weight])
-    with other.lock:
-        with pytest.raises(BusyError):
-            weight.reshape(1)
+    with other.lock, pytest.raises(BusyError):
+        weight.reshape(1)
     with pytest.raises(BusyError):
         weight.reshape(1)
 
@@ -288,10 +239,7 @@ def test_threads_run_one_net():
 
 
 def test_solver_iteration_is_one_turn():
-    param = caffe_pb2.SolverParameter(base_lr=0.05, lr_policy="fixed", random_seed=1, snapshot_after_train=False)
-    param.net_param.CopyFrom(text.parse_text(NET, caffe_pb2.NetParameter)[0])
-    solver = create_solver(param)
-    seen = []
+    solver, seen = net_solver(NET, random_seed=1), []
 
     def look():
         with solver.net.lock:
@@ -312,7 +260,7 @@ def test_solver_iteration_is_one_turn():
 
 
 @pytest.mark.no_plan("goes backward in phase TEST, in which a plan has forward alone")
-def test_backward_needs_the_shapes_of_forward():
+def test_reshaped_net_and_parameters():
     """A bottom that became larger since forward: backward would read and write beyond the tops' memory."""
     net = small_net()
     net.forward_backward()
@@ -326,11 +274,7 @@ def test_backward_needs_the_shapes_of_forward():
     net.forward_from_to(0, 2)
     net.backward_from_to(2, 0)
     assert net.blob_by_name("x").diff.shape == (4000, 3)
-
-
-@pytest.mark.no_plan("goes backward in phase TEST, in which a plan has forward alone")
-def test_parameter_keeps_count():
-    """Layers have loops and memory for the parameters that they made; a reshaped one would lead them beyond."""
+    # Layers have loops and memory for the parameters that they made; a reshaped one would lead them beyond
     net = small_net()
     weight = net.learnable_params[0]
     for shape in ((20, 3), (1, 3)):

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from helpers import make_net
+from helpers import layer_text, make_net
 
 import minicaffe as caffe
 from minicaffe import errors
@@ -43,28 +43,20 @@ def probes(monkeypatch):
         monkeypatch.setattr(one, "kinds", {})
         monkeypatch.setattr(one, "modules", [])
     monkeypatch.setattr(CUDNN, "absent", False)
-    before = engine.preferred()
     CAFFE.computes(Probe, Answer)
     CUDNN.computes(Probe, Answer)
-    yield
-    engine.prefer(before)
 
 
-@pytest.mark.parametrize(("field", "preferred", "device", "who"), [
-    (engine.DEFAULT, "", True, "CUDNN"), (engine.DEFAULT, "", False, "CAFFE"), (engine.DEFAULT, "CAFFE", True, "CAFFE"),
-    (engine.DEFAULT, "ONEDNN", True, "CAFFE"), (engine.DEFAULT, "CUDNN", True, "CUDNN"), (engine.DEFAULT, "CUDNN", False, "CAFFE"),
-    (CUDNN.layer_field, "", True, "CUDNN"), (CUDNN.layer_field, "", False, "CAFFE"), (CAFFE.layer_field, "CUDNN", True, "CAFFE")])  # fmt: skip
-def test_who_is_asked(probes, field, preferred, device, who):
+@pytest.mark.parametrize(("field", "preferred", "device", "absent", "who"), [
+    (engine.DEFAULT, "", True, False, "CUDNN"), (engine.DEFAULT, "", False, False, "CAFFE"), (engine.DEFAULT, "CAFFE", True, False, "CAFFE"),
+    (engine.DEFAULT, "ONEDNN", True, False, "CAFFE"), (engine.DEFAULT, "CUDNN", True, False, "CUDNN"), (engine.DEFAULT, "CUDNN", False, False, "CAFFE"),
+    (CUDNN.layer_field, "", True, False, "CUDNN"), (CUDNN.layer_field, "", False, False, "CAFFE"), (CAFFE.layer_field, "CUDNN", True, False, "CAFFE"),
+    (engine.DEFAULT, "", True, True, "CAFFE"), (engine.DEFAULT, "CUDNN", True, True, "CUDNN"), (CUDNN.layer_field, "", True, True, "CUDNN")])
+def test_who_is_asked(probes, monkeypatch, field, preferred, device, absent, who):
+    """One that is absent by its name alone."""
+    monkeypatch.setattr(CUDNN, "absent", absent)
     engine.prefer(preferred)
     assert Probe(caffe.blob.Dtype.FLOAT, field)._choose(device).engine == who
-
-
-@pytest.mark.parametrize(("field", "preferred", "who"), [
-    (engine.DEFAULT, "", "CAFFE"), (engine.DEFAULT, "CUDNN", "CUDNN"), (CUDNN.layer_field, "", "CUDNN")])  # fmt: skip
-def test_unavailable_engine_only_by_name(probes, monkeypatch, field, preferred, who):
-    monkeypatch.setattr(CUDNN, "absent", True)
-    engine.prefer(preferred)
-    assert Probe(caffe.blob.Dtype.FLOAT, field)._choose(True).engine == who
 
 
 @pytest.mark.parametrize("how", [(Answer, refuses), (fail,)])
@@ -156,31 +148,26 @@ def test_the_epoch_of_the_settings(probes):
 @pytest.mark.parametrize(("kind", "name"), [("Convolution", "CAFFE"), ("Deconvolution", "CAFFE"), ("Convolution", "WINOGRAD")])
 def test_scratch_memory_returned(kind, name):
     """So that layers need as much as the one that needs most, not the sum."""
-    before = engine.preferred()
     engine.prefer(name)
     text = 'force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 8, 24, 24] } } } '
-    for layer, bottom in (("a", "x"), ("b", "a"), ("c", "b")):
-        text += (f'layer {{ name: "{layer}" type: "{kind}" bottom: "{bottom}" top: "{layer}" '
-                 "convolution_param { num_output: 8 kernel_size: 5 pad: 2 } }")
+    for bottom, layer in ("xa", "ab", "bc"):
+        text += layer_text(kind, layer, bottom, more="convolution_param { num_output: 8 kernel_size: 5 pad: 2 }")
     net = make_net(text)
-    try:
-        for run in (lambda: net.forward_from_to(0, 3), lambda: net.backward_from_to(3, 0)):
-            run()
-            scratch = [blob for layer in net.layers for operation in layer.operations() for blob in operation.own_blobs()]
-            assert len(scratch) == 3 and all(blob.count and blob.data_memory.head == SyncedHead.RECYCLED for blob in scratch)
-        assert {row["engine"] for row in net.engines()} == {name if settings.mode == "cpu" else "CAFFE"}
-    finally:
-        engine.prefer(before)
+    for run in (lambda: net.forward_from_to(0, 3), lambda: net.backward_from_to(3, 0)):
+        run()
+        scratch = [blob for layer in net.layers for operation in layer.operations() for blob in operation.own_blobs()]
+        assert len(scratch) == 3 and all(blob.count and blob.data_memory.head == SyncedHead.RECYCLED for blob in scratch)
+    assert {row["engine"] for row in net.engines()} == {name if settings.mode == "cpu" else "CAFFE"}
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_choice_holds_until_setting_changes(seed):
     """It is made again by the next forward after a change, for a backward never: that is the engine's of forward."""
-    dice, before, threads = random.Random(seed), engine.preferred(), caffe.get_num_threads()
+    dice = random.Random(seed)
     text = 'force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 16, 12, 12] } } } '
-    text += ('layer { name: "c" type: "Convolution" bottom: "x" top: "c" convolution_param { num_output: 16 kernel_size: 3 } } '
-             'layer { name: "p" type: "Pooling" bottom: "c" top: "p" pooling_param { kernel_size: 2 } } '
-             'layer { name: "i" type: "InnerProduct" bottom: "p" top: "i" inner_product_param { num_output: 3 } }')
+    text += layer_text("Convolution", "c", "x", more="convolution_param { num_output: 16 kernel_size: 3 }")
+    text += layer_text("Pooling", "p", "c", more="pooling_param { kernel_size: 2 }")
+    text += layer_text("InnerProduct", "i", "p", more="inner_product_param { num_output: 3 }")
     net = make_net(text)
     changes = {
         "threads": lambda: caffe.set_num_threads(caffe.get_num_threads() % 3 + 1),
@@ -190,48 +177,37 @@ def test_choice_holds_until_setting_changes(seed):
         "release": net.release}
     primitives = lambda: [op.primitives() for layer in net.layers for op in layer.operations()]  # noqa: E731
     last, changed, ran = [], True, False
-    try:
-        for _ in range(40):
-            name = dice.choice([*changes, "forward", "forward", "backward"])
-            if name in changes:
-                changes[name]()
-                changed = True
-                ran = ran and name != "release"
-                assert name != "release" or primitives() == [[], [], []]
-            elif name == "forward":
-                net.forward_from_to(0, 3)
-                now, ran = primitives(), True
-                assert all(len({*map(id, made)}) == 1 for made in now)     # one engine for all
-                if last:
-                    assert [a[0] is b[0] for a, b in zip(now, last, strict=True)] == [not changed] * 3
-                last, changed = now, False
-            elif ran:
-                net.backward_from_to(3, 0)
-                assert primitives() == last
-    finally:
-        engine.set_exact(False)
-        engine.prefer(before)
-        caffe.set_num_threads(threads)
+    for _ in range(40):
+        name = dice.choice([*changes, "forward", "forward", "backward"])
+        if name in changes:
+            changes[name]()
+            changed = True
+            ran = ran and name != "release"
+            assert name != "release" or primitives() == [[], [], []]
+        elif name == "forward":
+            net.forward_from_to(0, 3)
+            now, ran = primitives(), True
+            assert all(len({*map(id, made)}) == 1 for made in now)     # one engine for all
+            if last:
+                assert [a[0] is b[0] for a, b in zip(now, last, strict=True)] == [not changed] * 3
+            last, changed = now, False
+        elif ran:
+            net.backward_from_to(3, 0)
+            assert primitives() == last
 
 
 def test_refused_engine_tried_after_change():
     """A refusal is one of the settings at that time."""
     if settings.mode != "cpu":
         pytest.skip("engine WINOGRAD computes on the CPU alone")
-    before = engine.preferred()
-    text = 'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 16, 12, 12] } } } '
-    text += 'layer { name: "c" type: "Convolution" bottom: "x" top: "c" convolution_param { num_output: 16 kernel_size: 3 } }'
-    net = make_net(text)
+    net = make_net(layer_text("Input", "x", more="input_param { shape { dim: [2, 16, 12, 12] } }")
+                   + layer_text("Convolution", "c", "x", more="convolution_param { num_output: 16 kernel_size: 3 }"))
     computed = lambda: (net.forward_from_to(0, 1), net.engines()[0]["engine"])[1]    # noqa: E731
-    try:
-        engine.prefer("WINOGRAD")
-        for exact in (False, True, False, True):
-            engine.set_exact(exact)
-            assert computed() == ("CAFFE" if exact else "WINOGRAD")
-            assert list(net.engines()[0]["refused"]) == (["WINOGRAD"] if exact else [])
-    finally:
-        engine.set_exact(False)
-        engine.prefer(before)
+    engine.prefer("WINOGRAD")
+    for exact in (False, True, False, True):
+        engine.set_exact(exact)
+        assert computed() == ("CAFFE" if exact else "WINOGRAD")
+        assert list(net.engines()[0]["refused"]) == (["WINOGRAD"] if exact else [])
 
 
 def test_an_unknown_engine_in_the_environment(monkeypatch):

@@ -46,16 +46,9 @@ CASES += [("Input", (3, 2, 5, 4), f'type: "MVN" mvn_param {{ {fields} }}') for f
     "", "normalize_variance: false", "across_channels: true eps: 0.01")]
 
 
-@pytest.fixture
-def prefer():
-    before = engine.preferred()
-    yield engine.prefer
-    engine.prefer(before)
-
-
-def compute(name, prefer, values, shape, fields, dtype):
+def compute(name, values, shape, fields, dtype):
     """Return the numbers of forward and backward by the engine `name`, and the engines that computed them."""
-    prefer(name)
+    engine.prefer(name)
     random = np.random.default_rng(3)
     x = random.standard_normal(shape)
     net = layer_net(f'layer {{ name: "one" bottom: "x" top: "y" {fields} }}', [np.abs(x) if values == "positive" else x], dtype)
@@ -73,11 +66,11 @@ def compute(name, prefer, values, shape, fields, dtype):
 
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
 @pytest.mark.parametrize(("values", "shape", "fields"), CASES)
-def test_the_formula_and_the_fast_ways(prefer, values, shape, fields, dtype):
-    expected, engines = compute("PLAIN", prefer, values, shape, fields, dtype)
+def test_the_formula_and_the_fast_ways(values, shape, fields, dtype):
+    expected, engines = compute("PLAIN", values, shape, fields, dtype)
     assert engines == {"PLAIN" if settings.mode == "cpu" else "CAFFE"}
     for name in "CAFFE", "":
-        found, engines = compute(name, prefer, values, shape, fields, dtype)
+        found, engines = compute(name, values, shape, fields, dtype)
         assert "PLAIN" not in engines
         for a, b in zip(found, expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=0, atol=(2e-5 if dtype == Dtype.FLOAT else 1e-11) * max(1, np.abs(b).max()))
@@ -94,14 +87,14 @@ NET = """
 
 
 @pytest.mark.parametrize("plan", [None, "memory"])
-def test_the_setting_is_obeyed(prefer, caplog, plan):
+def test_the_setting_is_obeyed(caplog, plan):
     """Also by a layer that names engine CAFFE. Nothing is fused, a plan of memory works, and a refusal is reported."""
     if settings.mode != "cpu":
         pytest.skip("engine PLAIN computes on the CPU alone")
     engine._logged_refusals.clear()
     results = {}
     for name in "PLAIN", "CAFFE":
-        prefer(name)
+        engine.prefer(name)
         caffe.set_random_seed(5)
         net = make_net(NET, TRAIN, plan=plan)
         net.blob_by_name("x").data[...] = np.random.default_rng(0).standard_normal((3, 4, 9, 9))
@@ -119,13 +112,13 @@ def test_the_setting_is_obeyed(prefer, caplog, plan):
         np.testing.assert_allclose(a, b, atol=1e-4)
 
 
-def test_the_engine_changes_between_two_passes(prefer):
+def test_the_engine_changes_between_two_passes():
     """A forward fused by one engine, then the formulas, and back."""
     net = make_net(NET.replace("STOCHASTIC", "AVE").replace("engine: CAFFE", ""), TEST)
     net.blob_by_name("x").data[...] = np.random.default_rng(0).standard_normal((3, 4, 9, 9))
     found = []
     for name in "", "PLAIN", "CAFFE", "PLAIN":
-        prefer(name)
+        engine.prefer(name)
         net.forward_from_to(0, len(net.layers) - 1)
         found.append(net.blob_by_name("i").data.copy())
     for one in found[1:]:

@@ -67,10 +67,8 @@ def has_onednn():
 
 @pytest.fixture
 def use(on_cpu):
-    """use(engine): layers with engine DEFAULT ask for it first; put back at the end."""
-    before = engine.preferred()
-    yield engine.prefer
-    engine.prefer(before)
+    """use(engine): layers with engine DEFAULT ask for it first."""
+    return engine.prefer
 
 
 def make(shape, fields, behind="", dtype=Dtype.FLOAT, phase=TRAIN):
@@ -110,6 +108,22 @@ def close(ours, others):
 
 def who(net):
     return net.engines()[0]["engine"]
+
+
+def forward(net):
+    net.forward_from_to(0, len(net.layers) - 1)
+    return {"y": net.tops[-1][0].cpu_data.copy()}
+
+
+def check(use, *arguments, run=step, engines=("CAFFE", "WINOGRAD"), types=(Dtype.DOUBLE, Dtype.FLOAT), **options):
+    """Compare what two engines compute, CAFFE in float64; return the second net."""
+    results = []
+    for name, dtype in zip(engines, types):
+        use(name)
+        net = make(*arguments, dtype=dtype, **options)
+        results.append(run(net))
+    close(*reversed(results))
+    return net
 
 
 @pytest.mark.parametrize("case", SHAPES)
@@ -177,13 +191,10 @@ for case in t.SHAPES:
 @pytest.mark.parametrize("case", ["no padding", "groups", "blocks of tiles", "blocks of outputs", "outputs for each thread"])
 def test_the_number_of_threads_changes_nothing(use, case):
     use("WINOGRAD")
-    before, results = threads.get_num_threads(), []
-    try:
-        for count in (1, 2, 3):
-            threads.set_num_threads(count)
-            results.append(step(make(*SHAPES[case])))
-    finally:
-        threads.set_num_threads(before)
+    results = []
+    for count in (1, 2, 3):
+        threads.set_num_threads(count)
+        results.append(step(make(*SHAPES[case])))
     for other in results[1:]:
         for name, values in results[0].items():
             np.testing.assert_array_equal(other[name], values, err_msg=name)
@@ -204,17 +215,8 @@ PRELU = 'prelu_param { filler { type: "uniform" } }'
     (behind("Scale", 'scale_param { bias_term: true filler { type: "uniform" } bias_filler { type: "uniform" } }') + behind("ReLU"),
      TEST)])  # fmt: skip
 def test_what_follows_is_computed_along(use, shape, layers, phase):
-    results = []
-    for name, dtype in (("CAFFE", Dtype.DOUBLE), ("WINOGRAD", Dtype.FLOAT)):
-        use(name)
-        net = make(*shape, layers, dtype, phase)
-        if phase == TRAIN:
-            results.append(step(net))
-        else:
-            net.forward_from_to(0, len(net.layers) - 1)
-            results.append({"y": net.tops[-1][0].cpu_data.copy()})
+    net = check(use, *shape, layers, phase=phase, run=step if phase == TRAIN else forward)
     assert who(net) == "WINOGRAD" and net.engines()[0]["fused"]
-    close(*reversed(results))
 
 
 UNIFORM = 'filler { type: "uniform" min: 1 max: 2 }'
@@ -226,90 +228,65 @@ UNIFORM = 'filler { type: "uniform" min: 1 max: 2 }'
 def test_relu_after_sum(use, kind, fields):
     """And not of what the convolution adds to it."""
     more = 'layer { name: "sum" type: "Eltwise" bottom: "y" bottom: "x" top: "z" } ' + behind(kind, fields).replace('"y"', '"z"')
-    results = []
-    for name, dtype in (("CAFFE", Dtype.DOUBLE), ("WINOGRAD", Dtype.FLOAT)):
-        use(name)
-        net = make((2, 16, 9, 9), "num_output: 16 kernel_size: 3 pad: 1", more, dtype, TEST)
+
+    def run(net):
         if kind == "BatchNorm":
             for blob, value in zip(net.layers[-1].blobs, (0.5, 3, 2)):
                 blob.data[...] = value
         net.set_plan("memory", net.output_blobs, False)     # only then is the sum computed along
-        net.forward_from_to(0, len(net.layers) - 1)
-        results.append({"z": net.tops[-1][0].cpu_data.copy()})
+        return forward(net)
+
+    net = check(use, (2, 16, 9, 9), "num_output: 16 kernel_size: 3 pad: 1", more, phase=TEST, run=run)
     assert who(net) == "WINOGRAD" and net.engines()[0]["fused"] == ["sum"]
-    close(*reversed(results))
 
 
 @pytest.mark.parametrize("engine_", ["WINOGRAD", "ONEDNN"])
 def test_other_channel_axis_not_fused(use, engine_):
     """The slopes of PReLU are for axis 1, rows of the image here, as many as channels."""
-    results = []
-    for name in ("CAFFE", engine_):
-        use(name)
-        net = make((1, 18, 18), "num_output: 16 kernel_size: 3 axis: 0", behind("PReLU", PRELU), phase=TEST)
-        net.forward_from_to(0, 2)
-        results.append({"y": net.tops[-1][0].cpu_data.copy()})
-    close(*reversed(results))
+    check(use, (1, 18, 18), "num_output: 16 kernel_size: 3 axis: 0", behind("PReLU", PRELU), phase=TEST, run=forward,
+          engines=("CAFFE", engine_), types=(Dtype.FLOAT, Dtype.FLOAT))
 
 
-def test_zeros_of_relu_are_not_negative(use):
+def test_zeros_and_nan_of_relu(use):
     use("WINOGRAD")
     net = make(*SHAPES["3x3"], behind("ReLU"))
-    net.forward_from_to(0, 2)
-    y = net.tops[-1][0].cpu_data
+    y = forward(net)["y"]
     assert net.engines()[0]["fused"] and (y == 0).any() and not np.signbit(y).any()
-
-
-def test_sum_over_many_tiles(use):
-    """The gradient of weights over positive numbers, as after ReLU, grows with each of 12,544 tiles."""
-    results = []
-    for name, dtype in (("CAFFE", Dtype.DOUBLE), ("WINOGRAD", Dtype.FLOAT)):
-        use(name)
-        net = make((4, 16, 224, 224), "num_output: 16 kernel_size: 3 pad: 1", dtype=dtype)
-        net.blob_by_name("x").data[...] = np.random.default_rng(3).random((4, 16, 224, 224))
-        results.append(step(net))
-    exact, ours = results
-    for name in ("dconv[0]", "dconv[1]"):
-        assert np.abs(ours[name] - exact[name]).max() <= 2e-5 * np.sqrt(np.mean(exact[name] ** 2)), name
-
-
-def test_nan_stays_in_its_neighbourhood(use):
-    use("WINOGRAD")
-    net = make(*SHAPES["3x3"], behind("ReLU"))
     net.blob_by_name("x").data[1, 3, 0, 0] = np.nan
-    net.forward_from_to(0, len(net.layers) - 1)
-    y = net.tops[-1][0].cpu_data
+    y = forward(net)["y"]
     assert np.isnan(y[1, :, :2, :2]).all()              # as everywhere; with it the rest of the tile
     assert np.isfinite(y[0]).all() and np.isfinite(y[1, :, 4:]).all() and np.isfinite(y[1, :, :, 4:]).all()
 
 
-@pytest.mark.parametrize(("shape", "fields", "reason"), [
-    ((2, 16, 9, 9), "kernel_size: 1", "a kernel other than 3x3 or 5x5"), ((2, 16, 9, 9), "kernel_size: 7", "a kernel other"),
-    ((2, 16, 9, 9), "kernel_h: 3 kernel_w: 5", "a kernel other"), ((2, 16, 9), "kernel_size: 3", "a kernel other"),
-    ((2, 16, 9, 9), "kernel_size: 3 stride: 2", "a stride"), ((2, 16, 9, 9), "kernel_size: 3 dilation: 2", "a stride or a dilation")])  # fmt: skip
-def test_refused(use, shape, fields, reason):
+def test_sum_over_many_tiles(use):
+    """The gradient of weights over positive numbers, as after ReLU, grows with each of 12,544 tiles."""
+    def run(net):
+        net.blob_by_name("x").data[...] = np.random.default_rng(3).random((4, 16, 224, 224))
+        return {name: values for name, values in step(net).items() if name.startswith("dconv")}
+
+    check(use, (4, 16, 224, 224), "num_output: 16 kernel_size: 3 pad: 1", run=run)
+
+
+UP = 'layer { name: "up" type: "Deconvolution" bottom: "y" top: "z" convolution_param { num_output: 4 kernel_size: 3 } }'
+
+
+@pytest.mark.parametrize(("shape", "fields", "reason", "more"), [
+    ((2, 16, 9, 9), "kernel_size: 1", "a kernel other than 3x3 or 5x5", {}), ((2, 16, 9, 9), "kernel_size: 7", "a kernel other", {}),
+    ((2, 16, 9, 9), "kernel_h: 3 kernel_w: 5", "a kernel other", {}), ((2, 16, 9), "kernel_size: 3", "a kernel other", {}),
+    ((2, 16, 9, 9), "kernel_size: 3 stride: 2", "a stride", {}), ((2, 16, 9, 9), "kernel_size: 3 dilation: 2", "a stride or a dilation", {}),
+    ((2, 16, 9, 9), "kernel_size: 3", "float64", {"dtype": Dtype.DOUBLE}), ((2, 16, 9, 9), "kernel_size: 3", "a deconvolution", {"behind": UP})])
+def test_refused(use, shape, fields, reason, more):
     use("WINOGRAD")
-    net = make(shape, f"num_output: 16 {fields}")
+    net = make(shape, f"num_output: 16 {fields}", **more)
     step(net)
-    row = net.engines()[0]
+    row = net.engines()[-1]
     assert row["engine"] == "CAFFE" and reason in row["refused"]["WINOGRAD"]
-
-
-def test_float64_and_deconvolution_are_refused(use):
-    use("WINOGRAD")
-    net = make(*SHAPES["3x3"], dtype=Dtype.DOUBLE)
-    step(net)
-    assert "float64" in net.engines()[0]["refused"]["WINOGRAD"]
-    net = make(*SHAPES["3x3"], 'layer { name: "up" type: "Deconvolution" bottom: "y" top: "z" '
-                               'convolution_param { num_output: 4 kernel_size: 3 } }')
-    step(net)
-    assert net.engines()[1]["refused"]["WINOGRAD"] == "a deconvolution"
 
 
 @pytest.mark.parametrize(("shape", "fields", "expected"), [
     ((64, 20, 12, 12), "num_output: 50 kernel_size: 5", True), ((8, 64, 56, 56), "num_output: 64 kernel_size: 3 pad: 1", True),
     ((32, 512, 7, 7), "num_output: 512 kernel_size: 3 pad: 1", True), ((8, 512, 7, 7), "num_output: 512 kernel_size: 3 pad: 1", False),
-    ((8, 3, 32, 32), "num_output: 32 kernel_size: 5 pad: 2", False), ((8, 16, 56, 56), "num_output: 64 kernel_size: 3 pad: 1", False)])
+    ((8, 64, 56, 56), "num_output: 64 kernel_size: 3 engine: CAFFE", False), ((8, 3, 32, 32), "num_output: 32 kernel_size: 5 pad: 2", False), ((8, 16, 56, 56), "num_output: 64 kernel_size: 3 pad: 1", False)])
 def test_where_it_pays(use, shape, fields, expected):
     use("")
     net = make(shape, fields)
@@ -327,25 +304,10 @@ def test_a_refusal_is_of_one_shape(use):
         assert (found["engine"] == "WINOGRAD", "WINOGRAD" not in found["refused"]) == (pays, pays), side
 
 
-def test_the_layer_says_otherwise(use):
-    use("")
-    net = make((8, 64, 56, 56), "num_output: 64 kernel_size: 3 engine: CAFFE")
-    net.forward_from_to(0, 1)
-    assert who(net) == "CAFFE"
-
-
 PAYS = ((8, 64, 56, 56), "num_output: 64 kernel_size: 3 pad: 1")    # a convolution that WINOGRAD computes by default
 
 
-@pytest.fixture
-def inexact():
-    before = minicaffe.get_exact()
-    minicaffe.set_exact(False)
-    yield
-    minicaffe.set_exact(before)
-
-
-def test_exact_sums(use, inexact):
+def test_exact_sums(use):
     use("")
     net = make(*PAYS)
     for exact in (False, True, False):
@@ -361,14 +323,15 @@ def test_exact_sums(use, inexact):
 
 
 @pytest.mark.parametrize(("value", "exact"), [("1", True), ("0", False), ("", False)])
-def test_exact_sums_by_the_environment(monkeypatch, inexact, value, exact):
+def test_exact_sums_by_the_environment(monkeypatch, value, exact):
     monkeypatch.setattr(engine, "_exact", None)
     monkeypatch.setenv("MINICAFFE_EXACT", value)
     assert minicaffe.get_exact() is exact
 
 
-def test_exact_sums_by_an_option(use, inexact, tmp_path, monkeypatch, capsys):
+def test_exact_sums_by_an_option(use, tmp_path, monkeypatch, capsys):
     use("")
+    minicaffe.set_exact(False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINICAFFE_DEVICE", "cpu")
     dims = " ".join(f"dim: {size}" for size in PAYS[0])

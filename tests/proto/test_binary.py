@@ -113,12 +113,9 @@ def test_numbers_in_pieces():
             blob = parse_blob(message)
             np.testing.assert_array_equal(blob.data, range(6))
             np.testing.assert_array_equal(blob.data, caffe_pb2.BlobProto.FromString(message).data)
-
-
-def test_differences_in_pieces():
-    for number, kind in (6, "f"), (9, "d"):
-        pieces = (b"".join(length_delimited(number, [struct.pack(f"{len(part)}{kind}", *part)])) for part in ((0, 1), (2, 3, 4, 5)))
-        blob = parse_blob(blob_proto((6,), data=range(6)).SerializeToString() + b"".join(pieces))
+    for number, kind in (6, "f"), (9, "d"):     # differences
+        parts = (b"".join(length_delimited(number, [struct.pack(f"{len(part)}{kind}", *part)])) for part in ((0, 1), (2, 3, 4, 5)))
+        blob = parse_blob(blob_proto((6,), data=range(6)).SerializeToString() + b"".join(parts))
         np.testing.assert_array_equal(blob.diff, range(6))
 
 
@@ -129,16 +126,6 @@ def test_shapes_at_their_limits():
         assert parse_blob(caffe_pb2.BlobProto(shape={"dim": dims}).SerializeToString(), need_data=False).shape == dims
         with pytest.raises(DataError, match="at most 2147483647"):
             parse_blob(caffe_pb2.BlobProto(shape={"dim": [dim + (dim > 1) for dim in dims]}).SerializeToString(), need_data=False)
-
-
-def test_longest_definition(tmp_path, monkeypatch):
-    net = caffe_pb2.NetParameter(layer=[{"name": "n" * 8}])
-    path = stored(tmp_path / "w.caffemodel", net)
-    monkeypatch.setattr(binary, "MAX_DEFINITION", net.ByteSize())
-    assert read_net(path)[0] == net
-    monkeypatch.setattr(binary, "MAX_DEFINITION", net.ByteSize() - 1)
-    with pytest.raises(DataError, match="the net would have more than 12 bytes without its numbers"):
-        read_net(path)
 
 
 def test_double_wins_and_scalars():
@@ -171,32 +158,17 @@ def test_raw_numbers(kind, dtype):
     np.testing.assert_array_equal(parse_blob(shape + doubles + raw(12, want.tobytes(), kind)).data, [9] * 4)
 
 
-@pytest.mark.parametrize(("content", "words"), [
-    (raw(12, b"1234", 3), "raw_data of type 3; double .0., float .1. and half precision .2."),
-    (raw(12, b"123", 2), "raw_data has 3 bytes, no multiple of 2"),
-    (raw(12, b"123456", 2), "holds 3 numbers in raw_data, its shape 2 needs 2"),
-    (raw(12, b"1234", 2) + raw(13, b"12", 2), "holds 1 number in raw_diff"),
+@pytest.mark.parametrize(("blob", "words"), [
+    (blob_proto((2**30, 2**30), data=[1]), "1073741824x1073741824, 1152921504606846976 numbers"),
+    (blob_proto((2**62, 2**62, 0), data=[1]), "at most 2147483647"),
+    (blob_proto((2, -3), data=[1]), "-3 is negative"),
+    (blob_proto((2, 3), data=[1]), "holds 1 number in data, its shape 2x3 needs 6"),
+    (blob_proto((2, 3), data=[0] * 6, diff=[0] * 5), "holds 5 numbers in diff, its shape 2x3 needs 6"),
+    (blob_proto((2, 3), data=[]), "holds no numbers, its shape 2x3 needs 6"),
+    (blob_proto([1] * 33, data=[1]), "more than 32 axes"),
+    (caffe_pb2.BlobProto(data=[1, 2]), "its shape () needs 1"),
+    (caffe_pb2.BlobProto(num=-1, data=[1]), "-1x0x0x0: -1 is negative"),
 ])
-def test_raw_numbers_that_cannot_be(content, words):
-    shape = caffe_pb2.BlobProto(shape=caffe_pb2.BlobShape(dim=[2])).SerializeToString()
-    with pytest.raises(DataError, match=words):
-        parse_blob(shape + content)
-
-
-@pytest.mark.parametrize(
-    ("blob", "words"),
-    [
-        (blob_proto((2**30, 2**30), data=[1]), "1073741824x1073741824, 1152921504606846976 numbers"),
-        (blob_proto((2**62, 2**62, 0), data=[1]), "at most 2147483647"),
-        (blob_proto((2, -3), data=[1]), "-3 is negative"),
-        (blob_proto((2, 3), data=[1]), "holds 1 number in data, its shape 2x3 needs 6"),
-        (blob_proto((2, 3), data=[0] * 6, diff=[0] * 5), "holds 5 numbers in diff, its shape 2x3 needs 6"),
-        (blob_proto((2, 3), data=[]), "holds no numbers, its shape 2x3 needs 6"),
-        (blob_proto([1] * 33, data=[1]), "more than 32 axes"),
-        (caffe_pb2.BlobProto(data=[1, 2]), "its shape () needs 1"),
-        (caffe_pb2.BlobProto(num=-1, data=[1]), "-1x0x0x0: -1 is negative"),
-    ],
-)
 def test_impossible_blobs(tmp_path, blob, words):
     net = caffe_pb2.NetParameter()
     net.layer.add(name="fc", type="InnerProduct", blobs=[blob_proto((1,)), blob])
@@ -223,6 +195,10 @@ def test_impossible_blobs(tmp_path, blob, words):
     (packed(5, [1]) + packed(5, [1, 2]), "holds 3 numbers in data"),
     (b"".join(length_delimited(7, [b"\x0a\x01\x01" * 40])), "more than 32 axes"),
     (b"".join(length_delimited(7, [b"\x08\x01" * 5000])), "more than 32 axes"),
+    (raw(12, b"1234", 3), "raw_data of type 3; double .0., float .1. and half precision .2."),
+    (raw(12, b"123", 2), "raw_data has 3 bytes, no multiple of 2"),
+    (raw(12, b"123456", 2), "holds 3 numbers in raw_data, its shape 2 needs 2"),
+    (raw(12, b"1234", 2) + raw(13, b"12", 2), "holds 1 number in raw_diff"),
 ])
 def test_blobs_in_pieces_that_cannot_be(content, words):
     message = caffe_pb2.BlobProto(shape=caffe_pb2.BlobShape(dim=[2])).SerializeToString() + content
@@ -272,17 +248,13 @@ def test_truncated_and_other_files(tmp_path):
         read_net(tmp_path / "x.caffemodel")
 
 
-def test_strings_in_other_encodings(tmp_path):
+def test_signature_and_strings_of_files(tmp_path):
     path = tmp_path / "w.caffemodel"
-    path.write_bytes(b"\xa2\x06\x08\x0a\x06name\xb2\xe2")
-    assert [layer.name for layer in read_net(path)[1]] == ["name\\xb2\\xe2"]
-
-
-def test_hdf5_signature(tmp_path):
-    path = tmp_path / "file"
     for start, expected in [(0, True), (100, False)]:
         path.write_bytes(b"\0" * start + b"\x89HDF\r\n\x1a\n")
         assert is_hdf5(path) is expected
+    path.write_bytes(b"\xa2\x06\x08\x0a\x06name\xb2\xe2")
+    assert [layer.name for layer in read_net(path)[1]] == ["name\\xb2\\xe2"]
 
 
 def test_written_net_is_what_protobuf_reads(tmp_path):
@@ -401,13 +373,21 @@ def test_rewritten_strings(caplog):
         "minicaffe.LayerParameter.name", "minicaffe.LayerParameter.bottom", "minicaffe.LayerParameter.top"]
 
 
-def test_parts_of_all_messages(monkeypatch):
+def test_limits_of_definitions(tmp_path, monkeypatch):
     content = caffe_pb2.NetParameter(layer=[{"name": "a", "type": "b"}] * 3).SerializeToString()    # 9 fields
     binary.split_net(content)
-    monkeypatch.setattr(wire, "MAX_PARTS", 8)
-    monkeypatch.setattr(binary, "MAX_PARTS", 8)
-    with pytest.raises(DataError, match=r"layer\[2\]: has more than 8 parts"):
-        binary.split_net(content)
+    with monkeypatch.context() as within:
+        within.setattr(wire, "MAX_PARTS", 8)
+        within.setattr(binary, "MAX_PARTS", 8)
+        with pytest.raises(DataError, match=r"layer\[2\]: has more than 8 parts"):
+            binary.split_net(content)
+    net = caffe_pb2.NetParameter(layer=[{"name": "n" * 8}])
+    path = stored(tmp_path / "w.caffemodel", net)
+    monkeypatch.setattr(binary, "MAX_DEFINITION", net.ByteSize())
+    assert read_net(path)[0] == net
+    monkeypatch.setattr(binary, "MAX_DEFINITION", net.ByteSize() - 1)
+    with pytest.raises(DataError, match="the net would have more than 12 bytes without its numbers"):
+        read_net(path)
 
 
 @pytest.mark.parametrize("form", ["layer", "layers", "oldest"])

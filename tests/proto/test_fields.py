@@ -32,24 +32,18 @@ def test_values():
     assert list(f)[:3] == ["height", "zoom", "name"] and "zoom" in f and hasattr(f, "zoom") and not hasattr(f, "wide")
     assert repr(f.inner[1]) == "a: 5" and repr(f.empty) == "no fields"
     assert parse_fields("get: 3 lambda: 0.1 all: 4").get("all") == 4
+    first = parse_fields(TEXT.replace("none: nan", ""))
+    assert parse_fields("\n".join(lines_of(first))) == first
 
 
-def test_missing_field():
+def test_missing_fields_and_wrong_texts():
     with pytest.raises(MissingFieldError, match=r"^inner.heigth: is not given; did you mean 'height'\?; add it, or use get\('heigth', default\)"):
         parse_fields("inner { height: 3 }").inner.heigth  # noqa: B018
     with pytest.raises(AttributeError):
         parse_fields("").height  # noqa: B018
-
-
-@pytest.mark.parametrize("text", ["a", "a 3", "a: ", "a: }", "a { b: 1", "a: [1 2]", "a: [1,", "}", "a: 0x", "a: '", "a: --1", "a: - b"])
-def test_wrong_texts(text):
-    with pytest.raises(ConfigError):
-        parse_fields(text)
-
-
-def test_lines_are_read_back():
-    first = parse_fields(TEXT.replace("none: nan", ""))
-    assert parse_fields("\n".join(lines_of(first))) == first
+    for text in "a", "a 3", "a: ", "a: }", "a { b: 1", "a: [1 2]", "a: [1,", "}", "a: 0x", "a: '", "a: --1", "a: - b":
+        with pytest.raises(ConfigError):
+            parse_fields(text)
 
 
 scalars = st.one_of(st.booleans(), st.integers(-2**63, 2**63 - 1), st.floats(allow_nan=False), st.text(),
@@ -144,6 +138,10 @@ def test_nets_in_solvers_and_lone_layers():
     for other in (again.net_param.layer[0], again.test_net_param[1].layer[0], lone):
         assert layer_fields(other) == layer_fields(layer)
     assert write_text(caffe_pb2.NetParameter(name="x")) == 'name: "x"\n'
+    net = keep('input: "a" input_dim: [1, 1, 1, 1] ' + LAYER.replace('name: "n"', ""))
+    assert caffe_pb2.NetParameter.FromString(net.SerializeToString()) == net
+    new, _ = upgrade_net(net)
+    assert [layer.type for layer in new.layer] == ["Input", "Mine"] and new.layer[1].fork_fields == net.layer[0].fork_fields
 
 
 @pytest.mark.parametrize("field", ["net_param", "train_net_param", "test_net_param"])
@@ -156,13 +154,6 @@ def test_fields_of_solver_nets(field):
     first, second = (getattr(one, field) for one in (solver, again))
     first, second = (first[1], second[1]) if before else (first, second)
     assert layer_fields(second.layer[0]) == layer_fields(first.layer[0]) and layer_fields(second.layer[0]).my_param.size == 3
-
-
-def test_fields_in_copies_and_files():
-    net = keep('input: "a" input_dim: [1, 1, 1, 1] ' + LAYER.replace('name: "n"', ""))
-    assert caffe_pb2.NetParameter.FromString(net.SerializeToString()) == net
-    new, _ = upgrade_net(net)
-    assert [layer.type for layer in new.layer] == ["Input", "Mine"] and new.layer[1].fork_fields == net.layer[0].fork_fields
 
 
 def test_positions_know_the_lines():

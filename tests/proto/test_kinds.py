@@ -22,13 +22,13 @@ from minicaffe.data.db import open_db
 from minicaffe.data.image_list import ImageList, decode_picture
 from minicaffe.data.mean_file import read_mean
 from minicaffe.data.window_batches import WindowList
-from minicaffe.errors import ConfigError, DataError, Error, FileError
+from minicaffe.errors import ConfigError, DataError, FileError
 from minicaffe.layers.data.hdf5_data import _read_list
 from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.binary import read_blob, read_solver_state
 from minicaffe.proto.files import read_lines
 from minicaffe.proto.hdf5 import reading
-from minicaffe.proto.text import parse_text, read_text
+from minicaffe.proto.text import read_text
 from minicaffe.proto.upgrade import read_net_file, read_weights
 from minicaffe.pycaffe.io import read_npy
 
@@ -173,19 +173,3 @@ def test_right_kinds_are_accepted(tmp_path):
     assert _read_list(path) == ["/data/a.h5"]
     path.write_bytes(b"\xef\xbb\xbf# 0\na.png\n3\n5\n5\n0\n")
     assert WindowList(str(path), "", 0.5, 0.5).images == ["a.png"]
-
-
-def test_cut_files(tmp_path):
-    whole = caffe_pb2.NetParameter(layer=[{"name": "a", "blobs": [{"shape": {"dim": [9]}, "data": range(9)}]}]).SerializeToString()
-    (tmp_path / "w").write_bytes(whole[:-9])
-    with pytest.raises(DataError, match="cut off"):
-        read_weights(tmp_path / "w")
-    (tmp_path / "lock").mkdir()
-    (tmp_path / "lock" / "lock.mdb").write_bytes(b"")
-    with pytest.raises(FileError, match="only its lock file lock.mdb is there: copy data.mdb, too"):
-        open_db(tmp_path / "lock", "LMDB")
-
-
-def test_place_of_late_errors():
-    with pytest.raises(Error, match=r"net:2:14: layer\[0\].name: must be a quoted string"):
-        parse_text('name: "a"\nlayer {name: 3}', caffe_pb2.NetParameter, "net")

@@ -51,13 +51,7 @@ def test_fields_are_those_of_the_tables():
     expected = {}
     for row in table("proto_fields.tsv") + table("proto_fields_ssd.tsv"):
         key = row["message"], row["field"]
-        expected[key] = (
-            MOVED.get(key, int(row["number"])),
-            row["label"],
-            row["type"],
-            default_of(row["type"], row["default"]),
-            "packed" in row["options"],
-        )
+        expected[key] = (MOVED.get(key, int(row["number"])), row["label"], row["type"], default_of(row["type"], row["default"]), "packed" in row["options"])
     found = {}
     for message in described().message_type:
         if message.name in OUR_MESSAGES:
@@ -80,15 +74,12 @@ def test_enums_are_those_of_the_tables():
     assert {(place + enum.name, v.name): v.number for place, enum in enums for v in enum.value} == expected
 
 
-def test_module_has_what_generated_modules_have():
+def test_module_beside_another_caffe():
     assert caffe_pb2.NetParameter().DESCRIPTOR.full_name == "minicaffe.NetParameter"
     assert (caffe_pb2.TRAIN, caffe_pb2.TEST, caffe_pb2.Phase.Name(1)) == (0, 1, "TEST")
     assert caffe_pb2.PoolingParameter.AVE == caffe_pb2.PoolingParameter.PoolMethod.Value("AVE") == 1
     assert caffe_pb2.SolverParameter().delta == pytest.approx(1e-8)
     assert caffe_pb2.LayerParameter.BLOBS_FIELD_NUMBER == 7
-
-
-def test_beside_another_caffe():
     other = descriptor_pb2.FileDescriptorProto(name="caffe.proto", package="caffe", syntax="proto2")
     other.message_type.add(name="NetParameter")
     descriptor_pool.Default().AddSerializedFile(other.SerializeToString())

@@ -1,6 +1,7 @@
 """The prototxt reader: equal to protobuf's where both accept, with the place where it refuses."""
 
 import time
+from contextlib import nullcontext
 
 import pytest
 from google.protobuf import descriptor_pb2, text_format
@@ -38,25 +39,17 @@ ACCEPTED = [
 
 REFUSED = [
     ("name: 3", 1, 7, "quoted string"),
-    ("name: 'a", 1, 7, "not closed"),
     ("name: 'a\n'", 1, 7, "not closed"),
     ("\nname: 'a'\nname: 'b'", 3, 1, "twice"),
     ("state {}\n state {}", 2, 2, "twice"),
     ("layer {\n  convolution_param { num_outputs: 3 } }", 2, 23, "did you mean 'num_output'"),
-    ("layer { name: 'a' ", 1, 19, "the file ends"),
     ("layer { name: 'a' >", 1, 19, "expected a field or '}'"),
     ("}", 1, 1, "expected a field"),
     ("name 'a'", 1, 6, "expected ':'"),
     ("layer 3", 1, 7, "expected '{'"),
-    ("layer { phase: TRIAN }", 1, 16, "did you mean 'TRAIN'"),
-    ("layer { phase: 7 }", 1, 16, "must be one of TRAIN, TEST, got 7"),
-    ("layer { phase: 'TRAIN' }", 1, 16, "must be one of"),
     ("force_backward: yes", 1, 17, "true or false"),
     ("force_backward: 2", 1, 17, "from 0 to 1"),
-    ("input_dim: 3.0", 1, 12, "whole number, got 3.0"),
-    ("input_dim: 2147483648", 1, 12, "from -2147483648 to 2147483647, got 2147483648"),
     ("input_dim: " + "9" * 5000, 1, 12, "5000 digits"),
-    ("input_dim: 08", 1, 12, "octal"),
     ("input_dim: 0x1G", 1, 12, "0x1G"),
     ("input_dim: 5a", 1, 12, "5a"),
     ("input_dim: [1 2]", 1, 15, "',' or ']'"),
@@ -64,11 +57,8 @@ REFUSED = [
     ("layer { convolution_param { num_output: -1 } }", 1, 41, "from 0 to 4294967295, got -1"),
     ("layer { loss_weight: 010 }", 1, 22, "decimal"),
     ("layer { loss_weight: much }", 1, 22, "must be a number, got much"),
-    (r"name: '\q'", 1, 7, "no escape"),
-    (r"name: '\ud800'", 1, 7, "no escape"),
     (r"name: '\xff'", 1, 7, "UTF-8"),
     ("name: ['a']", 1, 7, "quoted string"),
-    ("[caffe.extension]: 1", 1, 1, "extensions"),
     ("@", 1, 1, "'@'"),
     ("layer {\n  clip_param { min: 1 } }", 2, 14, "required field 'max'"),
 ]
@@ -79,7 +69,7 @@ def test_agrees_with_protobuf(text):
     assert parse_text(text, caffe_pb2.NetParameter)[0] == text_format.Parse(text, caffe_pb2.NetParameter())
 
 
-def test_accepts_what_only_newer_protobufs_do():
+def test_what_protobufs_accept():
     text = r"""
     name: "tab\t \101\x42 \303\251 \u00e9\U0001F600 \\ \' \" \?" input_dim: - 3
     layer { propagate_down: 0x1 loss_weight: - .5 loss_weight: 3F }
@@ -87,6 +77,9 @@ def test_accepts_what_only_newer_protobufs_do():
     expected = caffe_pb2.NetParameter(name="tab\t AB é é😀 \\ ' \" ?", input_dim=[-3])
     expected.layer.add(propagate_down=[True], loss_weight=[-0.5, 3])
     assert parse_text(text, caffe_pb2.NetParameter)[0] == expected
+    text = "state: { phase: 1 level: -1 } layer: { include: { phase: TEST } include: [{}] pooling_param: < pool: AVE > }"
+    read = parse_text(text, caffe_pb2.NetParameter)[0]
+    assert read == text_format.Parse(text, caffe_pb2.NetParameter()) and (read.state.phase, read.state.level) == (1, -1)
 
 
 @pytest.mark.parametrize(("text", "line", "column", "words"), REFUSED, ids=[row[0][:30] for row in REFUSED])
@@ -96,16 +89,6 @@ def test_refuses_with_line_and_column(text, line, column, words):
     assert (caught.value.line, caught.value.column) == (line, column)
     assert str(caught.value).startswith(f"net.prototxt:{line}:{column}: ")
     assert words in str(caught.value)
-
-
-def test_fault_names_the_layer():
-    text = 'layer { name: "conv2" type: "Convolution" convolution_param { num_output: "x" } }'
-    with pytest.raises(ConfigError, match=r"1:75: layer 'conv2' \(Convolution\): convolution_param.num_output: must be"):
-        parse_text(text, caffe_pb2.NetParameter)
-    with pytest.raises(ConfigError, match=r"layer 'c' \(conv\): layer.colour: unknown"):
-        parse_text("layers { layer { name: 'c' type: 'conv' colour: 1 } }", caffe_pb2.NetParameter)
-    with pytest.raises(ConfigError, match=r"layer 'c' \(RELU\): tops: unknown"):
-        parse_text("layers { name: 'c' type: RELU tops: 1 }", caffe_pb2.NetParameter)
 
 
 def test_depth_is_limited():
@@ -134,17 +117,8 @@ def test_bytes_and_words_are_limited(tmp_path, monkeypatch):
 def test_positions():
     text = "name: 'a'\nlayer {\n  name: 'b'\n  top: 't'\n  top: 'u'\n  convolution_param {\n    pad: [1,\n 2]\n  }\n}\n"
     positions = parse_text(text, caffe_pb2.NetParameter)[1]
-    lines = {
-        "name": 1,
-        "layer[0]": 2,
-        "layer[0].top[1]": 5,
-        "layer[0].top": 4,
-        "layer[0].convolution_param.pad[1]": 8,
-        "layer[0].convolution_param.stride[0]": 6,
-        "layer[0].pooling_param.pad": 2,
-        "layer[1].top": None,
-        "state": None,
-    }
+    lines = {"name": 1, "layer[0]": 2, "layer[0].top[1]": 5, "layer[0].top": 4, "layer[0].convolution_param.pad[1]": 8,
+             "layer[0].convolution_param.stride[0]": 6, "layer[0].pooling_param.pad": 2, "layer[1].top": None, "state": None}
     assert {path: positions.line(path) for path in lines} == lines
     assert positions.line("layer[0]") == 2
 
@@ -238,9 +212,13 @@ def test_comments_of_other_languages(text, place):
     ("layer { [a.b]: 1 }", "1:9: layer[0]: extensions and Any messages are not used by Caffe; remove it"),
     ("\nlayer {\n name: 'a'", "3:11: layer 'a': the file ends inside LayerParameter, opened on line 2; close it with '}'"),
     ("input_dim: 99999999999999999999999", "1:12: input_dim[0]: must be from -2147483648 to 2147483647, got a number of 23 digits"),
-    ("input_dim: -2147483649", "1:12: input_dim[0]: must be from -2147483648 to 2147483647, got -2147483649"),
     ("input_dim: 2147483648", "1:12: input_dim[0]: must be from -2147483648 to 2147483647, got 2147483648"),
+    ("input_dim: -2147483649", "1:12: input_dim[0]: must be from -2147483648 to 2147483647, got -2147483649"),
     ("input_dim: 1.5", "1:12: input_dim[0]: must be a whole number, got 1.5"),
+    ('layer { name: "c" type: "Own" convolution_param { num_output: "x" } }',
+     "1:63: layer 'c' (Own): convolution_param.num_output: must be a whole number, got the string \"x\""),
+    *((f"state {{ phase: {value} }}", f"1:16: state.phase: must be one of TRAIN, TEST, got {shown or value}") for value, shown in (
+        ("7", ""), ("-5", ""), ("0x7", ""), ("1.5", ""), ("'TEST'", "the string 'TEST'"), ("[TEST]", "["), ("TESTS", "TESTS; did you mean 'TEST'?"), ("}", ""))),
 ])
 def test_whole_messages(text, message):
     with pytest.raises(ConfigError) as caught:
@@ -256,20 +234,6 @@ def test_fields_that_messages_lack():
     assert list(lines_of(layer_fields(layer))) == plain
     layer.fork_fields = "convolution_param { own: 5 }\nmore: 'x'"
     assert list(lines_of(layer_fields(layer))) == [*plain[:-1], "  own: 5", "}", 'more: "x"']
-
-
-@pytest.mark.parametrize(("value", "shown"), [("7", "7"), ("-5", "-5"), ("0x7", "0x7"), ("1.5", "1.5"), ("'TEST'", "the string 'TEST'"), ("[TEST]", "["),
-                                              ("TESTS", "TESTS; did you mean 'TEST'?"), ("}", "}")])
-def test_values_that_enums_lack(value, shown):
-    with pytest.raises(ConfigError) as caught:
-        parse_text(f"state {{ phase: {value} }}", caffe_pb2.NetParameter, "f")
-    assert str(caught.value) == f"f:1:16: state.phase: must be one of TRAIN, TEST, got {shown}"
-
-
-def test_colons_before_messages():
-    text = "state: { phase: 1 level: -1 } layer: { include: { phase: TEST } include: [{}] pooling_param: < pool: AVE > }"
-    read = parse_text(text, caffe_pb2.NetParameter)[0]
-    assert read == text_format.Parse(text, caffe_pb2.NetParameter()) and (read.state.phase, read.state.level) == (1, -1)
 
 
 def test_no_string_may_lack_its_quotes():
@@ -297,11 +261,9 @@ def test_most_layers(monkeypatch, field):
     (r"\X41", "A"), (r"\u00e9", "é"), (r"\z", None), (r"\8", None), (r"\xg", None),
 ])
 def test_escapes(escape, value):
-    if value is not None:
-        assert parse_text(f'name: "<{escape}>"', caffe_pb2.NetParameter)[0].name == f"<{value}>"
-        return
-    with pytest.raises(ConfigError, match=r"^f:1:7: name: \\[^ ]* is no escape; a backslash itself is written \\\\$"):
-        parse_text(f'name: "<{escape}>"', caffe_pb2.NetParameter, "f")
+    refused = pytest.raises(ConfigError, match=r"^f:1:7: name: \\[^ ]* is no escape; a backslash itself is written \\\\$")
+    with refused if value is None else nullcontext():
+        assert parse_text(f'name: "<{escape}>"', caffe_pb2.NetParameter, "f")[0].name == f"<{value}>"
 
 
 @pytest.mark.parametrize(("text", "layer"), [
@@ -319,11 +281,9 @@ def test_layer_of_a_fault(text, layer):
     assert head == place + (f"layer {layer}: tops: " if layer else f"{text.split()[0]}[0].tops: ") and rest
 
 
-LINE_ENDS = ["\n", "\r\n", "\r"]
-
-
-@pytest.mark.parametrize("end", LINE_ENDS)
-def test_comment_line_ends(tmp_path, end):
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_line_ends(tmp_path, end):
+    """Nets, lists, tables and logs have a line for each of their lines, also behind a byte order mark."""
     path = tmp_path / "net.prototxt"
     lines = ["# a net", "name: 'n' # its name", "layer { name: 'a'", "  type: 'Silence' }  # the end", "layer {", "  nam: 'b' }"]
     path.write_bytes(b"\xef\xbb\xbf" + end.join(lines[:4]).encode())
@@ -333,10 +293,6 @@ def test_comment_line_ends(tmp_path, end):
         read_text(path, caffe_pb2.NetParameter)
     assert (raised.value.line, raised.value.column) == (6, 3)
 
-
-@pytest.mark.parametrize("end", LINE_ENDS)
-def test_text_readers_line_ends(tmp_path, end):
-    """Lists, tables and logs have a line for each of their lines, also behind a byte order mark."""
     def write(name, *lines):
         (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + end.join(lines).encode() + end.encode())
         return str(tmp_path / name)

@@ -78,7 +78,7 @@ def test_v0(tmp_path, caplog):
     assert positions.line("layer[1].convolution_param.num_output") == 5
 
 
-def test_v1():
+def test_v1_of_every_type():
     old = """
     force_backward: true
     layers { name: "d" type: IMAGE_DATA top: "d" top: "l"
@@ -105,9 +105,6 @@ def test_v1():
     }
     """
     assert upgraded(old) == net_of(today)
-
-
-def test_every_v1_type_has_a_name():
     # Caffe's names where joining the enum's words would give another one.
     special = "ABSVAL AbsVal ARGMAX ArgMax BNLL BNLL HDF5_DATA HDF5Data LRN LRN MVN MVN RELU ReLU TANH TanH IM2COL Im2col"
     special += " SOFTMAX_LOSS SoftmaxWithLoss HDF5_OUTPUT HDF5Output SIGMOID_CROSS_ENTROPY_LOSS SigmoidCrossEntropyLoss"
@@ -118,20 +115,8 @@ def test_every_v1_type_has_a_name():
 
 def test_inputs():
     today = upgraded("input: 'a' input: 'b' input_shape { dim: 2 } input_shape {} layer { name: 'c' }")
-    assert today == net_of(
-        "layer { name: 'input' type: 'Input' top: 'a' top: 'b' input_param { shape { dim: 2 } shape {} } } layer { name: 'c' }"
-    )
+    assert today == net_of("layer { name: 'input' type: 'Input' top: 'a' top: 'b' input_param { shape { dim: 2 } shape {} } } layer { name: 'c' }")
     assert upgraded("input: 'a' layer { name: 'c' }") == net_of("layer { name: 'c' }")
-
-
-def test_batch_norm_of_three_params():
-    net = "layer {{ type: 'BatchNorm' {} }}"
-    given = "param { lr_mult: 1 } param { name: 'v' } param {}"
-    fixed = "lr_mult: 0 decay_mult: 0"
-    expected = f"param {{ {fixed} }} param {{ name: 'v' {fixed} }} param {{ {fixed} }}"
-    assert upgraded(net.format(given)) == net_of(net.format(expected))
-    two = net_of(net.format("param {} param {}"))
-    assert upgrade_net(two) == (two, [])
 
 
 @pytest.mark.parametrize("learned", ["lr_mult: 1 decay_mult: 0", "lr_mult: 0 decay_mult: 1", "lr_mult: 0", "decay_mult: 0"])
@@ -144,6 +129,10 @@ def test_batch_norm_with_a_learned_param(place, learned):
     assert upgraded(f"layer {{ type: 'BatchNorm' {' '.join(params)} }}") == net_of(f"layer {{ type: 'BatchNorm' {fixed * 3} }}")
     assert not needs_upgrade(net_of(f"layer {{ type: 'BatchNorm' {fixed * 3} }}"))
     assert not needs_upgrade(net_of(f"layer {{ type: 'Scale' {' '.join(params)} }}"))
+    two = net_of("layer { type: 'BatchNorm' param {} param {} }")
+    assert upgrade_net(two) == (two, [])
+    assert upgraded(f"layer {{ type: 'BatchNorm' param {{ lr_mult: 1 }} param {{ name: 'v' }} param {{ {learned} }} }}") == net_of(
+        f"layer {{ type: 'BatchNorm' {fixed} param {{ name: 'v' lr_mult: 0 decay_mult: 0 }} {fixed} }}")
 
 
 def test_every_net_inside_a_solver():
@@ -173,28 +162,27 @@ def test_padding_of_v0():
     assert layers["pool"].pooling_param.pad == 2
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("layers { type: RELU }\nlayer {}", r"net.prototxt:1: layers: layers \(the form of 2014, here ''\) and layer"),
-        ("\nlayers { layer { name: 'a' type: 'convv' } }", "net.prototxt:2: unknown type 'convv' .* 'conv'"),
-        ("layers { layer { name: 'a' type: 'relu' } bottom: 'x' }", "net.prototxt:1: unknown bottom blob 'x'"),
-        (
-            "input: 'x' layers { layer { type: 'padding' } bottom: 'x' top: 'p' }\n"
-            "layers { layer { type: 'relu' } bottom: 'p' }",
-            "net.prototxt:2: padding layer '' must feed",
-        ),
-        (
-            "layers { layer { type: 'padding' } top: 'p' }\nlayers { layer { type: 'conv' } bottom: 'p' }",
-            "net.prototxt:1: a padding layer must have one bottom",
-        ),
-        ("input: 'a'\ninput: 'b' input_dim: [1, 2, 3, 4]", r"net.prototxt:2: input\[1\]: .* 4 input_dim for 2 inputs"),
-        ("input: 'a'\ninput: 'b' input_shape {}", r"net.prototxt:2: input\[1\]: .* 1 input_shape for 2 inputs"),
-    ],
-)
-def test_what_caffe_dies_of(text, words):
-    with pytest.raises(ConfigError, match=words):
+PAD = "input: 'x' input_dim: [1, 1, 1, 1] layers { layer { name: 'pad' type: 'padding' pad: 1 } %s }\nlayers { %s }"
+FEED = "net.prototxt:2: padding layer 'pad' must feed a conv or pool layer of one bottom"
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("layers { type: RELU }\nlayer {}", "net.prototxt:1: layers: layers (the form of 2014, here '') and layer"),
+    ("\nlayers { layer { name: 'a' type: 'convv' } }", "net.prototxt:2: unknown type 'convv'"),
+    ("layers { layer { name: 'a' type: 'relu' } bottom: 'x' }", "net.prototxt:1: unknown bottom blob 'x'"),
+    (PAD % ("bottom: 'x' top: 'p'", "layer { name: 'c' type: 'conv' } bottom: 'p' bottom: 'x'"), FEED),
+    (PAD % ("bottom: 'x' top: 'p'", "layer { name: 'c' type: 'relu' } bottom: 'p'"), FEED),
+    *((PAD % (sides, "layer { name: 'c' type: 'pool' } bottom: 'p'"), "net.prototxt:1: a padding layer must have one bottom and one top")
+      for sides in ("bottom: 'x' top: 'p' top: 'q'", "bottom: 'x' bottom: 'x' top: 'p'", "top: 'p'")),
+    ("input: 'a'\ninput: 'b' input_dim: [1, 2, 3, 4]", "net.prototxt:2: input[1]: input 'b' has no shape: 4 input_dim for 2 inputs; give 4 for each"),
+    ("input: 'a'\ninput: 'b' input_dim: [1, 2, 3, 4, 5]", "net.prototxt:2: input[1]: input 'b' has no shape: 5 input_dim for 2 inputs; give 4 for each"),
+    ("input: 'a'\ninput: 'b' input_shape {}", "net.prototxt:2: input[1]: input 'b' has no shape: 1 input_shape for 2 inputs; give each its own"),
+    ("input: 'a' input_dim: [1, 2, 3]", "net.prototxt:1: input[0]: input 'a' has no shape: 3 input_dim for 1 inputs; give 4 for each"),
+])
+def test_what_caffe_dies_of(text, message):
+    with pytest.raises(ConfigError) as caught:
         upgraded(text)
+    assert re.sub(r"(prototxt:[0-9]+):[0-9]+", r"\1", str(caught.value)).startswith(message)
 
 
 @pytest.mark.parametrize(("text", "words"), [
@@ -225,13 +213,6 @@ def test_solver_file(tmp_path):
     for given, expected in [(tmp_path, tmp_path / "lenet_solver"), (tmp_path / "snap", tmp_path / "snap")]:
         path.write_text(f"snapshot_prefix: '{given}'")
         assert read_solver_file(path)[0].snapshot_prefix == str(expected)
-
-
-def test_solver_types():
-    names = [upgrade_solver(caffe_pb2.SolverParameter(solver_type=number)).type for number in range(6)]
-    assert names == ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam"]
-    with pytest.raises(ConfigError, match="solver_type: is given together with type"):
-        upgrade_solver(caffe_pb2.SolverParameter(type="SGD", solver_type=0))
 
 
 def read(tmp_path, text):
@@ -345,20 +326,8 @@ def test_ceil_mode(tmp_path, given, read_as, caplog):
 def test_wrong_ceil_mode(tmp_path, given):
     net, _ = read(tmp_path, POOL % given)
     assert "ceil_mode" in net.layer[0].fork_fields and not needs_upgrade(net)
-
-
-def test_other_types_keep_their_ceil_mode(tmp_path):
     net, _ = read(tmp_path, (POOL % "ceil_mode: false").replace('"Pooling"', '"Own"'))
     assert "ceil_mode: false" in net.layer[0].fork_fields
-
-
-@pytest.mark.parametrize("kind, today", [("RELU", "ReLU"), ("INNER_PRODUCT", "InnerProduct"), ("CONVOLUTION", "Convolution")])
-def test_mix_of_layer_and_layers(tmp_path, kind, today):
-    path = tmp_path / "net.prototxt"
-    path.write_text(f'layer {{ name: "x" type: "Silence" }}\nlayers {{ name: "y" type: {kind} bottom: "x" top: "x" }}\n')
-    with pytest.raises(ConfigError, match=rf"net.prototxt:2: layers: layers \(the form of 2014, here 'y'\) and layer \(today's, here 'x'\)"
-                                          rf".* {kind} is \"{today}\"; .*minicaffe upgrade net_text"):
-        read_net_file(path)
 
 
 def test_log_of_changes(tmp_path, caplog):
@@ -370,23 +339,16 @@ def test_log_of_changes(tmp_path, caplog):
     assert line.levelname == "INFO"
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("input: 'a'\ninput: 'b' input_dim: [1, 2, 3, 4, 5]", "net.prototxt:2: input[1]: input 'b' has no shape: 5 input_dim for 2 inputs; give 4 for each"),
-    ("input: 'a'\ninput: 'b' input_shape {}", "net.prototxt:2: input[1]: input 'b' has no shape: 1 input_shape for 2 inputs; give each its own"),
-    ("input: 'a' input_dim: [1, 2, 3]", "net.prototxt:1: input[0]: input 'a' has no shape: 3 input_dim for 1 inputs; give 4 for each"),
-])
-def test_inputs_without_a_shape(text, message):
-    with pytest.raises(ConfigError) as caught:
-        upgraded(text)
-    assert re.sub(r"(prototxt:[0-9]+):[0-9]+", r"\1", str(caught.value)) == message
-
-
 @pytest.mark.parametrize(("text", "kind"), [("", None), ("type: 'Adam'", "Adam"), ("solver_type: ADAM", "Adam"), ("solver_type: SGD", "SGD")])
 def test_types_of_solvers(text, kind):
     solver, _ = parse_text(text, caffe_pb2.SolverParameter)
     made = upgrade_solver(solver)
     assert (made.type if made.HasField("type") else None) == kind and not made.HasField("solver_type")
     assert solver == parse_text(text, caffe_pb2.SolverParameter)[0]      # the one that was given is as before
+    names = [upgrade_solver(caffe_pb2.SolverParameter(solver_type=number)).type for number in range(6)]
+    assert names == ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam"]
+    with pytest.raises(ConfigError, match="solver_type: is given together with type"):
+        upgrade_solver(caffe_pb2.SolverParameter(type="SGD", solver_type=0))
 
 
 @pytest.mark.parametrize(("text", "old"), [
@@ -455,24 +417,14 @@ def test_parameters_of_v0():
                 assert lost not in notes and value == getattr(layer, field.name), (kind, field.name)
 
 
-@pytest.mark.parametrize(("padding", "consumer", "message"), [
-    ("bottom: 'x' top: 'p'", "layer { name: 'c' type: 'conv' } bottom: 'p' bottom: 'x'", "2: padding layer 'pad' must feed a conv or pool layer of one bottom"),
-    ("bottom: 'x' top: 'p'", "layer { name: 'c' type: 'relu' } bottom: 'p'", "2: padding layer 'pad' must feed a conv or pool layer of one bottom"),
-    ("bottom: 'x' top: 'p' top: 'q'", "layer { name: 'c' type: 'pool' } bottom: 'p'", "1: a padding layer must have one bottom and one top"),
-    ("bottom: 'x' bottom: 'x' top: 'p'", "layer { name: 'c' type: 'pool' } bottom: 'p'", "1: a padding layer must have one bottom and one top"),
-])
-def test_unfoldable_padding_of_v0(padding, consumer, message):
-    with pytest.raises(ConfigError) as caught:
-        upgraded(f"input: 'x' input_dim: [1, 1, 1, 1] layers {{ layer {{ name: 'pad' type: 'padding' pad: 1 }} {padding} }}\nlayers {{ {consumer} }}")
-    assert re.sub(r"(prototxt:[0-9]+):[0-9]+", r"\1", str(caught.value)) == f"net.prototxt:{message}"
-
-
-@pytest.mark.parametrize(("kind", "today"), [("ROIPOOLING", "ROIPooling"), ("RELU6", "ReLU6"), ("NOT_A_TYPE", "NotAType"), ("SOFTMAX_LOSS", "SoftmaxWithLoss")])
+@pytest.mark.parametrize(("kind", "today"), [
+    ("ROIPOOLING", "ROIPooling"), ("RELU6", "ReLU6"), ("NOT_A_TYPE", "NotAType"), ("SOFTMAX_LOSS", "SoftmaxWithLoss"), ("INNER_PRODUCT", "InnerProduct")])
 def test_types_in_a_mix(tmp_path, kind, today):
     layers = f"layers {{ name: 'y' type: {kind} }}"
     assert read(tmp_path, layers)[0].layer[0].type == today
-    with pytest.raises(ConfigError, match=rf"{kind} is \"{today}\"; "):
-        read(tmp_path, f"layer {{ name: 'x' }} {layers}")
+    with pytest.raises(ConfigError, match=rf"fork.prototxt:2: layers: layers \(the form of 2014, here 'y'\) and layer \(today's, here 'x'\)"
+                                          rf".* {kind} is \"{today}\"; .*minicaffe upgrade net_text"):
+        read(tmp_path, f"layer {{ name: 'x' }}\n{layers}")
 
 
 @pytest.mark.parametrize(("first", "second", "why"), [

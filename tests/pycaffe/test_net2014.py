@@ -107,20 +107,12 @@ def test_gpu_mode(files, monkeypatch):
     assert caffe.common.caffe.mode == "cpu"
 
 
-def test_old_methods_of_a_classifier(files):
-    net = caffe.Classifier(*files, raw_scale=2)
-    np.testing.assert_allclose(net.preprocess("data", PICTURE), 2 * PICTURE.transpose(2, 0, 1), rtol=1e-6)
-
-
-def test_weights_in_place_of_level(files):
-    with pytest.raises(ConfigError, match="level: must be an integer, got .*weights="):
-        caffe.Net(files[0], caffe.TEST, files[1])
-
-
-def test_today_says_nothing(files, caplog):
+def test_classifiers_and_today(files, caplog):
     with caplog.at_level(logging.WARNING):
         caffe.Net(files[0], caffe.TEST, weights=files[1])
     assert not caplog.records
+    net = caffe.Classifier(*files, raw_scale=2)
+    np.testing.assert_allclose(net.preprocess("data", PICTURE), 2 * PICTURE.transpose(2, 0, 1), rtol=1e-6)
 
 
 def test_wrong_arguments(files):
@@ -136,3 +128,5 @@ def test_wrong_arguments(files):
         for value in "a", 1.5:
             with pytest.raises(WrongTypeError, match="must be .*(number|int)"):
                 call(value)
+    with pytest.raises(ConfigError, match="level: must be an integer, got .*weights="):
+        caffe.Net(net, caffe.TEST, model)

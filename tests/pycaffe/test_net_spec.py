@@ -30,11 +30,15 @@ def build(param, tmp_path):
     return caffe.Net(str(tmp_path / "net.prototxt"), caffe.TRAIN)
 
 
-def test_anonymous_lenet_runs(tmp_path):
+def test_anonymous_layers_run(tmp_path):
     net = build(lenet(), tmp_path)
     assert len(net.layers) == 9 and list(net.layer_dict)[1] == "Convolution1"
     assert net.top_names["ReLU1"] == net.bottom_names["ReLU1"] == ["InnerProduct1"]
     assert net.forward()["SoftmaxWithLoss1"] > 0
+    assert text.parse_text(text.write_text(lenet()), caffe_pb2.NetParameter, "x")[0] == lenet()
+    data = L.DummyData(shape=dict(dim=3))
+    net = build(to_proto(L.Silence(data, ntop=0), L.Silence(data, ntop=0)), tmp_path)
+    assert list(net.layer_dict).count("Silence1") == 1 and net.forward() == {}
 
 
 def test_names_and_in_place():
@@ -108,19 +112,6 @@ def test_refusals(wrong, kind, text):
         wrong(L.Input(shape=dict(dim=1)))
 
 
-def test_zero_tops(tmp_path):
-    data = L.DummyData(shape=dict(dim=3))
-    net = build(to_proto(L.Silence(data, ntop=0), L.Silence(data, ntop=0)), tmp_path)
-    assert list(net.layer_dict).count("Silence1") == 1 and net.forward() == {}
-
-
-def test_long_chain():
-    top = L.Input(shape=dict(dim=1))
-    for _ in range(3000):
-        top = L.ReLU(top)
-    assert isinstance(top, Top) and top.to_proto().layer[-1].name == "ReLU3000"
-
-
 def test_thousand_layers():
     n, begin = caffe.NetSpec(), time.perf_counter()
     n.x = L.Input(shape=dict(dim=[1, 3, 8, 8]))
@@ -130,16 +121,10 @@ def test_thousand_layers():
         n[f"s{i}"] = L.Scale(n[f"b{i}"], in_place=True, bias_term=True)
         n[f"r{i}"] = L.ReLU(n[f"s{i}"], in_place=True)
     assert len(n.to_proto().layer) == 1001 and time.perf_counter() - begin < 1
-
-
-def test_text_of_a_net():
-    param = lenet()
-    assert text.parse_text(text.write_text(param), caffe_pb2.NetParameter, "x")[0] == param
-
-
-def test_package_of_layers():
-    import minicaffe.layers.python as module
-    assert module.__name__ == "minicaffe.layers.python" and "Convolution" in dir(L) and "Pooling" in dir(P)
+    top = L.Input(shape=dict(dim=1))
+    for _ in range(3000):       # deeper than Python's stack
+        top = L.ReLU(top)
+    assert isinstance(top, Top) and top.to_proto().layer[-1].name == "ReLU3000"
 
 
 def test_messages_of_own_types():
@@ -173,14 +158,11 @@ def test_update_of_ssd_and_ours():
     assert n.keys() == ["data", "conv", "relu"]
 
 
-@pytest.mark.parametrize("value, want", [(64 / 2, 32), (np.int64(32), 32), (np.float64(32), 32), (np.uint8(32), 32), (np.array(32), 32)])
-def test_integers(value, want):
-    layer = L.Convolution(L.Input(shape=dict(dim=[value, 1])), num_output=value, kernel_size=[value, 3.0]).to_proto().layer
-    assert layer[1].convolution_param.num_output == want and list(layer[1].convolution_param.kernel_size) == [want, 3]
-    assert list(layer[0].input_param.shape[0].dim) == [want, 1]
-
-
 def test_arrays_and_scalars_of_numpy():
+    for value in 64 / 2, np.int64(32), np.float64(32), np.uint8(32), np.array(32):
+        layer = L.Convolution(L.Input(shape=dict(dim=[value, 1])), num_output=value, kernel_size=[value, 3.0]).to_proto().layer
+        assert layer[1].convolution_param.num_output == 32 and list(layer[1].convolution_param.kernel_size) == [32, 3]
+        assert list(layer[0].input_param.shape[0].dim) == [32, 1]
     n = caffe.NetSpec()
     n.data, n.label = L.Data(ntop=np.int32(2), transform_param=dict(mean_value=np.array([104, 117, 123], np.float32), mirror=np.bool_(True),
                                                                     scale=np.float32(0.5)), source=np.str_("db"))
@@ -218,8 +200,10 @@ def test_unknown_fields(top, field, message):
     assert str(caught.value).endswith(f"{field}: {message}"), str(caught.value)
 
 
-def test_names_of_functions():
+def test_names_of_functions_and_package():
+    import minicaffe.layers.python as module
     assert (L.Convolution.__name__, L.OfTheirOwn.__qualname__) == ("Convolution", "OfTheirOwn")
+    assert module.__name__ == "minicaffe.layers.python" and "Convolution" in dir(L) and "Pooling" in dir(P)
 
 
 def test_inner_messages():

@@ -42,41 +42,38 @@ def test_wrong_names(net, call, text):
     assert type(caught.value) is MissingNameError and str(caught.value) == text
 
 
-def test_names_before_a_run(net):
-    ran = []
-    net.before_forward(ran.append)
-    with pytest.raises(MissingNameError):
-        net.forward(blobs=["dat"])
-    assert ran == []
-
-
 def test_views_by_name_stay_dicts(net):
     assert net.blobs.get("dat") is None and "dat" not in net.blobs and net.params.get("fc") is not None
     assert net.layer_dict.copy() == net.layer_dict and type(net.top_names | {"x": []}) is dict
     changed = net.top_names.copy()
     changed["x"] = []
     assert "x" not in net.top_names
+    for copied in (lambda held: held.copy()), copy.copy, (lambda held: held | {}), (lambda held: {} | held):
+        for held in net.params, net.blobs:
+            made = copied(held)
+            assert list(made.items()) == list(held.items())
+            made["more"] = 1
+            assert "more" not in held
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 9, 5), (2, 3), (2, 2, 1, 1), (2, 1, 2, 3, 4, 5), (5, 3, 4, 5)])
-def test_arrays_that_do_not_fit(net, shape):
-    with pytest.raises(ShapeError) as caught:
-        net.forward(data=np.zeros(shape, np.float32))
-    assert isinstance(caught.value, ValueError)
-    assert str(caught.value).startswith(f"inputs: 'data' has {shape}, the blob (2, 3, 4, 5)")
-    assert ("net.blobs['data'].reshape" in str(caught.value)) == (len(shape) >= 4)     # no advice that drops an axis
-
-
-def test_arrays_that_broadcast(net):
-    net.forward(data=np.float32([[3], [4]]).reshape(2, 1, 1, 1))
+def test_arrays_that_do_not_fit(net):
+    for shape in (2, 3, 9, 5), (2, 3), (2, 2, 1, 1), (2, 1, 2, 3, 4, 5), (5, 3, 4, 5):
+        with pytest.raises(ShapeError) as caught:
+            net.forward(data=np.zeros(shape, np.float32))
+        assert isinstance(caught.value, ValueError)
+        assert str(caught.value).startswith(f"inputs: 'data' has {shape}, the blob (2, 3, 4, 5)")
+        assert ("net.blobs['data'].reshape" in str(caught.value)) == (len(shape) >= 4)     # no advice that drops an axis
+    net.forward(data=np.float32([[3], [4]]).reshape(2, 1, 1, 1))        # it broadcasts
     assert (net.blobs["data"].data == np.float32([3, 4]).reshape(2, 1, 1, 1)).all()
     with pytest.raises(ShapeError, match=r"outputs: 'out' has \(2, 3\), the blob \(2, 4\)"):
         net.backward(out=np.zeros((2, 3)))
-
-
-def test_unknown_arrays(net):
     with pytest.raises(ConfigError, match=r"inputs \['data'\] and outputs \['out'\], got \['dat'\]"):
         net.forward_backward_all(dat=np.zeros((2, 3, 4, 5)))
+    ran = []
+    net.before_forward(ran.append)
+    with pytest.raises(MissingNameError):
+        net.forward(blobs=["dat"])
+    assert ran == []
 
 
 def test_repr(net, tmp_path):
@@ -85,13 +82,6 @@ def test_repr(net, tmp_path):
     assert "data (1, 3, 4, 5)" in repr(net) and str(net) != repr(net)
     (tmp_path / "plain.prototxt").write_text('layer { name: "d" type: "DummyData" top: "d" dummy_data_param { shape { dim: 1 } } }')
     assert repr(caffe.Net(str(tmp_path / "plain.prototxt"), caffe.TRAIN)) == "<Net '': phase TRAIN, no inputs, 1 layers>"
-
-
-def test_repr_of_a_solver(tmp_path):
-    (tmp_path / "net.prototxt").write_text(NET + 'layer { name: "loss" type: "EuclideanLoss" bottom: "out" bottom: "out" top: "loss" }')
-    (tmp_path / "solver.prototxt").write_text(f'net: "{tmp_path}/net.prototxt" base_lr: 0.1 lr_policy: "fixed" max_iter: 7')
-    solver = caffe.SGDSolver(str(tmp_path / "solver.prototxt"))
-    assert repr(solver) == f"<SGDSolver iteration 0/7, {solver.net!r}, 0 test nets>"
 
 
 def test_parts_by_index(net):
@@ -108,17 +98,14 @@ def test_parts_by_index(net):
     assert caffe.layer_type_list() == sorted(caffe.layer_type_list())
 
 
-@pytest.mark.parametrize("index", [0, -1, slice(0, 1)])
-def test_parameters_are_not_replaced(net, index):
+def test_parameters_and_blobs_are_not_replaced(net):
     before = [blob.data.copy() for blob in net.params["fc"]]
-    for value in (np.zeros((4, 3)), net.params["fc"][1], 0):
-        with pytest.raises(TypeError, match="does not support item assignment"):
-            net.params["fc"][index] = value
+    for index in 0, -1, slice(0, 1):
+        for value in (np.zeros((4, 3)), net.params["fc"][1], 0):
+            with pytest.raises(TypeError, match="does not support item assignment"):
+                net.params["fc"][index] = value
     for blob, values in zip(net.params["fc"], before):
         np.testing.assert_array_equal(blob.data, values)
-
-
-def test_assignments_by_name(net):
     for change in (lambda: net.blobs.__setitem__("data", np.zeros((2, 3))), lambda: net.params.__setitem__("fc", [])):
         with pytest.raises(WrongTypeError, match=r"Invalid assignment: .*to set values write net.blobs\['.*'\].data\[...\] = array"):
             change()
@@ -127,19 +114,11 @@ def test_assignments_by_name(net):
     assert len(net.params["fc"]) == 2 and len(net.layers) == 3 and list(net.blobs) == ["data", "out"]
 
 
-def test_solvers_derive_as_in_pycaffe(tmp_path):
+def test_solvers_of_a_net(tmp_path):
     (tmp_path / "net.prototxt").write_text(NET + 'layer { name: "loss" type: "EuclideanLoss" bottom: "out" bottom: "out" top: "loss" }')
-    (tmp_path / "solver.prototxt").write_text(f'net: "{tmp_path}/net.prototxt" base_lr: 0.1 lr_policy: "fixed" test_iter: 1 test_interval: 9')
+    path = tmp_path / "solver.prototxt"
+    path.write_text(f'net: "{tmp_path}/net.prototxt" base_lr: 0.1 lr_policy: "fixed" max_iter: 7 test_iter: 1 test_interval: 9')
     for name in ("SGDSolver", "NesterovSolver", "AdaGradSolver", "RMSPropSolver", "AdaDeltaSolver", "AdamSolver"):
         assert issubclass(getattr(_caffe, name), _caffe.SGDSolver) and issubclass(getattr(_caffe, name), _caffe.Solver)
-    solver = caffe.AdamSolver(str(tmp_path / "solver.prototxt"))
-    assert type(solver.test_nets[0]) is caffe.Net
-
-
-@pytest.mark.parametrize("copied", [lambda held: held.copy(), copy.copy, lambda held: held | {}, lambda held: {} | held])
-def test_a_copied_dict_may_be_changed(net, copied):
-    for held in net.params, net.blobs:
-        made = copied(held)
-        assert list(made.items()) == list(held.items())
-        made["more"] = 1
-        assert "more" not in held
+    solver = caffe.AdamSolver(str(path))
+    assert type(solver.test_nets[0]) is caffe.Net and repr(solver) == f"<AdamSolver iteration 0/7, {solver.net!r}, 1 test nets>"

@@ -58,15 +58,10 @@ def test_weights_and_constructors(path, tmp_path):
     for other in (caffe.Net(path, str(tmp_path / "w.caffemodel"), caffe.TEST),
                   caffe.Net(path, caffe.TEST, weights=str(tmp_path / "w.h5"))):
         np.testing.assert_array_equal(other.params["ip"][0].data, wanted)
-
-
-def test_views_outlive_the_net(path):
-    net = caffe.Net(path, caffe.TEST)
     view = net.params["ip"][0].data
-    before = view.copy()
     del net
     gc.collect()
-    np.testing.assert_array_equal(view, before)
+    np.testing.assert_array_equal(view, wanted)     # it outlives the net
 
 
 def test_forward_all(path):
@@ -75,16 +70,13 @@ def test_forward_all(path):
     made = net.forward_all(x=x)["y"]
     weight, bias = (blob.data for blob in net.params["ip"])
     np.testing.assert_allclose(made, np.maximum(x @ weight.T + bias, 0), rtol=1e-5, atol=1e-6)
-
-
-def test_batch_of_the_input(tmp_path):
-    """Not of an output of another first dimension."""
-    (tmp_path / "rows.prototxt").write_text(NET + 'layer { name: "row" type: "Reshape" bottom: "y" top: "row" reshape_param { shape { dim: 1 dim: 8 } } }')
-    net = caffe.Net(str(tmp_path / "rows.prototxt"), caffe.TEST)
-    x = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
-    made = net.forward_all(x=x)["row"]
-    weight, bias = (blob.data for blob in net.params["ip"])
-    np.testing.assert_allclose(made, np.maximum(x @ weight.T + bias, 0).reshape(2, 8), rtol=1e-5, atol=1e-6)
+    # Batches are of the input, not of an output of another first dimension
+    with open(path, "a") as file:
+        file.write('layer { name: "row" type: "Reshape" bottom: "y" top: "row" reshape_param { shape { dim: 1 dim: 8 } } }')
+    rows = caffe.Net(path, caffe.TEST)
+    rows.share_with(net)
+    made = rows.forward_all(x=x[:4])["row"]
+    np.testing.assert_allclose(made, np.maximum(x[:4] @ weight.T + bias, 0).reshape(2, 8), rtol=1e-5, atol=1e-6)
 
 
 def test_input_arrays_given_again(tmp_path):
@@ -218,7 +210,7 @@ def test_solver_callbacks(tmp_path):
     assert AdamSolver is caffe.AdamSolver and set_random_seed is caffe.set_random_seed
 
 
-def test_timer(caplog):
+def test_timers(caplog, monkeypatch):
     timer = caffe.Timer()
     timer.stop()        # does nothing, as it was not started
     with caplog.at_level("WARNING", "minicaffe"):
@@ -226,6 +218,25 @@ def test_timer(caplog):
     assert "never been run" in caplog.text
     timer.start()
     assert timer.ms == timer.ms > 0
+    from types import SimpleNamespace
+
+    from minicaffe.pycaffe import settings
+    waits, mode = [], SimpleNamespace(mode="gpu")
+    monkeypatch.setattr(settings, "caffe", mode)
+    monkeypatch.setattr(settings, "cuda", SimpleNamespace(current=lambda: SimpleNamespace(synchronize=lambda: waits.append(mode.mode))))
+    timer = caffe.Timer()
+    timer.start()
+    assert len(waits) == 1
+    first = timer.ms
+    assert len(waits) == 2 and timer.ms == first and len(waits) == 2     # stopped: it waits no more
+    timer.stop()
+    assert len(waits) == 2 and timer.ms == first
+    timer.start()       # again, from zero
+    assert len(waits) == 3 and 0 < timer.ms < first + 1000 and len(waits) == 4
+    mode.mode = "cpu"
+    timer.start()
+    timer.stop()
+    assert len(waits) == 4
 
 
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda how: how.__name__)
@@ -265,6 +276,9 @@ def test_force_backward_as_an_argument(tmp_path, path, caplog):
     off = caffe.Net(path, caffe.TEST, force_backward=False)     # the file says true
     off.forward(x=x)
     assert not off.backward(y=np.ones((2, 4)))["x"].any() and "computes nothing" in caplog.text
+    param, _ = caffe.proto.upgrade.read_net_file(path)
+    param.force_backward = False
+    assert all(node.needs_backward for node in caffe.Net(param, caffe.TEST, force_backward=True).nodes) and not param.force_backward
 
 
 def test_backward_of_nothing(tmp_path, caplog):
@@ -277,12 +291,13 @@ def test_backward_of_nothing(tmp_path, caplog):
     assert "from 'top' down to 'in'" in record.message and "force_backward=True" in record.message
     net.backward(start="relu")
     assert len(caplog.records) == 2 and "from 'relu' down to 'in'" in caplog.text
-
-
-def test_force_backward_and_messages(path):
-    param, _ = caffe.proto.upgrade.read_net_file(path)
-    param.force_backward = False
-    assert all(node.needs_backward for node in caffe.Net(param, caffe.TEST, force_backward=True).nodes) and not param.force_backward
+    caplog.clear()
+    text = 'name: "own" layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }'
+    net = caffe.Net(caffe.proto.text.parse_text(text, caffe.proto.caffe_pb2.NetParameter)[0], caffe.TEST)
+    net.backward()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{net.file or 'own'}: backward computes nothing: no layer from 'x' down to 'x' needs a gradient, as none lies between a loss and a parameter; "
+        "for the gradients of all blobs build the net by caffe.Net(..., force_backward=True)"]
 
 
 def test_guided_backward(tmp_path):
@@ -342,28 +357,6 @@ def test_wrong_arrays(path, tmp_path):
         caffe.Net(str(tmp_path / "wrong.prototxt"), caffe.TEST, weights="no.caffemodel")
 
 
-def test_timer_on_a_gpu(monkeypatch):
-    from types import SimpleNamespace
-
-    from minicaffe.pycaffe import settings
-    waits, mode = [], SimpleNamespace(mode="gpu")
-    monkeypatch.setattr(settings, "caffe", mode)
-    monkeypatch.setattr(settings, "cuda", SimpleNamespace(current=lambda: SimpleNamespace(synchronize=lambda: waits.append(mode.mode))))
-    timer = caffe.Timer()
-    timer.start()
-    assert len(waits) == 1
-    first = timer.ms
-    assert len(waits) == 2 and timer.ms == first and len(waits) == 2     # stopped: it waits no more
-    timer.stop()
-    assert len(waits) == 2 and timer.ms == first
-    timer.start()       # again, from zero
-    assert len(waits) == 3 and 0 < timer.ms < first + 1000 and len(waits) == 4
-    mode.mode = "cpu"
-    timer.start()
-    timer.stop()
-    assert len(waits) == 4
-
-
 @pytest.mark.parametrize("text, level", [(None, None), (" ", None), ("0", "INFO"), (" 1 ", "WARNING"), ("2", "ERROR"), ("3", "CRITICAL"),
                                          ("9", "CRITICAL"), ("-1", None), ("1.0", None), ("\N{SUPERSCRIPT TWO}", None), ("\u0662", None)])
 def test_level_of_glog(monkeypatch, caplog, text, level):
@@ -378,7 +371,7 @@ def test_level_of_glog(monkeypatch, caplog, text, level):
     assert [record.getMessage() for record in caplog.records] == [f"GLOG_minloglevel must be a number, 0 to 3, got {text!r}; it is ignored"] * wrong
 
 
-def test_init_log(monkeypatch):
+def test_levels_log_and_multiprocess(monkeypatch):
     import logging
 
     from minicaffe.pycaffe import settings
@@ -396,9 +389,13 @@ def test_init_log(monkeypatch):
         with pytest.raises(ConfigError, match=f"^level: must be 0 to 3, got {wrong}$"):
             settings.init_log(wrong)
     assert log.level == logging.WARNING
-
-
-def test_numbers_of_solvers():
+    # One that is shared by solvers of one process is refused there, as in Caffe
+    from minicaffe.common import caffe as state
+    monkeypatch.setattr(state, "multiprocess", False)
+    caffe.set_multiprocess(1)
+    assert state.multiprocess is True
+    caffe.set_multiprocess(0)
+    assert state.multiprocess is False
     try:
         caffe.set_solver_count(3)
         caffe.set_solver_rank(2)
@@ -502,22 +499,3 @@ def test_levels_and_stages(tmp_path):
     assert caffe.Net(str(path), caffe.TRAIN, 2, ["a", "b"])._layer_names == list(rules)
     with pytest.raises(ConfigError, match="Net takes network_file, phase, level, stages and weights"):
         caffe.Net(str(path), caffe.TRAIN, 2, ["a"], None, 1)
-
-
-def test_net_without_a_file(caplog):
-    param, _ = caffe.proto.text.parse_text('name: "own" layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }', caffe.proto.caffe_pb2.NetParameter)
-    net = caffe.Net(param, caffe.TEST)
-    net.backward()
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{net.file or 'own'}: backward computes nothing: no layer from 'x' down to 'x' needs a gradient, as none lies between a loss and a parameter; "
-        "for the gradients of all blobs build the net by caffe.Net(..., force_backward=True)"]
-
-
-def test_multiprocess(monkeypatch):
-    """One that is shared by solvers of one process is refused there, as in Caffe."""
-    from minicaffe.common import caffe as state
-    monkeypatch.setattr(state, "multiprocess", False)
-    caffe.set_multiprocess(1)
-    assert state.multiprocess is True
-    caffe.set_multiprocess(0)
-    assert state.multiprocess is False

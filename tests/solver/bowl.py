@@ -82,3 +82,16 @@ def make_solver(fields="", net=BOWL, **place):
 def weights(solver):
     """Return copies of all parameters of the train net."""
     return [blob.cpu_data.copy() for blob in solver.net.learnable_params]
+
+
+def gradients_of_steps(solver):
+    """Yield the gradients of one step after another, in float64, as a rule gets them."""
+    raw, limit = [], solver.param.clip_gradients
+    solver.add_callback(lambda: None, lambda: raw.append([b.cpu_diff.astype(np.float64) for b in solver.net.learnable_params]))
+    while True:
+        solver.step(1)
+        gradients = raw.pop()
+        if limit >= 0:
+            norm = np.sqrt(sum((g**2).sum() for g in gradients))      # of the sums, as in Caffe
+            gradients = [g * min(1, limit / norm) for g in gradients]
+        yield [g / solver.param.iter_size for g in gradients]

@@ -1,6 +1,7 @@
 """Learning-rate policies against their formulas, the multistep counter, and the checks at construction."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 from bowl import make_solver, solver_param
@@ -20,11 +21,7 @@ FORMULAS = {
 }
 
 
-def test_every_policy_is_tested():
-    assert FORMULAS.keys() == POLICIES.keys()
-
-
-@pytest.mark.parametrize("policy", FORMULAS)
+@pytest.mark.parametrize("policy", POLICIES)
 def test_formula(policy):
     fields, formula = FORMULAS[policy]
     solver = make_solver(f"lr_policy: '{policy}' base_lr: 0.5 {fields}")
@@ -34,28 +31,32 @@ def test_formula(policy):
         solver.step(1)
 
 
-def test_sigmoid_falls_and_never_overflows():
+def test_rates_of_edge_cases():
     param = solver_param("lr_policy: 'sigmoid' base_lr: 1 gamma: 0.25 stepsize: 5000")
     assert rate(param, 5004, 0) == pytest.approx(1 / (1 + math.exp(-1)))
     assert rate(param, 0, 0) == pytest.approx(0, abs=1e-300)
-
-
-def test_overflow_is_infinite_as_in_c():
     assert rate(solver_param("lr_policy: 'exp' base_lr: 1 gamma: 10"), 10**6, 0) == math.inf
+    param = solver_param("lr_policy: 'poly' base_lr: 1 power: 1 max_iter: 10")
+    assert rate(param, 10, 0) == 0
+    assert rate(param, 11, 0) == pytest.approx(-0.1)  # as in Caffe
+    param.power = 0.5
+    assert rate(param, 10, 0) == 0
+    with pytest.raises(ConfigError, match="max_iter"):
+        rate(param, 11, 0)
+    param.power = -1
+    assert rate(param, 10, 0) == math.inf
+    assert [make_solver(f"lr_policy: '{policy}' gamma: 0 base_lr: 0.5 stepvalue: 1").learning_rate() for policy in ("exp", "inv", "multistep")] == [0.5] * 3
 
 
-def test_step_sets_current_step():
-    solver = make_solver("lr_policy: 'step' gamma: 0.1 stepsize: 4")
-    solver.step(9)
-    assert solver.current_step == 2
-
-
-def test_multistep_takes_one_step_an_evaluation(caplog):
+def test_current_step_of_policies(caplog):
     solver = make_solver("lr_policy: 'multistep' gamma: 0.5 base_lr: 1 stepvalue: 2 stepvalue: 2")
     solver.step(2)
     with caplog.at_level("INFO", "minicaffe.solver"):
         assert [solver.learning_rate() for _ in range(3)] == [0.5, 0.25, 0.25]
     assert "MultiStep Status: Iteration 2, step = 1" in caplog.messages
+    solver = make_solver("lr_policy: 'step' gamma: 0.1 stepsize: 4")
+    solver.step(9)
+    assert solver.current_step == 2
 
 
 def test_plateau_falls_after_window(caplog):
@@ -67,9 +68,9 @@ def test_plateau_falls_after_window(caplog):
     coming = iter(losses)
     solver.gradients = lambda: next(coming)
     seen, rates = [], []
-    solver.listeners.append(type("Listener", (), {
-        "on_iteration": lambda self, s: seen.append((s.current_step, s.iter_last_event, s.minimum_loss)),
-        "on_display": lambda self, s, record: rates.append(record["lr"])})())
+    solver.listeners.append(SimpleNamespace(
+        on_iteration=lambda s: seen.append((s.current_step, s.iter_last_event, s.minimum_loss)),
+        on_display=lambda s, record: rates.append(record["lr"])))
     with caplog.at_level("INFO", "minicaffe.solver"):
         solver.step(len(losses))
     assert seen == list(zip(falls, events, [min(losses[:t + 1]) for t in range(len(losses))], strict=True))
@@ -80,56 +81,25 @@ def test_plateau_falls_after_window(caplog):
     assert not any("Iteration 10, current" in line for line in caplog.messages)
 
 
-def test_plateau_looks_at_the_mean_loss():
+def test_plateau_mean_loss_and_reading():
     solver = make_solver("lr_policy: 'plateau' gamma: 0.5 plateau_winsize: 9 average_loss: 2")
     coming = iter([4.0, 2.0, 8.0])
     solver.gradients = lambda: next(coming)
     solver.step(3)
     assert (solver.minimum_loss, solver.iter_last_event) == (3.0, 1)
-
-
-def test_reading_plateau_rate_changes_nothing():
     solver = make_solver("lr_policy: 'plateau' base_lr: 1 gamma: 0.5 plateau_winsize: 1")
     assert [solver.learning_rate() for _ in range(3)] == [1, 1, 1]
     assert solver.current_step == 0 and solver.minimum_loss == math.inf
 
 
-def test_poly_beyond_its_end():
-    param = solver_param("lr_policy: 'poly' base_lr: 1 power: 1 max_iter: 10")
-    assert rate(param, 10, 0) == 0
-    assert rate(param, 11, 0) == pytest.approx(-0.1)  # as in Caffe
-    param.power = 0.5
-    assert rate(param, 10, 0) == 0
-    with pytest.raises(ConfigError, match="max_iter"):
-        rate(param, 11, 0)
-    param.power = -1
-    assert rate(param, 10, 0) == math.inf
-
-
-@pytest.mark.parametrize(("fields", "named"), [
-    ("lr_policy: 'wobbly'", "lr_policy"),
-    ("lr_policy: ''", "lr_policy"),
-    ("lr_policy: 'step' gamma: 0.1", "stepsize"),
-    ("lr_policy: 'step' gamma: -0.1 stepsize: 3", "gamma"),
-    ("lr_policy: 'exp' gamma: -1", "gamma"),
-    ("lr_policy: 'inv' gamma: -1", "gamma"),
-    ("lr_policy: 'multistep' gamma: -1", "gamma"),
-    ("lr_policy: 'sigmoid' gamma: 1", "stepsize"),
-    ("lr_policy: 'poly' power: 1", "max_iter"),
-    ("lr_policy: 'plateau' gamma: 0.5", "plateau_winsize"),
-    ("lr_policy: 'plateau' gamma: 0.5 plateau_winsize: 3 plateau_winsize: 0", "plateau_winsize"),
-    ("lr_policy: 'plateau' gamma: -0.5 plateau_winsize: 3", "gamma"),
-])
-def test_checked_when_the_solver_is_built(fields, named):
-    with pytest.raises(ConfigError) as error:
-        make_solver(fields)
-    assert error.value.field == named
-
-
-def test_gamma_may_be_zero():
-    assert [make_solver(f"lr_policy: '{policy}' gamma: 0 base_lr: 0.5 stepvalue: 1").learning_rate() for policy in ("exp", "inv", "multistep")] == [0.5] * 3
-
-
-def test_unknown_policy_lists_neighbours():
+def test_checked_when_the_solver_is_built():
+    for fields, named in {"'wobbly'": "lr_policy", "''": "lr_policy", "'step' gamma: 0.1": "stepsize", "'step' gamma: -0.1 stepsize: 3": "gamma",
+                          "'exp' gamma: -1": "gamma", "'inv' gamma: -1": "gamma", "'multistep' gamma: -1": "gamma", "'sigmoid' gamma: 1": "stepsize",
+                          "'poly' power: 1": "max_iter", "'plateau' gamma: 0.5": "plateau_winsize",
+                          "'plateau' gamma: 0.5 plateau_winsize: 3 plateau_winsize: 0": "plateau_winsize",
+                          "'plateau' gamma: -0.5 plateau_winsize: 3": "gamma"}.items():
+        with pytest.raises(ConfigError) as error:
+            make_solver(f"lr_policy: {fields}")
+        assert error.value.field == named
     with pytest.raises(ConfigError, match="'multstep'; did you mean 'multistep'"):
         make_solver("lr_policy: 'multstep'")

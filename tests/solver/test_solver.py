@@ -21,6 +21,7 @@ from minicaffe.solver.report import RecordCounts, batch_size
 from minicaffe.workspace import Workspace
 
 TESTED = "test_iter: 3 test_interval: 4"
+DATA = "layer { name: 'd' type: 'DummyData' top: 'x' dummy_data_param { shape { dim: 32 dim: 2 } } }"
 
 
 @pytest.fixture
@@ -29,64 +30,43 @@ def log(caplog):
     return caplog
 
 
-class Recorder:
-    """A listener that records its calls."""
-
-    def __init__(self):
-        self.events = []
-
-    def on_start(self, solver):
-        self.events.append(("start", solver.iter))
-
-    def on_display(self, solver, record):
-        self.events.append(("display", record))
-
-    def on_test(self, solver, record):
-        self.events.append(("test", record))
-
-    def on_iteration(self, solver):
-        self.events.append(("iteration", solver.iter))
-
-    def on_end(self, solver, stopped):
-        self.events.append(("end", stopped))
-
-    def records(self, kind):
-        return [e[1] for e in self.events if e[0] == kind]
-
-
 def recorded(*arguments, **keywords):
-    solver = make_solver(*arguments, **keywords)
-    recorder = Recorder()
+    """A solver, and a listener that records its calls."""
+    solver, events = make_solver(*arguments, **keywords), []
+    recorder = SimpleNamespace(
+        events=events, records=lambda kind: [value for name, value in events if name == kind],
+        on_start=lambda solver: events.append(("start", solver.iter)),
+        on_display=lambda solver, record: events.append(("display", record)),
+        on_test=lambda solver, record: events.append(("test", record)),
+        on_iteration=lambda solver: events.append(("iteration", solver.iter)),
+        on_end=lambda solver, stopped: events.append(("end", stopped)))
     solver.listeners.append(recorder)
     return solver, recorder
 
 
+def listen_to_losses(solver):
+    """Return a list that gets the smoothed loss of each iteration."""
+    shown = []
+    solver.listeners.append(SimpleNamespace(on_iteration=lambda solver: shown.append(solver.smoothed_loss)))
+    return shown
+
+
 # ---- the loop
 
-def test_training_finds_the_bottom():
-    far = BOWL.replace("dummy_data_param {", "dummy_data_param { data_filler { type: 'constant' value: 10 }")
-    solver = make_solver("max_iter: 50 momentum: 0.5", far)
-    solver.solve()
-    assert solver.iter == 50
-    assert np.abs(weights(solver)[0]).mean() < 1  # the targets spread by 1 around 0
-
-
 def test_loss_averaged_over_iter_size():
-    solver = make_solver("iter_size: 4 base_lr: 0")
-    losses = []
+    solver, losses = make_solver("iter_size: 4 base_lr: 0"), []
+    assert solver.smoothed_loss == 0
     solver.net.add_hook(1, lambda layer: losses.append(float(solver.net.blob_by_name("loss").cpu_data)))
     solver.step(1)
-    assert len(losses) == 4
-    assert solver.smoothed_loss == pytest.approx(np.mean(losses))
+    assert len(losses) == 4 and solver.smoothed_loss == pytest.approx(np.mean(losses))
 
 
 @pytest.mark.parametrize("begin", [0, 1, 2])
 def test_smoothing_follows_caffes_window(begin):
     solver = make_solver("average_loss: 3 base_lr: 0")
     solver.step(begin)
-    losses, window, shown, smoothed = [], [], [], 0
+    losses, window, shown, smoothed = [], [], listen_to_losses(solver), 0
     solver.net.add_hook(1, lambda layer: losses.append(float(solver.net.blob_by_name("loss").cpu_data)))
-    solver.listeners.append(type("Listener", (), {"on_iteration": lambda self, s: shown.append(s.smoothed_loss)})())
     solver.step(8)
     for t, loss in enumerate(losses):
         if t < 3:
@@ -101,15 +81,11 @@ def test_smoothing_follows_caffes_window(begin):
     assert solver.smoothed_loss == pytest.approx(losses[-1])
 
 
-def test_the_mean_of_no_losses():
-    assert make_solver().smoothed_loss == 0
-
-
 @pytest.mark.parametrize("size", [1, 3])
 def test_infinite_loss_leaves_window(size):
-    solver, shown = make_solver(f"average_loss: {size} base_lr: 0"), []
+    solver = make_solver(f"average_loss: {size} base_lr: 0")
+    shown = listen_to_losses(solver)
     solver.net.add_hook(1, lambda layer: solver.net.blob_by_name("loss").data.fill(np.inf if solver.iter == 4 else solver.iter))
-    solver.listeners.append(type("Listener", (), {"on_iteration": lambda self, s: shown.append(s.smoothed_loss)})())
     solver.step(10)
     assert shown[4:4 + size] == [np.inf] * size and shown[9] == pytest.approx(np.mean(range(10)[-size:]))
 
@@ -120,22 +96,14 @@ def test_callbacks_in_order():
     solver.net.add_hook(0, lambda layer: calls.append("forward"))
     solver.step(2)
     assert calls == ["start", "forward", "ready"] * 2
-
-
-def test_a_callback_may_change_the_gradient():
     solver = make_solver(net=LINE)
     before = weights(solver)
-
-    def silence():
-        for blob in solver.net.learnable_params:
-            blob.diff[...] = 0
-
-    solver.add_callback(lambda: None, silence)
+    solver.add_callback(lambda: None, lambda: [blob.diff.fill(0) for blob in solver.net.learnable_params])
     solver.step(5)  # enough for a device to record a graph, which must not hold the update
     assert all(np.array_equal(a, b) for a, b in zip(before, weights(solver)))
 
 
-def test_a_subclass_may_change_the_update():
+def test_subclasses_change_update_and_rate():
     class Frozen(SGDSolver):
         def apply_update(self):
             for blob in self.net.learnable_params:
@@ -155,32 +123,37 @@ def test_a_subclass_may_change_the_update():
     class Mixed(Silent, SGDSolver):
         pass
 
-    for kind in Frozen, Derived, Mixed:
+    class Still(SGDSolver):
+        def rate_factor(self):
+            return 0.0
+
+    for kind in Frozen, Derived, Mixed, Still:
         for plan in None, "memory":
             solver = kind(solver_param("", LINE), plan=plan)
             before = weights(solver)
             solver.step(5)
             assert solver.iter == 5 and all(np.array_equal(a, b) for a, b in zip(before, weights(solver)))
 
-
-def test_subclass_passes_options_on():
     class Named:
         def __init_subclass__(cls, **options):
             cls.options = options
 
     class Own(SGDSolver, Named, name="own"):
-        pass
+        def step(self, n):
+            for _ in range(n):
+                self.gradients()
+                self.apply_update()
 
     assert Own.options == {"name": "own"}
+    solver = Own(solver_param("display: 2 max_iter: 4"))
+    solver.solve()
+    assert solver.iter == 4 and solver.smoothed_loss > 0
 
 
-def test_seed_decides_the_weights():
+def test_seed_decides_the_weights(monkeypatch):
     first, again, other = (weights(make_solver(f"random_seed: {seed}")) for seed in (7, 7, 8))
     assert np.array_equal(first[0], again[0]) and not np.array_equal(first[0], other[0])
     assert make_solver("random_seed: 0").generator.seed == 0
-
-
-def test_rank_draws_own_numbers(monkeypatch):
     monkeypatch.setattr(caffe, "solver_rank", 2)
     assert make_solver("random_seed: 7").generator.seed == 9
 
@@ -192,6 +165,9 @@ def test_debug_info_only_on_displays(log):
     solver.step(2)
     assert sum("[Backward] Layer bowl, param blob 0" in m for m in log.messages) == 1
     assert all(net.debug_info for net in solver.test_nets)
+    log.clear()
+    make_solver("max_iter: 5 display: 2").solve()
+    assert not any(message.startswith("Iteration 5") for message in log.messages)
 
 
 # ---- log and listeners
@@ -199,9 +175,6 @@ def test_debug_info_only_on_displays(log):
 def test_log_lines_of_a_solve(log):
     solver = make_solver("max_iter: 4 display: 2 test_compute_loss: true clip_gradients: 0.5 " + TESTED)
     assert log.messages[0].startswith('Initializing solver from parameters: \n')
-    assert "Creating training net specified in net_param." in log.messages
-    assert "Creating test net (#0) specified by net_param" in log.messages
-    assert log.messages[-1] == "Solver scaffolding done."
     log.clear()
     solver.solve()
     shown = [line for line in log.messages if "Gradient" not in line]
@@ -239,22 +212,17 @@ def test_display_and_test_records():
     assert recorder.events[0] == ("start", 0) and recorder.events[-1] == ("end", False)
 
 
-def test_batch_size_of_first_source():
-    solver = make_solver(net="layer { name: 'w' type: 'Parameter' top: 'w' parameter_param { shape { dim: 3 } } }"
-                         "layer { name: 'd' type: 'DummyData' top: 'x' dummy_data_param { shape { dim: 32 dim: 2 } } }")
+def test_images_per_second():
+    solver = make_solver(net="layer { name: 'w' type: 'Parameter' top: 'w' parameter_param { shape { dim: 3 } } }" + DATA)
     assert batch_size(solver.net) == 32
     assert batch_size(make_solver().net) is None  # the loss is a scalar
-
-
-def test_images_per_second():
-    data = "layer { name: 'd' type: 'DummyData' top: 'x' dummy_data_param { shape { dim: 32 dim: 2 } } }"
-    solver, recorder = recorded("display: 1 iter_size: 2", data + BOWL)
+    solver, recorder = recorded("display: 1 iter_size: 2", DATA + BOWL)
     solver.step(2)
     record = recorder.records("display")[1]
     assert record["images_per_second"] == pytest.approx(64 * record["iters_per_second"])
 
 
-def test_total_test_loss_is_mean():
+def test_test_records():
     solver, recorder = recorded("max_iter: 1 test_compute_loss: true " + TESTED)
     solver.solve()
     record, = recorder.records("test")
@@ -262,17 +230,14 @@ def test_total_test_loss_is_mean():
     solver.whole_tests[0] = RecordCounts(5, 2, "")      # the last batch, of one record, counts half
     record = solver.test(0)
     assert record["loss"] == pytest.approx(record["outputs"][0]["value"])
-
-
-def test_no_last_display_between_displays(log):
-    make_solver("max_iter: 5 display: 2").solve()
-    assert not any(message.startswith("Iteration 5") for message in log.messages)
-
-
-def test_no_first_test_without_initialization():
     solver, recorder = recorded("max_iter: 5 test_initialization: false " + TESTED)
     solver.solve()
     assert [r["iteration"] for r in recorder.records("test")] == [4]
+    solver, recorder = recorded(TESTED)
+    solver.test_all()       # before any step
+    assert [record["iteration"] for record in recorder.records("test")] == [0]
+    solver = make_solver("test_iter: 0 test_interval: 1 test_compute_loss: true")
+    assert solver.test(0) == {"iteration": 0, "net": 0, "loss": None, "outputs": []}
 
 
 def test_test_nets_share_the_parameters():
@@ -280,20 +245,12 @@ def test_test_nets_share_the_parameters():
     solver.step(1)
     solver.test_all()
     assert solver.test_nets[0].blob_by_name("numbers").cpu_data[2] == pytest.approx(weights(solver)[0].mean(), abs=1e-6)
-
-
-def test_test_net_parameters_shared_at_test():
     embedded = BOWL.replace("dummy_data_param {", "blobs { shape { dim: 5 dim: 3 } data: " + " data: ".join(["7"] * 15)
                             + " } blobs { shape { dim: 4 } data: 1 data: 1 data: 1 data: 1 } dummy_data_param {")
     solver = make_solver(f"test_net_param {{ {embedded} }} {TESTED}")
     solver.step(1)
     value = solver.test_nets[0].blob_by_name("numbers").cpu_data[2]
     assert value == pytest.approx(weights(solver)[0].mean(), abs=1) and value != 7
-
-
-def test_zero_test_iter_reports_nothing():
-    solver = make_solver("test_iter: 0 test_interval: 1 test_compute_loss: true")
-    assert solver.test(0) == {"iteration": 0, "net": 0, "loss": None, "outputs": []}
 
 
 def test_outputs_keep_size_within_test():
@@ -315,19 +272,13 @@ def test_stop_ends_after_the_update(log):
     assert log.messages[-1] == "Optimization stopped early."
     solver.step(2)
     assert solver.iter == 9
-
-
-def test_tests_before_any_step():
     solver, recorder = recorded(TESTED)
-    solver.test_all()
-    assert [record["iteration"] for record in recorder.records("test")] == [0]
-
-
-def test_log_names_restored_state(log, tmp_path):
-    solver = make_solver(f"max_iter: 1 snapshot_prefix: '{tmp_path}/s'")
-    _, state = solver.snapshot()
-    solver.solve(state)
-    assert log.messages.count(f"Restoring previous solver status from {state}") == 1
+    solver.action = lambda: "stop" if solver.iter == 2 else "none"
+    solver.step(9)
+    assert solver.iter == 2
+    solver.action = None
+    solver.step(4)
+    assert solver.iter == 6 and [record["iteration"] for record in recorder.records("test")] == [0, 4]
 
 
 def test_stop_in_a_test(log):
@@ -340,29 +291,19 @@ def test_stop_in_a_test(log):
     assert "Iteration 0, Testing net (#1)" not in log.messages
 
 
-def test_snapshot_action(tmp_path):
+def test_snapshot_action(tmp_path, log):
     solver = make_solver(f"snapshot_prefix: '{tmp_path}/s' {TESTED}")
     answers = iter(["snapshot", "snapshot"])
     solver.action = lambda: next(answers, "none")
     solver.step(1)  # asked before the first test batch, twice
     assert sorted(p.name for p in tmp_path.iterdir()) == ["s_iter_0.caffemodel", "s_iter_0.solverstate"]
-
-
-def test_snapshot_action_after_an_update(tmp_path):
-    solver = make_solver(f"snapshot_prefix: '{tmp_path}/s'")
+    solver = make_solver(f"snapshot_prefix: '{tmp_path}/t'")
     solver.action = lambda: "snapshot" if solver.iter == 2 else "none"
     solver.step(3)
-    assert solver.iter == 3 and sorted(p.name for p in tmp_path.iterdir()) == ["s_iter_2.caffemodel", "s_iter_2.solverstate"]
-
-
-def test_step_after_stop_runs_tests():
-    solver, recorder = recorded(TESTED)
-    solver.action = lambda: "stop" if solver.iter == 2 else "none"
-    solver.step(9)
-    assert solver.iter == 2
-    solver.action = None
-    solver.step(4)
-    assert solver.iter == 6 and [record["iteration"] for record in recorder.records("test")] == [0, 4]
+    assert solver.iter == 3 and sorted(p.name for p in tmp_path.glob("t*")) == ["t_iter_2.caffemodel", "t_iter_2.solverstate"]
+    state = str(tmp_path / "t_iter_2.solverstate")
+    make_solver("max_iter: 1").solve(state)
+    assert log.messages.count(f"Restoring previous solver status from {state}") == 1
 
 
 def test_first_numbered_solver_tests_and_writes(monkeypatch, tmp_path):
@@ -392,29 +333,25 @@ def test_log_of_averaged_statistics_once(use, log, monkeypatch, tmp_path):
     assert before[0].any() and all((blob.cpu_data == was).all() for blob, was in zip(solver.net.layer_dict["norm"].blobs, before, strict=True))
 
 
-@pytest.mark.parametrize("scale, factor", [("linear", 4), ("sqrt", 2)])
-def test_rate_rises_to_all_ranks(scale, factor, monkeypatch):
-    job = Job(4, mirror=True)
-    job.use(monkeypatch)
-    solver, factors = make_solver(), []
-    solver.distribute(job.comm(0), scale_lr=scale, warmup=4)
-    for _ in range(6):
-        factors.append(solver.rate_factor())
-        solver.step(1)
-    assert factors == [1 + min(1, n / 4) * (factor - 1) for n in range(1, 7)]
-
-
-@pytest.mark.parametrize("options, message", [
-    ({"warmup": -1, "scale_lr": "linear"}, "warmup: must be a number of iterations, with scale_lr, got -1"),
-    ({"warmup": 1}, "warmup: must be a number of iterations, with scale_lr, got 1"),
-    ({"scale_lr": "cubic"}, "scale_lr: must be one of linear, sqrt, got 'cubic'"),
-    ({"timeout": -1}, "timeout: must be a number of seconds, or 0 for no limit, got -1"),
-    ({"timeout": np.inf}, "timeout: must be a number of seconds, or 0 for no limit, got inf"),
-])
-def test_options_of_ranks_that_cannot_be(options, message):
-    with pytest.raises(ConfigError) as caught:
-        make_solver().distribute(**options)
-    assert str(caught.value) == message
+def test_rate_rises_to_all_ranks(monkeypatch):
+    for scale, factor in ("linear", 4), ("sqrt", 2):
+        job = Job(4, mirror=True)
+        job.use(monkeypatch)
+        solver, factors = make_solver(), []
+        solver.distribute(job.comm(0), scale_lr=scale, warmup=4)
+        for _ in range(6):
+            factors.append(solver.rate_factor())
+            solver.step(1)
+        assert factors == [1 + min(1, n / 4) * (factor - 1) for n in range(1, 7)]
+    for options, message in [
+            ({"warmup": -1, "scale_lr": "linear"}, "warmup: must be a number of iterations, with scale_lr, got -1"),
+            ({"warmup": 1}, "warmup: must be a number of iterations, with scale_lr, got 1"),
+            ({"scale_lr": "cubic"}, "scale_lr: must be one of linear, sqrt, got 'cubic'"),
+            ({"timeout": -1}, "timeout: must be a number of seconds, or 0 for no limit, got -1"),
+            ({"timeout": np.inf}, "timeout: must be a number of seconds, or 0 for no limit, got inf")]:
+        with pytest.raises(ConfigError) as caught:
+            make_solver().distribute(**options)
+        assert str(caught.value) == message
 
 
 # ---- numbers that are not finite
@@ -439,8 +376,8 @@ def warnings_of(log):
 
 @pytest.mark.no_plan("which blob was not finite first is not known where blobs share memory")
 def test_first_infinite_loss_is_reported_once(log):
-    solver, losses = make_solver("base_lr: 100 momentum: 0.9", LINE), []  # no hooks: a device replays a graph
-    solver.listeners.append(type("Listener", (), {"on_iteration": lambda self, s: losses.append(s.smoothed_loss)})())
+    solver = make_solver("base_lr: 100 momentum: 0.9", LINE)     # no hooks: a device replays a graph
+    losses = listen_to_losses(solver)
     solver.step(60)
     first = next(i for i, loss in enumerate(losses) if not np.isfinite(loss))
     seen, lost = warnings_of(log)
@@ -451,20 +388,14 @@ def test_first_infinite_loss_is_reported_once(log):
 
 @pytest.mark.no_plan("which blob was not finite first is not known where blobs share memory")
 def test_infinite_blob_named_with_writers(log):
-    solver = make_solver(net=LINE.replace('scale: 0.5', "scale: 1e30").replace('type: "gaussian"', "value: 1e30"))
-    solver.step(1)
-    assert "'y' of layer 'scale' (Scale) and layer 'half' (Power); no update was made before" in warnings_of(log)[0]
-
-
-def test_infinite_data_are_named(log):
-    solver = make_solver(net=LINE.replace('type: "gaussian"', "value: inf"))
-    solver.step(1)
-    assert "is 'x' of layer 'in' (DummyData); correct the data" in warnings_of(log)[0]
-
-
-def test_iter_size_batch_covered_by_next(log):
-    solver = make_solver("iter_size: 2", LINE)
-    passes = []
+    huge, infinite = (LINE.replace('type: "gaussian"', f"value: {value}") for value in ("1e30", "inf"))
+    for net, words in ((huge.replace('scale: 0.5', "scale: 1e30"), "'y' of layer 'scale' (Scale) and layer 'half' (Power); no update was made before"),
+                       (infinite, "is 'x' of layer 'in' (DummyData); correct the data")):
+        log.clear()
+        make_solver(net=net).step(1)
+        assert words in warnings_of(log)[0]
+    log.clear()
+    solver, passes = make_solver("iter_size: 2", LINE), []
     solver.net.add_hook(0, lambda layer: passes.append(layer) if layer == 0 else None)
     solver.net.add_hook(1, lambda layer: solver.net.blob_by_name("loss").data.fill(np.inf) if (layer, len(passes)) == (3, 1) else None)
     solver.step(1)
@@ -575,16 +506,13 @@ def test_infinite_parameters_behind_finite_loss(where):
         solver.solve()
 
 
-def test_history_counts_too():
+def test_history_and_effect_of_nan():
     """An infinite square of a gradient makes every further step 0, and nothing else shows that."""
     solver = make_solver("type: 'Adam' display: 1", LINE)
     solver.nan = "stop"
     solver.history[1].data[2] = np.inf
     with pytest.raises(NotFiniteError, match="the history of parameters is no longer finite, the first is layer 'scale' blobs"):
         solver.step(1)
-
-
-def test_nan_must_be_known():
     solver = make_solver()
     assert solver.nan == "warn"
     with pytest.raises(ConfigError, match="nan: must be one of warn, stop, got 'halt'"):
@@ -619,35 +547,31 @@ def test_the_order_of_test_nets(log, tmp_path):
     assert len(solver.test_nets) == 4
 
 
-def test_solver_state_overrides_the_nets():
+def test_state_upgrade_and_workspace():
     solver = make_solver("train_state { level: 2 stage: 'b' }", "state { level: 1 stage: 'a' }" + BOWL)
     assert solver.net.state.level == 2 and list(solver.net.state.stage) == ["a", "b"]
     assert solver.net.phase == TRAIN
-
-
-def test_inline_nets_are_upgraded():
     net = "input: 'x' input_shape { dim: 2 dim: 3 } layers { name: 'r' type: SIGMOID bottom: 'x' top: 'y' }"
     solver = make_solver("", net)
     assert [layer.type for layer in solver.net.layers] == ["Input", "Sigmoid"]
-
-
-def test_the_parent_workspace_holds_the_parameters():
     workspace = Workspace()
     solver = make_solver(workspace=workspace, dtype=Dtype.DOUBLE)
     assert workspace.blob("bowl[0]") is solver.net.learnable_params[0]
     assert solver.history[0].dtype == Dtype.DOUBLE
+    solver = make_solver()
+    net = Net(solver_param("").net_param)
+    solver.share_weights(net)
+    solver.step(1)
+    assert np.array_equal(net.learnable_params[0].cpu_data, weights(solver)[0])
 
 
-def test_net_without_loss_warns(tmp_path):
+def test_net_without_loss_warns(tmp_path, recwarn):
     net = LINE.partition('layer { name: "loss"')[0]
     with pytest.warns(ConfigWarning, match="^solver.prototxt: the net has no loss in its TRAIN phase, so it learns nothing"):
         make_solver(net=net, file="solver.prototxt")
     path = write(tmp_path / "net.prototxt", net)
     with pytest.warns(ConfigWarning, match=f"^{path}: the net has no loss"):
         make_solver(f"net: '{path}'", None)
-
-
-def test_a_loss_weight_makes_a_loss(recwarn):
     make_solver(net=LINE.partition('layer { name: "half"')[0].replace('top: "y" }', 'top: "y" loss_weight: 1 }'))
     assert not recwarn.list
 
@@ -707,16 +631,21 @@ def test_log_names_net_sources(log, tmp_path):
     assert "Creating training net specified in net_param." in [record.getMessage() for record in log.records]
 
 
-def test_missing_net_file():
+def test_errors_name_the_file(tmp_path):
     with pytest.raises(FileError, match="nowhere.prototxt"):
         make_solver("net: 'nowhere.prototxt'", None)
-
-
-def test_net_error_names_file(tmp_path):
-    path = write(tmp_path / "net.prototxt", BOWL.replace("SolverTestBowl", "SolverTestBowel"))
+    wrong = BOWL.replace("SolverTestBowl", "SolverTestBowel")
+    path = write(tmp_path / "net.prototxt", wrong)
     with pytest.raises(ConfigError) as error:
         make_solver(f"net: '{path}'", None, file="solver.prototxt")
     assert error.value.file == path and error.value.layer == "bowl"
+    for text, message in ((f"net_param {{ {BOWL} }}\nbase_lr: 0.1\nlr_policy: 'wobbly'\n",
+                           f"{BOWL.count(chr(10)) + 3}: lr_policy: unknown learning-rate policy 'wobbly'"),
+                          (f"lr_policy: 'fixed'\nnet_param {{ {wrong} }}", "4: layer 'bowl' (SolverTestBowel): type")):
+        path = write(tmp_path / "solver.prototxt", text)
+        with pytest.raises(ConfigError) as error:
+            load_solver(path)
+        assert str(error.value).startswith(f"{path}:{message}")
 
 
 def test_unwritable_prefix_is_met_before_training(tmp_path):
@@ -737,21 +666,7 @@ def test_load_solver(tmp_path):
     assert type(solver) is AdamSolver
     assert solver.param.snapshot_prefix == str(tmp_path / "solver")
     assert type(load_solver(path, NesterovSolver)) is NesterovSolver
-
-
-def test_errors_name_file_and_line(tmp_path):
-    path = write(tmp_path / "solver.prototxt", f"net_param {{ {BOWL} }}\nbase_lr: 0.1\nlr_policy: 'wobbly'\n")
-    with pytest.raises(ConfigError) as error:
-        load_solver(path)
-    assert str(error.value).startswith(f"{path}:{BOWL.count(chr(10)) + 3}: lr_policy: unknown learning-rate policy 'wobbly'")
-
-
-def test_inline_net_error_names_line(tmp_path):
-    net = BOWL.replace("SolverTestBowl", "SolverTestBowel")
-    path = write(tmp_path / "solver.prototxt", f"lr_policy: 'fixed'\nnet_param {{ {net} }}")
-    with pytest.raises(ConfigError) as error:
-        load_solver(path)
-    assert str(error.value).startswith(f"{path}:4: layer 'bowl' (SolverTestBowel): type")
+    assert list(solver_types()) == ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam"]
 
 
 def test_weights_field(tmp_path):
@@ -780,18 +695,6 @@ def test_weights_only_in_test_net(tmp_path):
     assert wanted.any() and np.array_equal(found, wanted)
 
 
-def test_share_weights():
-    solver = make_solver()
-    net = Net(solver_param("").net_param)
-    solver.share_weights(net)
-    solver.step(1)
-    assert np.array_equal(net.learnable_params[0].cpu_data, weights(solver)[0])
-
-
-def test_solver_types():
-    assert list(solver_types()) == ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam"]
-
-
 def test_a_solver_type_of_ones_own(tmp_path):
     class Frozen(Solver):
         def learning_rate(self):
@@ -811,26 +714,3 @@ def test_a_solver_type_of_ones_own(tmp_path):
     assert isinstance(solver.param, caffe_pb2.SolverParameter)
     with pytest.raises(MissingNameError):
         solver.net.blob_by_name("nothing")
-
-
-def test_user_step_with_final_display():
-    class Own(SGDSolver):
-        def step(self, n):
-            for _ in range(n):
-                self.gradients()
-                self.apply_update()
-
-    solver = Own(solver_param("display: 2 max_iter: 4"))
-    solver.solve()
-    assert solver.iter == 4 and solver.smoothed_loss > 0
-
-
-def test_a_rate_factor_of_ones_own():
-    class Still(SGDSolver):
-        def rate_factor(self):
-            return 0.0
-
-    solver = Still(solver_param("max_iter: 4"))
-    before = weights(solver)
-    solver.step(2)
-    assert all((a == b).all() for a, b in zip(weights(solver), before, strict=True))

@@ -3,15 +3,13 @@
 import logging
 
 import pytest
+from helpers import layer_text, make_net
 
 import minicaffe as caffe
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST
 from minicaffe.engines import engine
 from minicaffe.engines.onednn import library
-from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
 
 
 @pytest.fixture
@@ -20,12 +18,8 @@ def default(onednn):
 
 
 def net(shape, fields, dtype=Dtype.FLOAT, more=""):
-    dims = " ".join(f"dim: {size}" for size in shape)
-    text = (f'layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ {dims} }} }} }} '
-            f'layer {{ name: "conv" type: "Convolution" bottom: "x" top: "y" convolution_param {{ {fields} }} }} {more}')
-    param, _ = parse_text(text, caffe_pb2.NetParameter, "test.prototxt", keep_layer_fields=True)
-    param.state.phase = TEST
-    made = Net(param, dtype)
+    made = make_net(layer_text("Input", "x", more=f"input_param {{ shape {{ dim: {list(shape)} }} }}")
+                    + layer_text("Convolution", "conv", "x", "y", f"convolution_param {{ {fields} }}") + more, TEST, dtype)
     made.forward_from_to(0, len(made.layers) - 1)
     return made
 
@@ -67,15 +61,12 @@ def test_default_engine_refuses_silently(default, monkeypatch, caplog):
     assert not [record for record in caplog.records if "refuses" in record.getMessage()]
 
 
-def test_engine_caffe_can_be_named(default):
-    engine.prefer("CAFFE")
-    made = net((2, 3, 9, 9), "num_output: 32 kernel_size: 3")
-    found = made.engines()[0]
-    assert (found["engine"], found["refused"]) == ("CAFFE", {})
-
-
-def test_lenet_does_not_open_onednn(default, monkeypatch):
+def test_caffe_without_onednn(default, monkeypatch):
     monkeypatch.setattr(library, "_trouble", "would have been opened")
     made = caffe.Net("models/lenet/deploy.prototxt", caffe.TEST)
     made.forward()
     assert not any("would have" in str(one) for one in made.engines())
+    engine.prefer("CAFFE")
+    made = net((2, 3, 9, 9), "num_output: 32 kernel_size: 3")
+    found = made.engines()[0]
+    assert (found["engine"], found["refused"]) == ("CAFFE", {})

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from watched import fused, with_one_watched
+from watched import BIAS, LEAKY, LOSS, NORM, PRELU, RELU, SCALE, fused, net_of, with_one_watched
 
 import minicaffe as caffe
 from minicaffe import memory
@@ -17,15 +17,7 @@ from minicaffe.solver import create_solver
 pytestmark = pytest.mark.usefixtures("onednn")
 
 INPUT = 'layer { name: "data" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 dim: 9 dim: 8 } } }'
-FILLED = 'filler { type: "uniform" min: -1 max: 2 }'
-NORM = 'layer { name: "norm" type: "BatchNorm" bottom: "y" top: "y" }'
-SCALE = f'layer {{ name: "scale" type: "Scale" bottom: "y" top: "y" scale_param {{ bias_term: true {FILLED} bias_{FILLED} }} }}'
-BIAS = f'layer {{ name: "bias" type: "Bias" bottom: "y" top: "y" bias_param {{ {FILLED} }} }}'
-RELU = 'layer { name: "relu" type: "ReLU" bottom: "y" top: "y" }'
-LEAKY = 'layer { name: "leaky" type: "ReLU" bottom: "y" top: "y" relu_param { negative_slope: 0.25 } }'
-PRELU = f'layer {{ name: "prelu" type: "PReLU" bottom: "y" top: "y" prelu_param {{ {FILLED} }} }}'
 POWER = 'layer { name: "power" type: "Power" bottom: "y" top: "y" power_param { shift: 1 } }'
-LOSS = 'layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 reduction_param { operation: SUMSQ } }'
 
 
 def conv(bottom="x", top="y", outputs=20):
@@ -33,17 +25,9 @@ def conv(bottom="x", top="y", outputs=20):
             f'num_output: {outputs} kernel_size: 3 weight_filler {{ type: "xavier" }} }} }}')
 
 
-def two_nets(net_of, text, phase=caffe.TEST):
+def two_nets(text, phase=caffe.TEST):
     """A net, and one with the same values that is read between layers."""
     return with_one_watched([net_of(INPUT + text, phase) for _ in range(2)])
-
-
-@pytest.fixture
-def net_of(tmp_path):
-    def make(text, phase=caffe.TEST):
-        (tmp_path / "net.prototxt").write_text(text)
-        return caffe.Net(str(tmp_path / "net.prototxt"), phase)
-    return make
 
 
 def assert_same(net, watched, rtol=1e-5):
@@ -51,6 +35,14 @@ def assert_same(net, watched, rtol=1e-5):
         np.testing.assert_allclose(blob.data, watched.blobs[name].data, rtol, 1e-6, err_msg=name)
         assert np.abs(blob.data).max() > 0.1
     assert not fused(watched)
+
+
+def check_fused(net, watched, names, rtol=1e-5):
+    """Compare two forwards of both, and the layers that are fused."""
+    for _ in range(2):
+        net.forward(), watched.forward()
+        assert fused(net) == names
+        assert_same(net, watched, rtol)
 
 
 @pytest.mark.parametrize(("layers", "names"), [
@@ -65,8 +57,8 @@ def assert_same(net, watched, rtol=1e-5):
     (NORM + POWER + RELU, ["norm"]),        # Power does not join
     (SCALE.replace("scale_param {", "scale_param { axis: 2 num_axes: 1") + RELU, []),   # not by channels
 ])
-def test_convolution_epilogue_gives_same_numbers(net_of, layers, names):
-    net, watched = two_nets(net_of, conv() + layers + conv("y", "z", 16))
+def test_convolution_epilogue_gives_same_numbers(layers, names):
+    net, watched = two_nets(conv() + layers + conv("y", "z", 16))
     for _ in range(2):
         net.forward(), watched.forward()
         assert fused(net) == ({"conv_y": names} if names else {})
@@ -79,23 +71,20 @@ def test_convolution_epilogue_gives_same_numbers(net_of, layers, names):
 
 @pytest.mark.parametrize("factor", [0, 1e-30, 1e-39, 1e-44, -1e-12])
 @pytest.mark.parametrize("bias", ["true", "false"])
-def test_factors_that_are_next_to_nothing(net_of, factor, bias):
+def test_factors_that_are_next_to_nothing(factor, bias):
     """Weights times them are next to nothing, too, and the shift stays."""
-    net, watched = two_nets(net_of, conv().replace("num_output", f"bias_term: {bias} num_output") + SCALE + RELU)
+    net, watched = two_nets(conv().replace("num_output", f"bias_term: {bias} num_output") + SCALE + RELU)
     for each in (net, watched):
         each.params["scale"][0].data[3:8] = factor
         each.params["scale"][1].data[5:9] = 0
-    for _ in range(2):
-        net.forward(), watched.forward()
-        assert fused(net)
-        assert_same(net, watched)
+    check_fused(net, watched, {"conv_y": ["scale", "relu"]})
 
 
 @pytest.mark.parametrize("weight", [0, 1, 0.25, 3.5, 1000])
 @pytest.mark.parametrize("layers", [NORM, NORM + SCALE + RELU, SCALE + NORM])
-def test_statistics_are_sums_with_a_weight(net_of, layers, weight):
+def test_statistics_are_sums_with_a_weight(layers, weight):
     """Mean and variance are the stored sums divided by their weight; those of weight 0 are 0."""
-    net, watched = two_nets(net_of, conv() + layers)
+    net, watched = two_nets(conv() + layers)
     dice = np.random.default_rng(4)
     mean, variance = dice.normal(0, 1, 20), dice.uniform(0.5, 2, 20)
     for each in (net, watched):
@@ -116,9 +105,9 @@ def test_statistics_are_sums_with_a_weight(net_of, layers, weight):
         np.testing.assert_allclose(net.blobs["y"].data, wanted, 1e-3, 1e-4)
 
 
-def test_factors_scale_weight_copy(net_of):
+def test_factors_scale_weight_copy():
     """Made again for new factors or weights, and for nothing else; the weights themselves stay as they are."""
-    net, watched = two_nets(net_of, conv() + NORM + SCALE + RELU)
+    net, watched = two_nets(conv() + NORM + SCALE + RELU)
     weight = net.params["conv_y"][0]
     before = weight.data.copy()
 
@@ -144,27 +133,19 @@ def test_factors_scale_weight_copy(net_of):
 
 @pytest.mark.parametrize("group", [1, 2, 16])
 @pytest.mark.parametrize("kind", ["Convolution", "Deconvolution"])
-def test_each_output_gets_its_own_factor(net_of, kind, group):
+def test_each_output_gets_its_own_factor(kind, group):
     first = conv(outputs=16)
     second = conv("y", "z", 32).replace("num_output", f"group: {group} num_output").replace("Convolution", kind)
-    net, watched = two_nets(net_of, first + second + SCALE.replace('"y"', '"z"'))
-    for _ in range(2):
-        net.forward(), watched.forward()
-        assert fused(net) == {"conv_z": ["scale"]}
-        assert_same(net, watched, 1e-4)
+    check_fused(*two_nets(first + second + SCALE.replace('"y"', '"z"')), {"conv_z": ["scale"]}, 1e-4)
 
 
-def test_one_weight_with_two_factors(net_of):
+def test_one_weight_with_two_factors():
     shared = conv().replace('top: "y"', 'top: "y" param { name: "w" } param { name: "b" }')
     text = shared + SCALE + (shared + SCALE).replace('"y"', '"z"').replace('"scale"', '"another"').replace("conv_y", "conv_z")
-    net, watched = two_nets(net_of, text)
-    for _ in range(2):
-        net.forward(), watched.forward()
-        assert fused(net) == {"conv_y": ["scale"], "conv_z": ["another"]}
-        assert_same(net, watched)
+    check_fused(*two_nets(text), {"conv_y": ["scale"], "conv_z": ["another"]})
 
 
-def test_training_uses_weights_unchanged(net_of, onednn):
+def test_training_uses_weights_unchanged(onednn):
     """While a net of phase TEST has them times factors in its copy."""
     ends = []
     for use in (True, False):
@@ -189,7 +170,7 @@ def test_training_uses_weights_unchanged(net_of, onednn):
 
 
 @pytest.mark.parametrize("rows", [3, 16])      # beside 16 outputs
-def test_convolution_of_other_axis_not_fused(net_of, rows):
+def test_convolution_of_other_axis_not_fused(rows):
     """Whose channels are axis 2, while Bias adds along axis 1."""
     images = INPUT.replace("dim: 3", f"dim: {rows} dim: 16")
     nets = [net_of(images + conv(outputs=16).replace("num_output", "axis: 2 num_output") + BIAS) for _ in range(2)]
@@ -207,16 +188,16 @@ def test_convolution_of_other_axis_not_fused(net_of, rows):
 
 @pytest.mark.parametrize("outputs", [1, 7, 16, 24, 33])
 @pytest.mark.parametrize("group", [1, 3])
-def test_padding_of_layouts_stays_zero(net_of, outputs, group):
+def test_padding_of_layouts_stays_zero(outputs, group):
     """The layers after read zeros beyond the last channel, whatever the shift is."""
     first = conv(outputs=3 * outputs).replace("num_output", f"group: {group} num_output")
-    net, watched = two_nets(net_of, first + NORM + SCALE + RELU + conv("y", "z"))
+    net, watched = two_nets(first + NORM + SCALE + RELU + conv("y", "z"))
     net.forward(), watched.forward()
     assert_same(net, watched)
 
 
-def test_training_gives_same_bits(net_of):
-    net, watched = two_nets(net_of, conv() + LEAKY + conv("y", "z") + LOSS.replace('"y"', '"z"'), caffe.TRAIN)
+def test_training_gives_same_bits():
+    net, watched = two_nets(conv() + LEAKY + conv("y", "z") + LOSS.replace('"y"', '"z"'), caffe.TRAIN)
     for each in (net, watched):
         each.clear_param_diffs()
         each.forward()
@@ -232,8 +213,8 @@ def test_training_gives_same_bits(net_of):
 
 @pytest.mark.no_plan("goes backward in phase TEST, in which a plan has forward alone")
 @pytest.mark.parametrize("layer", [NORM, SCALE, BIAS, PRELU])
-def test_layer_that_saves_not_fused(net_of, layer):
-    net, watched = two_nets(net_of, conv() + layer + LOSS)
+def test_layer_that_saves_not_fused(layer):
+    net, watched = two_nets(conv() + layer + LOSS)
     for each in (net, watched):
         each.clear_param_diffs()
         each.forward()
@@ -242,31 +223,15 @@ def test_layer_that_saves_not_fused(net_of, layer):
     np.testing.assert_array_equal(net.params["conv_y"][0].diff, watched.params["conv_y"][0].diff)
 
 
-def test_loss_net_with_plan_keeps_nothing(tmp_path):
+def test_loss_net_with_plan_keeps_nothing():
     """As the test nets of `minicaffe test` and of a training do: their blobs are recycled, so nothing can go backward."""
-    (tmp_path / "net.prototxt").write_text(INPUT + conv() + NORM + SCALE + RELU + LOSS)
-    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST, plan="memory")
+    net = net_of(INPUT + conv() + NORM + SCALE + RELU + LOSS, plan="memory")
     net.blobs["x"].data[...] = 1
     net.forward()
     assert fused(net) == {"conv_y": ["norm", "scale", "relu"]}
 
 
-def test_batch_norm_of_batch_not_fused(net_of):
-    net = net_of(INPUT + conv() + NORM, caffe.TRAIN)
-    net.forward()
-    assert not fused(net)
-
-
-def test_nan_stays_nan(net_of):
-    net = net_of(INPUT + conv() + RELU)
-    net.blobs["x"].data[...] = 1
-    net.blobs["x"].data[0, 0, 0, 0] = np.nan
-    net.forward()
-    assert fused(net)
-    assert np.isnan(net.blobs["y"].data[0, :, 0, 0]).all() and not np.isnan(net.blobs["y"].data[1]).any()
-
-
-def test_who_looks_between_sees_each_layer(net_of):
+def test_who_looks_between_sees_each_layer():
     net = net_of(INPUT + conv() + RELU)
     net.blobs["x"].data[...] = 1
     assert (net.forward()["y"] >= 0).all()
@@ -279,16 +244,16 @@ def test_who_looks_between_sees_each_layer(net_of):
     assert not fused(net)
 
 
-def test_debug_info_sees_each_layer(net_of):
-    net = net_of("debug_info: true " + INPUT + conv() + RELU)
-    net.forward()
-    assert not fused(net)
-
-
-def test_loss_of_last_layer(net_of):
-    net, watched = two_nets(net_of, conv() + RELU.replace("top", "loss_weight: 2 top"))
+def test_loss_and_nan_of_last_layer():
+    net, watched = two_nets(conv() + RELU.replace("top", "loss_weight: 2 top"))
     assert net.forward_from_to(0, 2) == pytest.approx(watched.forward_from_to(0, 2))
     assert fused(net)
+    net = net_of(INPUT + conv() + RELU)
+    net.blobs["x"].data[...] = 1
+    net.blobs["x"].data[0, 0, 0, 0] = np.nan
+    net.forward()
+    assert fused(net)
+    assert np.isnan(net.blobs["y"].data[0, :, 0, 0]).all() and not np.isnan(net.blobs["y"].data[1]).any()
 
 
 class MyReLU(ReLULayer):
@@ -296,16 +261,8 @@ class MyReLU(ReLULayer):
         top[0].data[...] = 7
 
 
-def test_user_layer_not_fused(net_of):
-    if "MyReLU" not in layer_types():
-        register_layer("MyReLU", MyReLU)
-    net = net_of(INPUT + conv() + RELU.replace("ReLU", "MyReLU"))
-    assert (net.forward()["y"] == 7).all()
-    assert not fused(net)
-
-
-def test_another_shape(net_of):
-    net, watched = two_nets(net_of, conv() + NORM + RELU)
+def test_another_shape():
+    net, watched = two_nets(conv() + NORM + RELU)
     for each in (net, watched):
         each.forward()
         each.blobs["x"].reshape(3, 3, 12, 7)
@@ -315,7 +272,7 @@ def test_another_shape(net_of):
     assert_same(net, watched)
 
 
-def test_single_backward_needs_own_forward(net_of):
+def test_single_backward_needs_own_forward():
     net = net_of(INPUT + conv() + NORM)
     net.forward()
     with pytest.raises(Error, match=r"'norm' \(BatchNorm\): was fused into an earlier layer"):
@@ -324,13 +281,16 @@ def test_single_backward_needs_own_forward(net_of):
     net.backward_layer(2)
 
 
-def test_caffe_engine_fuses_no_layer(net_of, onednn):
-    onednn(False)
+def test_what_is_not_fused(onednn):
+    """Statistics of the batch; what debug_info reads; a user's layer; what engine CAFFE computes."""
+    if "MyReLU" not in layer_types():
+        register_layer("MyReLU", MyReLU)
+    for text, phase in ((conv() + NORM, caffe.TRAIN), (conv() + RELU + "debug_info: true", caffe.TEST), (conv() + RELU.replace("ReLU", "MyReLU"), caffe.TEST)):
+        net = net_of(INPUT + text, phase)
+        net.forward()
+        assert not fused(net) and ("MyReLU" not in text or (net.blobs["y"].data == 7).all())
     net = net_of(INPUT + conv() + RELU)
-    net.forward()
-    net.forward()
-    assert not fused(net)
-    onednn(True)
-    net.forward()
-    net.forward()
-    assert fused(net)
+    for use in False, True:
+        onednn(use)
+        net.forward(), net.forward()
+        assert bool(fused(net)) == use

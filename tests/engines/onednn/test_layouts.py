@@ -74,13 +74,11 @@ def test_infinite_at_0_keeps_padding(onednn, kind, fields):
             + far + layer(kind, "a", "b", fields) + conv("conv2", "b", "y", "num_output: 16 kernel_size: 3"), onednn)
 
 
-@pytest.mark.parametrize("fields", ["scale_param { axis: 2 num_axes: 1 }", "scale_param { num_axes: 0 }"])
-def test_scale_of_other_axes_reads_plain(onednn, fields):
-    compare(between("Scale", fields, 18, False), onednn)
-
-
-def test_dropout_draws_the_same_mask(onednn):
-    compare(between("Dropout", "", 18, True), onednn)
+@pytest.mark.parametrize("kind, fields, in_place", [
+    ("Scale", "scale_param { axis: 2 num_axes: 1 }", False), ("Scale", "scale_param { num_axes: 0 }", False), ("Dropout", "", True)])
+def test_plain_scale_and_mask_of_dropout(onednn, kind, fields, in_place):
+    """Scale of other axes reads plain order; Dropout draws the same mask."""
+    compare(between(kind, fields, 18, in_place), onednn)
 
 
 @pytest.mark.parametrize("model", ["resnet50", "mobilenet"])

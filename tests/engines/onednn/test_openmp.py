@@ -4,13 +4,13 @@ import ctypes
 import os
 import shutil
 import subprocess
-import threading
 
 import numpy as np
 import pytest
+from helpers import in_threads
 from test_engine_onednn import conv, engines, input_layer, make, numbers, step
 
-from minicaffe.device.threads import get_num_threads, set_num_threads
+from minicaffe.device.threads import set_num_threads
 from minicaffe.engines import engine
 from minicaffe.engines.onednn import library
 from minicaffe.errors import DependencyError
@@ -91,9 +91,7 @@ def loaded(tmp_path_factory):
 
 @pytest.fixture
 def regions(onednn, loaded):
-    before = get_num_threads()
-    yield loaded
-    set_num_threads(before)
+    return loaded
 
 
 def make_net(threads, images=8):
@@ -153,23 +151,15 @@ def test_library_with_unknown_calls_unchanged(onednn, tmp_path):
 
 def test_two_python_threads_compute(regions):
     nets = [make_net(2) for _ in range(3)]
-    expected = step(nets[2]), numbers(nets[2])
-    found, failed = [None, None], []
+    step(nets[2])
+    expected = numbers(nets[2])
 
     def compute(which):
-        try:
-            for _ in range(200):
-                nets[which].clear_param_diffs()
-                step(nets[which])
-            found[which] = numbers(nets[which])
-        except BaseException as error:
-            failed.append(error)
-    started = [threading.Thread(target=compute, args=(which,)) for which in (0, 1)]
-    for thread in started:
-        thread.start()
-    for thread in started:
-        thread.join(60)
-    assert not failed and not any(thread.is_alive() for thread in started)
-    for one in found:
-        for name, values in expected[1].items():
-            np.testing.assert_array_equal(one[name], values, err_msg=name)
+        for _ in range(200):
+            nets[which].clear_param_diffs()
+            step(nets[which])
+        return numbers(nets[which])
+
+    for found in in_threads(compute, range(2)).values():
+        for name, values in expected.items():
+            np.testing.assert_array_equal(found[name], values, err_msg=name)

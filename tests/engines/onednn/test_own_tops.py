@@ -3,7 +3,10 @@ they read is then never there."""
 
 import numpy as np
 import pytest
-from watched import fused, with_one_watched
+from watched import LEAKY, NORM, SCALE, fused, with_one_watched
+from watched import PRELU as PRELU_OF_Y
+from watched import RELU as RELU_OF_Y
+from watched import net_of as net_of_text
 
 import minicaffe as caffe
 from minicaffe.blob import Blob
@@ -14,13 +17,8 @@ from minicaffe.layer import Layer, register_layer
 pytestmark = pytest.mark.usefixtures("onednn")
 
 INPUT = 'layer { name: "data" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 dim: 9 dim: 8 } } }'
-FILLED = 'filler { type: "uniform" min: -1 max: 2 }'
-NORM = 'layer { name: "norm" type: "BatchNorm" bottom: "y" top: "y" }'
-SCALE = f'layer {{ name: "scale" type: "Scale" bottom: "y" top: "y" scale_param {{ bias_term: true {FILLED} bias_{FILLED} }} }}'
-LEAKY = 'layer { name: "leaky" type: "ReLU" bottom: "y" top: "y" relu_param { negative_slope: 0.25 } }'
 SUM = 'layer { name: "sum" type: "Eltwise" bottom: "first" bottom: "y" top: "s" }'
-RELU = 'layer { name: "relu" type: "ReLU" bottom: "s" top: "s" }'
-PRELU = f'layer {{ name: "prelu" type: "PReLU" bottom: "s" top: "s" prelu_param {{ {FILLED} }} }}'
+RELU, PRELU = RELU_OF_Y.replace('"y"', '"s"'), PRELU_OF_Y.replace('"y"', '"s"')
 SCALED = SCALE.replace('"y"', '"s"').replace('name: "scale"', 'name: "scaled"')
 
 
@@ -32,16 +30,17 @@ def conv(bottom, top, outputs=20, kind="Convolution", more=""):
 FIRST = conv("x", "first")
 
 
-@pytest.fixture
-def net_of(tmp_path):
-    def make(text, phase=caffe.TEST, **how):
-        (tmp_path / "net.prototxt").write_text(INPUT + text)
-        return caffe.Net(str(tmp_path / "net.prototxt"), phase, **{"plan": "memory", **how})
-    return make
+def net_of(text, phase=caffe.TEST, **how):
+    return net_of_text(INPUT + text, phase, **{"plan": "memory", **how})
 
 
-def two_nets(net_of, text, **how):
+def two_nets(text, **how):
     return with_one_watched([net_of(text, **how), net_of(text)])
+
+
+def multiply_inputs(nets, factor):
+    for net in nets:
+        net.blobs["x"].data[...] *= factor
 
 
 def feed(nets, *shape):
@@ -73,31 +72,24 @@ def assert_same_output(net, watched):
     (SUM.replace('bottom: "first"', 'bottom: "y"'), []),
     (conv("y", "other") + SUM, []),             # another layer reads y
 ])
-def test_added_bottom_gives_same_numbers(net_of, layers, names):
+def test_added_bottom_gives_same_numbers(layers, names):
     text = FIRST + (conv("x", "x1") if '"x1"' in layers else "") + conv("first", "y") + layers
-    net, watched = two_nets(net_of, text + ("" if '"other"' not in layers else 'layer { type: "Silence" name: "no" bottom: "other" }'))
+    net, watched = two_nets(text + ("" if '"other"' not in layers else 'layer { type: "Silence" name: "no" bottom: "other" }'))
     for _ in range(3):
         assert_same_output(net, watched)
         assert fused(net).get("y", []) == names
-        for each in (net, watched):
-            each.blobs["x"].data[...] *= 1.5
+        multiply_inputs((net, watched), 1.5)
 
 
-@pytest.mark.parametrize("kind", ["Convolution", "Deconvolution"])
-@pytest.mark.parametrize("outputs", [1, 7, 16, 20, 33])
-def test_channels_that_do_not_fill_blocks(net_of, kind, outputs):
-    text = conv("x", "first", outputs) + conv("first", "y", outputs, kind) + SUM + RELU + conv("s", "z")
-    net, watched = two_nets(net_of, text)
+@pytest.mark.parametrize("text", [conv("x", "y", 3) + SUM.replace("first", "x") + RELU, *(
+    conv("x", "first", outputs) + conv("first", "y", outputs, kind) + SUM + RELU + conv("s", "z")
+    for kind in ("Convolution", "Deconvolution") for outputs in (1, 7, 16, 20, 33))])
+def test_channels_that_do_not_fill_blocks(text):
+    """Also an addend in plain order."""
+    net, watched = two_nets(text)
     for _ in range(2):
         assert_same_output(net, watched)
         assert fused(net)["y"] == ["sum", "relu"]
-
-
-def test_an_addend_in_plain_order(net_of):
-    net, watched = two_nets(net_of, conv("x", "y", 3) + SUM.replace("first", "x") + RELU)
-    for _ in range(2):
-        assert_same_output(net, watched)
-        assert fused(net) == {"y": ["sum", "relu"]}
 
 
 @pytest.mark.parametrize("engine", ["ONEDNN", "WINOGRAD"])
@@ -110,7 +102,7 @@ def test_an_addend_in_plain_order(net_of):
     ("S", ["norm"]),
     ("R", ["norm", "scale"]),
 ])
-def test_tops_of_their_own(net_of, own, names, engine):
+def test_tops_of_their_own(own, names, engine):
     """Small letters: the layer has one; capitals: and its bottom is read by a layer behind it, too."""
     engines.prefer(engine)
     text, bottom, also = FIRST + conv("first", "y"), "y", ""
@@ -122,33 +114,25 @@ def test_tops_of_their_own(net_of, own, names, engine):
         text += layer.replace('bottom: "y" top: "y"', f'bottom: "{bottom}" top: "{top}"')
         bottom = top
     text += also + conv(bottom, "z") + ('layer { name: "no" type: "Silence" bottom: "also" }' if also else "")
-    net, watched = two_nets(net_of, text)
+    net, watched = two_nets(text)
     for _ in range(2):
         assert_same_output(net, watched)
         assert fused(net).get("y", []) == names
 
 
-def test_missing_blob_cannot_be_read(net_of):
-    net = net_of(FIRST + conv("first", "y") + SUM)
-    for _ in range(2):
-        net.forward()
-        with pytest.raises(RecycledError, match=r"y.*keep"):
-            _ = net.blobs["y"].data
-
-
 @pytest.mark.parametrize("how", [
     {"keep": ["y"]},
     pytest.param({"plan": None}, marks=pytest.mark.no_plan("without one"))])
-def test_reader_of_convolution_finds_it(net_of, how):
-    net, watched = two_nets(net_of, FIRST + conv("first", "y") + NORM + SUM + RELU, **how)
+def test_reader_of_convolution_finds_it(how):
+    net, watched = two_nets(FIRST + conv("first", "y") + NORM + SUM + RELU, **how)
     for _ in range(2):
         assert_same_output(net, watched)
         assert fused(net)["y"] == ["norm"]
         np.testing.assert_allclose(net.blobs["y"].data, watched.blobs["y"].data, 1e-4, 1e-4)
 
 
-def test_holder_of_memory_finds_data(net_of):
-    net, watched = two_nets(net_of, FIRST + conv("first", "y") + SUM)
+def test_holder_of_memory_finds_data():
+    net, watched = two_nets(FIRST + conv("first", "y") + SUM)
     net.forward()
     assert fused(net)["y"] == ["sum"]
     net.forward(end="y")        # layer by layer
@@ -166,7 +150,7 @@ def test_holder_of_memory_finds_data(net_of):
     np.testing.assert_allclose(other.data, watched.blobs["y"].data, 1e-4, 1e-4)
 
 
-def test_sum_not_fused_in_training(net_of):
+def test_sum_not_fused_in_training():
     loss = 'layer { name: "loss" type: "Reduction" bottom: "s" top: "loss" loss_weight: 1 reduction_param { operation: SUMSQ } }'
     net = net_of(FIRST + conv("first", "y") + SUM + loss, phase=caffe.TRAIN)
     net.forward()
@@ -176,11 +160,11 @@ def test_sum_not_fused_in_training(net_of):
 
 @pytest.mark.parametrize(("outputs", "height", "width"), [(3, 9, 8), (16, 9, 8), (20, 4, 4), (32, 13, 17), (37, 1, 1)])
 @pytest.mark.parametrize("kernel", [3, 5])
-def test_winograd_adds(net_of, outputs, height, width, kernel):
+def test_winograd_adds(outputs, height, width, kernel):
     """In plain order and in lanes, whose last are empty; tiles reach beyond the images."""
     engines.prefer("WINOGRAD")
     last = conv("first", "y", outputs).replace("kernel_size: 3 pad: 1", f"kernel_size: {kernel} pad: {kernel // 2}")
-    net, watched = two_nets(net_of, conv("x", "first", outputs) + last + NORM + SUM + PRELU)
+    net, watched = two_nets(conv("x", "first", outputs) + last + NORM + SUM + PRELU)
     feed((net, watched), 2, 3, height, width)
     for _ in range(3):
         assert_same_output(net, watched)
@@ -188,8 +172,8 @@ def test_winograd_adds(net_of, outputs, height, width, kernel):
     assert {row["engine"] for row in net.engines() if row["operation"] == "Convolution"} == {"WINOGRAD"}
 
 
-def test_another_shape(net_of):
-    net, watched = two_nets(net_of, FIRST + conv("first", "y") + NORM + SUM + RELU)
+def test_another_shape():
+    net, watched = two_nets(FIRST + conv("first", "y") + NORM + SUM + RELU)
     for shape in ((2, 3, 9, 8), (3, 3, 12, 7), (1, 3, 5, 5)):
         feed((net, watched), *shape)
         assert_same_output(net, watched)    # which finds the new shapes
@@ -197,7 +181,7 @@ def test_another_shape(net_of):
         assert fused(net)["y"] == ["norm", "sum", "relu"]
 
 
-def test_in_bf16(net_of):
+def test_in_bf16():
     text = FIRST + conv("first", "y", 32) + NORM + SUM.replace("first", "wide") + RELU
     text = text.replace(FIRST, FIRST + conv("x", "wide", 32))
     try:
@@ -205,7 +189,7 @@ def test_in_bf16(net_of):
     except DependencyError as error:
         pytest.skip(str(error))
     try:
-        net, watched = two_nets(net_of, text)
+        net, watched = two_nets(text)
         (mine,), (wanted,) = net.forward().values(), watched.forward().values()
         assert fused(net)["y"] == ["norm", "sum", "relu"]
         np.testing.assert_allclose(mine, wanted, 0.02, 0.02 * np.abs(wanted).max())
@@ -213,26 +197,24 @@ def test_in_bf16(net_of):
         caffe.set_precision("float32")
 
 
-def test_added_bottom_of_other_shape(tmp_path):
+def test_added_bottom_of_other_shape():
     """One memory, of which the convolution wants two layouts at once."""
     text = (INPUT.replace("dim: 3 dim: 9 dim: 8", "dim: 16 dim: 16 dim: 16")
             + 'layer { name: "reshape" type: "Reshape" bottom: "x" top: "s" reshape_param { shape { dim: 0 dim: 64 dim: 8 dim: 8 } } }'
             'layer { name: "conv" type: "Convolution" bottom: "x" top: "y" convolution_param { num_output: 64 kernel_size: 2 '
             'stride: 2 weight_filler { type: "xavier" } } } layer { name: "sum" type: "Eltwise" bottom: "y" bottom: "s" top: "z" }')
-    (tmp_path / "net.prototxt").write_text(text)
-    net, watched = with_one_watched([caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST, plan="memory") for _ in range(2)])
+    net, watched = with_one_watched([net_of_text(text, plan="memory") for _ in range(2)])
     for _ in range(3):
         assert_same_output(net, watched)
         assert fused(net) == {"conv": ["sum"]}
 
 
-def test_view_of_last_top(net_of):
+def test_view_of_last_top():
     text = conv("x", "y", 32) + SCALE.replace('top: "y"', 'top: "b"') + RELU.replace('"s"', '"b"').replace('top: "b"', 'top: "c"') \
         + conv("c", "z", 16)
-    net, watched = two_nets(net_of, text, keep=["c"])
+    net, watched = two_nets(text, keep=["c"])
     for sign in (1, -1, 0.5):
-        for each in (net, watched):
-            each.blobs["x"].data[...] *= sign
+        multiply_inputs((net, watched), sign)
         assert_same_output(net, watched)
         if sign == 1:
             view = net.blobs["c"].data
@@ -240,7 +222,7 @@ def test_view_of_last_top(net_of):
         assert fused(net)
 
 
-def test_missing_blob_after_reshape(net_of):
+def test_missing_blobs_cannot_be_read():
     net = net_of(conv("x", "y", 32) + SCALE.replace('top: "y"', 'top: "b"') + RELU.replace('"s"', '"b"').replace('top: "b"', 'top: "c"')
                  + conv("c", "z", 16))
     for shape in ((2, 3, 9, 8), (2, 3, 14, 14), (2, 3, 9, 8)):
@@ -248,7 +230,7 @@ def test_missing_blob_after_reshape(net_of):
         net.forward()
         assert fused(net)["y"] == ["scale", "relu"]
         for name in ("y", "b"):
-            with pytest.raises(RecycledError):
+            with pytest.raises(RecycledError, match=f"{name}.*keep"):
                 net.blobs[name].data  # noqa: B018
 
 
@@ -268,10 +250,7 @@ WIDE, LAST = conv("x", "first", 32), conv("j", "z")
 
 @pytest.fixture
 def two_threads():
-    before = caffe.get_num_threads()
     caffe.set_num_threads(2)
-    yield
-    caffe.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -280,10 +259,10 @@ def two_threads():
     ("ONEDNN", 16, 32, "ab"), ("ONEDNN", 48, 16, "ab"), ("ONEDNN", 16, 20, ""), ("ONEDNN", 20, 12, ""),
     ("WINOGRAD", 16, 32, "ab"), ("WINOGRAD", 48, 16, "ab"), ("WINOGRAD", 20, 20, "ab"), ("WINOGRAD", 16, 20, "b"),
     ("WINOGRAD", 20, 16, "a"), ("WINOGRAD", 20, 12, "a"), ("CAFFE", 16, 16, "")])
-def test_concat_parts_written_at_once(net_of, engine, a, b, written, images):
+def test_concat_parts_written_at_once(engine, a, b, written, images):
     """In blocks of channels where all are whole, and in plain order, in which WINOGRAD leaves channels that fill none."""
     engines.prefer(engine)
-    net, watched = two_nets(net_of, WIDE + conv("x", "a", a) + relu("a") * (engine != "CAFFE") + conv("first", "b", b) + joined("a", "b")
+    net, watched = two_nets(WIDE + conv("x", "a", a) + relu("a") * (engine != "CAFFE") + conv("first", "b", b) + joined("a", "b")
                             + LAST)
     feed((net, watched), images, 3, 41, 32)     # enough work for images one by one
     for _ in range(3):
@@ -294,26 +273,25 @@ def test_concat_parts_written_at_once(net_of, engine, a, b, written, images):
     for name in "abj":
         with pytest.raises(RecycledError):
             net.blobs[name].data  # noqa: B018
-    net.blobs["x"].data[...] *= 2
-    watched.blobs["x"].data[...] *= 2
+    multiply_inputs((net, watched), 2)
     assert_same_output(net, watched)
 
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize(("group", "outputs"), [(2, 32), (2, 24), (2, 64), (4, 16)])
 @pytest.mark.parametrize("engine", ["ONEDNN", "WINOGRAD"])
-def test_a_part_by_groups(net_of, engine, group, outputs):
+def test_a_part_by_groups(engine, group, outputs):
     """Each group lies among the channels of the whole, in blocks where those of a group fill them."""
     engines.prefer(engine)
     text = WIDE + conv("first", "b", outputs, more=f"group: {group}") + conv("x", "a", outputs) + joined("a", "b") + LAST
-    net, watched = two_nets(net_of, text)
+    net, watched = two_nets(text)
     feed((net, watched), 3, 3, 41, 32)
     for _ in range(2):
         assert_same_output(net, watched)
     assert {row["layer"]: row["engine"] for row in net.engines()}["b"] == engine
     (found,) = net.forward().values()
     engines.prefer("CAFFE")
-    plain, _ = two_nets(net_of, text)
+    plain, _ = two_nets(text)
     feed((plain,), 3, 3, 41, 32)
     (wanted,) = plain.forward().values()
     assert not fused(plain)
@@ -325,9 +303,9 @@ BRANCHES = WIDE + conv("x", "a", 16) + conv("first", "b", 32)
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_small_images_computed_and_copied(net_of):
+def test_small_images_computed_and_copied():
     engines.prefer("ONEDNN")
-    net, watched = two_nets(net_of, BRANCHES + joined("a", "b") + LAST)
+    net, watched = two_nets(BRANCHES + joined("a", "b") + LAST)
     for images, names in ((2, []), (1, ["joined"]), (2, [])):
         feed((net, watched), images, 3, 9, 8)
         for _ in range(2):
@@ -346,10 +324,10 @@ def test_small_images_computed_and_copied(net_of):
     (joined("a", "b") + NOTHING % "a", "b"),
     (SUM.replace('"y"', '"b"').replace('"s"', '"c"') + joined("a", "c"), "a"),      # a sum is copied
 ])
-def test_which_parts_are_written(net_of, layers, written):
+def test_which_parts_are_written(layers, written):
     text = BRANCHES + conv("x", "a2", 16) * ('"a2"' in layers)
     text += 'layer { name: "p" type: "Pooling" bottom: "b" top: "p" pooling_param { kernel_size: 3 pad: 1 } }' * ('"p"' in layers)
-    net, watched = two_nets(net_of, text + layers + LAST)
+    net, watched = two_nets(text + layers + LAST)
     feed((net, watched), 1, 3, 9, 8)
     for _ in range(3):
         assert_same_output(net, watched)
@@ -360,12 +338,11 @@ def test_which_parts_are_written(net_of, layers, written):
     {"keep": ["a"]},
     {"keep": ["j"]},
     pytest.param({"plan": None}, marks=pytest.mark.no_plan("without one"))])
-def test_reader_of_part_finds_it(net_of, how):
-    net, watched = two_nets(net_of, BRANCHES + joined("a", "b") + LAST, **how)
+def test_reader_of_part_finds_it(how):
+    net, watched = two_nets(BRANCHES + joined("a", "b") + LAST, **how)
     feed((net, watched), 1, 3, 9, 8)
     for sign in (1, -1, 2):
-        net.blobs["x"].data[...] *= sign
-        watched.blobs["x"].data[...] *= sign
+        multiply_inputs((net, watched), sign)
         assert_same_output(net, watched)
         name = how.get("keep", ["a"])[0]
         np.testing.assert_allclose(net.blobs[name].cpu_data, watched.blobs[name].data, 1e-4, 1e-4)
@@ -373,14 +350,13 @@ def test_reader_of_part_finds_it(net_of, how):
 
 
 @pytest.mark.parametrize("held", ["aj", "j"])
-def test_view_of_whole_or_part(net_of, held):
-    net, watched = two_nets(net_of, BRANCHES + joined("a", "b") + LAST, keep=["j"])
+def test_view_of_whole_or_part(held):
+    net, watched = two_nets(BRANCHES + joined("a", "b") + LAST, keep=["j"])
     feed((net, watched), 1, 3, 9, 8)
     net.forward(end="joined")
     views = {name: net.blobs[name].data for name in held}
     for sign in (1, -1):
-        net.blobs["x"].data[...] *= sign
-        watched.blobs["x"].data[...] *= sign
+        multiply_inputs((net, watched), sign)
         assert_same_output(net, watched)
         assert not fused(net)
         for name, view in views.items():
@@ -394,12 +370,12 @@ def test_view_of_whole_or_part(net_of, held):
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("bottoms", ["ab", "ba"])
-def test_part_of_other_layout_copied(net_of, bottoms):
+def test_part_of_other_layout_copied(bottoms):
     """Here in plain order beside one in blocks. To write it would reorder the whole."""
     engines.prefer("WINOGRAD")
     text = conv("x", "five", 5) + conv("x", "a", 16) + conv("five", "b", 16)
     text = text if bottoms == "ab" else conv("x", "five", 5) + conv("five", "b", 16) + conv("x", "a", 16)
-    net, watched = two_nets(net_of, text + joined(*bottoms) + LAST)
+    net, watched = two_nets(text + joined(*bottoms) + LAST)
     feed((net, watched), 1, 3, 41, 32)
     for _ in range(3):
         assert_same_output(net, watched)
@@ -407,17 +383,16 @@ def test_part_of_other_layout_copied(net_of, bottoms):
 
 
 @pytest.mark.parametrize("how", ["a hook", "a part of the net", "without a plan"])
-def test_written_parts_copied_for_separate_layers(net_of, how):
+def test_written_parts_copied_for_separate_layers(how):
     """What an earlier run wrote is not taken for this one's."""
     ran = []
-    net, watched = two_nets(net_of, BRANCHES + joined("a", "b") + LAST)
+    net, watched = two_nets(BRANCHES + joined("a", "b") + LAST)
     feed((net, watched), 1, 3, 9, 8)
     for factor in (1, 2, -1.5):
         for _ in range(2):
             assert_same_output(net, watched)
         assert fused(net) == {"a": ["joined"], "b": ["joined"]}
-        for each in (net, watched):
-            each.blobs["x"].data[...] *= factor + 1
+        multiply_inputs((net, watched), factor + 1)
         if how == "a hook":
             net.add_hook(0, ran.append)
             assert_same_output(net, watched)
@@ -444,9 +419,9 @@ class Stopping(Layer):
         top[0].data[...] = bottom[0].data
 
 
-def test_shared_memory_of_whole_stays(net_of):
+def test_shared_memory_of_whole_stays():
     """Of two blobs that share a memory, as they may by turns, the whole has it from the Concat on."""
-    net, watched = two_nets(net_of, BRANCHES.replace(WIDE, WIDE + conv("x", "early", 64)) + conv("early", "c", 16)
+    net, watched = two_nets(BRANCHES.replace(WIDE, WIDE + conv("x", "early", 64)) + conv("early", "c", 16)
                             + joined("a", "b", "c") + conv("j", "z"))
     feed((net, watched), 1, 3, 9, 8)
     for each in (net, watched):
@@ -458,11 +433,11 @@ def test_shared_memory_of_whole_stays(net_of):
 
 
 @pytest.mark.parametrize("keep", [[], ["j"]])
-def test_a_run_that_stopped_between_parts(net_of, monkeypatch, keep):
+def test_a_run_that_stopped_between_parts(monkeypatch, keep):
     """Neither the next run nor a reader takes what is left of it for the whole."""
     register_layer("Stopping", Stopping)
     stop = 'layer { name: "stop" type: "Stopping" bottom: "x" top: "t" }'
-    net, watched = two_nets(net_of, conv("x", "a", 16) + stop + conv("t", "b", 16) + joined("a", "b") + LAST, keep=keep)
+    net, watched = two_nets(conv("x", "a", 16) + stop + conv("t", "b", 16) + joined("a", "b") + LAST, keep=keep)
     feed((net, watched), 1, 3, 9, 8)
     for _ in range(2):
         assert_same_output(net, watched)
@@ -477,24 +452,22 @@ def test_a_run_that_stopped_between_parts(net_of, monkeypatch, keep):
     else:
         with pytest.raises(RecycledError):
             net.blobs["j"].data  # noqa: B018
-    for each in (net, watched):
-        each.blobs["x"].data[...] *= 3
+    multiply_inputs((net, watched), 3)
     with pytest.raises(Error, match="not now"):
         net.forward()
     monkeypatch.undo()
     if keep:
         assert_same_output(net, watched)
         return
-    net.blobs["x"].data[...] *= 2
-    watched.blobs["x"].data[...] *= 2
+    multiply_inputs((net, watched), 2)
     net.forward(start="stop", end="b")      # layer by layer: b has its own memory now, a still none
     np.testing.assert_allclose(net.blobs["b"].data, watched.forward(end="b")["b"], 1e-4, 1e-4)
     assert_same_output(net, watched)
     assert fused(net) == {"a": ["joined"], "b": ["joined"]}
 
 
-def test_parts_of_another_shape(net_of):
-    net, watched = two_nets(net_of, BRANCHES + joined("a", "b") + LAST)
+def test_parts_of_another_shape():
+    net, watched = two_nets(BRANCHES + joined("a", "b") + LAST)
     for shape in ((1, 3, 9, 8), (1, 3, 12, 12), (2, 3, 64, 64), (1, 3, 5, 5)):
         feed((net, watched), *shape)
         for _ in range(2):
@@ -504,11 +477,11 @@ def test_parts_of_another_shape(net_of):
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("engine", ["ONEDNN", "WINOGRAD"])
-def test_parts_wait_for_whole_shape(net_of, engine):
+def test_parts_wait_for_whole_shape(engine):
     """Two inputs grow or shrink; who writes the first part does not know what the Concat will become."""
     engines.prefer(engine)
     more = 'layer { name: "more" type: "Input" top: "x2" input_param { shape { dim: 2 dim: 3 dim: 9 dim: 8 } } }'
-    net, watched = two_nets(net_of, more + conv("x", "a", 16) + conv("x2", "b", 32) + joined("a", "b") + LAST)
+    net, watched = two_nets(more + conv("x", "a", 16) + conv("x2", "b", 32) + joined("a", "b") + LAST)
     for shape in ((1, 3, 9, 8), (1, 3, 64, 64), (5, 3, 64, 64), (1, 3, 9, 8), (1, 3, 9, 8)):
         feed((net, watched), *shape)
         for each in (net, watched):
@@ -519,11 +492,11 @@ def test_parts_wait_for_whole_shape(net_of, engine):
         assert {"a", "b"} <= set(fused(net))
 
 
-def test_parts_of_one_pixel_of_winograd(net_of):
+def test_parts_of_one_pixel_of_winograd():
     """Which is in plain order, also where the engine computes channels in lanes."""
     engines.prefer("WINOGRAD")
     text = conv("x", "a", 16) + conv("x", "b", 20) + joined("b", "a") + 'layer { name: "z" type: "Power" bottom: "j" top: "z" }'
-    net, watched = two_nets(net_of, text.replace("pad: 1", ""))
+    net, watched = two_nets(text.replace("pad: 1", ""))
     feed((net, watched), 4, 3, 3, 3)
     for _ in range(3):
         assert_same_output(net, watched)
@@ -533,7 +506,7 @@ LOSS = 'layer { name: "loss" type: "Reduction" bottom: "j" top: "loss" loss_weig
 IN_PLACE = NORM.replace('"y"', '"j"').replace('"norm"', '"later"')
 
 
-def trained(net_of, text, shape=(1, 3, 9, 8), between=lambda net: None, **how):
+def trained(text, shape=(1, 3, 9, 8), between=lambda net: None, **how):
     """A net with a plan whose gradients, after two iterations, are those of one without; `between` forward and backward."""
     net, other = (net_of(text, phase=caffe.TRAIN, **how, plan=plan) for plan in ("memory", None))
     for blob, same in zip(*([blob for layer in each.layers for blob in layer.blobs] for each in (net, other)), strict=True):
@@ -560,29 +533,29 @@ def trained(net_of, text, shape=(1, 3, 9, 8), between=lambda net: None, **how):
     (relu("b") + joined("a", "b") + 'layer { name: "twice" type: "Concat" bottom: "j" bottom: "j" top: "t" }'
      + LOSS.replace('"j"', '"t"'), "ab"),
     (NORM.replace('"y"', '"b"') + relu("b") + joined("a", "b") + LOSS, "a")])   # BatchNorm's backward computes the ReLU's
-def test_parts_in_training(net_of, layers, written):
-    net = trained(net_of, BRANCHES + layers)
+def test_parts_in_training(layers, written):
+    net = trained(BRANCHES + layers)
     assert {name for name, names in fused(net).items() if "joined" in names} == set(written)
 
 
 @pytest.mark.parametrize("engine", ["CAFFE", "ONEDNN", "WINOGRAD"])
 @pytest.mark.parametrize("channels", [(8, 24), (16, 32), (24, 16), (5, 7)])
-def test_parts_of_any_size_in_training(net_of, engine, channels):
+def test_parts_of_any_size_in_training(engine, channels):
     engines.prefer(engine)
     text = conv("x", "a", channels[0]) + conv("x", "b", channels[1]) + relu("a") + relu("b") + joined("a", "b") + LOSS
     for shape in ((1, 3, 9, 8), (3, 3, 12, 12)):
-        trained(net_of, text, shape)
+        trained(text, shape)
 
 
-def test_backward_by_layer_after_fused_concat(net_of):
+def test_backward_by_layer_after_fused_concat():
     seen = []
-    trained(net_of, BRANCHES + relu("b") + joined("a", "b") + LOSS, keep=["j"],
+    trained(BRANCHES + relu("b") + joined("a", "b") + LOSS, keep=["j"],
             between=lambda net: net.before_backward(lambda index: seen.append(index)) if not seen else None)
     assert len(seen) >= 2 * 5
 
 
-def test_relu_gradient_without_plan(net_of):
-    net = trained(net_of, BRANCHES + relu("b") + joined("a", "b") + LOSS, keep=["j"])
+def test_relu_gradient_without_plan():
+    net = trained(BRANCHES + relu("b") + joined("a", "b") + LOSS, keep=["j"])
     before = [blob.diff.copy() for layer in net.layers for blob in layer.blobs]
     relu_b = next(layer for layer in net.layers if layer.type == "ReLU")
     assert relu_b.deferred

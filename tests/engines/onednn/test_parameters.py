@@ -1,9 +1,9 @@
 """Training on parameters, gradients and history in oneDNN's layouts: the numbers of engine CAFFE, and no reorders for them."""
 
-import threading
 
 import numpy as np
 import pytest
+from helpers import in_threads
 
 import minicaffe as caffe
 from minicaffe import memory
@@ -161,16 +161,10 @@ def test_threads_with_nets_that_share_weights(onednn):
     for net in nets:
         net.forward_from_to(0, len(net.layers) - 1)
         expected.append(net.blob_by_name("d").cpu_data.copy())
-    wrong = []
 
-    def work(net, values):
+    def work(i):
         for _ in range(30):
-            net.forward_from_to(0, len(net.layers) - 1)
-            wrong.extend([net] if np.abs(net.blob_by_name("d").cpu_data - values).max() > 1e-4 * np.abs(values).max() else [])
+            nets[i].forward_from_to(0, len(nets[i].layers) - 1)
+            assert np.abs(nets[i].blob_by_name("d").cpu_data - expected[i]).max() <= 1e-4 * np.abs(expected[i]).max()
 
-    workers = [threading.Thread(target=work, args=pair) for pair in zip(nets, expected, strict=True)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert not wrong
+    in_threads(work, range(3))

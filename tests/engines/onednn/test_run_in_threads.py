@@ -5,10 +5,10 @@ runs writes past the end of that thread's block, or through a null pointer. Ever
 """
 
 import ctypes
-import threading
 
 import numpy as np
 import pytest
+from helpers import in_threads
 from test_engine_onednn import POOLINGS, SHAPES, conv, engines, input_layer, layer, make, numbers, step
 
 from minicaffe import memory
@@ -77,29 +77,13 @@ def precision(request, onednn):
 
 @pytest.fixture(params=[1, 2])
 def thread_count(request):
-    before = threads.get_num_threads()
     threads.set_num_threads(request.param)
-    yield request.param
-    threads.set_num_threads(before)
+    return request.param
 
 
 def in_thread(work, *arguments):
     """Return what work(*arguments) returns in a new thread; raise what it raises."""
-    found = []
-
-    def body():
-        try:
-            found.append((work(*arguments), None))
-        except BaseException as error:
-            found.append((None, error))
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    result, error = found[0]
-    if error is not None:
-        raise error
-    return result
+    return in_threads(lambda _: work(*arguments), [None])[None]
 
 
 def one_step(net):
@@ -179,22 +163,10 @@ def test_random_nets_in_four_threads(guarded, asked, seed):
     random = np.random.default_rng(seed)
     nets = [make(random_net(random)) for _ in range(6)]
     expected = [one_step(net) for net in nets]
-    errors, start = [], threading.Barrier(4)
 
-    def body(number):
-        order = np.random.default_rng([seed, number])
-        try:
-            start.wait()
-            for i in order.permutation(np.repeat(np.arange(len(nets)), 3)):
-                with nets[i].lock:
-                    same(one_step(nets[i]), expected[i])
-        except BaseException as error:
-            errors.append(error)
+    def work(number):
+        for i in np.random.default_rng([seed, number]).permutation(np.repeat(np.arange(len(nets)), 3)):
+            with nets[i].lock:
+                same(one_step(nets[i]), expected[i])
 
-    workers = [threading.Thread(target=body, args=(number,)) for number in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    if errors:
-        raise errors[0]
+    in_threads(work, range(4))
