@@ -46,9 +46,21 @@ def test_public_names(module):
     assert set(module.__all__) - words == set()
 
 
-def test_commands_on_the_page():
+def test_lists_and_blocks():
     text = (DOCS / "cli.md").read_text()
     assert [name for name in commands() if f"minicaffe {name}" not in text and f"`{name}" not in text] == []
+    links = set(re.findall(r"\]\((\w+\.md)\)", (DOCS / "README.md").read_text()))
+    assert links == {path.name for path in DOCS.glob("*.md")} - {"README.md"}
+    lines = DESIGN[0].read_text().splitlines()
+    assert len(lines) <= 150 and max(map(len, lines)) <= 120
+    assert set(re.findall(r"\]\(design/(\w+\.md)\)", "\n".join(lines))) == {path.name for path in DESIGN[1:]}
+    sources = [ROOT / "meson.build", *(p for folder in ("minicaffe", "tests", "tools") for p in (ROOT / folder).rglob("*.*"))]
+    texts = (p.read_text() for p in sources if p.suffix in (".py", ".pyx", ".hpp", ".cpp", ".build"))
+    read = set(itertools.chain(*(re.findall(r"\bMINICAFFE_[A-Z_]*[A-Z]\b", text) for text in texts)))
+    assert set(re.findall(r"MINICAFFE_[A-Z_]+", (DOCS / "environment.md").read_text())) == read
+    silent = [f"{page}:{block.line}" for page in PAGES for block in blocks(page)
+              if block.language not in (*RUNNABLE, "text", "cpp", "cython") and not block.not_run]
+    assert silent == [], "these need a comment <!-- not run: the reason --> above them"
 
 
 @pytest.mark.parametrize("page", sorted(p.relative_to(ROOT).as_posix() for p in [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("models/**/*.md")]))
@@ -75,17 +87,6 @@ AGAIN = ("README.md", "docs/quickstart.md", "docs/trace.md", "docs/course/README
 SHORT = {"train": ["--max-iter", "2"], "time": ["--iterations", "1"], "test": ["--iterations", "1"]}
 
 
-def test_index():
-    links = set(re.findall(r"\]\((\w+\.md)\)", (DOCS / "README.md").read_text()))
-    assert links == {path.name for path in DOCS.glob("*.md")} - {"README.md"}
-
-
-def test_design_page():
-    lines = DESIGN[0].read_text().splitlines()
-    assert len(lines) <= 150 and max(map(len, lines)) <= 120
-    assert set(re.findall(r"\]\(design/(\w+\.md)\)", "\n".join(lines))) == {path.name for path in DESIGN[1:]}
-
-
 def test_modules_in_the_design():
     """A folder of layer types or of an operation may have one line; an `__init__.py` without code needs none."""
     tables = [path.read_text().partition("\n## Modules\n")[2] for path in DESIGN[1:]]
@@ -106,7 +107,6 @@ def has_code(path):
 
 @pytest.mark.parametrize("page", READ_WITH_SOURCES, ids=lambda page: page.relative_to(DOCS).as_posix())
 def test_files_that_pages_name(page):
-    """Of the pages about the sources; but for files that a page gives the reader to write."""
     text = page.read_text()
     named = re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:pyx|py|pxd|hpp|cpp)|(?:[\w-]+/)+)`", text)
     written = re.findall(r"^(?:#|//) (\S+)$", text, re.M)
@@ -128,20 +128,6 @@ def test_functions_in_the_design():
         assert files and names, point
         for name in names:
             assert defines(text, name), f"{name}: {point}"
-
-
-def test_environment_variables():
-    """docs/environment.md has the variables that the code reads, and no others."""
-    sources = [ROOT / "meson.build", *(p for folder in ("minicaffe", "tests", "tools") for p in (ROOT / folder).rglob("*.*"))]
-    texts = (p.read_text() for p in sources if p.suffix in (".py", ".pyx", ".hpp", ".cpp", ".build"))
-    read = set(itertools.chain(*(re.findall(r"\bMINICAFFE_[A-Z_]*[A-Z]\b", text) for text in texts)))
-    assert set(re.findall(r"MINICAFFE_[A-Z_]+", (DOCS / "environment.md").read_text())) == read
-
-
-def test_blocks_that_do_not_run():
-    silent = [f"{page}:{block.line}" for page in PAGES for block in blocks(page)
-              if block.language not in (*RUNNABLE, "text", "cpp", "cython") and not block.not_run]
-    assert silent == [], "these need a comment <!-- not run: the reason --> above them"
 
 
 @pytest.fixture

@@ -138,7 +138,6 @@ def test_file_that_another_rank_renames(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_trainings(seed, tmp_path, monkeypatch, caplog):
-    """Trainings in one folder: each overwrites its own files alone, and those of one snapshot get one number."""
     monkeypatch.chdir(tmp_path)
     dice, there = random.Random(seed), {}      # name -> content
     ending = dice.choice(["", ".h5"])

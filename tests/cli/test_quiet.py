@@ -96,9 +96,13 @@ def test_lines_of_classify(there, size):
     assert status == 0 and len(shown) <= 12 and "0.png:" in shown, shown
 
 
-def test_verbose_on_a_terminal(there):
+def test_classify_on_terminals(there):
     process = Process(*COMMANDS["classify"][1].split(), "--verbose", cwd=there, size=(24, 80))
     assert process.finish()[0] == 0 and process.text.count("] Setting up ") == 3 + 2 * BLOCKS
+    process = Process("summary", "net.prototxt", cwd=there, size=(24, 90))
+    assert process.finish()[0] == 0
+    assert re.search("left out at 90 columns: (scratch, )?diff", process.text) and LONG.format(29) in process.text
+    assert "left out" not in run("summary", "net.prototxt", cwd=there).stdout
 
 
 # ---- tables
@@ -123,7 +127,7 @@ def test_time_on_a_terminal(there, size):
     assert process.finish()[0] == 0 and "…" not in process.text and "share" in process.text and "  engine  " not in process.text
 
 
-def test_rows_of_summary(there):
+def test_rows_and_depth_of_summary(there, capsys):
     done = run("summary", "net.prototxt", cwd=there)
     lines = done.stdout.splitlines()
     end = lines.index("", 2)
@@ -133,16 +137,6 @@ def test_rows_of_summary(there):
     assert lines[end + 1].startswith("63 layers, 556 parameters")
     verbose = run("summary", "net.prototxt", "--verbose", cwd=there).stdout.splitlines()
     assert verbose[2].endswith("computed by") and "CAFFE" in "\n".join(verbose)
-
-
-def test_summary_on_a_narrow_terminal(there):
-    process = Process("summary", "net.prototxt", cwd=there, size=(24, 90))
-    assert process.finish()[0] == 0
-    assert re.search("left out at 90 columns: (scratch, )?diff", process.text) and LONG.format(29) in process.text
-    assert "left out" not in run("summary", "net.prototxt", cwd=there).stdout
-
-
-def test_depth_of_summary(there, capsys):
     assert cli.main(["summary", "net.prototxt", "--depth", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     end = lines.index("", 2)

@@ -108,7 +108,7 @@ def test_boxes_are_drawn(minicaffe, ssd, tmp_path):
     assert rows and set(rows[0]) == {"filename", "label", "name", "score", "xmin", "ymin", "xmax", "ymax"} and rows[0]["name"].startswith("class ")
 
 
-def test_names_of_a_file(minicaffe, ssd, tmp_path):
+def test_names_and_resizing(minicaffe, ssd, tmp_path):
     (tmp_path / "names").write_text("nothing\nred\nblue\n")
     assert re.search("  (red|blue)  ", minicaffe("detect", "0.png", "--labels=names", *COMMON))
     (tmp_path / "names").write_text("red\nblue\n")
@@ -116,9 +116,6 @@ def test_names_of_a_file(minicaffe, ssd, tmp_path):
     training_net(tmp_path, "gone.prototxt")
     minicaffe("detect", "0.png", *COMMON)
     assert "as by WARP" not in minicaffe.messages and "gone.prototxt, which the net names, is not there, so classes have numbers" in minicaffe.messages
-
-
-def test_another_way_to_resize_is_said(minicaffe, ssd, tmp_path):
     training_net(tmp_path)
     text = (tmp_path / "train.prototxt").read_text()
     assert "resize_param {" in text
