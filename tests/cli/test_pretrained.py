@@ -60,15 +60,15 @@ def test_names_and_files(monkeypatch, tmp_path):
     ours, theirs = (read_text(str(path), caffe_pb2.NetParameter)[0]
                     for path in (pretrained.FOLDER / "lenet" / "net.prototxt", ROOT / "models" / "lenet" / "full.prototxt"))
     assert ours == theirs
+    options = {name for param in train.params for name in param.opts}
+    for name in pretrained.names():
+        assert {word for word in train_pretrained.SOLVERS[name].split() if word.startswith("--")} <= options
+    assert set(train_pretrained.SOLVERS) == set(pretrained.names())
     with pytest.raises(errors.MissingNameError, match="^the package has no net 'LeNett'; did you mean 'lenet'.; it has lenet, mlp$"):
         pretrained.find("LeNett")
     shutil.copytree(pretrained.FOLDER / "mlp", tmp_path / "mlp")
     monkeypatch.setattr(pretrained, "FOLDER", tmp_path)
     assert Path(pretrained.find("mlp").model).parent == tmp_path / "mlp"
-    options = {name for param in train.params for name in param.opts}
-    for name in pretrained.names():
-        assert {word for word in train_pretrained.SOLVERS[name].split() if word.startswith("--")} <= options
-    assert set(train_pretrained.SOLVERS) == set(pretrained.names())
 
 
 def test_classify_without_a_net(minicaffe):

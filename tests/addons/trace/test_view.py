@@ -116,13 +116,26 @@ def test_page_has_no_links_outside(lenet):
     assert "http" not in re.sub(r'(?s)<script type="application/json".*?</script>', "", text)
 
 
-def test_states_and_blocks_of_moments(page, trace):
+def test_moments_reasons_and_kernels(page, trace):
     assert page.state()["steps"] == len(trace.steps) and page.state()["ready"] < 1000 * SLOW
     chosen = [0, len(trace), *random.Random(0).sample(range(len(trace)), 14)]
     assert max(drawn_as_recorded(page.state(f"view.goMoment({moment})"), trace) for moment in chosen) > 20
+    copies = [i for i, event in enumerate(trace.events) if event.kind == "copy"]
+    for i in (copies[0], copies[-1]):
+        page.state(f"view.goMoment({i + 1})")
+        assert page.text("#why p") == trace.document["why"][str(i)]
+    page.state(f"view.goMoment({copies[0] - 1})")
+    assert page.press("c")["moment"] == copies[0] + 1
+    i = next(i for i, event in enumerate(trace.events) if event.kind == "launch" and trace.document["kernels"][event.name]["source"])
+    page.state(f"view.goMoment({i + 1})")
+    row = page.text("#events [aria-selected=true]")
+    assert row.startswith(f"kernel{trace.events[i].name}, ") and " blocks of " in row
+    assert page.text("#source pre") == trace.document["kernels"][trace.events[i].name]["source"]
+    page.state("view.goMoment(1)")
+    assert page.browser.execute_script("return document.querySelector('#source').hidden")
 
 
-def test_clicks_and_keys_walk_the_steps(page, trace):
+def test_clicks_and_keys(page, trace):
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
     first = page.state("view.go(3)")
@@ -137,9 +150,6 @@ def test_clicks_and_keys_walk_the_steps(page, trace):
     node.click()
     drawn_as_recorded(page.state(), trace)
     assert page.state()["step"] == forward and page.state()["lit"] == ["conv2"]
-
-
-def test_keys_in_the_event_list(page, trace):
     page.state("view.go(3)")
     assert page.state("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}))")["step"] == 4
     from selenium.webdriver.common.keys import Keys
@@ -156,15 +166,6 @@ def test_address_of_a_step(browser, lenet, trace):
     assert page.state()["step"] == 7 and f"step 7 of {len(trace.steps)}" in page.text("#where-more")
     browser.execute_async_script("addEventListener('hashchange', () => arguments[0](), {once: true}); location.hash = '#event=99999999999'")
     assert page.state()["moment"] == len(trace) and not page.errors()
-
-
-def test_reasons_of_copies(page, trace):
-    copies = [i for i, event in enumerate(trace.events) if event.kind == "copy"]
-    for i in (copies[0], copies[-1]):
-        page.state(f"view.goMoment({i + 1})")
-        assert page.text("#why p") == trace.document["why"][str(i)]
-    page.state(f"view.goMoment({copies[0] - 1})")
-    assert page.press("c")["moment"] == copies[0] + 1
 
 
 TUTORIAL = """
@@ -198,18 +199,7 @@ def test_copies_of_caffes_tutorial(browser, tmp_path):
     assert not page.errors()
 
 
-def test_kernels_have_their_grid_and_source(page, trace):
-    i = next(i for i, event in enumerate(trace.events) if event.kind == "launch" and trace.document["kernels"][event.name]["source"])
-    page.state(f"view.goMoment({i + 1})")
-    row = page.text("#events [aria-selected=true]")
-    assert row.startswith(f"kernel{trace.events[i].name}, ") and " blocks of " in row
-    assert page.text("#source pre") == trace.document["kernels"][trace.events[i].name]["source"]
-    page.state("view.goMoment(1)")
-    assert page.browser.execute_script("return document.querySelector('#source').hidden")
-
-
 def test_a_step_of_many_events(browser, tmp_path):
-    """Rows for the events around the moment; those before and after the rows follow with a click."""
     with record() as made:
         for i in range(200):
             memory.reporter.event("mark", name=f"mark {i}")
@@ -351,17 +341,13 @@ def test_the_buddy_allocators_tree(browser, tmp_path):
     assert sum(cell["size"] for cell in cells) == nbytes and not page.errors()
 
 
-def test_place_shown_first(browser, tmp_path):
-    """A device whose blocks are older than the record, and on which nothing happens in it."""
+def test_place_shown_without_steps(browser, tmp_path):
     with record() as made:
         block = memory.Buffer(memory.SystemAllocator(), 1000, "block data")
     made.document["start"]["blocks"].append({"place": "CUDAPlace(0)", "address": 1 << 40, "bytes": 512, "name": "old data"})
     html.write(made, tmp_path / "place.html")
     page = Page(browser, tmp_path / "place.html")
     assert page.state()["place"] == repr(block.place) and not page.errors()
-
-
-def test_trace_without_steps(browser, tmp_path):
     html.write(Trace(None), tmp_path / "none.html")
     page = Page(browser, tmp_path / "none.html")
     assert page.state()["steps"] == 0 and page.browser.execute_script("return document.querySelector('#next').disabled")
