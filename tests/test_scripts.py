@@ -1,4 +1,4 @@
-"""Eleven scripts as people wrote them for pycaffe run unchanged: ``import caffe`` gives minicaffe (minicaffe/alias.py)."""
+"""Nine scripts as people wrote them for pycaffe run unchanged: ``import caffe`` gives minicaffe (minicaffe/alias.py)."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import minicaffe
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 NAMES = sorted(path.stem for path in SCRIPTS.glob("*.py") if "datalayers" not in path.name)
-assert len(NAMES) == 11
+assert len(NAMES) == 9
 
 
 def run(*arguments, cwd, **environment):
