@@ -87,7 +87,7 @@ AGAIN = ("README.md", "docs/quickstart.md", "docs/trace.md", "docs/course/README
 SHORT = {"train": ["--max-iter", "2"], "time": ["--iterations", "1"], "test": ["--iterations", "1"]}
 
 
-def test_modules_in_the_design():
+def test_design_pages():
     """A folder of layer types or of an operation may have one line; an `__init__.py` without code needs none."""
     tables = [path.read_text().partition("\n## Modules\n")[2] for path in DESIGN[1:]]
     lines = re.findall(r"^\| `([\w/.]+)` \| \S", "\n".join(tables), re.M)
@@ -98,6 +98,17 @@ def test_modules_in_the_design():
     assert [line for line in lines if not (PACKAGE / line).exists()] == [], "there are no such modules"
     assert [line for line in folders if not re.fullmatch(r"layers/(data/)?|ops/\w+/|loops/\w+/|addons/(ssd|forks)/", line)] == [], "list the modules of these"
     assert sorted(module for module in modules - set(lines) if module.rpartition("/")[0] + "/" not in folders) == []
+    section = DESIGN[0].read_text().partition("\n## Where a decision is made\n")[2].partition("\n## ")[0]
+    points = re.findall(r"^- (.+(?:\n  .+)*)", section, re.M)
+    assert len(points) > 5
+    for point in points:
+        words = re.findall(r"`([\w/.]+)`", point)
+        files = [PACKAGE / word for word in words if "/" in word or word.endswith((".py", ".pyx"))]
+        text = "\n".join(path.read_text() for file in files for path in ([file] if file.is_file() else file.glob("*.pyx")))
+        names = [word for word in words if PACKAGE / word not in files]
+        assert files and names, point
+        for name in names:
+            assert defines(text, name), f"{name}: {point}"
 
 
 def has_code(path):
@@ -114,20 +125,6 @@ def test_files_that_pages_name(page):
              for path in [ROOT / folder, *(ROOT / folder).rglob("*")]}
     assert [name for name in named if Path(name).name not in written
             and not any(path.endswith(f"/{name.rstrip('/')}") for path in there)] == []
-
-
-def test_functions_in_the_design():
-    section = DESIGN[0].read_text().partition("\n## Where a decision is made\n")[2].partition("\n## ")[0]
-    points = re.findall(r"^- (.+(?:\n  .+)*)", section, re.M)
-    assert len(points) > 5
-    for point in points:
-        words = re.findall(r"`([\w/.]+)`", point)
-        files = [PACKAGE / word for word in words if "/" in word or word.endswith((".py", ".pyx"))]
-        text = "\n".join(path.read_text() for file in files for path in ([file] if file.is_file() else file.glob("*.pyx")))
-        names = [word for word in words if PACKAGE / word not in files]
-        assert files and names, point
-        for name in names:
-            assert defines(text, name), f"{name}: {point}"
 
 
 @pytest.fixture

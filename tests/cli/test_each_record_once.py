@@ -146,13 +146,17 @@ def test_sums_over_a_batch(minicaffe, records, tmp_path, case):
         assert not RecordCounts.of(net, mean=False).why
 
 
-def test_unknown_number_of_records(minicaffe, tmp_path):
+def test_nets_without_records(minicaffe, tmp_path):
     (tmp_path / "net.prototxt").write_text("""layer { name: "in" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 } data_filler { type: "constant" value: 3 } } }
         layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 1 axis: 0 } }
         layer { name: "loss" type: "Reduction" bottom: "ip" top: "loss" loss_weight: 1 }""")
     caffe.Net("net.prototxt", caffe.TEST).save("w.caffemodel")
     minicaffe("test", "net.prototxt", "--weights=w.caffemodel")
     assert "test: how many records there are is not known, so 50 batches are tested" in minicaffe.messages
+    (tmp_path / "deploy.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+        layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 1 } }""")
+    caffe.Net("deploy.prototxt", caffe.TEST).save("w.caffemodel")
+    assert "deploy.prototxt: nothing fills its input 'x', and a test would score zeros" in minicaffe("test", "deploy.prototxt", "--weights=w.caffemodel", status=2)
 
 
 def test_outputs_for_each_record(records, tmp_path):
@@ -169,13 +173,6 @@ def test_outputs_for_each_record(records, tmp_path):
     assert net.layers[0].position == COUNT and net.layers[0].end is None
     net.forward()
     np.testing.assert_array_equal(net.blobs["data"].data, records[0][:8])    # whole batches again, from the first record on
-
-
-def test_deploy_net(minicaffe, tmp_path):
-    (tmp_path / "deploy.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
-        layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 1 } }""")
-    caffe.Net("deploy.prototxt", caffe.TEST).save("w.caffemodel")
-    assert "deploy.prototxt: nothing fills its input 'x', and a test would score zeros" in minicaffe("test", "deploy.prototxt", "--weights=w.caffemodel", status=2)
 
 
 # ---- extract_features

@@ -96,13 +96,18 @@ def test_lines_of_classify(there, size):
     assert status == 0 and len(shown) <= 12 and "0.png:" in shown, shown
 
 
-def test_classify_on_terminals(there):
+def test_commands_on_terminals(there):
     process = Process(*COMMANDS["classify"][1].split(), "--verbose", cwd=there, size=(24, 80))
     assert process.finish()[0] == 0 and process.text.count("] Setting up ") == 3 + 2 * BLOCKS
     process = Process("summary", "net.prototxt", cwd=there, size=(24, 90))
     assert process.finish()[0] == 0
     assert re.search("left out at 90 columns: (scratch, )?diff", process.text) and LONG.format(29) in process.text
     assert "left out" not in run("summary", "net.prototxt", cwd=there).stdout
+    (there / "old.prototxt").write_text("input: 'x' input_dim: [1, 1, 1, 1, 5] layers { name: 'a' type: RELU bottom: 'x' top: 'y' }")
+    process = Process("upgrade", "net_text", "old.prototxt", "new.prototxt", cwd=there, size=(24, 80))
+    assert process.finish()[0] == 0
+    for words in ("Upgraded a net of version 1", "Turned input fields into an Input layer", "5 input_dim for 1 inputs", "wrote new"):
+        assert process.text.count(words) == 1, process.text
 
 
 # ---- tables
@@ -153,11 +158,3 @@ def test_tables_in_a_pipe(there):
     for name in ("trace", "gradcheck"):
         out = run(*COMMANDS[name][1].split(), cwd=there).stdout
         assert len(out.splitlines()) >= 5 and not re.search(" $", out, re.M), out
-
-
-def test_upgrade_on_a_terminal(there):
-    (there / "old.prototxt").write_text("input: 'x' input_dim: [1, 1, 1, 1, 5] layers { name: 'a' type: RELU bottom: 'x' top: 'y' }")
-    process = Process("upgrade", "net_text", "old.prototxt", "new.prototxt", cwd=there, size=(24, 80))
-    assert process.finish()[0] == 0
-    for words in ("Upgraded a net of version 1", "Turned input fields into an Input layer", "5 input_dim for 1 inputs", "wrote new"):
-        assert process.text.count(words) == 1, process.text

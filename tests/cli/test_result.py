@@ -105,16 +105,15 @@ def test_watch_in_log_and_json(minicaffe, folder):
     quiet = run("train", "solver.prototxt", "--watch", "7", "--quiet", cwd=folder)
     assert quiet.returncode == 0 and "[Watch]" not in quiet.stderr
     assert "[Watch]" not in run("train", "solver.prototxt", cwd=folder).stderr
+    (folder / "odd.jsonl").write_text('{"event": "watch", "time": 1, "iteration": 0, "samples": [{"layer": "a", "blob": "x"}]}\n')
+    assert "odd.jsonl:1: is no record of minicaffe train --json: 'norm'" in minicaffe("plot", "odd.jsonl", status=1)
 
 
-def test_watch_in_the_display(folder):
+def test_watch_in_display_and_errors(folder):
     process = Process("train", "solver.prototxt", "--watch=5", cwd=folder, size=(30, 80))
     status, _ = process.finish()
     assert status == 0
     assert process.text.count("layers at iteration ") == 6 and "update/weights" in process.text
-
-
-def test_where_a_nan_began(folder):
     done = run("train", "solver.prototxt", *DIVERGING, cwd=folder)
     assert done.returncode == 1 and "; to see where it began, add --watch 1; " in done.stderr.splitlines()[-1]
     done = run("train", "solver.prototxt", *DIVERGING, "--watch", "1", "--json", "w.jsonl", cwd=folder)
@@ -123,11 +122,6 @@ def test_where_a_nan_began(folder):
     assert bad[0]["layer"] in ("scale", "loss") and bad[0]["wrong"] > 0 and f"Layer {bad[0]['layer']}: " in done.stderr
     done = run("train", "solver.prototxt", "--base-lr=3e38", "--display=1", "--watch=1", cwd=folder)
     assert done.returncode == 1 and re.search(r"Layer scale: .*update of scale\[\d\] is not finite", done.stderr)
-
-
-def test_sample_without_a_norm(minicaffe, folder):
-    (folder / "odd.jsonl").write_text('{"event": "watch", "time": 1, "iteration": 0, "samples": [{"layer": "a", "blob": "x"}]}\n')
-    assert "odd.jsonl:1: is no record of minicaffe train --json: 'norm'" in minicaffe("plot", "odd.jsonl", status=1)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -22,7 +22,7 @@ def weights(folder, capsys):
     return "tiny_iter_30.caffemodel"
 
 
-def test_test_prints_means(folder, weights):
+def test_means_of_test(folder, weights):
     result = run("test", "-model", "net.prototxt", "-weights=" + weights, "-iterations", 3, cwd=folder)
     assert result.returncode == 0, result.stderr
     log = [line.partition("] ")[2] for line in result.stderr.splitlines()]
@@ -34,9 +34,6 @@ def test_test_prints_means(folder, weights):
     expected = sum(float(match[3]) for match in batches if match[2] == "loss") / 3
     assert float(loss.removeprefix("Loss: ")) == pytest.approx(expected, rel=1e-4)
     assert re.fullmatch(r"loss = (\S+) \(\* 1 = \1 loss\)", mean) and total.startswith("total = ")
-
-
-def test_test_on_a_terminal(folder, weights):
     for more, drawn in ([], True), (["--quiet"], False):
         process = Process("test", "net.prototxt", "--weights", weights, *more, cwd=folder, size=(24, 80))
         assert process.finish()[0] == 0 and ("testing" in process.text) == drawn

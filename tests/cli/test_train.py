@@ -116,13 +116,22 @@ def test_faults_are_one_line(folder, capsys, arguments, status, texts):
     assert err.count("\n") == 1 and err.startswith("minicaffe: ") and all(text in err for text in texts), err
 
 
-def test_net_without_a_loss(folder, capsys):
+def test_faults_of_nets(folder, capsys):
     (folder / "deploy.prototxt").write_text(NET.replace("DummyData", "Input").replace("dummy_data_param", "input_param")
                                             .partition("    data_filler")[0] + "} }")
     for file in ("deploy.prototxt", "solver.prototxt"):
         assert cli.main(["train", file, "--net", "deploy.prototxt", "--quiet"]) == 2
         assert capsys.readouterr().err.startswith("minicaffe: deploy.prototxt: the net has no loss in its TRAIN phase")
     assert not list(folder.glob("*.caffemodel"))
+    (folder / "net.prototxt").write_text(NET.replace('"Scale"', '"Scal"'))
+    assert cli.main(["train", "solver.prototxt", "--type=Adam", "--quiet"]) == 2
+    assert capsys.readouterr().err.startswith("minicaffe: net.prototxt:5: layer 'scale' (Scal): type: ")
+    (folder / "mnist.prototxt").write_text('layer { name: "mnist" type: "Data" top: "data" data_param { source: '
+                                           '"examples/mnist/mnist_train_lmdb" batch_size: 2 backend: LMDB } }')
+    assert cli.main(["train", "mnist.prototxt", "--quiet"]) == 1
+    err = capsys.readouterr().err
+    assert "mnist.prototxt:1: layer 'mnist' (Data): data_param.source: examples/mnist/mnist_train_lmdb: no such database" in err
+    assert err.endswith("make it with: minicaffe data mnist --out examples/mnist\n")
 
 
 @pytest.mark.parametrize("text, texts", [
@@ -136,18 +145,6 @@ def test_lines_of_faults(folder, capsys, text, texts):
     assert cli.main(["train", "bad.prototxt", "--quiet"]) == 2
     err = capsys.readouterr().err
     assert all(one in err for one in texts), err
-
-
-def test_faults_of_layers_and_data(folder, capsys):
-    (folder / "net.prototxt").write_text(NET.replace('"Scale"', '"Scal"'))
-    assert cli.main(["train", "solver.prototxt", "--type=Adam", "--quiet"]) == 2
-    assert capsys.readouterr().err.startswith("minicaffe: net.prototxt:5: layer 'scale' (Scal): type: ")
-    (folder / "mnist.prototxt").write_text('layer { name: "mnist" type: "Data" top: "data" data_param { source: '
-                                           '"examples/mnist/mnist_train_lmdb" batch_size: 2 backend: LMDB } }')
-    assert cli.main(["train", "mnist.prototxt", "--quiet"]) == 1
-    err = capsys.readouterr().err
-    assert "mnist.prototxt:1: layer 'mnist' (Data): data_param.source: examples/mnist/mnist_train_lmdb: no such database" in err
-    assert err.endswith("make it with: minicaffe data mnist --out examples/mnist\n")
 
 
 @pytest.mark.parametrize("device, line", [("sim", "GPU 0: minicaffe simulated device"), pytest.param(

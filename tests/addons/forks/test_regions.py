@@ -390,7 +390,7 @@ def test_wrong_decode_bbox(fields, shapes, phase, message):
         layer_net(layer("DecodeBBox", fields, len(shapes)), [np.zeros(shape) for shape in shapes], phase=phase)
 
 
-def test_boxes_not_finite():
+def test_boxes_missing_or_not_finite():
     codes = np.zeros((2, 8))
     codes[1, 6] = 1000
     net = layer_net(layer("DecodeBBox", ""), [codes, some_rois(2)], phase=TEST)
@@ -401,6 +401,9 @@ def test_boxes_not_finite():
     net = layer_net(layer("BoxOutput", "box_output_param { field_h: 3 field_w: 3 downsample_rate: 8 }", 1), [data])
     with pytest.raises(DataError, match=r"bottom\[0\]: row 1, column 0 of image 0 is not a number"):
         run_forward(net)
+    net = forward_net(layer("BoxOutput", "box_output_param { fg_thr: 9 field_h: 30 field_w: 20 downsample_rate: 8 }", 1, 2),
+                      [np.zeros((2, 6, 3, 4))])
+    assert top(net).tolist() == [[0, 1, 1, 10, 10]] and top(net, 1).tolist() == [[0] * 6]
 
 
 def box_output(maps, heights, widths, rates, least, side=15, whr=2, xyr=2, mean=0, std=1, **options):
@@ -461,12 +464,6 @@ def test_proposal_at_its_least_side(least, score):
     fields = f"proposal_param {{ ratio: 1 scale: 1 min_size: {least} }}"
     net = forward_net(layer("Proposal", fields, 3, 2), [scores, np.zeros((1, 4, 1, 1)), [[64, 64, 1]]])
     assert top(net).tolist() == [[0, 0, 0, 16, 16]] and top(net, 1).tolist() == [score]
-
-
-def test_box_output_without_boxes():
-    net = forward_net(layer("BoxOutput", "box_output_param { fg_thr: 9 field_h: 30 field_w: 20 downsample_rate: 8 }", 1, 2),
-                      [np.zeros((2, 6, 3, 4))])
-    assert top(net).tolist() == [[0, 1, 1, 10, 10]] and top(net, 1).tolist() == [[0] * 6]
 
 
 ONE, TWO = "field_h: 3 field_w: 3 downsample_rate: 8", "field_h: [3, 3] field_w: [3, 3] downsample_rate: [8, 8]"

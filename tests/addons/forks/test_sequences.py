@@ -79,27 +79,6 @@ def test_lstm_gradient(more, shape, with_flags):
     check_gradient(lstm(2, more, with_flags), [RANDOM.standard_normal(shape), flags_of(steps, sequences)][:1 + with_flags], check=[0])
 
 
-@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
-def test_lstm_is_lstm_of_bvlc(dtype):
-    """Tops, gradients and the state between forwards, with the weights in the other order."""
-    x, flags, dy = RANDOM.standard_normal((5, 3, 4)), flags_of(5, 3, 1), RANDOM.standard_normal((5, 3, 6))
-    ours = layer_net(lstm(6), [x, flags], dtype)
-    theirs = layer_net(f'layer {{ name: "l" type: "LSTM" bottom: "x" bottom: "cont" top: "y" recurrent_param {{ num_output: 6 {FILLERS} }} }}',
-                       [x, flags], dtype)
-    order = 0, 2, 1   # W_x, bias, W_h
-    for i, blob in zip(order, theirs.layers[-1].blobs):
-        blob.data[...] = ours.layers[-1].blobs[i].data
-    tolerance = {"rtol": 1e-4, "atol": 1e-4} if dtype == Dtype.FLOAT else {"rtol": 1e-10, "atol": 1e-12}
-    for _ in range(2):
-        for net in ours, theirs:
-            run_forward(net)
-            run_backward(net, [0], [dy])
-        np.testing.assert_allclose(ours.blob_by_name("y").data, theirs.blob_by_name("y").data, **tolerance)
-        np.testing.assert_allclose(ours.blob_by_name("x").diff, theirs.blob_by_name("x").diff, **tolerance)
-        for i, blob in zip(order, theirs.layers[-1].blobs):
-            np.testing.assert_allclose(ours.layers[-1].blobs[i].diff, blob.diff, **tolerance)
-
-
 def test_lstm_runs_again():
     net = forward_net(lstm(2), [RANDOM.standard_normal((3, 2, 2)), flags_of(3, 2)])
     net.blob_by_name("x").diff[...] = 7

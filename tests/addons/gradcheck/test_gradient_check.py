@@ -195,7 +195,7 @@ def test_no_limit_of_elements_means_all(elements):
     assert all(c.checked + c.kinks >= np.prod(c.shape) for c in report.comparisons) and report.comparisons
 
 
-def test_the_batch_size_of_the_command(folder, minicaffe):
+def test_batches_and_elements_of_command(folder, minicaffe):
     h5py = pytest.importorskip("h5py")
     with h5py.File("data.h5", "w") as file:
         file["x"], file["y"] = [[1.0, 2.0]] * 4, [0.0, 1.0, 1.0, 1.0]
@@ -210,9 +210,6 @@ def test_the_batch_size_of_the_command(folder, minicaffe):
     (folder / "none.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 } } }
         layer { name: "s" type: "Silence" bottom: "x" }""")
     assert app.run(["gradcheck", "none.prototxt"]) == 1
-
-
-def test_what_the_command_compares(minicaffe, folder):
     (folder / "net.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 50 } } }
         layer { name: "power" type: "Power" bottom: "x" top: "y" power_param { scale: 2 } }""")
     for words, count in (((), 50), (("--elements=7",), 7), (("--elements=0",), 100)):

@@ -67,7 +67,7 @@ def test_three_forms(folder, kind, caplog):
     np.testing.assert_array_equal(pixels, cv2.imread(str(folder / "a b.png")).transpose(2, 0, 1))
 
 
-def test_sizes_and_encoding(folder):
+def test_sizes_and_xml(folder):
     for options, shape in (({"min_dim": 10}, (10, 20)), ({"min_dim": 40, "max_dim": 60}, (30, 60)), ({"max_dim": 20}, (10, 20)),
                            ({"max_dim": 99}, (20, 40)), ({"resize_width": 7, "resize_height": 9, "min_dim": 3}, (9, 7))):
         _, records = convert(folder, **options)
@@ -78,9 +78,6 @@ def test_sizes_and_encoding(folder):
     _, records = convert(folder, encode_type="png", gray=True)
     gray = cv2.imdecode(np.frombuffer(records["00000000_a b.png"].datum.data, np.uint8), cv2.IMREAD_UNCHANGED)
     np.testing.assert_array_equal(gray, cv2.imread(str(folder / "a b.png"), cv2.IMREAD_GRAYSCALE))
-
-
-def test_annotations_in_xml(folder):
     (folder / "one.xml").write_text(XML.format(width=80, height=20))
     assert objects(convert(folder)[1]["00000002_c.jpg"])[0][2] == (0.05, 0.1, 0.25, 0.5)
     (folder / "one.xml").write_text(XML.format(width=0, height=0))  # as some files have it: that of the picture

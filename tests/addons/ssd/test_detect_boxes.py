@@ -124,15 +124,7 @@ def test_names_and_resizing(minicaffe, ssd, tmp_path):
     assert "train.prototxt resizes pictures by FIT_LARGE_SIZE_AND_PAD; here they are resized" in minicaffe.messages
 
 
-def test_refused_nets(minicaffe, ssd, tmp_path):
-    model = COMMON[:4]
-    assert "layer 'detection_out' (DetectionOutput): gives boxes" in minicaffe("classify", "0.png", *model, status=2)
-    training_net(tmp_path)
-    for command in ("classify", "detect"):
-        assert "layer 'mbox_loss' (MultiBoxLoss): the net is trained on boxes" in minicaffe(command, "0.png", "--model=train.prototxt", *model[2:], status=2)
-
-
-def test_unreadable_pictures_are_skipped(minicaffe, ssd, tmp_path):
+def test_unreadable_pictures_and_nets(minicaffe, ssd, tmp_path):
     (tmp_path / "1.png").write_bytes(b"none")
     words = ("--out=boxes.json", "--mean=115", "--scale=0.0078125", *COMMON)
     error = minicaffe("detect", "0.png", "1.png", "2.png", *words, status=1)
@@ -140,3 +132,8 @@ def test_unreadable_pictures_are_skipped(minicaffe, ssd, tmp_path):
     both = (tmp_path / "boxes.json").read_text()
     minicaffe("detect", "0.png", "2.png", *words)
     assert (tmp_path / "boxes.json").read_text() == both
+    model = COMMON[:4]
+    assert "layer 'detection_out' (DetectionOutput): gives boxes" in minicaffe("classify", "0.png", *model, status=2)
+    training_net(tmp_path)
+    for command in ("classify", "detect"):
+        assert "layer 'mbox_loss' (MultiBoxLoss): the net is trained on boxes" in minicaffe(command, "0.png", "--model=train.prototxt", *model[2:], status=2)

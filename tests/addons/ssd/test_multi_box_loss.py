@@ -269,11 +269,21 @@ def test_nan_is_the_hardest_example(seed):
             assert np.isnan(loss) == positive
 
 
-def test_agnostic():
+def test_agnostic_and_far_objects():
     for background in (0, 1):
         arrays = inputs(classes=2, background=background)
         net = layer_net(layer(f"num_classes: 2 background_label_id: {background} map_object_to_agnostic: true"), arrays)
         assert run_forward(net) == pytest.approx(slow(*arrays, background=background, agnostic=True, classes=2), rel=1e-10)
+    loc, conf, priors, _ = inputs()
+    rows = np.array([[0, 1, 0, 5, 5, 6, 6, 0], [2, 1, 0, 0.5, 0.5, 0.5, 0.5, 0]], float)[None, None]  # far off, and without size
+    assert run_forward(layer_net(layer("num_classes: 4"), [loc, conf, priors, rows])) == 0
+    arrays = inputs(classes=1, background=1)
+    net = layer_net(layer("num_classes: 1 conf_loss_type: LOGISTIC background_label_id: 1"), arrays)
+    assert run_forward(net) == pytest.approx(slow(*arrays, classes=1, logistic=True, background=1), rel=1e-10)
+    arrays = inputs()
+    arrays[1][0, :8] = np.nan
+    for mining in ("MAX_NEGATIVE", "HARD_EXAMPLE", "NONE"):
+        assert np.isnan(run_forward(layer_net(layer(f"num_classes: 4 mining_type: {mining} neg_overlap: 2 neg_pos_ratio: 9"), arrays)))
 
 
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
@@ -311,18 +321,6 @@ def test_nothing_at_all(images, priors):
         run_backward(net, [0, 1])
 
 
-@pytest.mark.parametrize("use_prior", ["true", "false"])
-def test_edges_are_inside(use_prior):
-    loc, conf, priors, rows = inputs()
-    np.clip(priors[:, 0], 0, 1, out=priors[:, 0])  # as PriorBox does with clip: true
-    loc[...] *= np.tile(priors[0, 0] % 1 != 0, (IMAGES, 1))  # codes of 0, so that predictions end there too
-    net = layer_net(layer(f"num_classes: 4 bp_inside: true overlap_threshold: 0.0625 use_prior_for_matching: {use_prior}"),
-                    [loc, conf, priors, rows])
-    assert (priors[0, 0] == 0).any() and (priors[0, 0] == 1).any()
-    assert run_forward(net) == pytest.approx(slow(loc, conf, priors, rows, inside=True, threshold=0.0625, match_priors=use_prior == "true"),
-                                             rel=1e-10)
-
-
 @pytest.mark.parametrize("param, options", [("", {}), ("match_type: BIPARTITE", {"per_prediction": False})])
 def test_among_equals_the_first_is_taken(param, options):
     loc, conf, priors, _ = inputs()
@@ -332,32 +330,6 @@ def test_among_equals_the_first_is_taken(param, options):
     for reverse in (slice(None), slice(None, None, -1)):
         arrays = [loc, conf, priors, rows[:, :, reverse]]
         assert run_forward(layer_net(layer(f"num_classes: 4 {param}"), arrays)) == pytest.approx(slow(*arrays, **options), rel=1e-10)
-
-
-@pytest.mark.parametrize("param, options", [
-    ("overlap_threshold: 0.5", {}),  # learns the object
-    ("overlap_threshold: 0.75 neg_overlap: 0.5 neg_pos_ratio: 99", {"threshold": 0.75, "ratio": 99}),  # nor is it background
-])
-def test_an_overlap_equal_to_a_threshold(param, options):
-    loc, conf, priors, _ = inputs()
-    boxes = priors[0, 0].reshape(-1, 4)
-    boxes[:] = 5, 5, 6, 6
-    boxes[:2] = (0, 0, 0.5, 1), (0, 0, 1, 1)
-    arrays = [loc, conf, priors, np.array([0, 1, 0, 0, 0, 0.5, 1, 0]).reshape(1, 1, 1, 8)]
-    assert run_forward(layer_net(layer(f"num_classes: 4 {param}"), arrays)) == pytest.approx(slow(*arrays, **options), rel=1e-10)
-
-
-def test_equal_and_far_objects():
-    loc, conf, priors, _ = inputs()
-    rows = np.array([[0, 1, 0, 5, 5, 6, 6, 0], [2, 1, 0, 0.5, 0.5, 0.5, 0.5, 0]], float)[None, None]  # far off, and without size
-    assert run_forward(layer_net(layer("num_classes: 4"), [loc, conf, priors, rows])) == 0
-    arrays = inputs(classes=1, background=1)
-    net = layer_net(layer("num_classes: 1 conf_loss_type: LOGISTIC background_label_id: 1"), arrays)
-    assert run_forward(net) == pytest.approx(slow(*arrays, classes=1, logistic=True, background=1), rel=1e-10)
-    arrays = inputs()
-    arrays[1][0, :8] = np.nan
-    for mining in ("MAX_NEGATIVE", "HARD_EXAMPLE", "NONE"):
-        assert np.isnan(run_forward(layer_net(layer(f"num_classes: 4 mining_type: {mining} neg_overlap: 2 neg_pos_ratio: 9"), arrays)))
 
 
 def test_batches_and_other_bottoms():

@@ -68,18 +68,6 @@ def test_against_the_definition(param, wanted, dtype):
     np.testing.assert_allclose(y.data, wanted, rtol=1e-6, atol=1e-6)
 
 
-def test_the_first_map_of_ssd300():
-    net = forward_net(layer("min_size: 30 max_size: 60 aspect_ratio: 2 flip: true clip: false variance: 0.1 variance: 0.1 "
-                            "variance: 0.2 variance: 0.2 step: 8 offset: 0.5"), [np.zeros((1, 1, 38, 38)), np.zeros((1, 3, 300, 300))])
-    y = net.blob_by_name("y").data
-    assert y.shape == (1, 2, 38 * 38 * 4 * 4)
-    # Centre 4 of 300 pixels, half sides 15, sqrt(1800) / 2, 15 sqrt(2), 15 / sqrt(2)
-    np.testing.assert_allclose(y[0, 0, 0:4], [-11 / 300, -11 / 300, 19 / 300, 19 / 300], rtol=1e-6)
-    np.testing.assert_allclose(y[0, 0, 4:8] * 300, [4 - 21.2132, 4 - 21.2132, 4 + 21.2132, 4 + 21.2132], rtol=1e-5)
-    np.testing.assert_allclose(y[0, 0, 8:12] * 300, [4 - 21.2132, 4 - 10.6066, 4 + 21.2132, 4 + 10.6066], rtol=1e-5)
-    np.testing.assert_allclose(y[0, 1, :8], [0.1, 0.1, 0.2, 0.2] * 2, rtol=1e-6)
-
-
 def test_sizes_and_gradient():
     net = forward_net(layer("min_size: 4 img_size: 20", 1), [MAP])
     np.testing.assert_allclose(net.blob_by_name("y").data, slow(3, 4, 20, 20, [4]), rtol=1e-6)

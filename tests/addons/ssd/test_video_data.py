@@ -47,7 +47,7 @@ def test_frames_in_order_round_and_round(video, dtype):
         assert (labels == 0).all()
 
 
-def test_skipped_and_transformed_frames(video):
+def test_skipped_and_resumed_frames(video):
     net = source_net(text(f"{FILE} skip_frames: 2", 2))
     for k in range(4):
         np.testing.assert_array_equal(batch(net)[0], planes([video[3 * (2 * k + i) % 7] for i in range(2)]))
@@ -56,9 +56,6 @@ def test_skipped_and_transformed_frames(video):
     net.forward_from_to(0, 0)
     wanted = [(255 - cv2.resize(frame, (30, 20)))[2:18, 7:23] for frame in video[:2]]
     np.testing.assert_array_equal(net.tops[0][0].cpu_data, (planes(wanted) - 10) * 0.5)
-
-
-def test_resumed_run_continues(video):
     net = source_net(text(f"{FILE} skip_frames: 1", 2, "mirror: true"))
     batch(net)
     state = net.layers[0].get_state()

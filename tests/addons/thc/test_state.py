@@ -76,15 +76,12 @@ def test_streams_libraries_and_seeds():
     assert found[0][0] is None and found[0][2][1] == 0  # looking makes none; asking for numbers does
 
 
-def test_looking_changes_nothing():
+def test_processes_without_a_device():
     device, x = cuda.current(), Blob((10,))
     x.data[...] = np.arange(10)
     before = device.launches, memory.stats(CUDAPlace(device.index)), x.data_memory.head, cuda.state()
     assert str(before[-1]) == str(cuda.state())
     assert before == (device.launches, memory.stats(CUDAPlace(device.index)), x.data_memory.head, cuda.state())
-
-
-def test_before_any_device():
     text = run("""
     modules = set(sys.modules)
     state = cuda.state()
@@ -118,7 +115,7 @@ def test_three_devices_and_their_peers():
 pytestmark = pytest.mark.usefixtures("needs_compiler")
 
 
-def test_duration():
+def test_sleep_on_streams():
     device = cuda.current()
     cuda.sleep(0)
     cuda.sleep(np.int64(1))
@@ -130,9 +127,6 @@ def test_duration():
     end.record(cuda.computing(device))
     device.synchronize()
     assert time.perf_counter() - begin >= 0.05 and end.elapsed(start) >= 49
-
-
-def test_streams_and_cpu_mode():
     device = cuda.current()
     launches = device.launches
     cuda.sleep(device.clock_rate // 1000, cuda.Stream(device))

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 from rich.console import Console
-from small_net import NET
+from small_net import NET, recorded
 
 import minicaffe
 from minicaffe import memory
@@ -31,10 +31,8 @@ def kinds(made, iteration=0):
     return [(step["kind"], step["layer"]) for step in made.steps if step["iteration"] == iteration and step["kind"] != "between"]
 
 
-def test_steps_of_an_iteration(where, make_solver):
-    solver = make_solver()
-    with trace.record(solver) as made:
-        solver.step(2)
+def test_steps_of_two_nets(where, make_solver):
+    solver, made = recorded(make_solver(), 2)
     wanted = [("forward", name) for name in LAYERS] + [("backward", name) for name in LAYERS[:0:-1]] + [("update", "update")]
     assert kinds(made) == kinds(made, 1) == wanted
     for before, after in zip(made.steps, made.steps[1:]):
@@ -48,13 +46,19 @@ def test_steps_of_an_iteration(where, make_solver):
     shapes = {name: shape for node in made.nodes for name, shape in node["shapes"].items()}
     for one in made.memories:
         assert one["role"] == "workspace" or one["bytes"] == 4 * np.prod(shapes[one["blob"].removesuffix(" history")]), one
+    solver, made = recorded(make_solver(test_iter=[1], test_interval=1), 2)
+    own = [(step["kind"], step["layer"]) for step in made.steps if step["node"] is not None]
+    assert own == 2 * ([("forward", name) for name in LAYERS] + [("backward", name) for name in LAYERS[:0:-1]])
+    others = [step["layer"] for step in made.steps if step["node"] is None and step["kind"] == "forward"]
+    assert others == 2 * [f"{name} (another net)" for name in LAYERS]
+    heads = made.at(len(made)).heads
+    assert {blob.data_memory.name: str(blob.data_memory.head) for blob in solver.net.blob_list}.items() <= heads.items()
+    assert "conv data #2" in heads
 
 
 def test_who_is_computed_with_another(on_cpu, make_solver):
     """BatchNorm computes the ReLU in place behind it, and its gradient."""
-    solver = make_solver()
-    with trace.record(solver) as made:
-        solver.step(1)
+    solver, made = recorded(make_solver())
     assert {(step["kind"], step["layer"]): step["with"] for step in made.steps if step["with"]} == {
         ("forward", "relu"): "norm", ("backward", "relu"): "norm"}
     assert made.nodes[2]["fused"] == ["relu"]
@@ -125,24 +129,8 @@ def live_blocks_are_used_at_every_moment(made):
             assert not live & free, event
 
 
-def test_a_test_net_is_kept_apart(where, make_solver):
-    """Its layers and blobs have the names of the train net's."""
-    solver = make_solver(test_iter=[1], test_interval=1)
-    with trace.record(solver) as made:
-        solver.step(2)
-    own = [(step["kind"], step["layer"]) for step in made.steps if step["node"] is not None]
-    assert own == 2 * ([("forward", name) for name in LAYERS] + [("backward", name) for name in LAYERS[:0:-1]])
-    others = [step["layer"] for step in made.steps if step["node"] is None and step["kind"] == "forward"]
-    assert others == 2 * [f"{name} (another net)" for name in LAYERS]
-    heads = made.at(len(made)).heads
-    assert {blob.data_memory.name: str(blob.data_memory.head) for blob in solver.net.blob_list}.items() <= heads.items()
-    assert "conv data #2" in heads
-
-
 def test_json_and_moments(where, make_solver, tmp_path):
-    solver = make_solver()
-    with trace.record(solver) as made:
-        solver.step(1)
+    solver, made = recorded(make_solver())
     made.save(tmp_path / "trace.json")
     again = trace.load(tmp_path / "trace.json")
     assert again.document == made.document == json.loads(made.to_json())
@@ -184,9 +172,7 @@ def test_the_last_iterations(where, make_solver):
 @on_device
 def test_kernels(where, make_solver):
     """Each launch has a grid, a time, its arrays and the source of its functor; a seed that equals the address of a block is no array."""
-    solver = make_solver()
-    with trace.record(solver) as made:
-        solver.step(1)
+    solver, made = recorded(make_solver())
     launches = [event for event in made.events if event.kind == "launch"]
     assert launches and all(event.took > 0 for event in launches)
     update = launch_of(launches[-1])

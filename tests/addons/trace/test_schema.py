@@ -102,13 +102,10 @@ def mutated(document, path, rng):
     return made
 
 
-def test_good_document(document):
+def test_good_and_filled_traces(document):
     made = Trace(document)
     assert {event.kind for event in made.events} >= {"launch", "split", "merge", "copy", "head", "begin", "end", "segment taken"}
     read_all(made)
-
-
-def test_filled_trace(document):
     def derived(made):
         return [made.events, made.owners, made.titles, made.roles, made.block_titles, [made.step_at(i) for i in range(len(made) + 1)], len(made), made.steps]
 

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 
 import pytest
 from rich.console import Console
+from small_net import recorded
 from tiny import NET
 
 from minicaffe import memory
@@ -21,9 +22,7 @@ from minicaffe.memory.states import SyncedHead
 
 @pytest.fixture
 def made(where, make_solver):
-    solver = make_solver(plan="memory")
-    with trace.record(solver) as made:
-        solver.step(2)
+    solver, made = recorded(make_solver(plan="memory"), 2)
     return made
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_net import NET
+from small_net import NET, recorded
 
 import minicaffe
 from minicaffe.addons import trace
@@ -79,9 +79,7 @@ def test_writers_and_readers_of_copies(where, make_solver):
     assert "It was written last by layer ip (forward)" in said["ip data", "device to host"]
     assert "It was written last by the solver's update in iteration 1." in said["conv[0] data", "device to host"]
     more = f'layer {{ name: "kept" type: "Python" bottom: "ip" top: "ip" python_param {{ module: "{__name__}" layer: "Kept" }} }}\n'
-    solver = make_solver(NET.replace('layer { name: "loss"', more + 'layer { name: "loss"'))
-    with trace.record(solver) as made:
-        solver.step(1)
+    solver, made = recorded(make_solver(NET.replace('layer { name: "loss"', more + 'layer { name: "loss"')))
     said = next(trace.why(made, number) for number, event in copies(made)
                 if (event.name, event.detail) == ("ip data", "device to host"))
     assert "layer kept (forward) accessed it on the host" in said and "It was written last by layer ip (forward)." in said

@@ -147,26 +147,6 @@ def test_imports_of_the_text(name, wanted):
     assert [line for line in lines if line.startswith(("import", "from"))] == [*wanted, "from torch import nn"]
 
 
-def test_each_top_is_probed():
-    text, *shapes = CASES["slice"]
-    module = to_module(net_of(text + layer("AbsVal", "", "a", "d", name="abs"), *shapes))
-    plain, probed = (module.text(probed).partition("def forward(self, x0):\n")[2].splitlines() for probed in (False, True))
-    assert [line.strip() for line in probed if line not in plain] == [
-        f"{top} = self._probe({index}, {top!r}, {top})" for index, top in ((1, "a"), (1, "b"), (1, "c"), (2, "d"))]
-    assert [line for line in probed if "_probe" not in line] == plain and len(plain) == 3
-
-
-def test_equal_names():
-    ip = layer("InnerProduct", "inner_product_param { num_output: 4 bias_term: false }", "%s", "%s")
-    names = [("l", "x0", "a"), ("l", "a", "b/1"), ("l_2", "b/1", "b.1"), ("m", "b.1", "b_1_2")]
-    net = net_of("".join(ip.replace('"l"', f'"{name}"') % (bottom, top) for name, bottom, top in names), (2, 4))
-    module = to_module(net)
-    assert list(module.state) == ["l.weight", "l_3.weight", "l_2.weight", "m.weight"]
-    for array, node in zip(module.state.values(), net.nodes[1:], strict=True):
-        assert np.array_equal(array, node.layer.blobs[0].data)
-    assert re.findall(r"^        (\w+) = self", module.text(), re.M) == ["a", "b_1", "b_1_3", "b_1_2"]
-
-
 def test_writers():
     known = {name for name, cls in layer_types().items() if cls.__module__.startswith("minicaffe.") and ".forks." not in cls.__module__ or name in ("ConvolutionDepthwise", "PriorBoxClustered")}
     tested = {kind for text, *_ in CASES.values() for kind in re.findall(r'type: "(\w+)"', text)} | {"PriorBox", "PriorBoxClustered", "DetectionOutput", "Split"}
@@ -209,7 +189,7 @@ LENET = '''class LeNet(nn.Module):
 '''
 
 
-def test_the_text_of_lenet():
+def test_text_of_lenet_and_probes():
     file = str(MODELS / "lenet/deploy.prototxt")
     module = to_module(Net(read_net(file, caffe_pb2.TEST)[0], file=file), "lenet")
     head, text = module.text().split("\n\n\n")
@@ -217,6 +197,12 @@ def test_the_text_of_lenet():
     assert {path: array.shape for path, array in module.state.items()} == {
         "conv1.weight": (20, 1, 5, 5), "conv1.bias": (20,), "conv2.weight": (50, 20, 5, 5), "conv2.bias": (50,),
         "ip1.weight": (500, 800), "ip1.bias": (500,), "ip2.weight": (10, 500), "ip2.bias": (10,)}
+    text, *shapes = CASES["slice"]
+    module = to_module(net_of(text + layer("AbsVal", "", "a", "d", name="abs"), *shapes))
+    plain, probed = (module.text(probed).partition("def forward(self, x0):\n")[2].splitlines() for probed in (False, True))
+    assert [line.strip() for line in probed if line not in plain] == [
+        f"{top} = self._probe({index}, {top!r}, {top})" for index, top in ((1, "a"), (1, "b"), (1, "c"), (2, "d"))]
+    assert [line for line in probed if "_probe" not in line] == plain and len(plain) == 3
 
 
 @pytest.mark.parametrize("file", [file for file in DEPLOY if not file.startswith(BIG)])
@@ -282,6 +268,14 @@ def test_names():
     text = layer("AbsVal", tops="a", name="x/1") + layer("ReLU", "", "a", name="x.1") + layer("TanH", "", "a", "z", name="x-1")
     assert re.findall(r"self\.(\w+) = ", to_module(net_of(text, X)).text()) == ["x_1_2", "x_1_3"]
     assert [number(value) for value in (0.1, np.float32(1e-5), 2, -np.inf, np.inf, np.nan)] == ["0.1", "1e-05", "2.0", "-torch.inf", "torch.inf", "torch.nan"]
+    ip = layer("InnerProduct", "inner_product_param { num_output: 4 bias_term: false }", "%s", "%s")
+    names = [("l", "x0", "a"), ("l", "a", "b/1"), ("l_2", "b/1", "b.1"), ("m", "b.1", "b_1_2")]
+    net = net_of("".join(ip.replace('"l"', f'"{name}"') % (bottom, top) for name, bottom, top in names), (2, 4))
+    module = to_module(net)
+    assert list(module.state) == ["l.weight", "l_3.weight", "l_2.weight", "m.weight"]
+    for array, node in zip(module.state.values(), net.nodes[1:], strict=True):
+        assert np.array_equal(array, node.layer.blobs[0].data)
+    assert re.findall(r"^        (\w+) = self", module.text(), re.M) == ["a", "b_1", "b_1_3", "b_1_2"]
 
 
 ODD = ["class", "1x1", "conv1/3x3_s2", "conv1_3x3_s2", "conv1.3x3.s2", "层", "ﬁ", "fi", "type", "forward", "self", "torch", "__init__", "a'b", 'quote"', "back\\slash",
