@@ -186,9 +186,6 @@ def test_pipes_and_lines_beyond_budget(tmp_path, monkeypatch):
             ImageList(path)
 
 
-LAYER = b"\xa2\x06"  # the tag of NetParameter.layer
-
-
 @pytest.mark.parametrize("text, words", [
     ("layer{}" * (MAX_LAYERS + 1), rf":1:{7 * MAX_LAYERS + 1}: layer\[{MAX_LAYERS}\]: a net has at most {MAX_LAYERS} layers"),
     ("layers{}" * (MAX_LAYERS + 1), f"a net has at most {MAX_LAYERS} layers"),
