@@ -76,17 +76,11 @@ def test_in_cython(folder, monkeypatch):
     tests.test_a_wrong_gain()
 
 
-def test_missing_header():
+def test_files_and_headers():
     with pytest.raises(ConfigError, match="cannot read the header 'nowhere.hpp': No such file"):
         minicaffe.cuda.add_kernels("nowhere.hpp")
-
-
-def test_files_of_the_page():
     names = re.findall(r"^```\w+\n(?:#|//) (\S+)$", PAGE.read_text(), re.M)
     assert len(names) == len(set(names)) == len(re.findall(r"^```\w+$", PAGE.read_text(), re.M))
-
-
-def test_lines_of_an_activation():
     text = (PAGE.parents[1] / "minicaffe" / "layers" / "bnll.py").read_text()
     assert len([line for line in text.splitlines() if line.strip()]) <= 15
 

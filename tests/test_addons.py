@@ -102,16 +102,13 @@ def test_two_packages_of_one_name(add):
         app.minicaffe.get_command(None, "twice")
 
 
-def test_broken_package(add, caplog):
+def test_broken_packages(add, caplog):
     add("addon_broken", "import addon_that_is_missing", {"layers": "addon_broken:LAYERS", "commands": "addon_broken:COMMANDS"})
     with pytest.raises(ConfigError, match="unknown layer type 'Qq': the core lacks it, and so do the installed add-ons .*addon_broken"):
         layer_class("Qq")
     line = "add-on 'addon_broken' of package addon_broken is left out: addon_broken:LAYERS fails: ModuleNotFoundError: No module named"
     assert [line in record.getMessage() for record in caplog.records] == [True]
     assert app.minicaffe.get_command(None, "train") is not None
-
-
-def test_a_type_whose_module_is_broken(add):
     add("addon_half", 'LAYERS = {"Half": "addon_that_is_missing:HalfLayer"}', {"layers": "addon_half:LAYERS"})
     with pytest.raises(ConfigError, match="'Half' is of add-on 'addon_half' of package addon_half, whose addon_that_is_missing:HalfLayer fails"):
         layer_class("Half")

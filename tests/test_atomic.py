@@ -31,7 +31,6 @@ def put(path, content):
 
 
 def test_replaced_file(tmp_path, monkeypatch):
-    """The old file stays until the end."""
     monkeypatch.chdir(tmp_path)
     for path in (tmp_path / "a.bin", "b.bin"):
         put(path, b"old, longer")
@@ -57,8 +56,7 @@ def test_exception(tmp_path, cause):
     assert (tmp_path / "a.bin").read_bytes() == b"old" and os.listdir(tmp_path) == ["a.bin"]
 
 
-def test_modes(tmp_path):
-    """A new file has that of the umask; a replaced one keeps its own."""
+def test_modes_and_links(tmp_path):
     before = os.umask(0o027)
     try:
         put(tmp_path / "a", b"")
@@ -68,13 +66,14 @@ def test_modes(tmp_path):
     (tmp_path / "a").chmod(0o604)
     put(tmp_path / "a", b"x")
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o604
-
-
-def test_a_link_is_followed(tmp_path):
     (tmp_path / "far").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "far" / "real")
     put(tmp_path / "link", b"x")
     assert (tmp_path / "link").is_symlink() and (tmp_path / "far" / "real").read_bytes() == b"x"
+    with pytest.raises(KeyError), temporary_folder(tmp_path / "no" / "a") as folder:
+        (folder / "inside").write_bytes(b"x")
+        raise KeyError
+    assert os.listdir(tmp_path / "no") == []
 
 
 def test_too_large_for_the_process(tmp_path):
@@ -106,13 +105,6 @@ with replacing("ä" * 120) as file:
     assert left.startswith(".ä") and left.endswith(".tmp") and (tmp_path / ("ä" * 120)).read_bytes() == b"old"
 
 
-def test_temporary_folder(tmp_path):
-    with pytest.raises(KeyError), temporary_folder(tmp_path / "no" / "a") as folder:
-        (folder / "inside").write_bytes(b"x")
-        raise KeyError
-    assert os.listdir(tmp_path / "no") == []
-
-
 def test_deleted_working_directory(tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
@@ -126,7 +118,7 @@ def test_deleted_working_directory(tmp_path, monkeypatch):
     put(tmp_path / "a", b"x")
 
 
-def test_folders_that_cannot_sync(tmp_path, monkeypatch):
+def test_folders_without_sync_or_rights(tmp_path, monkeypatch):
     real = os.fsync
 
     def fsync(descriptor):
@@ -137,6 +129,12 @@ def test_folders_that_cannot_sync(tmp_path, monkeypatch):
     monkeypatch.setattr(atomic.os, "fsync", fsync)
     put(tmp_path / "a", b"x")
     assert (tmp_path / "a").read_bytes() == b"x"
+    def refuse(*arguments, **keywords):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)  # root may write everywhere, so the refusal is played
+    with pytest.raises(FileError, match="not writable for this user"):
+        check_writable(tmp_path / "a")
 
 
 def interrupt():
@@ -150,7 +148,7 @@ def interrupt():
     return keep
 
 
-def test_ctrl_c_in_hdf5(tmp_path):
+def test_ctrl_c(tmp_path):
     path = tmp_path / "a.h5"
     with open(path, "wb") as file:
         with pytest.raises(KeyboardInterrupt):
@@ -162,9 +160,6 @@ def test_ctrl_c_in_hdf5(tmp_path):
             interrupt()
             assert list(hdf5["x"]) == [1, 2, 3]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_second_ctrl_c():
     reached = []
     with pytest.raises(KeyboardInterrupt):
         with delayed_interrupts():
@@ -201,7 +196,6 @@ def test_other_reactions_to_ctrl_c(where):
 
 
 def test_place_without_proc(tmp_path, monkeypatch):
-    """The path is followed then."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a").write_bytes(b"a")
     (tmp_path / "b").write_bytes(b"b")
@@ -247,12 +241,3 @@ def test_causes_of_errors(tmp_path, monkeypatch, call, code, missing, words):
             write()
         assert str(caught.value.file) == str(path)
     assert missing or path.read_bytes() == b"old" and os.listdir(tmp_path) == ["a"]
-
-
-def test_folder_that_may_not_be_written(tmp_path, monkeypatch):
-    def refuse(*arguments, **keywords):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr("builtins.open", refuse)  # root may write everywhere, so the refusal is played
-    with pytest.raises(FileError, match="not writable for this user"):
-        check_writable(tmp_path / "a")

@@ -39,15 +39,11 @@ def lenet():
     threads.set_num_threads(before)
 
 
-def test_peer_of_other_values(lenet):
+def test_wrong_results(lenet):
     made, net = lenet
     values = net.nodes[-1].tops[0].data.copy()
     made |= {"same": lambda: values * (1 + 1e-6), "other": lambda: values[::-1], "nothing": lambda: values * np.nan}
     assert nets.check(LENET, made, net).keys() == {"other", "nothing"}
-
-
-def test_results_that_are_not_finite(lenet):
-    made, net = lenet
     net.input_blobs[0].data[...] = np.nan
     with pytest.raises(ArithmeticError, match="lenet forward.* not finite"):
         nets.check(LENET, made, net)
@@ -127,7 +123,7 @@ def check(tmp_path, *arguments, **environment):
     return json.loads((tmp_path / "gpu_check.json").read_text()), done.stdout + done.stderr
 
 
-def test_tolerance_of_conformance(gpu_check, tmp_path):
+def test_numbers_of_gpu_check(gpu_check, tmp_path):
     case = tmp_path / "given/cases/public/one/case.json"
     case.parent.mkdir(parents=True)
     case.write_text(json.dumps({"rtol": 1e-4, "atol": 0.5, "tol": {"loss": [1e-5, 1e-6]}, "steps": []}))
@@ -137,10 +133,6 @@ def test_tolerance_of_conformance(gpu_check, tmp_path):
     assert gpu_check.few_differ("g|diff|x: 1 of 96 values differ; at [2] got 1, expected 2")
     assert gpu_check.few_differ("g|pdiff|c|1: 1 of 3 values differ") and not gpu_check.few_differ("g|diff|loss: 1 of 1 values differ")
     assert not gpu_check.few_differ("g|diff|x: 3 of 96 values differ") and not gpu_check.few_differ("g|data|y: 1 of 96 values differ")
-
-
-def test_minutes_of_gpu_check(gpu_check):
-    """What a step leaves is for those behind it; with less time than all limits the last steps are cut."""
     assert gpu_check.shares([("a", 10), ("b", 30)], 40) == {"a": 10, "b": 40}
     assert gpu_check.shares([("a", 10), ("b", 30)], 80) == {"a": 20, "b": 80}
     assert gpu_check.shares([("a", 10), ("b", 30)], 15) == {"a": 10, "b": 15}
@@ -172,11 +164,10 @@ def slow(request):
 
 @pytest.mark.parametrize("end", [None, signal.SIGTERM])
 def test_failed_tests_of_gpu_check(slow, tmp_path, end):
-    """Of a run that is cut off at its limit, and of one that is ended as a whole."""
     tests = tmp_path / "test_three.py"
     tests.write_text(TESTS.replace("END", str(int(end or 0))).replace("PID", f"int(open({str(tmp_path / 'pid')!r}).read())"))
     done = subprocess.Popen([sys.executable, TOOLS / "gpu_check", "--device", "sim", "--no-build", "--out", tmp_path, "--only", "tests",
-                             "--tests", "tests/addons/thc/test_sleep.py::test_what_is_no_number_of_cycles", tests, "--minutes", "1" if end is None else "5"],
+                             "--tests", "tests/addons/thc/test_state.py::test_what_is_no_number_of_cycles", tests, "--minutes", "1" if end is None else "5"],
                             stdout=subprocess.PIPE, text=True, env={k: v for k, v in os.environ.items() if not k.startswith("PYTEST")})
     (tmp_path / "pid").write_text(str(done.pid))
     text, _ = done.communicate(timeout=240)
@@ -189,13 +180,7 @@ def test_failed_tests_of_gpu_check(slow, tmp_path, end):
     assert "tests" in result["cut"] and result["finished"] is (end is None)
 
 
-def test_cut_steps_of_gpu_check(slow, tmp_path):
-    result, text = check(tmp_path, "--only", "query", "--only", "kernels", "--only", "nccl", "--kernels", "^strided$", "--minutes", "0.12")
-    assert result["cut"].keys() >= {"kernels", "nccl"} and "cut: nccl: not begun" in text and result["ok"] is False
-
-
-def test_gpu_check(slow, tmp_path):
-    """The order of the steps, those that need cuDNN without it, and the parts of the benchmark with the table."""
+def test_steps_of_gpu_check(slow, tmp_path):
     steps = [word for step in ("machine", "build", "smoke", "table", "kernels") for word in ("--only", step)]
     result, text = check(tmp_path, *steps, "--table", "^lenet (tf32|bf16)$", "--kernels", "^(strided|layers tf32)$")
     found = result["steps"]
@@ -205,6 +190,8 @@ def test_gpu_check(slow, tmp_path):
     kinds = {(row["precision"], row["kind"]) for row in found["table"]["rows"] if "kind" in row}
     assert kinds >= {("tf32", kind) for kind in ("step", "memory", "tuning", "forward")}
     assert any(row["what"].startswith("BatchNorm + ReLU 7x7x2048") for row in found["kernels"]["rows"])
+    result, text = check(tmp_path, "--only", "query", "--only", "kernels", "--only", "nccl", "--kernels", "^strided$", "--minutes", "0.12")
+    assert result["cut"].keys() >= {"kernels", "nccl"} and "cut: nccl: not begun" in text and result["ok"] is False
 
 
 def test_strided_part(tmp_path):
@@ -276,7 +263,6 @@ def test_time_of_tuning(tmp_path, monkeypatch):
 
 
 def test_net_on_a_gpu(slow, tmp_path):
-    """From the first row to the last, with the times of its steps."""
     done = subprocess.run([sys.executable, TOOLS / "bench/gpu.py", "--device", "sim", "--only", "^lenet tf32$", "--rounds", "1", "--json", tmp_path / "rows.json"],
                           capture_output=True, text=True, timeout=300)
     found = json.loads((tmp_path / "rows.json").read_text())

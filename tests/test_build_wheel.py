@@ -63,7 +63,6 @@ def test_arguments(tmp_path, words, status, message):
 
 
 def test_commands():
-    """They run commands and files that there are."""
     for words in build_wheel.COMMANDS:
         assert words[0] in COMMANDS and all((ROOT / word).exists() for word in words if word.startswith("models/"))
     compile(build_wheel.SCRIPT, "SCRIPT", "exec")

@@ -84,15 +84,7 @@ def test_header_of_the_wheel_first(tmp_path, monkeypatch):
     assert list(cuda_headers.candidates())[:2] == [wheel, system]
 
 
-def test_commands_of_contributing():
-    """Without isolation pip installs nothing by itself: what is left out there is missing in the build, or in a rebuild on import."""
-    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
-    command = re.search(r"^    pip install (meson-python .*)$", (ROOT / "CONTRIBUTING.md").read_text(), re.M)[1].split()
-    assert {re.match(r"[\w-]+", line)[0] for line in required} <= set(command)
-
-
 def test_build_without_cuda(monkeypatch, capsys):
-    """Elsewhere than on Linux the build leaves the CUDA floor out."""
     found = importlib.import_module
 
     def without_cuda(name, *package):
@@ -106,9 +98,16 @@ def test_build_without_cuda(monkeypatch, capsys):
                      capsys.readouterr().out, re.M)
 
 
-def test_version():
+def test_version_commands_and_style():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert f"version: '{minicaffe.__version__}'" in (ROOT / "meson.build").read_text() and project["dynamic"] == ["version"]
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    command = re.search(r"^    pip install (meson-python .*)$", (ROOT / "CONTRIBUTING.md").read_text(), re.M)[1].split()
+    assert {re.match(r"[\w-]+", line)[0] for line in required} <= set(command)
+    config = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert set(re.findall("language: (.*)", config)) == {"system"} and "repo: local" in config and "http" not in config
+    tools = {line.split()[0].removeprefix("git-") for line in re.findall("entry: (.*)", config)} - {"python"}
+    assert tools | {"pre-commit"} <= set(re.findall(r"^[\w-]+", (ROOT / "tests" / "requirements.txt").read_text(), re.M))
 
 
 def kept_files(*folders):
@@ -119,10 +118,14 @@ def kept_files(*folders):
     return [name for name in subprocess.run(git, capture_output=True, text=True, check=True).stdout.split("\0") if (ROOT / name).is_file()]
 
 
-def test_sources_of_the_wheel():
+def test_sources_and_large_files():
     assert "foreach source : run_command(py, 'tools/sources.py', check: true)" in (ROOT / "meson.build").read_text()
     installed = set(sources.sources(*sources.INSTALLED))
     assert {name for name in kept_files("minicaffe") if not name.endswith(".cpp")} <= installed
+    large = {name for name in kept_files() if (ROOT / name).stat().st_size > 500_000}
+    assert large == {"minicaffe/pretrained/lenet/deploy.caffemodel", "models/shapes/shapes.caffemodel",
+                     "models/data/fashion_mnist_train_lmdb/data.mdb",
+                     "models/data/fashion_mnist_test_lmdb/data.mdb"}
 
 
 def test_no_training_in_the_wheel(tmp_path, monkeypatch):
@@ -133,19 +136,3 @@ def test_no_training_in_the_wheel(tmp_path, monkeypatch):
         (folder / name).write_text("")
     monkeypatch.setattr(sources, "ROOT", tmp_path)
     assert sources.sources(*sources.INSTALLED) == [f"minicaffe/pretrained/lenet/{name}" for name in ("deploy.caffemodel", "labels.txt")]
-
-
-def test_large_files():
-    """A wheel that lay in the folder of a benchmark was once committed with it: every clone carries its 190 MB since."""
-    large = {name for name in kept_files() if (ROOT / name).stat().st_size > 500_000}
-    assert large == {"minicaffe/pretrained/lenet/deploy.caffemodel", "models/shapes/shapes.caffemodel",
-                     "models/data/fashion_mnist_train_lmdb/data.mdb",
-                     "models/data/fashion_mnist_test_lmdb/data.mdb"}
-
-
-def test_style_checks_need_no_network():
-    """pre-commit would make environments of its own, from the network, for any other language."""
-    config = (ROOT / ".pre-commit-config.yaml").read_text()
-    assert set(re.findall("language: (.*)", config)) == {"system"} and "repo: local" in config and "http" not in config
-    tools = {line.split()[0].removeprefix("git-") for line in re.findall("entry: (.*)", config)} - {"python"}
-    assert tools | {"pre-commit"} <= set(re.findall(r"^[\w-]+", (ROOT / "tests" / "requirements.txt").read_text(), re.M))

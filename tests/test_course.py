@@ -155,8 +155,14 @@ def test_names_in_a_chapter(chapter):
         assert re.findall(r"^ *c?p?def [^(=\n]*?(\w+)\(", above, re.M)[-1] == function, line
 
 
-def test_index():
+def test_index_and_hints():
     assert re.findall(r"\]\((\d+_\w+\.md)\)", (COURSE / "README.md").read_text()) == [chapter.name for chapter in CHAPTERS]
+    answers = {name: wrongs if isinstance(wrongs, list) else [wrongs] for chapter in WRONG.values() for name, wrongs in chapter.items()}
+    hints = hints_of_exercises()
+    assert list(hints) == [name for number in WRONG for name in re.findall(r"^(?:def )?(\w+)(?:\(| =)", (EXERCISES / f"chapter{number}.py").read_text().lower(), re.M)]
+    for name, hint in hints.items():
+        assert re.fullmatch(r"[A-Z][^.?!]*(?:\.pyx[^.?!]*)?[.?]", hint), f"{name}: not one sentence: {hint}"
+        assert not any(right in hint for right, _ in answers[name]), f"{name}: its hint has the answer"
 
 
 # ---- exercises
@@ -224,12 +230,3 @@ def hints_of_exercises():
     names = {}
     exec((EXERCISES / "conftest.py").read_text(), names)
     return names["HINTS"]
-
-
-def test_hints():
-    answers = {name: wrongs if isinstance(wrongs, list) else [wrongs] for chapter in WRONG.values() for name, wrongs in chapter.items()}
-    hints = hints_of_exercises()
-    assert list(hints) == [name for number in WRONG for name in re.findall(r"^(?:def )?(\w+)(?:\(| =)", (EXERCISES / f"chapter{number}.py").read_text().lower(), re.M)]
-    for name, hint in hints.items():
-        assert re.fullmatch(r"[A-Z][^.?!]*(?:\.pyx[^.?!]*)?[.?]", hint), f"{name}: not one sentence: {hint}"
-        assert not any(right in hint for right, _ in answers[name]), f"{name}: its hint has the answer"

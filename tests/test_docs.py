@@ -46,9 +46,21 @@ def test_public_names(module):
     assert set(module.__all__) - words == set()
 
 
-def test_commands_on_the_page():
+def test_lists_and_blocks():
     text = (DOCS / "cli.md").read_text()
     assert [name for name in commands() if f"minicaffe {name}" not in text and f"`{name}" not in text] == []
+    links = set(re.findall(r"\]\((\w+\.md)\)", (DOCS / "README.md").read_text()))
+    assert links == {path.name for path in DOCS.glob("*.md")} - {"README.md"}
+    lines = DESIGN[0].read_text().splitlines()
+    assert len(lines) <= 150 and max(map(len, lines)) <= 120
+    assert set(re.findall(r"\]\(design/(\w+\.md)\)", "\n".join(lines))) == {path.name for path in DESIGN[1:]}
+    sources = [ROOT / "meson.build", *(p for folder in ("minicaffe", "tests", "tools") for p in (ROOT / folder).rglob("*.*"))]
+    texts = (p.read_text() for p in sources if p.suffix in (".py", ".pyx", ".hpp", ".cpp", ".build"))
+    read = set(itertools.chain(*(re.findall(r"\bMINICAFFE_[A-Z_]*[A-Z]\b", text) for text in texts)))
+    assert set(re.findall(r"MINICAFFE_[A-Z_]+", (DOCS / "environment.md").read_text())) == read
+    silent = [f"{page}:{block.line}" for page in PAGES for block in blocks(page)
+              if block.language not in (*RUNNABLE, "text", "cpp", "cython") and not block.not_run]
+    assert silent == [], "these need a comment <!-- not run: the reason --> above them"
 
 
 @pytest.mark.parametrize("page", sorted(p.relative_to(ROOT).as_posix() for p in [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("models/**/*.md")]))
@@ -75,18 +87,7 @@ AGAIN = ("README.md", "docs/quickstart.md", "docs/trace.md", "docs/course/README
 SHORT = {"train": ["--max-iter", "2"], "time": ["--iterations", "1"], "test": ["--iterations", "1"]}
 
 
-def test_index():
-    links = set(re.findall(r"\]\((\w+\.md)\)", (DOCS / "README.md").read_text()))
-    assert links == {path.name for path in DOCS.glob("*.md")} - {"README.md"}
-
-
-def test_design_page():
-    lines = DESIGN[0].read_text().splitlines()
-    assert len(lines) <= 150 and max(map(len, lines)) <= 120
-    assert set(re.findall(r"\]\(design/(\w+\.md)\)", "\n".join(lines))) == {path.name for path in DESIGN[1:]}
-
-
-def test_modules_in_the_design():
+def test_design_pages():
     """A folder of layer types or of an operation may have one line; an `__init__.py` without code needs none."""
     tables = [path.read_text().partition("\n## Modules\n")[2] for path in DESIGN[1:]]
     lines = re.findall(r"^\| `([\w/.]+)` \| \S", "\n".join(tables), re.M)
@@ -97,26 +98,6 @@ def test_modules_in_the_design():
     assert [line for line in lines if not (PACKAGE / line).exists()] == [], "there are no such modules"
     assert [line for line in folders if not re.fullmatch(r"layers/(data/)?|ops/\w+/|loops/\w+/|addons/(ssd|forks)/", line)] == [], "list the modules of these"
     assert sorted(module for module in modules - set(lines) if module.rpartition("/")[0] + "/" not in folders) == []
-
-
-def has_code(path):
-    """Whether a module has code beside its docstring."""
-    return path.name != "__init__.py" or any(not isinstance(node, ast.Expr) for node in ast.parse(path.read_text()).body)
-
-
-@pytest.mark.parametrize("page", READ_WITH_SOURCES, ids=lambda page: page.relative_to(DOCS).as_posix())
-def test_files_that_pages_name(page):
-    """Of the pages about the sources; but for files that a page gives the reader to write."""
-    text = page.read_text()
-    named = re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:pyx|py|pxd|hpp|cpp)|(?:[\w-]+/)+)`", text)
-    written = re.findall(r"^(?:#|//) (\S+)$", text, re.M)
-    there = {f"/{path.relative_to(ROOT).as_posix()}" for folder in ("minicaffe", "tests", "tools", "docs/course")
-             for path in [ROOT / folder, *(ROOT / folder).rglob("*")]}
-    assert [name for name in named if Path(name).name not in written
-            and not any(path.endswith(f"/{name.rstrip('/')}") for path in there)] == []
-
-
-def test_functions_in_the_design():
     section = DESIGN[0].read_text().partition("\n## Where a decision is made\n")[2].partition("\n## ")[0]
     points = re.findall(r"^- (.+(?:\n  .+)*)", section, re.M)
     assert len(points) > 5
@@ -130,18 +111,20 @@ def test_functions_in_the_design():
             assert defines(text, name), f"{name}: {point}"
 
 
-def test_environment_variables():
-    """docs/environment.md has the variables that the code reads, and no others."""
-    sources = [ROOT / "meson.build", *(p for folder in ("minicaffe", "tests", "tools") for p in (ROOT / folder).rglob("*.*"))]
-    texts = (p.read_text() for p in sources if p.suffix in (".py", ".pyx", ".hpp", ".cpp", ".build"))
-    read = set(itertools.chain(*(re.findall(r"\bMINICAFFE_[A-Z_]*[A-Z]\b", text) for text in texts)))
-    assert set(re.findall(r"MINICAFFE_[A-Z_]+", (DOCS / "environment.md").read_text())) == read
+def has_code(path):
+    """Whether a module has code beside its docstring."""
+    return path.name != "__init__.py" or any(not isinstance(node, ast.Expr) for node in ast.parse(path.read_text()).body)
 
 
-def test_blocks_that_do_not_run():
-    silent = [f"{page}:{block.line}" for page in PAGES for block in blocks(page)
-              if block.language not in (*RUNNABLE, "text", "cpp", "cython") and not block.not_run]
-    assert silent == [], "these need a comment <!-- not run: the reason --> above them"
+@pytest.mark.parametrize("page", READ_WITH_SOURCES, ids=lambda page: page.relative_to(DOCS).as_posix())
+def test_files_that_pages_name(page):
+    text = page.read_text()
+    named = re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:pyx|py|pxd|hpp|cpp)|(?:[\w-]+/)+)`", text)
+    written = re.findall(r"^(?:#|//) (\S+)$", text, re.M)
+    there = {f"/{path.relative_to(ROOT).as_posix()}" for folder in ("minicaffe", "tests", "tools", "docs/course")
+             for path in [ROOT / folder, *(ROOT / folder).rglob("*")]}
+    assert [name for name in named if Path(name).name not in written
+            and not any(path.endswith(f"/{name.rstrip('/')}") for path in there)] == []
 
 
 @pytest.fixture

@@ -36,15 +36,12 @@ def test_wrong_commands(user, command, wanted, options, wrong):
         assert "padded" in user.run(command, *wanted, **options)
 
 
-def test_terminal(user):
+def test_terminal_and_pages(user):
     assert user.run("test -t 1 && test -t 2 && stty size", terminal=True) == "40 80\n"
     assert user.run("test -t 0 || test -t 1", status=1) == "" and user.commands == 2
     for written, shown in (("a\r\nb\r\n", "a\nb\n"), ("\x1b[1mbold\x1b[0m", "bold\n"), ("50%\r100%", "100%\n"), ("longer\rab", "abnger\n"),
                            ("bar 0/1\r\n\x1b[1A\x1b[2Kbar 1/1\r\n\x1b[1A\x1b[2Kdone", "done\n"), ("\x1b]0;title\x07text", "text\n")):
         assert five_users.screen(written) == shown
-
-
-def test_commands_and_files_of_pages(user):
     command = five_users.from_page("docs/trace.md", "minicaffe trace", {"lenet.html": "a.html"}, "--step")
     assert command == "minicaffe trace models/lenet/net.prototxt --iterations 2 --html a.html --json lenet.json --force --step"
     user.save("docs/adding_a_solver.md", "train_lion.py")

@@ -89,7 +89,7 @@ def run(text, active):
     return [scope["compute"](a, b, limit, flag=flag) for a, b, limit, flag in itertools.product(range(6), range(6), (0, 3), (True, False))]
 
 
-def test_changes_of_python():
+def test_changes_of_python_and_cython():
     changes = mutants.changes_of(TEXT)
     kinds = [kind for kind, *_ in changes]
     assert {kind: kinds.count(kind) for kind in kinds} == {
@@ -103,9 +103,6 @@ def test_changes_of_python():
             assert run(text, number) != wanted, text.split("\n")[changes[number - 7][1].start[0]]
         except (TypeError, UnboundLocalError):      # of a statement that is left out
             assert kinds[number - 7] == "statement"
-
-
-def test_changes_of_cython():
     changes = mutants.changes_of(CYTHON)
     assert [(kind, first.text) for kind, first, *_ in changes] == [("boundary", "<"), ("statement", "self")]
     assert "if (<size_t> by < self.size if not MUTANT(1) else <size_t> by <= self.size):" in mutants.written(CYTHON, ".pyx", changes, 1)[0]

@@ -39,10 +39,6 @@ def test_units(unit):
     assert [name for name in names_in(unit[5]) if not any(defines(text, name) for text in texts)] == []
     mentioned = set(re.findall(r"\w+", "\n".join(texts)))
     assert [name for name in names_in(unit[6]) if not mentioned.issuperset(name.split("."))] == []
-
-
-@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit and unit[1])
-def test_questions(unit):
     questions = re.findall(r"<details><summary>([^`]+?)</summary>\n\n((?:(?!</details>).+\n)+)</details>\n", unit[6])
     assert len(questions) == 2 == unit[6].count("<details>")
     assert all(re.search(r"\?$", question) for question, _ in questions)

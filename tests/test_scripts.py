@@ -1,4 +1,4 @@
-"""Eleven scripts as people wrote them for pycaffe run unchanged: ``import caffe`` gives minicaffe (minicaffe/alias.py)."""
+"""Nine scripts as people wrote them for pycaffe run unchanged: ``import caffe`` gives minicaffe (minicaffe/alias.py)."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import minicaffe
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 NAMES = sorted(path.stem for path in SCRIPTS.glob("*.py") if "datalayers" not in path.name)
-assert len(NAMES) == 11
+assert len(NAMES) == 9
 
 
 def run(*arguments, cwd, **environment):
@@ -56,22 +56,19 @@ def test_names_of_modules(name, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_another_caffe(tmp_path):
-    (tmp_path / "caffe.py").write_text("__version__ = 'theirs'\n")
-    ask = "import minicaffe\ntry:\n    minicaffe.install_as_caffe()\nexcept ValueError as error:\n    print(error)\n{}import caffe; print(caffe.__version__)"
-    done = run("-c", ask.format(""), cwd=tmp_path, PYTHONSAFEPATH="")
-    assert "another caffe is there" in done.stdout and "caffe.py" in done.stdout and done.stdout.endswith("theirs\n"), done.stderr
-    done = run("-c", "import caffe\n" + ask.format("minicaffe.install_as_caffe(force=True)\n"), cwd=tmp_path, PYTHONSAFEPATH="")
-    assert done.stdout.endswith(f"{minicaffe.__version__}\n"), done.stderr
-
-
-def test_the_runner(tmp_path):
+def test_runner_and_another_caffe(tmp_path):
     (tmp_path / "beside.py").write_text("word = 'hello'\n")
     (tmp_path / "script.py").write_text("import sys, beside, caffe\nprint(beside.word, sys.argv[1:], __name__)\nsys.exit(3)\n")
     done = run("-m", "minicaffe.as_caffe", tmp_path / "script.py", "a", "-b", cwd="/")
     assert (done.returncode, done.stdout) == (3, "hello ['a', '-b'] __main__\n"), done.stderr
     assert run("-m", "minicaffe.as_caffe", "nowhere.py", cwd=tmp_path).returncode == 2
     assert "usage" in run("-m", "minicaffe.as_caffe", cwd=tmp_path).stderr
+    (tmp_path / "caffe.py").write_text("__version__ = 'theirs'\n")
+    ask = "import minicaffe\ntry:\n    minicaffe.install_as_caffe()\nexcept ValueError as error:\n    print(error)\n{}import caffe; print(caffe.__version__)"
+    done = run("-c", ask.format(""), cwd=tmp_path, PYTHONSAFEPATH="")
+    assert "another caffe is there" in done.stdout and "caffe.py" in done.stdout and done.stdout.endswith("theirs\n"), done.stderr
+    done = run("-c", "import caffe\n" + ask.format("minicaffe.install_as_caffe(force=True)\n"), cwd=tmp_path, PYTHONSAFEPATH="")
+    assert done.stdout.endswith(f"{minicaffe.__version__}\n"), done.stderr
 
 
 LOADED = "import caffe, sys, caffe.io; from caffe.proto import caffe_pb2; from caffe import layers as L; print(caffe.__name__, caffe.io.__name__)"
@@ -98,7 +95,7 @@ def test_alias(alias, tmp_path):
         assert done.stdout == "minicaffe minicaffe.pycaffe.io\n" and not done.stderr, program
 
 
-def test_alias_in_a_spawned_process(alias, tmp_path):
+def test_alias_in_processes_and_threads(alias, tmp_path):
     (tmp_path / "spawn.py").write_text("""
 import multiprocessing
 import caffe
@@ -111,9 +108,6 @@ if __name__ == "__main__":
 """)
     done = run(tmp_path / "spawn.py", cwd=tmp_path, PYTHONPATH=str(alias))
     assert done.stdout == "[('minicaffe', 'minicaffe.layers.python')]\n", done.stderr
-
-
-def test_alias_in_threads(alias, tmp_path):
     done = run("-c", """
 import threading
 start, found = threading.Barrier(8), []
@@ -169,11 +163,14 @@ def test_minloglevel_of_glog(level, shown, tmp_path):
     assert [word for word in words if word in done.stderr] == [w for w in words if any(w.endswith(s) for s in shown)], done.stderr
 
 
-def test_init_log_of_the_program(tmp_path):
+def test_log_and_mode_of_programs(tmp_path):
     program = "import minicaffe, sys; minicaffe.init_log({}); minicaffe.log('an info line')"
     assert "an info line" in run("-c", program.format("0"), cwd=tmp_path, GLOG_minloglevel="2").stderr
     assert "an info line" not in run("-c", program.format(""), cwd=tmp_path, GLOG_minloglevel="2").stderr
     assert "an info line" in run("-c", program.format(""), cwd=tmp_path, GLOG_minloglevel="").stderr
+    program = "import minicaffe, os\nminicaffe.set_mode_gpu()\nos.environ['MINICAFFE_DEVICE'] = 'cpu'\nminicaffe.set_mode_gpu()\nprint(minicaffe.common.caffe.mode)"
+    done = run("-c", program, cwd=tmp_path, MINICAFFE_DEVICE="sim")
+    assert done.stdout == "cpu\n" and done.stderr == "set_mode_gpu(): MINICAFFE_DEVICE is cpu; the CPU computes\n"
 
 
 @pytest.mark.slow(7)
@@ -221,12 +218,6 @@ def test_gpu_mode_by_own_name(call, tmp_path):
     assert done.returncode == 1 and done.stderr.endswith("; with MINICAFFE_DEVICE=cpu set_mode_gpu() computes on the CPU\n"), done.stderr
     done = run("-c", program, cwd=tmp_path, MINICAFFE_DEVICE="cpu")
     assert done.stdout == "cpu\n" and done.stderr.count(": MINICAFFE_DEVICE is cpu; the CPU computes\n") == 1, done.stderr
-
-
-def test_cpu_of_the_environment(tmp_path):
-    program = "import minicaffe, os\nminicaffe.set_mode_gpu()\nos.environ['MINICAFFE_DEVICE'] = 'cpu'\nminicaffe.set_mode_gpu()\nprint(minicaffe.common.caffe.mode)"
-    done = run("-c", program, cwd=tmp_path, MINICAFFE_DEVICE="sim")
-    assert done.stdout == "cpu\n" and done.stderr == "set_mode_gpu(): MINICAFFE_DEVICE is cpu; the CPU computes\n"
 
 
 # ---- scripts in Python 2

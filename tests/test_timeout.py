@@ -77,9 +77,6 @@ def test_tests_that_hang(tmp_path):
     status, text = run(tmp_path, "-k", "not in_c")
     assert status == 1 and "5 failed, 1 passed, 2 deselected, 1 error" in text, text
     assert text.count("Failed: Timeout (>1.0s) from pytest-timeout") >= 6 and text.count("\nchild ") == 2, text
-
-
-def test_tests_that_hang_by_xdist(tmp_path):
     status, text = run(tmp_path, "-n", "1")
     assert status == 1 and "7 failed, 1 passed, 1 error" in text and text.count("\nchild ") == 2, text
     for held in "without", "with":

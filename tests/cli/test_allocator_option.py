@@ -70,8 +70,7 @@ def test_one_place(train, where, on_device, option, place):
     ("cpu=", "unknown allocator ''"),
     ("cpu=buddy:min_chunk=1KiB", "unknown parameter 'min_chunk'; did you mean 'min_chunk_size' or"),
     ("cpu=plain:alignment=3000", "SystemAllocator.alignment: must be a power of two from 64 to 2^47, got 3000"),
-    ("cpu=limit:0%", "a percentage must be above 0% and at most 100%, got '0%'"),
-])
+    ("cpu=limit:0%", "a percentage must be above 0% and at most 100%, got '0%'")])
 def test_refusals(train, option, message):
     assert message in train("--device", "cpu", "--allocator", option, status=2)
 

@@ -25,12 +25,16 @@ def check_failed(capsys, arguments, status, *texts):
     return err
 
 
-def test_version_and_help(capsys):
+def test_version_help_and_devices(capsys):
     assert cli.main(["--version"]) == 0
     assert __version__ in capsys.readouterr().out
     assert cli.main([]) == 0
     out = capsys.readouterr().out
     assert all(command in out for command in ("train", "test", "time", "device_query", "data"))
+    for name in ("device_query", "device-query"):
+        assert cli.main([name]) == 0
+        out = capsys.readouterr().out
+        assert "Processor:" in out and "BLAS:" in out and "CUDA driver:" in out
 
 
 @pytest.mark.parametrize("code, names", [
@@ -45,13 +49,6 @@ def test_what_is_not_imported(code, names):
 def test_late_imports():
     import minicaffe
     assert "gradcheck" in dir(minicaffe) and minicaffe.gradcheck.__module__ == "minicaffe.addons.gradcheck.gradient_check"
-
-
-def test_device_query_in_both_spellings(capsys):
-    for name in ("device_query", "device-query"):
-        assert cli.main([name]) == 0
-        out = capsys.readouterr().out
-        assert "Processor:" in out and "BLAS:" in out and "CUDA driver:" in out
 
 
 @pytest.mark.parametrize("arguments, texts", [
@@ -89,17 +86,6 @@ def test_unforeseen_errors(monkeypatch, capsys):
     assert "Traceback" in check_failed(capsys, ["device_query", "--debug"], 1, "ZeroDivisionError")
 
 
-def test_broken_pipe_and_full_disk(tmp_path):
-    reader = subprocess.Popen([*COMMAND, "device_query"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path)
-    reader.stdout.close()
-    assert reader.wait(PATIENCE) == 1 and reader.stderr.read() == b""
-    reader.stderr.close()
-    with open("/dev/full", "w") as full:
-        result = subprocess.run([*COMMAND, "device_query"], stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
-    assert result.returncode == 1
-    assert result.stderr == "minicaffe: No space left on device\n"
-
-
 @pytest.mark.parametrize("closed", ["<&- >&- 2>&-", "<&-", ">&-", "2>&-"])
 def test_closed_standard_streams(folder, closed):
     """A daemon may have none; files must not get their numbers, or lines for them end in a file."""
@@ -111,10 +97,18 @@ def test_closed_standard_streams(folder, closed):
     assert ("Finished" in result.stdout) == (">&-" not in closed.split()) and ("lr = " in result.stderr) == ("2>&-" not in closed)
 
 
-def test_runs_as_a_module(tmp_path):
+def test_module_and_broken_pipes(tmp_path):
     result = run("train", "nosuch.prototxt", cwd=tmp_path)
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1].startswith("minicaffe: nosuch.prototxt: no such file") and not result.stdout
+    reader = subprocess.Popen([*COMMAND, "device_query"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path)
+    reader.stdout.close()
+    assert reader.wait(PATIENCE) == 1 and reader.stderr.read() == b""
+    reader.stderr.close()
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([*COMMAND, "device_query"], stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert result.returncode == 1
+    assert result.stderr == "minicaffe: No space left on device\n"
 
 
 @pytest.mark.parametrize(("name", "words"), app.ALIASES.items())

@@ -187,13 +187,18 @@ def test_defaults_of_imagenet(minicaffe, pictures, tmp_path):
     assert "resized to 256 x 256, minus mean 9, times 0.5; as in net.prototxt" in minicaffe.messages
 
 
-def test_scores_of_pixels(minicaffe, pictures, tmp_path):
+def test_pixels_and_bundled_pictures(minicaffe, pictures, tmp_path, monkeypatch):
     text = (DEPLOY % (3, 7, 8)).replace("InnerProduct", "Convolution").replace("inner_product_param {", "convolution_param { kernel_size: 1")
     (tmp_path / "deploy.prototxt").write_text(text)
     caffe.Net("deploy.prototxt", caffe.TEST).save("w.caffemodel")
     common = ("classify", "1.png", "2.png", "--model", "deploy.prototxt", "--weights", "w.caffemodel")
     assert minicaffe(*common) == "" and "each picture has 4 x 7 x 8 scores, so no best class is shown\n" in minicaffe.messages
     assert minicaffe(*common, "--out=o.npy").splitlines()[-1] == "Saving results into o.npy" and np.load("o.npy").shape == (2, 4, 7, 8)
+    monkeypatch.chdir(Path(__file__).parents[2])
+    caffe.Net("models/lenet/deploy.prototxt", caffe.TEST).save(str(tmp_path / "w.caffemodel"))
+    out = minicaffe("classify", "models/data/ankle_boot.png", "--model", "models/lenet/deploy.prototxt", "--weights", tmp_path / "w.caffemodel")
+    assert "1 channel, 28 x 28, no mean, times 0.00390625" in minicaffe.messages
+    assert len(out.splitlines()) == 6 and "class" not in out
 
 
 def test_untrusted_net(minicaffe, pictures, tmp_path):
@@ -214,15 +219,6 @@ def test_untrusted_net(minicaffe, pictures, tmp_path):
     assert "outside the working directory" in minicaffe(*common, "--untrusted", status=2)
 
 
-def test_bundled_picture(minicaffe, monkeypatch, tmp_path):
-    """The quick start's command, with weights of another training: names come from models/data."""
-    monkeypatch.chdir(Path(__file__).parents[2])
-    caffe.Net("models/lenet/deploy.prototxt", caffe.TEST).save(str(tmp_path / "w.caffemodel"))
-    out = minicaffe("classify", "models/data/ankle_boot.png", "--model", "models/lenet/deploy.prototxt", "--weights", tmp_path / "w.caffemodel")
-    assert "1 channel, 28 x 28, no mean, times 0.00390625" in minicaffe.messages
-    assert len(out.splitlines()) == 6 and "class" not in out
-
-
 SOFTMAX = 'layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }\n'
 LOG = 'layer { name: "log" type: "Log" bottom: "prob" top: "log" }\n'
 
@@ -231,7 +227,6 @@ LOG = 'layer { name: "log" type: "Log" bottom: "prob" top: "log" }\n'
     (SOFTMAX, 4, (), True), (SOFTMAX.replace("Softmax", "Sigmoid"), 4, (), True), (SOFTMAX + LOG, 4, (), True), ("", 4, ("--labels=names",), True),
     ("", 4, (), False), ("", 1, (), False), ("", 5, (), False), ("", 30, (), False)])
 def test_numbers_ranked_or_not(minicaffe, pictures, tmp_path, end, count, words, ranked):
-    """The net decides, not the values. Columns of --out follow the same rule."""
     shape = pictures("scale: 0.004")[1]
     (tmp_path / "names").write_text("left\ntop\nright\nbottom\n")
     (tmp_path / "deploy.prototxt").write_text((DEPLOY % shape).replace(SOFTMAX, end).replace("num_output: 4", f"num_output: {count}"))
@@ -250,7 +245,6 @@ def test_numbers_ranked_or_not(minicaffe, pictures, tmp_path, end, count, words,
 
 
 def test_values_of_training_net(minicaffe, pictures, tmp_path):
-    """A training net of one value, as a deploy net that has it; its label has one, too."""
     pictures("scale: 0.004")
     text = re.sub(r'layer \{ name: "right".*\n', "", TRAINING % "scale: 0.004").replace("SoftmaxWithLoss", "EuclideanLoss")
     (tmp_path / "net.prototxt").write_text(text.replace("num_output: 4", "num_output: 1"))

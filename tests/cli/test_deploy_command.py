@@ -61,7 +61,7 @@ def test_layers_and_numbers(minicaffe, net, tmp_path):
     np.testing.assert_allclose(run(one, pixels=x), wanted, rtol=1e-4, atol=1e-6)
 
 
-def test_mean_picture():
+def test_means():
     mean = np.arange(162, dtype=np.float32).reshape(3, 6, 9)
     net = parse_text(TRAIN.partition("\n")[0] % ("Input", ""), caffe_pb2.NetParameter)[0]
     arrays = deploy.add_preprocessing(net, mean, None, (3, 2, 3), "net.prototxt")      # the centre, as a crop of TEST
@@ -69,10 +69,6 @@ def test_mean_picture():
     for size in (7, 2), (2, 10):
         with pytest.raises(errors.ConfigError, match=rf"net.prototxt: the mean has the shape \[3, 6, 9\], a record \[3, {size[0]}, {size[1]}\]"):
             deploy.add_preprocessing(net, mean, None, (3, *size), "net.prototxt")
-
-
-def test_mean_of_channels():
-    net = parse_text(TRAIN.partition("\n")[0] % ("Input", ""), caffe_pb2.NetParameter)[0]
     bias = deploy.add_preprocessing(net, [1, 2, 3], None, (3, 5, 2), "net.prototxt")["minus_mean"]
     assert bias.dtype == np.float32 and bias.tolist() == [-1, -2, -3] and net.layer[1].bias_param.num_axes == 1
 

@@ -25,8 +25,7 @@ def display_of(width, height):
 
 
 @pytest.mark.parametrize("size, environment", [
-    ((24, 80), {}), ((24, 40), {}), ((5, 20), {}), ((24, 80), {"NO_COLOR": "1"}), ((50, 200), {"LC_ALL": "C", "PYTHONUTF8": "0"}),
-])
+    ((24, 80), {}), ((24, 40), {}), ((5, 20), {}), ((24, 80), {"NO_COLOR": "1"}), ((50, 200), {"LC_ALL": "C", "PYTHONUTF8": "0"})])
 def test_live_display(folder, size, environment):
     process = Process("train", "solver.prototxt", *LONG, cwd=folder, size=size, **environment)
     process.read_until("iteration")

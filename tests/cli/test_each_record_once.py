@@ -61,7 +61,7 @@ def test_records_of_a_test(minicaffe, records, tmp_path, size):
     assert f"test: 36 records, each once, in {batches} batch{'es' * (batches != 1)} of {size}{last}" in minicaffe.messages
 
 
-def test_given_iterations(minicaffe, records, tmp_path):
+def test_given_batches(minicaffe, records, tmp_path):
     (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, ""))
     common = ("test", "net.prototxt", "--weights=w.caffemodel")
     minicaffe(*common, "--iterations=4")
@@ -73,6 +73,14 @@ def test_given_iterations(minicaffe, records, tmp_path):
     (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 9, ""))
     minicaffe(*common, "--iterations=4")
     assert "--iterations" not in minicaffe.messages
+    (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, ""))
+    (tmp_path / "solver.prototxt").write_text("net: 'net.prototxt' base_lr: 0 lr_policy: 'fixed' max_iter: 1 test_iter: 4 test_interval: 1")
+    minicaffe("train", "solver.prototxt")
+    assert "test: test_iter: 4 batches of 8 are 32 of the 36 records" in minicaffe.messages
+    minicaffe("train", "net.prototxt", "--test-iter=6", "--max-iter=1")
+    assert "test: test_iter: 6 batches of 8 are 48 records, and the test data hold 36" in minicaffe.messages
+    minicaffe("train", "net.prototxt", "--test-iter=6", "--max-iter=1", "--quiet")
+    assert minicaffe.messages == ""
 
 
 @pytest.mark.parametrize("more", [(), ("--test-batch-size=5",)])
@@ -85,17 +93,6 @@ def test_records_of_tests_of_a_training(minicaffe, records, tmp_path, more):
     assert len(tests) == 4      # the second begins where the first ended
     for outputs in tests:
         assert {o["name"]: o["value"] for o in outputs} == {"right": pytest.approx(records[2], abs=1e-6), "loss": pytest.approx(records[3], rel=1e-5)}
-
-
-def test_given_test_iter(minicaffe, records, tmp_path):
-    (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, ""))
-    (tmp_path / "solver.prototxt").write_text("net: 'net.prototxt' base_lr: 0 lr_policy: 'fixed' max_iter: 1 test_iter: 4 test_interval: 1")
-    minicaffe("train", "solver.prototxt")
-    assert "test: test_iter: 4 batches of 8 are 32 of the 36 records" in minicaffe.messages
-    minicaffe("train", "net.prototxt", "--test-iter=6", "--max-iter=1")
-    assert "test: test_iter: 6 batches of 8 are 48 records, and the test data hold 36" in minicaffe.messages
-    minicaffe("train", "net.prototxt", "--test-iter=6", "--max-iter=1", "--quiet")
-    assert minicaffe.messages == ""
 
 
 def test_records_of_lists(minicaffe, records, tmp_path):
@@ -149,13 +146,17 @@ def test_sums_over_a_batch(minicaffe, records, tmp_path, case):
         assert not RecordCounts.of(net, mean=False).why
 
 
-def test_unknown_number_of_records(minicaffe, tmp_path):
+def test_nets_without_records(minicaffe, tmp_path):
     (tmp_path / "net.prototxt").write_text("""layer { name: "in" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 } data_filler { type: "constant" value: 3 } } }
         layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 1 axis: 0 } }
         layer { name: "loss" type: "Reduction" bottom: "ip" top: "loss" loss_weight: 1 }""")
     caffe.Net("net.prototxt", caffe.TEST).save("w.caffemodel")
     minicaffe("test", "net.prototxt", "--weights=w.caffemodel")
     assert "test: how many records there are is not known, so 50 batches are tested" in minicaffe.messages
+    (tmp_path / "deploy.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+        layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 1 } }""")
+    caffe.Net("deploy.prototxt", caffe.TEST).save("w.caffemodel")
+    assert "deploy.prototxt: nothing fills its input 'x', and a test would score zeros" in minicaffe("test", "deploy.prototxt", "--weights=w.caffemodel", status=2)
 
 
 def test_outputs_for_each_record(records, tmp_path):
@@ -172,13 +173,6 @@ def test_outputs_for_each_record(records, tmp_path):
     assert net.layers[0].position == COUNT and net.layers[0].end is None
     net.forward()
     np.testing.assert_array_equal(net.blobs["data"].data, records[0][:8])    # whole batches again, from the first record on
-
-
-def test_deploy_net(minicaffe, tmp_path):
-    (tmp_path / "deploy.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
-        layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 1 } }""")
-    caffe.Net("deploy.prototxt", caffe.TEST).save("w.caffemodel")
-    assert "deploy.prototxt: nothing fills its input 'x', and a test would score zeros" in minicaffe("test", "deploy.prototxt", "--weights=w.caffemodel", status=2)
 
 
 # ---- extract_features

@@ -53,16 +53,11 @@ def test_lines_about_kept_files(minicaffe, trains):
         "tiny_iter_10.1.solverstate, and so is each later one; --force overwrites them"]
 
 
-def test_force(trains, folder):
-    trains("--json=run.jsonl")
+def test_force_and_resume(trains, folder):
+    trains("--json=run.jsonl", "--random-seed=1")
     names = {path.name for path in folder.iterdir()}
     trains("--json=run.jsonl", "--force")
     assert {path.name for path in folder.iterdir()} == names
-
-
-def test_resume(trains, folder):
-    trains("--json=run.jsonl", "--random-seed=1")
-    names = {path.name for path in folder.iterdir()}
     trains("--json=run.jsonl", "--snapshot=tiny_iter_10.solverstate")
     assert {path.name for path in folder.iterdir()} == names
     trains("--random-seed=2")
@@ -138,7 +133,6 @@ def test_file_that_another_rank_renames(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_trainings(seed, tmp_path, monkeypatch, caplog):
-    """Trainings in one folder: each overwrites its own files alone, and those of one snapshot get one number."""
     monkeypatch.chdir(tmp_path)
     dice, there = random.Random(seed), {}      # name -> content
     ending = dice.choice(["", ".h5"])

@@ -47,11 +47,6 @@ def test_subjects_of_train(capsys, monkeypatch):
     assert {param.name.removeprefix("field_") for param in train.params if isinstance(param, click.Option)} <= set(names)
 
 
-def test_short_helps(capsys, monkeypatch):
-    assert list(sections(help_text(["data", "mean"], capsys, monkeypatch))) == ["Options"]
-    assert "Device and precision" in sections(help_text(["classify"], capsys, monkeypatch))
-
-
 def groups():
     """Return the headings of the commands, with the commands of each."""
     return {heading: list(names) for heading, names in itertools.groupby(app.commands(), lambda name: app.commands()[name][0])}
@@ -63,7 +58,7 @@ def groups_in(out):
             for heading, body in re.findall(r"^([A-Z][\w ]+):\n((?:  .*\n?)+)", out, re.MULTILINE) if heading != "Options"}
 
 
-def test_groups_of_commands(capsys, monkeypatch):
+def test_groups_and_short_helps(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert cli.main(["--help"]) == 0
     out = capsys.readouterr().out
@@ -72,6 +67,8 @@ def test_groups_of_commands(capsys, monkeypatch):
     assert found == {heading: sorted(names) for heading, names in groups().items()}
     assert sum(map(len, found.values())) == len(app.commands()) == len(re.findall(r"^  \w+ {2,}\S.*$", out, re.MULTILINE)) - len(app.ALIASES)
     assert [line.split()[0] for line in out.partition("Names of Caffe's tools:\n")[2].splitlines()] == sorted(app.ALIASES)
+    assert list(sections(help_text(["data", "mean"], capsys, monkeypatch))) == ["Options"]
+    assert "Device and precision" in sections(help_text(["classify"], capsys, monkeypatch))
 
 
 def test_groups_of_the_page():
@@ -103,15 +100,11 @@ def test_completions(words, wanted):
     assert completions(words) == wanted
 
 
-def test_completed_commands():
+def test_completion_of_commands(tmp_path):
     assert [line.removeprefix("plain,") for line in completions([""])] == list(app.commands())
     assert completions(["s"]) == ["plain,show", "plain,summary"] and "plain,train" in completions(["xyzzy", ""])
     assert completions(["summ"], "fish") == ["plain,summary\tShow what a net consists of, and what a training needs."]
     assert completions(["summ"], "zsh") == ["plain", "summary", "Show what a net consists of, and what a training needs."]
-
-
-def test_completion_sets_nothing(tmp_path):
-    """Options choose devices, start ranks and register allocators; a completion does no more than --help does."""
     assert completions(["train", "--gpu", "0,1", "--allocator", "none=x", "--threads", "2", "--me"], cwd=tmp_path) == []
     assert completions(["train", "--gpu", "0,1", "--allocator", "none=x", "--momentum2"], cwd=tmp_path) == ["plain,--momentum2"]
 

@@ -23,12 +23,16 @@ def log_record(level=logging.INFO, name="minicaffe.solver", text="a line"):
     return made
 
 
-def test_glog_line():
+def test_lines_of_the_log(tmp_path):
     for level, letter in ((logging.DEBUG, "I"), (logging.INFO, "I"), (logging.WARNING, "W"), (logging.ERROR, "E"), (logging.CRITICAL, "F")):
         assert re.fullmatch(letter + r"111[45] \d\d:\d\d:\d\d\.000123 +\d+ solver\.py:237\] a line", log.GlogFormatter().format(log_record(level)))
+    handler = log.add_log_file(tmp_path / "log", False)
+    handler.handle(log_record(text="Resuming from " + os.fsdecode(b"a\xff.solverstate")))
+    log.remove_log_file(handler)
+    assert open(tmp_path / "log").read().endswith("] Resuming from a\\udcff.solverstate\n")
 
 
-def test_details_of_building(capsys):
+def test_details_and_files(capsys, tmp_path):
     for details in (True, False):
         log.start(verbose=details, prefix="> ")
         for name in ("minicaffe.net.build", "minicaffe.cuda.compile", "minicaffe.net"):
@@ -37,9 +41,6 @@ def test_details_of_building(capsys):
         wanted = [f"> {name} {level}" for name in ("minicaffe.net.build", "minicaffe.cuda.compile", "minicaffe.net") for level in (20, 30)
                   if details or level == 30 or name == "minicaffe.net"]
         assert capsys.readouterr().err.splitlines() == wanted
-
-
-def test_log_file_and_standard_error(tmp_path, capsys):
     for quiet, verbose, shown in ((True, False, ["W"]), (False, True, ["D", "I", "W"]), (False, False, ["I", "W"])):
         log.start(quiet, verbose)
         logger.handlers[0].setFormatter(logging.Formatter("%(message)s"))
@@ -50,10 +51,6 @@ def test_log_file_and_standard_error(tmp_path, capsys):
         log.remove_log_file(handler)
         assert capsys.readouterr().err.split() == shown
         assert [line[-1] for line in open(tmp_path / "log").read().split("\n")[:-1]] == (["D"] if verbose else []) + ["I", "W"]
-
-
-def test_full_disk(capsys):
-    """Errors of a line's own arguments are not taken for it."""
     log.start(prefix="> ")
     handler = log.add_log_file("/dev/full", True)
     for number in range(3):
@@ -72,14 +69,6 @@ def test_level_of_the_environment(verbose, monkeypatch, tmp_path, capsys):
     log.remove_log_file(handler)
     assert [line[-8:] for line in capsys.readouterr().err.splitlines()] == ["level 40"]
     assert [line[-8:] for line in open(tmp_path / "log").read().splitlines()] == ["level 20", "level 30", "level 40"]
-
-
-def test_names_that_are_not_utf8(tmp_path):
-    """A training that was resumed from a state of such a name failed when its log named the state."""
-    handler = log.add_log_file(tmp_path / "log", False)
-    handler.handle(log_record(text="Resuming from " + os.fsdecode(b"a\xff.solverstate")))
-    log.remove_log_file(handler)
-    assert open(tmp_path / "log").read().endswith("] Resuming from a\\udcff.solverstate\n")
 
 
 def test_words_that_parsers_take(folder):
@@ -122,12 +111,9 @@ def test_log_of_a_training(folder, more):
     assert "Setting up" not in (folder / "tiny.log").read_text()
 
 
-def test_no_folder_for_the_log(folder):
+def test_log_files_elsewhere(folder):
     result = run("train", "solver.prototxt", "--snapshot-after-train=false", "--snapshot-prefix=none/x", cwd=folder)
     assert result.returncode == 0 and result.stderr.count("none/x.log: cannot be written: No such file or directory; the training leaves no log") == 1
-
-
-def test_standard_error_in_the_log_file(folder):
     with open(folder / "tiny.log", "w") as file:
         done = subprocess.run([*COMMAND, "train", "solver.prototxt"], cwd=folder, stdout=subprocess.PIPE, stderr=file, text=True, timeout=60)
     assert done.returncode == 0 and "tiny.log" not in done.stdout and (folder / "tiny.log").read_text().count("Optimization Done.") == 2

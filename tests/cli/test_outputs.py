@@ -136,7 +136,7 @@ def test_mean_by_numbers(minicaffe, pictures, tmp_path):  # noqa: F811
 # ---- trainings
 
 
-def test_folders_of_something_else(minicaffe, pictures, tmp_path):  # noqa: F811
+def test_databases_and_folders(minicaffe, pictures, tmp_path):  # noqa: F811
     pictures("")
     for name in ("cats", "dogs"):
         (tmp_path / "photos" / name).mkdir(parents=True)
@@ -149,9 +149,6 @@ def test_folders_of_something_else(minicaffe, pictures, tmp_path):  # noqa: F811
         minicaffe(*made, "dbs", *force)
     (tmp_path / "empty").mkdir()
     minicaffe(*made, "empty", "--force")
-
-
-def test_databases_of_cifar(minicaffe, tmp_path):
     for name in [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]:
         (tmp_path / name).write_bytes(bytes(3073))
     (tmp_path / "cifar10_test_lmdb").mkdir()

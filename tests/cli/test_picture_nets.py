@@ -80,7 +80,6 @@ def test_preprocessing(monkeypatch, lines, about, training, images_dim, size, te
 
 @pytest.mark.parametrize("error, imagenet, taken", [(FileError, True, True), (FileError, False, False), (DataError, True, False), (DataError, False, False)])
 def test_unreadable_mean(lines, error, imagenet, taken):
-    """Nets of ImageNet have another one if the file is missing; a damaged file is an error always."""
     def mean(channels):
         raise error("cannot be read", file="m")
 
@@ -137,7 +136,6 @@ def test_nets_of_boxes(opened):
 
 @pytest.mark.parametrize("phases, scale", [(("TRAIN", "TEST"), 0.25), (("TEST", "TRAIN"), 0.5), (("TRAIN", "TRAIN"), 0.5)])
 def test_source_of_the_other_phase(phases, scale):
-    """The data layer of TEST counts; that of TRAIN if there is no other."""
     net = "".join(NET.partition("layer { name: \"ip\"")[0].replace('"in"', f'"in{i}"').replace("%s }", f"{share} }} include {{ phase: {phase} }}")
                   for i, (phase, share) in enumerate(zip(phases, (0.5, 0.25))))
     param = parse_text(net, caffe_pb2.NetParameter)[0]

@@ -54,15 +54,16 @@ def test_files(name):
     assert Path(files.labels).read_text() == (ROOT / "models" / "data" / "labels.txt").read_text()
 
 
-def test_all_files():
+def test_names_and_files(monkeypatch, tmp_path):
     assert pretrained.names() == sorted(NETS) and pretrained.DEFAULT in NETS
     assert sum(Path(path).stat().st_size for name in NETS for path in pretrained.find(name)) <= 1_000_000
     ours, theirs = (read_text(str(path), caffe_pb2.NetParameter)[0]
                     for path in (pretrained.FOLDER / "lenet" / "net.prototxt", ROOT / "models" / "lenet" / "full.prototxt"))
     assert ours == theirs
-
-
-def test_missing_name(monkeypatch, tmp_path):
+    options = {name for param in train.params for name in param.opts}
+    for name in pretrained.names():
+        assert {word for word in train_pretrained.SOLVERS[name].split() if word.startswith("--")} <= options
+    assert set(train_pretrained.SOLVERS) == set(pretrained.names())
     with pytest.raises(errors.MissingNameError, match="^the package has no net 'LeNett'; did you mean 'lenet'.; it has lenet, mlp$"):
         pretrained.find("LeNett")
     shutil.copytree(pretrained.FOLDER / "mlp", tmp_path / "mlp")
@@ -82,7 +83,7 @@ def test_classify_without_a_net(minicaffe):
     assert "ankle boot" in minicaffe("classify", BOOT, "--quiet") and minicaffe.messages == ""
 
 
-def test_own_weights(minicaffe, tmp_path):
+def test_weights_and_wrong_names(minicaffe, tmp_path):
     pytest.importorskip("cv2")
     net = caffe.Net(pretrained.find("lenet").model, caffe.TEST)
     for blob in (blob for blobs in net.params.values() for blob in blobs):
@@ -92,16 +93,6 @@ def test_own_weights(minicaffe, tmp_path):
     assert "lenet of the package, with the weights zero.caffemodel" in minicaffe.messages
     (tmp_path / "lenet").write_text("name: 'own'")   # a file counts first
     assert "lenet: the net has no" in minicaffe("classify", BOOT, "--model", "lenet", "--weights", "zero.caffemodel", status=2)
-
-
-def test_wrong_names(minicaffe):
     wrong = minicaffe("classify", BOOT, "--model", "lennet", status=2)
     assert "--model: no file has the name 'lennet', and the package has no net 'lennet'; did you mean 'lenet'?; it has lenet, mlp" in wrong
     assert "give --model FILE, the deploy or training net (see minicaffe detect --help)" in minicaffe("detect", BOOT, status=2)
-
-
-def test_solvers_of_the_script():
-    options = {name for param in train.params for name in param.opts}
-    for name in pretrained.names():
-        assert {word for word in train_pretrained.SOLVERS[name].split() if word.startswith("--")} <= options
-    assert set(train_pretrained.SOLVERS) == set(pretrained.names())

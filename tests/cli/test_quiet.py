@@ -96,9 +96,18 @@ def test_lines_of_classify(there, size):
     assert status == 0 and len(shown) <= 12 and "0.png:" in shown, shown
 
 
-def test_verbose_on_a_terminal(there):
+def test_commands_on_terminals(there):
     process = Process(*COMMANDS["classify"][1].split(), "--verbose", cwd=there, size=(24, 80))
     assert process.finish()[0] == 0 and process.text.count("] Setting up ") == 3 + 2 * BLOCKS
+    process = Process("summary", "net.prototxt", cwd=there, size=(24, 90))
+    assert process.finish()[0] == 0
+    assert re.search("left out at 90 columns: (scratch, )?diff", process.text) and LONG.format(29) in process.text
+    assert "left out" not in run("summary", "net.prototxt", cwd=there).stdout
+    (there / "old.prototxt").write_text("input: 'x' input_dim: [1, 1, 1, 1, 5] layers { name: 'a' type: RELU bottom: 'x' top: 'y' }")
+    process = Process("upgrade", "net_text", "old.prototxt", "new.prototxt", cwd=there, size=(24, 80))
+    assert process.finish()[0] == 0
+    for words in ("Upgraded a net of version 1", "Turned input fields into an Input layer", "5 input_dim for 1 inputs", "wrote new"):
+        assert process.text.count(words) == 1, process.text
 
 
 # ---- tables
@@ -123,7 +132,7 @@ def test_time_on_a_terminal(there, size):
     assert process.finish()[0] == 0 and "…" not in process.text and "share" in process.text and "  engine  " not in process.text
 
 
-def test_rows_of_summary(there):
+def test_rows_and_depth_of_summary(there, capsys):
     done = run("summary", "net.prototxt", cwd=there)
     lines = done.stdout.splitlines()
     end = lines.index("", 2)
@@ -133,16 +142,6 @@ def test_rows_of_summary(there):
     assert lines[end + 1].startswith("63 layers, 556 parameters")
     verbose = run("summary", "net.prototxt", "--verbose", cwd=there).stdout.splitlines()
     assert verbose[2].endswith("computed by") and "CAFFE" in "\n".join(verbose)
-
-
-def test_summary_on_a_narrow_terminal(there):
-    process = Process("summary", "net.prototxt", cwd=there, size=(24, 90))
-    assert process.finish()[0] == 0
-    assert re.search("left out at 90 columns: (scratch, )?diff", process.text) and LONG.format(29) in process.text
-    assert "left out" not in run("summary", "net.prototxt", cwd=there).stdout
-
-
-def test_depth_of_summary(there, capsys):
     assert cli.main(["summary", "net.prototxt", "--depth", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     end = lines.index("", 2)
@@ -159,11 +158,3 @@ def test_tables_in_a_pipe(there):
     for name in ("trace", "gradcheck"):
         out = run(*COMMANDS[name][1].split(), cwd=there).stdout
         assert len(out.splitlines()) >= 5 and not re.search(" $", out, re.M), out
-
-
-def test_upgrade_on_a_terminal(there):
-    (there / "old.prototxt").write_text("input: 'x' input_dim: [1, 1, 1, 1, 5] layers { name: 'a' type: RELU bottom: 'x' top: 'y' }")
-    process = Process("upgrade", "net_text", "old.prototxt", "new.prototxt", cwd=there, size=(24, 80))
-    assert process.finish()[0] == 0
-    for words in ("Upgraded a net of version 1", "Turned input fields into an Input layer", "5 input_dim for 1 inputs", "wrote new"):
-        assert process.text.count(words) == 1, process.text

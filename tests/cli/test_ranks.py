@@ -201,7 +201,6 @@ class FakeGroup:
 @pytest.mark.parametrize("count", range(8))
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_inputs_of_ranks(count, size, monkeypatch):
-    """Rank r computes inputs r, r + size, ...; rank 0 alone gets the results, in order, and none for the ranks left over at the end."""
     def square(i):
         return i * i
 
@@ -237,7 +236,7 @@ def test_init_process_group(command, threads, monkeypatch):
     assert len(group.calls) == 1
 
 
-def test_commands_for_one_process(monkeypatch, capsys):
+def test_single_and_failing_processes(monkeypatch, capsys):
     monkeypatch.setattr(ranks, "group", ranks.SINGLE_PROCESS)
     monkeypatch.setattr(ranks.parallel, "launched", lambda: 2)
     with pytest.raises(click.UsageError, match="draw is for one process, and 2 were started together"):
@@ -246,9 +245,6 @@ def test_commands_for_one_process(monkeypatch, capsys):
     monkeypatch.setattr(ranks.parallel, "launched", lambda: 1)
     monkeypatch.setattr(ranks, "init_process_group", lambda command: pytest.fail("joined"))
     assert main(["train", "--help"]) == 0
-
-
-def test_failure_of_a_rank(monkeypatch, capsys):
     calls = []
     monkeypatch.setattr(ranks, "group", FakeGroup(1, 2))
     monkeypatch.setattr("minicaffe.parallel.group.wait_for_root_error", lambda rank: calls.append(("wait", rank, capsys.readouterr().err)))

@@ -47,7 +47,6 @@ def test_resume_says_what_is_older(minicaffe, folder):
 
 
 def test_resume_with_weights(minicaffe, folder):
-    """They count without a state only; a scheduler repeats one command."""
     minicaffe(*TRAIN, "--snapshot-prefix=first", "--max-iter=10")
     words = (*TRAIN, "--resume", "--weights=first_iter_10.caffemodel")
     minicaffe(*words, "--max-iter=20")
@@ -86,7 +85,6 @@ def test_keep_counts_those_before_a_resume(minicaffe, folder):
 
 
 def test_keep_waits_for_the_newer_one(minicaffe, folder, monkeypatch):
-    """Nothing is deleted when the newer snapshot cannot be written."""
     write = snapshot.write_model
 
     def write_first(solver, path):

@@ -27,13 +27,6 @@ def files(tmp_path, monkeypatch):
     return net
 
 
-def test_brackets_in_names(minicaffe, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.prototxt").write_text(NET.replace('name: "ip"', 'name: "ip[/bold]"'))
-    caffe.Net("net.prototxt", caffe.TEST).save("a.caffemodel")
-    assert "ip[/bold][0]" in minicaffe("show", "a.caffemodel")
-
-
 def test_every_kind_of_file_is_read(minicaffe, files, tmp_path):
     first = read_parameters("a.caffemodel")
     assert [(one.name, one.array.shape) for one in first] == [("conv[0]", (5, 3, 3, 3)), ("conv[1]", (5,)), ("ip[0]", (2, 180)), ("ip[1]", (2,))]
@@ -58,13 +51,21 @@ def test_every_kind_of_file_is_read(minicaffe, files, tmp_path):
     assert "text: " in minicaffe("show", "text", status=1)
 
 
-def test_statistics():
+def test_numbers_and_names(tmp_path, minicaffe, monkeypatch):
     found = statistics(np.float32([[0, -3, 4, 0], [np.nan, np.inf, 0, 0]]))
     assert (found["min"], found["max"], found["norm"], found["zeros"], found["not_finite"]) == (-3, 4, 5, 4 / 6, 2)
     assert found["mean"] == pytest.approx(1 / 6) and found["std"] == pytest.approx(np.std([0, -3, 4, 0, 0, 0]))
     nothing = statistics(np.float32([np.nan]))
     assert np.isnan(nothing["mean"]) and nothing["not_finite"] == 1
     assert np.isnan(statistics(np.zeros(0))["min"])
+    with h5py.File(tmp_path / "w.h5", "w") as file:
+        for i in (0, 2, 11, 1, 10, 3):
+            file[f"data/a/{i}"] = np.float32([i])
+    assert [(one.name, one.array.tolist()) for one in read_parameters(tmp_path / "w.h5")] == [(f"a[{i}]", [i]) for i in (0, 1, 2, 3, 10, 11)]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.prototxt").write_text(NET.replace('name: "ip"', 'name: "ip[/bold]"'))
+    caffe.Net("net.prototxt", caffe.TEST).save("a.caffemodel")
+    assert "ip[/bold][0]" in minicaffe("show", "a.caffemodel")
 
 
 def test_the_table(minicaffe, files, monkeypatch):
@@ -108,10 +109,3 @@ def test_values_that_are_not_finite(minicaffe, tmp_path):
     assert line.split()[2:5] == ["inf", "[1]:", "nan"]
     line = next(line for line in minicaffe("show", a, c).splitlines() if line.startswith("scale[0]"))
     assert line.split()[2:4] == ["0.5", "[0]:"] and f"{0.5 / 5 ** 0.5:.2e}" in line
-
-
-def test_order_of_hdf5_parameters(tmp_path):
-    with h5py.File(tmp_path / "w.h5", "w") as file:
-        for i in (0, 2, 11, 1, 10, 3):
-            file[f"data/a/{i}"] = np.float32([i])
-    assert [(one.name, one.array.tolist()) for one in read_parameters(tmp_path / "w.h5")] == [(f"a[{i}]", [i]) for i in (0, 1, 2, 3, 10, 11)]

@@ -76,11 +76,16 @@ def test_sigterm(folder, snapshot):
         assert out.endswith("wrote no snapshot: snapshot_after_train is false\n") and not list(folder.glob("*.solverstate"))
 
 
-def test_handlers_are_restored(folder):
+def test_handlers_and_tests_interrupted(folder):
     numbers = signal.SIGINT, signal.SIGHUP, signal.SIGTERM
     before = [signal.getsignal(number) for number in numbers]
     assert cli.main(["train", "solver.prototxt", "--quiet"]) == 0
     assert [signal.getsignal(number) for number in numbers] == before
+    process = Process("train", "solver.prototxt", "--max-iter=10", "--test-iter=100000000", cwd=folder)
+    process.read_until("Testing net (#0)")
+    process.signal(signal.SIGINT)
+    status, out = process.finish()
+    assert status == 0 and "Test interrupted." in process.text and out.startswith("Stopped at iteration 0")
 
 
 def test_many_ctrl_c(folder):
@@ -103,11 +108,3 @@ def test_sighup(folder):
     process.read_until("Iteration ")
     process.signal(signal.SIGINT)
     assert process.finish()[0] == 0 and len(list(folder.glob("*.solverstate"))) == 2
-
-
-def test_ctrl_c_in_a_test(folder):
-    process = Process("train", "solver.prototxt", "--max-iter=10", "--test-iter=100000000", cwd=folder)
-    process.read_until("Testing net (#0)")
-    process.signal(signal.SIGINT)
-    status, out = process.finish()
-    assert status == 0 and "Test interrupted." in process.text and out.startswith("Stopped at iteration 0")

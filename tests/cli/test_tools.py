@@ -88,7 +88,6 @@ def test_names_of_caffes_converters(minicaffe, there):
 
 
 def test_classify(minicaffe, there):
-    """The options of Caffe's classify.py."""
     common = ("--out", "out.npy", "--force", "--model", "deploy.prototxt", "-weights=w.caffemodel", "--images_dim", "10,10")
     out = minicaffe("classify", ".", *common, "--ext", "png")
     assert "Classifying 3 inputs." in out and "Saving results into out.npy" in out

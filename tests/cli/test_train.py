@@ -33,18 +33,21 @@ def test_memory_plan_changes_no_bit(folder, capsys):
     assert "'--plan': 'memry' is not one of 'memory', 'none'" in capsys.readouterr().err
 
 
-def test_quiet(folder):
+def test_quiet_and_json(folder):
     result = run("train", "net.prototxt", "--max-iter", "10", "--quiet", cwd=folder)
     assert result.returncode == 0 and result.stderr == "" and "Finished at iteration 10" in result.stdout
+    result = run("train", "solver.prototxt", "--json", "/dev/full", cwd=folder)
+    assert result.returncode == 0 and snapshot_iteration(folder / "tiny_iter_30.solverstate") == 30
+    assert len(re.findall("^W.*/dev/full: cannot be written: No space left", result.stderr, re.M)) == 1
+    assert run("train", "solver.prototxt", "--base-lr", "1e30", "--nan=warn", "--json", "log.jsonl", cwd=folder).returncode == 0
+    last = [json.loads(line, parse_constant=pytest.fail) for line in (folder / "log.jsonl").read_text().splitlines()][-1]
+    assert last["outputs"][0]["value"] is None
 
 
-def test_prefix_that_is_a_folder(folder, capsys):
+def test_prefix_level_and_stage(folder, capsys):
     (folder / "out").mkdir()
     assert cli.main(["train", "solver.prototxt", "--snapshot-prefix", "out", "--threads", "1"]) == 0
     assert (folder / "out" / "solver_iter_30.solverstate").exists()
-
-
-def test_level_and_stage(folder, capsys):
     (folder / "staged.prototxt").write_text("""
 layer { name: "in" type: "DummyData" top: "x" top: "y" dummy_data_param { shape { dim: 2 dim: 1 } shape { dim: 2 dim: 1 } } }
 layer { name: "a" type: "Scale" bottom: "x" top: "s" include { stage: "extra" min_level: 2 } }
@@ -64,18 +67,6 @@ def test_resume_without_the_first_weights(folder, capsys):
     assert "gone.caffemodel: no such" in capsys.readouterr().err
 
 
-def test_json_on_a_full_disk(folder):
-    result = run("train", "solver.prototxt", "--json", "/dev/full", cwd=folder)
-    assert result.returncode == 0 and snapshot_iteration(folder / "tiny_iter_30.solverstate") == 30
-    assert len(re.findall("^W.*/dev/full: cannot be written: No space left", result.stderr, re.M)) == 1
-
-
-def test_nan_in_json(folder):
-    assert run("train", "solver.prototxt", "--base-lr", "1e30", "--nan=warn", "--json", "log.jsonl", cwd=folder).returncode == 0
-    last = [json.loads(line, parse_constant=pytest.fail) for line in (folder / "log.jsonl").read_text().splitlines()][-1]
-    assert last["outputs"][0]["value"] is None
-
-
 def test_divergence(folder):
     result = run("train", "solver.prototxt", "--snapshot-interval", "1", "--base-lr", "1e15", "--quiet", "--plan", "none",
                  cwd=folder)
@@ -91,16 +82,13 @@ def test_divergence(folder):
     assert again.returncode == 0 and f"Finished at iteration {bad} of {bad}" in again.stdout
 
 
-def test_divergence_without_a_snapshot(folder, capsys):
+def test_divergence_and_infinite_data(folder, capsys):
     assert cli.main(["train", "solver.prototxt", "--base-lr=1e30", "--quiet"]) == 1
     message = capsys.readouterr().err
     assert "which blob it came from is not known" in message      # by the plan blobs share memory
     assert message.endswith("no snapshot was written before, restart with: minicaffe train solver.prototxt --quiet "
                          "--base-lr=1e+29\n")
     assert not list(folder.glob("*.solverstate"))
-
-
-def test_infinite_data_gets_no_rate(folder, capsys):
     (folder / "net.prototxt").write_text(NET.replace('data_filler { type: "gaussian" std: 1 }', "data_filler { value: inf }"))
     assert cli.main(["train", "solver.prototxt", "--quiet"]) == 1
     err = capsys.readouterr().err
@@ -121,21 +109,29 @@ def test_infinite_data_gets_no_rate(folder, capsys):
     (["solver.prototxt", "--snapshot-prefix", "/no/such/place"], 1, ["/no/such"]),
     (["solver.prototxt", "--json", "/no/such/place"], 1, ["--json"]),
     (["solver.prototxt", "--batch-size", "4"], 2, ["--batch-size"]),
-    ([".", ], 1, ["is a folder"]),
-])
+    ([".", ], 1, ["is a folder"])])
 def test_faults_are_one_line(folder, capsys, arguments, status, texts):
     assert cli.main(["train", "--quiet", *arguments]) == status
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and err.startswith("minicaffe: ") and all(text in err for text in texts), err
 
 
-def test_net_without_a_loss(folder, capsys):
+def test_faults_of_nets(folder, capsys):
     (folder / "deploy.prototxt").write_text(NET.replace("DummyData", "Input").replace("dummy_data_param", "input_param")
                                             .partition("    data_filler")[0] + "} }")
     for file in ("deploy.prototxt", "solver.prototxt"):
         assert cli.main(["train", file, "--net", "deploy.prototxt", "--quiet"]) == 2
         assert capsys.readouterr().err.startswith("minicaffe: deploy.prototxt: the net has no loss in its TRAIN phase")
     assert not list(folder.glob("*.caffemodel"))
+    (folder / "net.prototxt").write_text(NET.replace('"Scale"', '"Scal"'))
+    assert cli.main(["train", "solver.prototxt", "--type=Adam", "--quiet"]) == 2
+    assert capsys.readouterr().err.startswith("minicaffe: net.prototxt:5: layer 'scale' (Scal): type: ")
+    (folder / "mnist.prototxt").write_text('layer { name: "mnist" type: "Data" top: "data" data_param { source: '
+                                           '"examples/mnist/mnist_train_lmdb" batch_size: 2 backend: LMDB } }')
+    assert cli.main(["train", "mnist.prototxt", "--quiet"]) == 1
+    err = capsys.readouterr().err
+    assert "mnist.prototxt:1: layer 'mnist' (Data): data_param.source: examples/mnist/mnist_train_lmdb: no such database" in err
+    assert err.endswith("make it with: minicaffe data mnist --out examples/mnist\n")
 
 
 @pytest.mark.parametrize("text, texts", [
@@ -149,21 +145,6 @@ def test_lines_of_faults(folder, capsys, text, texts):
     assert cli.main(["train", "bad.prototxt", "--quiet"]) == 2
     err = capsys.readouterr().err
     assert all(one in err for one in texts), err
-
-
-def test_layer_field_like_an_option(folder, capsys):
-    (folder / "net.prototxt").write_text(NET.replace('"Scale"', '"Scal"'))
-    assert cli.main(["train", "solver.prototxt", "--type=Adam", "--quiet"]) == 2
-    assert capsys.readouterr().err.startswith("minicaffe: net.prototxt:5: layer 'scale' (Scal): type: ")
-
-
-def test_missing_database(folder, capsys):
-    (folder / "mnist.prototxt").write_text('layer { name: "mnist" type: "Data" top: "data" data_param { source: '
-                                           '"examples/mnist/mnist_train_lmdb" batch_size: 2 backend: LMDB } }')
-    assert cli.main(["train", "mnist.prototxt", "--quiet"]) == 1
-    err = capsys.readouterr().err
-    assert "mnist.prototxt:1: layer 'mnist' (Data): data_param.source: examples/mnist/mnist_train_lmdb: no such database" in err
-    assert err.endswith("make it with: minicaffe data mnist --out examples/mnist\n")
 
 
 @pytest.mark.parametrize("device, line", [("sim", "GPU 0: minicaffe simulated device"), pytest.param(

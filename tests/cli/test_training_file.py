@@ -22,8 +22,7 @@ from minicaffe.proto import caffe_pb2, upgrade
     (NET, True), (SOLVER, False),
     ('net_param { layer { name: "a" } layer { name: "b" } }', False),
     ('# base_lr: 1 max_iter: 2\nname: "base_lr: 0.1 net: { solver_mode: CPU"\nlayer { type: "x" }', True),
-    ('input: "data" input_dim: [1, 2, 3, 4] layers { type: RELU }', True),
-])
+    ('input: "data" input_dim: [1, 2, 3, 4] layers { type: RELU }', True)])
 def test_nets_and_solvers(tmp_path, text, expected):
     path = tmp_path / "file.prototxt"
     path.write_text(text)
@@ -35,8 +34,7 @@ def test_nets_and_solvers(tmp_path, text, expected):
 @pytest.mark.parametrize("text, message", [
     ('layer { name: "broken" ', "layer 'broken': the file ends inside LayerParameter"),
     ('layer { name: "broken" }}', "expected a field of NetParameter"),
-    ("base_lr: 0.1 }}} max_iter: ", "expected a field of SolverParameter"),
-])
+    ("base_lr: 0.1 }}} max_iter: ", "expected a field of SolverParameter")])
 def test_broken_files(tmp_path, text, message):
     path = tmp_path / "file.prototxt"
     path.write_text(text)
@@ -85,7 +83,7 @@ def test_displays_of_default_solver(folder, max_iter, display):
     assert default_solver("net.prototxt", max_iter).display == display
 
 
-def test_batch_size_of_data_layers():
+def test_batch_sizes(folder):
     net = caffe_pb2.NetParameter()
     net.layer.add(type="Data").data_param.batch_size = 1
     net.layer.add(type="HDF5Data").hdf5_data_param.batch_size = 1
@@ -96,17 +94,6 @@ def test_batch_size_of_data_layers():
     assert net.layer[2].image_data_param.batch_size == 7
     with pytest.raises(ConfigError, match="no layer of the net has a batch_size"):
         training_file.set_batch_size(caffe_pb2.NetParameter(), 7)
-
-
-MEMORY_NET = """
-layer { name: "in" type: "HDF5Data" top: "x" top: "y" include { phase: TRAIN } hdf5_data_param { source: "list" batch_size: 2 } }
-layer { name: "in" type: "HDF5Data" top: "x" top: "y" include { phase: TEST } hdf5_data_param { source: "list" batch_size: 2 } }
-layer { name: "scale" type: "Scale" bottom: "x" top: "s" }
-layer { name: "loss" type: "EuclideanLoss" bottom: "s" bottom: "y" top: "loss" }
-"""
-
-
-def test_batch_sizes_of_a_solver(folder):
     h5py = pytest.importorskip("h5py")
     with h5py.File(folder / "data.h5", "w") as file:
         file["x"] = file["y"] = [[1.0, 2.0]] * 6
@@ -116,6 +103,14 @@ def test_batch_sizes_of_a_solver(folder):
     solver = training_file.build_solver(param, batch_sizes={caffe_pb2.TRAIN: 6, caffe_pb2.TEST: 3})
     assert solver.net.blob_by_name("x").shape == (6, 2) and solver.test_nets[0].blob_by_name("x").shape == (3, 2)
     assert type(solver).__name__ == "SGDSolver"
+
+
+MEMORY_NET = """
+layer { name: "in" type: "HDF5Data" top: "x" top: "y" include { phase: TRAIN } hdf5_data_param { source: "list" batch_size: 2 } }
+layer { name: "in" type: "HDF5Data" top: "x" top: "y" include { phase: TEST } hdf5_data_param { source: "list" batch_size: 2 } }
+layer { name: "scale" type: "Scale" bottom: "x" top: "s" }
+layer { name: "loss" type: "EuclideanLoss" bottom: "s" bottom: "y" top: "loss" }
+"""
 
 
 TWO_FILES = SOLVER.replace("net: ", "train_net: ") + 'test_net: "net.prototxt"'
@@ -171,22 +166,18 @@ def test_option_of_each_field(field):
             assert value is None or getattr(param, field.name) == value
 
 
-def test_old_solver_type():
+def test_messages_and_old_types():
+    params = train.make_context("train", ["f", "--train-state", 'stage: "a" level: 2']).params
+    assert solver_options.given_fields(params)[0]["train_state"] == caffe_pb2.NetState(stage=["a"], level=2)
     param = caffe_pb2.SolverParameter(type="Adam")
     solver_options.set_fields(param, {"solver_type": caffe_pb2.SolverParameter.NESTEROV})
     assert not param.HasField("type") and param.solver_type == caffe_pb2.SolverParameter.NESTEROV
 
 
-def test_messages_as_prototxt():
-    params = train.make_context("train", ["f", "--train-state", 'stage: "a" level: 2']).params
-    assert solver_options.given_fields(params)[0]["train_state"] == caffe_pb2.NetState(stage=["a"], level=2)
-
-
 @pytest.mark.parametrize("arguments, text", [
     (["--max-iter", "many"], "whole number"), (["--max-iter", "3 base_lr: 1"], "one value"), (["--max-iter", "1e3"], "whole number"),
     (["--solver-mode", "TPU"], "CPU, GPU"), (["--max-iter", "9999999999"], "2147483647"), (["--snapshot-diff=perhaps"], "true or false"),
-    (["--train-state", "stag: 1"], "unknown field"), (["--batch-size", "0"], "1<=x<=2147483647"), (["--sigint-effect", "explode"], "snapshot"),
-])
+    (["--train-state", "stag: 1"], "unknown field"), (["--batch-size", "0"], "1<=x<=2147483647"), (["--sigint-effect", "explode"], "snapshot")])
 def test_wrong_values(arguments, text):
     result = CliRunner().invoke(train, ["f", *arguments])
     assert result.exit_code == 2 and text in result.stderr
@@ -195,8 +186,7 @@ def test_wrong_values(arguments, text):
 @pytest.mark.parametrize("source, command", [
     ("examples/mnist/mnist_train_lmdb", "minicaffe data mnist --out examples/mnist"),
     ("fashion_mnist_test_lmdb", "minicaffe data fashion-mnist --out ."),
-    ("/my data/cifar10_train_leveldb", "minicaffe data cifar10 --out '/my data'"),
-])
+    ("/my data/cifar10_train_leveldb", "minicaffe data cifar10 --out '/my data'")])
 def test_commands_for_missing_databases(source, command):
     error = FileError(f"{source}: no such database; check the path", field="data_param.source")
     suggest_data_command(error)

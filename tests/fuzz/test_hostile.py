@@ -83,8 +83,7 @@ def data_layer(fields):
         ('type: "uniform" min: nan', "min: must be at most max, got min nan"), ('type: "gaussian" std: nan', "std: must be more than 0"),
         ('type: "uniform" max: -inf', "min: must be at most max"), ('type: "gaussian" sparse: 2147483647', "sparse: must be at most"))),
     (INPUT.format("dim: 1") + 'layer { name: "r" type: "ReLU" bottom: "x" top: "y" blobs { data: 1 } blobs { data: 1 } }',
-     r"2: layer 'r' \(ReLU\): blobs: give none or 0, got 2"),
-])
+     r"2: layer 'r' \(ReLU\): blobs: give none or 0, got 2")])
 def test_wrong_nets(here, text, words):
     with pytest.raises((ConfigError, ShapeError, FileError), match=r"net.prototxt:.*" + words):
         build(text)
@@ -100,12 +99,9 @@ def test_loops_over_nothing(here, text):
     assert time.process_time() - started < 5
 
 
-def test_exponential(here):
+def test_large_numbers_and_windows(here):
     net = build(INPUT.format("dim: 2") + 'layer { name: "e" type: "Exp" bottom: "x" top: "y" exp_param { shift: 1e30 } }')
     assert np.isinf(net.blobs["y"].data).all()
-
-
-def test_window_beyond_the_plane(here):
     net = build(INPUT.format("dim: 1 dim: 1 dim: 4 dim: 5")
                 + 'layer { name: "n" type: "LRN" bottom: "x" top: "y" lrn_param { local_size: 21 norm_region: WITHIN_CHANNEL } }')
     x = net.blobs["x"].data
@@ -167,7 +163,7 @@ def resident():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
-def test_endless_pipe(tmp_path, monkeypatch):
+def test_pipes_and_lines_beyond_budget(tmp_path, monkeypatch):
     monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "1MiB")
     os.mkfifo(tmp_path / "pipe")
     writer = subprocess.Popen(["sh", "-c", 'exec cat /dev/zero > "$0"', str(tmp_path / "pipe")])
@@ -180,9 +176,6 @@ def test_endless_pipe(tmp_path, monkeypatch):
     finally:
         writer.kill()
         writer.wait()
-
-
-def test_lines_beyond_the_budget(tmp_path, monkeypatch):
     monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "1MiB")
     path = tmp_path / "list.txt"
     for end in "\n", "\r", "\v", "\x1c":
@@ -191,9 +184,6 @@ def test_lines_beyond_the_budget(tmp_path, monkeypatch):
         path.write_text(f"a 1{end}" * 4097, newline="")
         with pytest.raises(FileError, match="list.txt: has 4097 lines, the budget is enough for 4096; .*=1048832 or"):
             ImageList(path)
-
-
-LAYER = b"\xa2\x06"  # the tag of NetParameter.layer
 
 
 @pytest.mark.parametrize("text, words", [
@@ -270,15 +260,12 @@ def test_errors_are_short(here, text):
     assert len(str(error.value)) < 10_000 and time.process_time() - started < 5
 
 
-def test_what_an_error_leaves_out():
+def test_short_messages():
     assert str(Error("m" * 2000)) == "m" * 2000
     error = Error("a" * 1500 + "b" * 1500, field="f" * 2001, layer="l" * 2001)
     assert f"layer '{'l' * 1000} ... (1 characters are left out) ... {'l' * 1000}': {'f' * 1000} ... (1 char" in str(error)
     assert str(error).endswith("a" * 1000 + " ... (1000 characters are left out) ... " + "b" * 1000)
     assert str(DeviceError("m" * 5000)) == "m" * 5000  # a compiler's log
-
-
-def test_near_names():
     started = time.process_time()
     assert close_matches("ab" * 200_000, ["ba" * 200_000]) == close_matches("abc", ["c" * 200_000]) == ""
     assert close_matches("abcd", ["abce", *map(str, range(1_000_000))]) == "; did you mean 'abce'?"
@@ -363,14 +350,11 @@ def test_png_chunks_beyond_the_file(here):
             load_image(content)
 
 
-def test_names_in_hdf5(here):
+def test_names_that_are_not_utf8(here):
     for name in ("", ".", "a/b", "a\\000b"):
         net = build(INPUT.format("dim: 2").replace('"d"', f'"{name}"'))
         with pytest.raises(FileError, match="cannot be saved as HDF5: layer names must be"):
             net.save_hdf5("x.h5")
-
-
-def test_old_net_not_in_utf8(here):
     from minicaffe.cli.upgrade import parse_binary
     from minicaffe.proto.upgrade import upgrade_net
     net = caffe_pb2.NetParameter()

@@ -38,13 +38,6 @@ def test_convolution(fields, group):
     assert cost.backward(node).flops == 0
 
 
-def test_deconvolution():
-    node = node_of('layer { name: "d" type: "Deconvolution" bottom: "x" top: "y" convolution_param { num_output: 6 kernel_h: 4 kernel_w: 3 '
-                   'stride: 2 bias_term: false } }', 2, 4, 5, 7)
-    assert cost.forward(node).flops == 2 * 2 * 5 * 7 * 4 * 6 * 12
-    assert cost.backward(node).flops == 2 * cost.forward(node).flops
-
-
 def test_inner_product_and_bytes():
     node = node_of('layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 10 } }', 3, 8)
     assert cost.forward(node) == (2 * 3 * 8 * 10, 4 * (3 * 8 + 80 + 10 + 3 * 10))
@@ -66,15 +59,7 @@ def test_recurrent_layers(kind, gates):
     assert cost.backward(node).flops == 2 * products - 2 * rows * gates * size * inputs
 
 
-def test_lenet():
-    from minicaffe.net.net import read_net
-    net = Net(read_net("models/lenet/deploy.prototxt", caffe_pb2.TEST)[0])
-    images = net.nodes[0].tops[0].shape[0]
-    macs = {node.name: node.layer.multiply_adds(node.bottoms, node.tops) // images for node in net.nodes if node.blobs}
-    assert macs == {"conv1": 288_000, "conv2": 1_600_000, "ip1": 400_000, "ip2": 5_000}
-
-
-def test_rules_of_the_others():
+def test_rules_of_other_layers():
     pool = node_of('layer { name: "p" type: "Pooling" bottom: "x" top: "y" pooling_param { kernel_h: 3 kernel_w: 2 stride: 2 } }', 1, 2, 9, 12)
     assert cost.forward(pool).flops == cost.backward(pool).flops == 2 * 9 * 12
     relu = node_of('layer { name: "r" type: "ReLU" bottom: "x" top: "x" }', 2, 5)
@@ -85,6 +70,15 @@ def test_rules_of_the_others():
     assert cost.forward(flat) == cost.backward(flat) == (0, 0)
     split = node_of('layer { name: "s" type: "Split" bottom: "x" top: "a" top: "b" top: "c" }', 2, 5)
     assert cost.forward(split) == (0, 0) and cost.backward(split) == (0, 4 * (30 + 10))
+    node = node_of('layer { name: "d" type: "Deconvolution" bottom: "x" top: "y" convolution_param { num_output: 6 kernel_h: 4 kernel_w: 3 '
+                   'stride: 2 bias_term: false } }', 2, 4, 5, 7)
+    assert cost.forward(node).flops == 2 * 2 * 5 * 7 * 4 * 6 * 12
+    assert cost.backward(node).flops == 2 * cost.forward(node).flops
+    from minicaffe.net.net import read_net
+    net = Net(read_net("models/lenet/deploy.prototxt", caffe_pb2.TEST)[0])
+    images = net.nodes[0].tops[0].shape[0]
+    macs = {node.name: node.layer.multiply_adds(node.bottoms, node.tops) // images for node in net.nodes if node.blobs}
+    assert macs == {"conv1": 288_000, "conv2": 1_600_000, "ip1": 400_000, "ip2": 5_000}
 
 
 def test_fused_layers():

@@ -97,7 +97,6 @@ def rectangle(rect):
 
 
 def test_svg(net):
-    """Layers in place lie under the one whose blob they change; names are escaped; tops of Splits are aliases; shapes are a Net's."""
     text = drawing.net_svg(net, display_lrm=True)
     assert "<title>a &quot;net&quot;</title>" in text and "Convolution  3x5/2 8" in text and "lr mult 2, 1" in text
     svg = ElementTree.fromstring(text)
@@ -137,7 +136,6 @@ def texts_of(group):
 
 @pytest.mark.parametrize("rankdir", ["TB", "BT", "LR", "RL"])
 def test_boxes_and_texts(rankdir):
-    """A box is as wide as its widest text, and a line for each; names are bold; blobs are beside or below the layer that makes them."""
     def width(text, bold):
         return len(text) * 12 * (0.64 if bold else 0.58) + 16
 
@@ -178,7 +176,6 @@ def numbers_of(path):
 
 @pytest.mark.parametrize(("ahead", "back"), [("TB", "BT"), ("LR", "RL")])
 def test_directions_are_mirrors(ahead, back):
-    """All boxes, edges and heads; in the boxes the texts stay in their order."""
     net = core.Net(text_of(WIDE))
     one, two = (ElementTree.fromstring(drawing.net_svg(net, rankdir)) for rankdir in (ahead, back))
     size = float(one.get("height" if ahead == "TB" else "width"))
@@ -199,7 +196,6 @@ def test_directions_are_mirrors(ahead, back):
 
 @pytest.mark.parametrize("rankdir", ["TB", "LR"])
 def test_edges(rankdir):
-    """It begins at the blob's end, goes straight through the ranks, and ends at its own place on the side of the layer that reads it."""
     svg = ElementTree.fromstring(drawing.net_svg(core.Net(text_of(WIDE)), rankdir))
     rects = {group.get("data-layer") or f"blob {group.get('data-blob')}": rectangle(group.find(SVG + "rect")) for group in svg.findall(SVG + "g")}
     names = {group.get("data-node"): group.get("data-layer") for group in svg.findall(SVG + "g") if group.get("data-layer")}
@@ -242,7 +238,6 @@ def kinds_of(svg):
 
 
 def test_boxes_of_layers_in_place():
-    """Also where one of the blob's makers wrote it again since; the class says what a layer is."""
     net = text_of("""layer { name: "in" type: "Input" top: "x" top: "t" } layer { name: "c" type: "Deconvolution" bottom: "x" top: "a" }
         layer { name: "r1" type: "ReLU" bottom: "a" top: "a" } layer { name: "p" type: "SPP" bottom: "a" top: "b" }
         layer { name: "r2" type: "Dropout" bottom: "a" top: "a" } layer { name: "w" type: "LSTM" bottom: "a" bottom: "b" top: "a" }
@@ -263,15 +258,3 @@ def test_boxes_of_layers_in_place():
 
 def text_of(prototxt):
     return text.parse_text(prototxt, caffe_pb2.NetParameter)[0]
-
-
-def test_chains_and_branches():
-    from minicaffe.inspection.graph_layout import Box, place
-    boxes = [Box(10, breadth) for breadth in (40, 20, 20, 30, 30, 40)]
-    bends = place(boxes, [(0, 0, 1, 0), (1, 0, 2, 0), (0, 0, 3, 0), (3, 0, 4, 0), (2, 0, 5, 0), (4, 0, 5, 0), (0, 0, 5, 0)])
-    assert [box.rank for box in boxes] == [0, 1, 2, 1, 2, 3] and list(map(len, bends)) == [0, 0, 0, 0, 0, 0, 2]
-    assert boxes[1].at == boxes[2].at and boxes[3].at == boxes[4].at and bends[-1][0].at == bends[-1][1].at
-    order = sorted([boxes[1], boxes[3], bends[-1][0]], key=lambda box: box.at)
-    assert [b.at for b in order] == sorted(b.at for b in order)
-    assert all(b.at - b.breadth / 2 - a.at - a.breadth / 2 >= 15.9 for a, b in zip(order, order[1:]))
-    assert boxes[1].start == boxes[0].start + 10 + 40

@@ -29,7 +29,6 @@ def ranks_of(boxes, bends):
 
 @SEEDS
 def test_shuffled_chains(seed):
-    """Also where the ways join at one end only, so that only a sweep from there finds the order."""
     dice = random.Random(seed)
     ways, length = dice.randint(2, 6), dice.randint(2, 5)
     boxes, edges, last = [], [], []
@@ -90,7 +89,6 @@ def test_ranks_and_bends(seed):
 
 @SEEDS
 def test_fewest_crossings(monkeypatch, seed):
-    """Whichever sweep found it; and columns of equal boxes are straight."""
     dice, counted = random.Random(seed), []
     count = graph_layout._crossings
     monkeypatch.setattr(graph_layout, "_crossings", lambda rank, place_of: (counted.append(count(rank, place_of)), counted[-1])[1])

@@ -20,12 +20,9 @@ def page():
     return (ROOT / "docs" / "layers.md").read_text()
 
 
-def test_the_page_is_up_to_date(tmp_path):
+def test_outdated_pages(tmp_path, monkeypatch):
     run = subprocess.run([sys.executable, TOOL, "--check"], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
-
-
-def test_outdated_pages(tmp_path, monkeypatch):
     copy = tmp_path / "layers.md"
     monkeypatch.setattr(layers_table, "PAGE", copy)
     monkeypatch.setattr(sys, "argv", ["layers_table.py", "--check"])
@@ -39,12 +36,9 @@ def test_outdated_pages(tmp_path, monkeypatch):
     layers_table.main()
 
 
-def test_rows(page):
+def test_rows_and_files_of_types(page):
     own = {name for name, cls in layer_types().items() if cls.__module__.startswith(("minicaffe.layers.", "minicaffe.addons."))}
     assert set(re.findall(r"^\| (\w+) \| \[", page, re.M)) == own
-
-
-def test_files_of_types():
     types = {name: cls for name, cls in layer_types().items()
              if cls.__module__.startswith(("minicaffe.layers.", "minicaffe.addons.")) and ".forks." not in cls.__module__}     # in files by subject
     elsewhere = {name for name, cls in types.items() if cls.__module__.rpartition(".")[2].replace("_", "") != name.lower()}

@@ -54,9 +54,16 @@ def test_rows_and_sums():
     assert all(row.engine for row in table.rows if row.name in ("conv", "a"))      # before anything runs
     net.forward_from_to(0, len(net.nodes) - 1)
     assert all(row.engine for row in net.summary().rows if row.name in ("conv", "a"))
+    product = 'layer {{ name: "{0}" type: "InnerProduct" bottom: "{1}" top: "{0}" {2} inner_product_param {{ num_output: 2 bias_term: false }} }}'
+    made = Summary(Net(parsed('layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 3 dim: 4 } } }'
+                              + "".join(product.format(*names, "loss_weight: 1" * (names[1] == "a")) for names in ["ax", "bx", "ca", "da"]))))
+    assert [row.name for row in made.rows] == ["in", "a", "a_a_0_split", "b", "c", "d"] and made.layers == 6
+    split = made.rows[2]
+    assert (split.data, split.diff, split.parameters) == (0, 2 * 4 * 3 * 2, 0) and made.totals()[0].startswith("6 layers, ")
+    assert "<b>net</b>" in made._repr_html_()
 
 
-def test_text_and_html():
+def test_text_and_columns():
     net = Net(parsed(NET.replace('"conv"', '"a_convolution_with_a_long_name"').replace('"small"', '"<small>"')))
     text = str(net)
     assert text == str(net.summary()) and "\x1b" not in text
@@ -68,14 +75,15 @@ def test_text_and_html():
     assert "3,333 parameters (13.0 KiB)" in text and "SoftmaxWithLoss" in text and "phase TRAIN" in text
     html = net._repr_html_()
     assert html.count("<tr>") == 1 + len(net.summary().rows) and "&lt;small&gt;" in html and "<td>448</td>" in html
-
-
-def test_blocks_by_names():
     layers = [("in", "Input", [], ["x"]), ("conv1", "Convolution", ["x"], ["c"]), ("bn_conv1", "BatchNorm", ["c"], ["c"]),
               ("relu", "ReLU", ["c"], ["c"]), ("split", "Split", ["c"], ["c_0", "c_1"]), ("res2a_branch1", "Convolution", ["c_0"], ["d"]),
               ("scale2a_branch1", "Scale", ["d"], ["d"]), ("first", "ReLU", ["nowhere"], ["nowhere"])]
     nodes = [SimpleNamespace(name=name, type=kind, param=SimpleNamespace(bottom=bottom, top=top)) for name, kind, bottom, top in layers]
     assert block_names(nodes) == ["in", *["conv1"] * 4, *["res2a_branch1"] * 2, "first"]
+    made = Summary(Net(parsed(NET)))
+    whole = made.text()
+    width = max(map(len, whole.split("\n\n")[1].splitlines()))
+    assert made.text(width) == whole and f"left out at {width - 1} columns" in made.text(width - 1)
 
 
 def test_blocks_of_resnet():
@@ -91,7 +99,6 @@ def test_blocks_of_resnet():
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_collapsed_rows(depth):
-    """And the largest scratch memory of them, as it is free again after each layer."""
     text = NET.replace('"conv"', '"a/b/conv"').replace('name: "relu"', 'name: "a/b/relu"').replace('name: "a"', 'name: "a/c"').replace('name: "again"', 'name: "a/c/2"')
     net = Net(parsed(text))
     scratch = {node.name: 10 + i for i, node in enumerate(net.nodes) if node.name != "flat"}
@@ -163,38 +170,13 @@ def test_sources_with_rules(rule):
     assert Net(net).blob_by_name("data").shape == (4, 2, 3, 5) and str(net.layer[0].include or net.layer[0].exclude).count("stage") + rule.count("level") == 1
 
 
-def test_one_shape_of_all_tops(tmp_path):
-    (tmp_path / "deploy.prototxt").write_text('layer { name: "x" type: "Input" top: "data" top: "label" input_param { shape { dim: 1 dim: 5 } } }')
-    _, sources = replace_sources.replace_sources(parsed(DATA.format("") + MAP), str(tmp_path / "net.prototxt"))
-    assert sources["data"].shapes == [(8, 5), (8, 5)]
-    assert sources["map"].shapes == [(3, 5)] and sources["map"].assumed == f"map is 5, as in {tmp_path / 'deploy.prototxt'}"   # no map of rows
-
-
 @pytest.mark.parametrize("flops, text", [(0, "0 "), (999, "999 "), (1000, "1.0 k"), (99_949, "99.9 k"), (99_950, "100 k"), (999_499, "999 k"),
                                          (999_500, "1.0 M"), (36_864_000, "36.9 M"), (1_450_000_000, "1.4 G"), (10 ** 18, "1000 P")])
 def test_numbers_of_operations(flops, text):
     assert flops_text(flops) == text
 
 
-def test_columns_that_fit():
-    made = Summary(Net(parsed(NET)))
-    whole = made.text()
-    width = max(map(len, whole.split("\n\n")[1].splitlines()))
-    assert made.text(width) == whole and f"left out at {width - 1} columns" in made.text(width - 1)
-
-
-def test_rows_of_splits():
-    """That of a blob without a gradient takes none; the gradients of the readers of another one do."""
-    product = 'layer {{ name: "{0}" type: "InnerProduct" bottom: "{1}" top: "{0}" {2} inner_product_param {{ num_output: 2 bias_term: false }} }}'
-    made = Summary(Net(parsed('layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 3 dim: 4 } } }'
-                              + "".join(product.format(*names, "loss_weight: 1" * (names[1] == "a")) for names in ["ax", "bx", "ca", "da"]))))
-    assert [row.name for row in made.rows] == ["in", "a", "a_a_0_split", "b", "c", "d"] and made.layers == 6
-    split = made.rows[2]
-    assert (split.data, split.diff, split.parameters) == (0, 2 * 4 * 3 * 2, 0) and made.totals()[0].startswith("6 layers, ")
-    assert "<b>net</b>" in made._repr_html_()
-
-
-def test_files_are_not_written(tmp_path):
+def test_sources_without_files(tmp_path):
     """An HDF5Output empties its file when it is set up: the stand-in has none."""
     file = tmp_path / "out.h5"
     file.write_text("precious")
@@ -203,6 +185,10 @@ def test_files_are_not_written(tmp_path):
     net = Net(made)
     net.forward_from_to(0, len(net.nodes) - 1)
     assert file.read_text() == "precious"
+    (tmp_path / "deploy.prototxt").write_text('layer { name: "x" type: "Input" top: "data" top: "label" input_param { shape { dim: 1 dim: 5 } } }')
+    _, sources = replace_sources.replace_sources(parsed(DATA.format("") + MAP), str(tmp_path / "net.prototxt"))
+    assert sources["data"].shapes == [(8, 5), (8, 5)]
+    assert sources["map"].shapes == [(3, 5)] and sources["map"].assumed == f"map is 5, as in {tmp_path / 'deploy.prototxt'}"   # no map of rows
 
 
 def test_the_peak_of_a_record():

@@ -65,7 +65,7 @@ def test_steps_are_those_of_the_schedule(where):
     assert times.device == where
 
 
-def test_bytes_of_fused_layers(where):
+def test_fused_missing_and_changed_layers(where):
     net = make()
     times = timing.measure(net, 1)
     norm = next(step for step in times.steps if step.layers[0] == "norm" and step.direction == "forward")
@@ -73,6 +73,18 @@ def test_bytes_of_fused_layers(where):
     assert norm.flops == alone[0].flops + alone[1].flops and norm.bytes == alone[0].bytes   # in place: what ReLU reads is there
     conv = next(step for step in times.steps if step.layers == ["conv"])
     assert (conv.flops, conv.bytes) == cost.forward(net.nodes[1])
+    times = timing.measure(make("name: 'none'"), 1)
+    assert times.steps == []
+    net = make()
+
+    def change(number, ms):
+        net.nodes[4].blobs[0].reshape((3, 7))
+
+    with pytest.raises(ShapeError, match="ip.*was reshaped"):
+        timing.measure(net, 2, on_round=change)
+    with timing.record() as events:
+        timing.measure(make(), 1)
+    assert [event.kind for event in events if event.name == "ip"].count("begin") >= 4      # of a warm-up and a round
 
 
 @on_device
@@ -99,21 +111,3 @@ def test_sleep_before_a_pass(where, monkeypatch):
     except DependencyError as error:    # the simulated device needs a compiler for it
         pytest.skip(str(error))
     assert took < 400
-
-
-def test_a_net_without_layers(where):
-    times = timing.measure(make("name: 'none'"), 1)
-    assert times.steps == []
-
-
-def test_error_of_a_round(where):
-    net = make()
-
-    def change(number, ms):
-        net.nodes[4].blobs[0].reshape((3, 7))
-
-    with pytest.raises(ShapeError, match="ip.*was reshaped"):
-        timing.measure(net, 2, on_round=change)
-    with timing.record() as events:
-        timing.measure(make(), 1)
-    assert [event.kind for event in events if event.name == "ip"].count("begin") >= 4      # of a warm-up and a round

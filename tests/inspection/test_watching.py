@@ -84,7 +84,6 @@ def test_first_wrong_batch():
     ('param { name: "w" }', ["ip[0]", "ip[1]", "two[1]"]), ('param { name: "w" } param { lr_mult: 0 }', ["ip[0]", "two[1]"]),
     ('param { name: "w" lr_mult: 0 } param { lr_mult: 0 }', ["two[1]"])])
 def test_parameters_without_a_gradient(params, names):
-    """Those that are not learned; a shared one is its owner's."""
     net = NET.replace('bottom: "x" top: "ip"', f'bottom: "x" top: "ip" {params}').replace("} base_lr", """
         layer { name: "two" type: "InnerProduct" bottom: "x" top: "two" param { name: "w" } inner_product_param { num_output: 4 } }
         layer { name: "more" type: "EuclideanLoss" bottom: "two" bottom: "y" top: "more" } } base_lr""")
@@ -99,7 +98,6 @@ def test_parameters_without_a_gradient(params, names):
     ((-3,), "every: must be at least 1, got -3"), ((1.0,), "every must be a number of iterations, got 1.0 (float)"),
     (("2",), "every must be a number of iterations, got '2' (str)"), ((1, 5), "on_samples must be callable, got 5 (int)")])
 def test_wrong_arguments(arguments, message):
-    """Nothing of a watch that is refused is left at the solver."""
     solver = make()
     with pytest.raises(Error) as caught:
         Watch(*arguments) if arguments[0] is None else Watch(solver, *arguments)
@@ -107,8 +105,7 @@ def test_wrong_arguments(arguments, message):
     assert solver.listeners == solver.callbacks == [] and solver.net.observer_reason() is None
 
 
-def test_closed_before_a_watched_iteration():
-    """Nothing is left at the net and the solver."""
+def test_closed_watches():
     solver = make()
     watch = Watch(solver, 1)
     assert solver.net.observer_reason() and solver.callbacks and solver.listeners == [watch]
@@ -116,10 +113,6 @@ def test_closed_before_a_watched_iteration():
     assert solver.net.observer_reason() is None and solver.callbacks == solver.listeners == []
     solver.step(1)
     assert watch.samples == watch.records == []
-
-
-def test_closed_by_its_callback():
-    """It does not arm itself again, and a listener behind it still gets the iteration."""
     solver, heard = make(), []
     watch = Watch(solver, 1, lambda *_: watch.close())
     solver.listeners.append(type("Next", (), {"on_iteration": lambda self, solver: heard.append(solver.iter)})())
@@ -128,7 +121,6 @@ def test_closed_by_its_callback():
 
 
 def test_gradients_of_tops():
-    """Not of what no loss depends on, of data, nor of the loss; of a blob that two layers read the sum."""
     net = NET.replace('bottom: "s" bottom: "y"', 'bottom: "s" bottom: "ip"').replace("} base_lr", """
         layer { name: "seen" type: "Silence" bottom: "y" } layer { name: "aside" type: "TanH" bottom: "ip" top: "t" } } base_lr""")
     solver = create_solver(parse_text(net % "", caffe_pb2.SolverParameter)[0])
@@ -143,7 +135,6 @@ def test_gradients_of_tops():
 
 
 def test_watched_iterations(device):
-    """Every third iteration; training is the same to the last bit, and between them nothing looks on."""
     solver, other = make(plan="memory"), make(plan="memory")
     iterations = []
     watch = Watch(solver, 3, lambda solver, iteration, samples: iterations.append(iteration))

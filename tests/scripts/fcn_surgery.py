@@ -34,10 +34,7 @@ def fcn(classes=3):
 def upsample_filt(size):
     """Make a 2D bilinear kernel suitable for upsampling of the given (h, w) size."""
     factor = (size + 1) // 2
-    if size % 2 == 1:
-        center = factor - 1
-    else:
-        center = factor - 0.5
+    center = factor - 1 if size % 2 == 1 else factor - 0.5
     og = np.ogrid[:size, :size]
     return (1 - abs(og[0] - center) / factor) * (1 - abs(og[1] - center) / factor)
 
@@ -46,12 +43,7 @@ def interp(net, layers):
     """Set weights of each layer in layers to bilinear kernels for interpolation."""
     for l in layers:
         m, k, h, w = net.params[l][0].data.shape
-        if m != k and k != 1:
-            print('input + output channels need to be the same or |output| == 1')
-            raise ValueError(l)
-        if h != w:
-            print('filters need to be square')
-            raise ValueError(l)
+        assert (m == k or k == 1) and h == w, 'filters need to be square'
         filt = upsample_filt(h)
         net.params[l][0].data[range(m), range(k), :, :] = filt
 

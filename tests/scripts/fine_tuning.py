@@ -43,21 +43,10 @@ def stylenet(source, train=True, learn_all=False, num_classes=3, classifier_name
 
 
 def solver(train_net_path, base_lr=0.02):
-    s = caffe_pb2.SolverParameter()
-    s.train_net = train_net_path
-    s.iter_size = 1
-    s.max_iter = 100000
-    s.type = 'SGD'
-    s.base_lr = base_lr
-    s.lr_policy = 'step'
-    s.gamma = 0.1
-    s.stepsize = 20000
-    s.momentum = 0.9
-    s.weight_decay = 5e-4
+    s = caffe_pb2.SolverParameter(train_net=train_net_path, iter_size=1, max_iter=100000, type='SGD', base_lr=base_lr,
+                                  lr_policy='step', gamma=0.1, stepsize=20000, momentum=0.9, weight_decay=5e-4, random_seed=3)
     s.display = 1000
-    s.snapshot = 10000
-    s.snapshot_prefix = 'finetune'
-    s.random_seed = 3
+    s.snapshot, s.snapshot_prefix = 10000, 'finetune'
     s.solver_mode = caffe_pb2.SolverParameter.CPU
     with tempfile.NamedTemporaryFile(mode='w', delete=False, dir='.', suffix='.prototxt') as f:
         f.write(str(s))

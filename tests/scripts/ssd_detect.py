@@ -50,19 +50,8 @@ cv2.imwrite('fruit.png', image)
 
 
 def get_labelname(labelmap, labels):
-    num_labels = len(labelmap.item)
-    labelnames = []
-    if type(labels) is not list:
-        labels = [labels]
-    for label in labels:
-        found = False
-        for i in range(0, num_labels):
-            if label == labelmap.item[i].label:
-                found = True
-                labelnames.append(labelmap.item[i].display_name)
-                break
-        assert found
-    return labelnames
+    names = dict((item.label, item.display_name) for item in labelmap.item)
+    return [names[label] for label in labels]
 
 
 labelmap = caffe_pb2.LabelMap()
@@ -80,25 +69,16 @@ picture = caffe.io.load_image('fruit.png')
 net.blobs['data'].data[...] = transformer.preprocess('data', picture)
 detections = net.forward()['detection_out']
 
-# Parse the outputs.
-det_label = detections[0, 0, :, 1]
-det_conf = detections[0, 0, :, 2]
-det_xmin = detections[0, 0, :, 3]
-det_ymin = detections[0, 0, :, 4]
-det_xmax = detections[0, 0, :, 5]
-det_ymax = detections[0, 0, :, 6]
-
 # Get detections with confidence higher than 0.6.
+det_label, det_conf = detections[0, 0, :, 1], detections[0, 0, :, 2]
 top_indices = [i for i, conf in enumerate(det_conf) if conf >= 0.6]
 top_conf = det_conf[top_indices]
-top_label_indices = det_label[top_indices].tolist()
-top_labels = get_labelname(labelmap, top_label_indices)
+top_labels = get_labelname(labelmap, det_label[top_indices].tolist())
+
 boxes = []
 for i in range(top_conf.shape[0]):
-    xmin = int(round(det_xmin[top_indices[i]] * picture.shape[1]))
-    ymin = int(round(det_ymin[top_indices[i]] * picture.shape[0]))
-    xmax = int(round(det_xmax[top_indices[i]] * picture.shape[1]))
-    ymax = int(round(det_ymax[top_indices[i]] * picture.shape[0]))
+    box = detections[0, 0, top_indices[i], 3:] * np.array([picture.shape[1], picture.shape[0]] * 2)
+    xmin, ymin, xmax, ymax = (int(round(edge)) for edge in box)
     boxes.append((top_labels[i], xmin, ymin, xmax, ymax))
     print('%s: %.2f' % (top_labels[i], top_conf[i]), xmin, ymin, xmax, ymax)
     cv2.rectangle(image, (xmin, ymin), (xmax - 1, ymax - 1), (0, 255, 0))

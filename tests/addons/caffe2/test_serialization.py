@@ -48,9 +48,10 @@ def same(a, b):
 @pytest.mark.parametrize("value", [
     None, True, False, 0, -1, 127, 128, -128, -129, 2**63 - 1, -2**63, 2**64, -2**100, 10**1000, 0.0, -0.0, 0.1, 5e-324, sys.float_info.max,
     math.inf, -math.inf, math.nan, NAN_WITH_PAYLOAD, "", "ä\0", "\ud800 alone", "𝄞", b"", b"\xff\0", [], (), [[], [1]],
-    [None, True, 1, 1.0, "1", b"1", (1, [2.5])]], ids=lambda value: repr(value)[:20])
-def test_plain_objects(value):
-    assert same(again(value), value)
+    [None, True, 1, 1.0, "1", b"1", (1, [2.5])], np.float32(0.1), np.float64(-0.0), np.int64(-5), np.bool_(True), np.float16(2), np.complex64(1j)],
+    ids=lambda value: repr(value)[:20])
+def test_plain_objects_and_scalars(value):
+    assert same(again(value), value) and same(again([value, 1]), [value, 1])
 
 
 @pytest.mark.parametrize("dtype", [*"?bBhHiIqQefdFD", ">f4", "<f4", ">i2", ">c16", ">f2"])
@@ -61,7 +62,7 @@ def test_arrays(dtype, shape):
     assert same(result, value) and result.flags.writeable and result.flags.owndata and result.flags.aligned
 
 
-def test_layouts_of_arrays():
+def test_layouts_and_bits():
     value = np.array([np.nan, -np.nan, np.inf, -0.0, 1e-45, NAN_WITH_PAYLOAD], np.float32)
     assert same(again(value), value)
     value = np.arange(24).reshape(2, 3, 4)
@@ -69,12 +70,11 @@ def test_layouts_of_arrays():
     assert again(value.T).flags.c_contiguous
     value.flags.writeable = False
     assert again(value).flags.writeable
-
-
-@pytest.mark.parametrize("value", [np.float32(0.1), np.float64(-0.0), np.int64(-5), np.bool_(True), np.float16(2), np.complex64(1j)])
-def test_scalars_of_numpy(value):
-    assert same(again(value), value)
-    assert same(again([value, 1]), [value, 1])
+    tensor = Tensor((3,), np.float64)
+    tensor.mutable_data(np.float64)[...] = [NAN_WITH_PAYLOAD, -0.0, np.inf]
+    tensor.reserve(100)
+    result = again(tensor)
+    assert result.data(np.float64).tobytes() == tensor.data(np.float64).tobytes() and result.capacity_nbytes == 24
 
 
 class MyInt(int):
@@ -104,14 +104,18 @@ class Colour(enum.IntEnum):
     (1j, "x: an object of type builtins.complex"),
     ([1, [2, {3}]], r"x\[1\]\[1\]: an object of type builtins.set"),
     (caffe.Workspace(), "x: an object of type minicaffe.addons.caffe2.workspace.Workspace"),
-    (Tensor((2,), [("a", "f4")]), r"x: an array of \[\('a'.* cannot be stored"),
-])
+    (Tensor((2,), [("a", "f4")]), r"x: an array of \[\('a'.* cannot be stored")])
 def test_what_is_refused_is_named(value, said):
     with pytest.raises((WrongTypeError, ShapeError), match=said):
         serialize(value, "x")
 
 
-def test_depth_and_length_of_lists():
+def test_names_and_limits():
+    for name in ("", "conv1[0]", "ä", "a\nb"):
+        assert again(1, name) == 1
+    for name in (3, "\ud800", None):
+        with pytest.raises(WrongTypeError, match="the name of a slot that is stored must be a str"):
+            serialize(1, name)
     endless = []
     endless.append(endless)
     with pytest.raises(DataError, match=r"x(\[0\])+: is nested more than 32 deep"):
@@ -126,14 +130,16 @@ def test_depth_and_length_of_lists():
         serialize([0] * 200_000, "x")
     fits = [0] * 160_000
     assert again(fits) == fits
-
-
-def test_names():
-    for name in ("", "conv1[0]", "ä", "a\nb"):
-        assert again(1, name) == 1
-    for name in (3, "\ud800", None):
-        with pytest.raises(WrongTypeError, match="the name of a slot that is stored must be a str"):
-            serialize(1, name)
+    data = b""
+    for _ in range(10_000):
+        data = b"".join(serialization.length_delimited(serialization.ITEM, [b"\x12\4list" + data]))
+    with pytest.raises(DataError, match="nested more than 32 deep"):
+        deserialize(b"\x12\4list" + data)
+    with pytest.raises(DataError, match="parts"):
+        deserialize(b"\x12\4list" + b"\x22\0" * 600_000)
+    lists = b"".join(serialization.length_delimited(serialization.ITEM, [b"\x12\4list" + b"\x22\0" * 400_000])) * 2
+    with pytest.raises(DataError, match="parts|which is not registered"):
+        deserialize(b"\x12\4list" + lists)
 
 
 # ---- blobs
@@ -177,7 +183,7 @@ def registry(monkeypatch):
         monkeypatch.setattr(serialization, name, {})
 
 
-def test_a_registered_type(registry):
+def test_registered_types(registry):
     register_serializer(Point, lambda p: [p.x, p.y], lambda xy: Point(*xy))
     result = again([Point(1, np.ones(2)), Point(None, Point(3, 4))])
     assert (result[0].x, result[0].y.tolist(), result[1].y.x, result[1].y.y) == (1, [1, 1], 3, 4)
@@ -188,9 +194,6 @@ def test_a_registered_type(registry):
     serialization._by_name.clear()
     with pytest.raises(DataError, match=r"p: holds an object of type '.*\.Point', which is not registered; call .*register_serializer"):
         deserialize(data)
-
-
-def test_registering_again_replaces(registry):
     register_serializer(Point, lambda p: 1, lambda one: Point(1, 1), name="point")
     register_serializer(Point, lambda p: 2, lambda two: Point(two, two), name="point2")
     assert again(Point(0, 0)).x == 2 and set(serialization._by_name) == {"point2"}
@@ -202,23 +205,6 @@ def test_registering_again_replaces(registry):
     assert type(again(Other(0, 0))) is Other
     with pytest.raises(WrongTypeError):
         serialize(Point(0, 0))
-
-
-@pytest.mark.parametrize("kind, name", [(int, None), (list, None), (np.ndarray, None), (np.float32, None), (Blob, None), (Point, "int"), (Point, "Blob")])
-def test_what_minicaffe_stores_is_not_registered(registry, kind, name):
-    with pytest.raises(ConfigError, match="is stored by minicaffe itself"):
-        register_serializer(kind, str, kind, name)
-    with pytest.raises(WrongTypeError, match="takes a type, got 3"):
-        register_serializer(3, str, int)
-
-
-@pytest.mark.parametrize("name", [3, "\ud800"])
-def test_names_that_cannot_be_registered(registry, name):
-    with pytest.raises(WrongTypeError, match="the name of a registered type must be a str that UTF-8 can hold"):
-        register_serializer(Point, str, str, name)
-
-
-def test_functions_that_fail(registry):
     register_serializer(Point, lambda p: 1 / p.x, lambda x: Point(x["no"], 1), name="point")
     with pytest.raises(DataError, match="a: to of point failed: ZeroDivisionError: division by zero"):
         serialize(Point(0, 0), "a")
@@ -233,6 +219,20 @@ def test_functions_that_fail(registry):
     register_serializer(Point, lambda p: p, lambda x: x, name="point")
     with pytest.raises(DataError, match="nested more than 32"):
         serialize(Point(1, 0), "a")
+
+
+@pytest.mark.parametrize("kind, name", [(int, None), (list, None), (np.ndarray, None), (np.float32, None), (Blob, None), (Point, "int"), (Point, "Blob")])
+def test_what_minicaffe_stores_is_not_registered(registry, kind, name):
+    with pytest.raises(ConfigError, match="is stored by minicaffe itself"):
+        register_serializer(kind, str, kind, name)
+    with pytest.raises(WrongTypeError, match="takes a type, got 3"):
+        register_serializer(3, str, int)
+
+
+@pytest.mark.parametrize("name", [3, "\ud800"])
+def test_names_that_cannot_be_registered(registry, name):
+    with pytest.raises(WrongTypeError, match="the name of a registered type must be a str that UTF-8 can hold"):
+        register_serializer(Point, str, str, name)
 
 
 # ---- bytes that no serializer wrote
@@ -291,8 +291,7 @@ def test_messages_of_the_proto():
     (slot_proto(type="Blob", array=[array_proto(">f4")]), "x: is a blob of >f4"),
     (slot_proto(type="Blob", array=[array_proto(), array_proto(dim=(2, 1))]), "x: is a blob of float32, or its diff has another"),
     (slot_proto(type="Blob", array=[array_proto(dim=(2**31,), data=None)]), "x: axis 0 must have a size from 0 to"),
-    (slot_proto(type="Blob", array=[array_proto(dim=(3,))]), "x: has 8 bytes"),
-])
+    (slot_proto(type="Blob", array=[array_proto(dim=(3,))]), "x: has 8 bytes")])
 def test_damaged_bytes(data, said):
     with pytest.raises((DataError, ShapeError), match=said):
         deserialize(data)
@@ -304,19 +303,6 @@ def test_the_budget(monkeypatch):
     for data in (array, text, blob):
         with pytest.raises(ShapeError, match=r"x: .*would take \d+ bytes, the budget for one blob is 4000"):
             deserialize(data)
-
-
-def test_nesting_and_parts_are_bounded():
-    data = b""
-    for _ in range(10_000):
-        data = b"".join(serialization.length_delimited(serialization.ITEM, [b"\x12\4list" + data]))
-    with pytest.raises(DataError, match="nested more than 32 deep"):
-        deserialize(b"\x12\4list" + data)
-    with pytest.raises(DataError, match="parts"):
-        deserialize(b"\x12\4list" + b"\x22\0" * 600_000)
-    lists = b"".join(serialization.length_delimited(serialization.ITEM, [b"\x12\4list" + b"\x22\0" * 400_000])) * 2
-    with pytest.raises(DataError, match="parts|which is not registered"):
-        deserialize(b"\x12\4list" + lists)
 
 
 @pytest.mark.parametrize("data", ["text", 3, None, memoryview(b"12345678")[::2]])
@@ -358,7 +344,7 @@ def test_changed_bytes(value, draw):
 
 # ---- slots and workspaces
 
-def test_a_slot_to_bytes_and_back():
+def test_slots_to_bytes_and_back():
     one, two = Slot("one"), Slot("two")
     one.reset([1, 2])
     two.share_external("theirs")
@@ -369,6 +355,28 @@ def test_a_slot_to_bytes_and_back():
     assert two.get() == [1, 2]
     two.deserialize(Slot().serialize())
     assert two.type is None
+    workspace = Workspace(name="w")
+    workspace.set("a", 0)
+    data = workspace.serialize("a")
+    assert Workspace().deserialize(data).name == "a"
+    assert workspace.deserialize(data, "b").get() == 0 and workspace.names() == ["a", "b"]
+    with pytest.raises(MissingNameError, match="no blob 'c'"):
+        workspace.serialize("c")
+    with pytest.raises(WrongTypeError, match="a name is a str, got 3"):
+        workspace.deserialize(data, 3)
+    leaf = workspace.child("leaf")
+    leaf.forward("alias", "a")
+    assert deserialize(leaf.serialize("alias")) == ("alias", 0)
+    slot, source = Slot("x"), Tensor((2,), np.float32)
+    source.mutable_data(np.float32)[...] = 3
+    tensor = slot.get_mutable(Tensor)
+    slot.deserialize(serialize(source))
+    assert slot.get() is tensor and tensor.data(np.float32).tolist() == [3, 3]
+    slot.share_external(tensor)
+    slot.deserialize(serialize(Tensor((1,), np.int8)))
+    assert slot.get() is not tensor and tensor.is_type(np.float32)
+    slot.deserialize(serialize(5))
+    assert slot.get() == 5
 
 
 def test_blobs_in_slots():
@@ -396,21 +404,6 @@ def test_blobs_in_slots():
     assert (slot.get().data == 5).all()
 
 
-def test_workspace_serialize():
-    workspace = Workspace(name="w")
-    workspace.set("a", 0)
-    data = workspace.serialize("a")
-    assert Workspace().deserialize(data).name == "a"
-    assert workspace.deserialize(data, "b").get() == 0 and workspace.names() == ["a", "b"]
-    with pytest.raises(MissingNameError, match="no blob 'c'"):
-        workspace.serialize("c")
-    with pytest.raises(WrongTypeError, match="a name is a str, got 3"):
-        workspace.deserialize(data, 3)
-    leaf = workspace.child("leaf")
-    leaf.forward("alias", "a")
-    assert deserialize(leaf.serialize("alias")) == ("alias", 0)
-
-
 @pytest.fixture
 def filled():
     workspace = Workspace(name="w")
@@ -434,7 +427,7 @@ def test_save_and_load(filled, tmp_path):
     assert Workspace().load(path) == []
 
 
-def test_some_names(filled, tmp_path):
+def test_saved_and_chosen_slots(filled, tmp_path):
     path = tmp_path / "w.slots"
     leaf = filled.child("leaf")
     leaf.forward("alias", "array")
@@ -449,9 +442,6 @@ def test_some_names(filled, tmp_path):
         other.load(path, ["theirss"])
     with pytest.raises(MissingNameError, match="no blob 'nowhere'"):
         leaf.save(path, ["nowhere"])
-
-
-def test_load_fills_own_slots_only(filled, tmp_path):
     path = tmp_path / "w.slots"
     filled.save(path)
     root = Workspace()
@@ -552,14 +542,6 @@ def test_tensors(arguments):
         assert state(again(tensor)) == state(tensor)
 
 
-def test_a_tensor_keeps_every_bit():
-    tensor = Tensor((3,), np.float64)
-    tensor.mutable_data(np.float64)[...] = [NAN_WITH_PAYLOAD, -0.0, np.inf]
-    tensor.reserve(100)
-    result = again(tensor)
-    assert result.data(np.float64).tobytes() == tensor.data(np.float64).tobytes() and result.capacity_nbytes == 24
-
-
 @pytest.mark.parametrize("stored", [
     3, [], ["O", [1]], ["f4,f4", None], ["<f4", [-1]], ["<f4", [2**31]], ["<f4", [1], None], ["str", [2]], ["os.system", [1]],
     [["str"], [1]], [3, None], [0, None], [None, ["a"]], [">f4", [1]]], ids=repr)
@@ -569,16 +551,3 @@ def test_what_is_no_tensor(stored, monkeypatch):
     data = serialize(Tensor(), "x")
     with pytest.raises((DataError, ShapeError, WrongTypeError), match="x: "):
         deserialize(data)
-
-
-def test_tensors_in_slots():
-    slot, source = Slot("x"), Tensor((2,), np.float32)
-    source.mutable_data(np.float32)[...] = 3
-    tensor = slot.get_mutable(Tensor)
-    slot.deserialize(serialize(source))
-    assert slot.get() is tensor and tensor.data(np.float32).tolist() == [3, 3]
-    slot.share_external(tensor)
-    slot.deserialize(serialize(Tensor((1,), np.int8)))
-    assert slot.get() is not tensor and tensor.is_type(np.float32)
-    slot.deserialize(serialize(5))
-    assert slot.get() == 5

@@ -22,7 +22,7 @@ class Derived(Thing):
     pass
 
 
-def test_knows_its_type():
+def test_types_of_slots():
     slot = Slot("data")
     assert slot.type is None
     slot.reset(3)
@@ -35,18 +35,6 @@ def test_knows_its_type():
         with pytest.raises(TypeError, match=f"is empty, asked for {kind.__name__}; set it first"):
             slot.get(kind)
     assert repr(slot) == "<Slot 'data': empty>"
-
-
-@pytest.mark.parametrize("value", [0, 0.0, "", b"", [], False, np.zeros(0), np.zeros(2)])
-def test_a_falsy_value_is_not_empty(value):
-    slot = Slot()
-    slot.reset(value)
-    assert slot.type is type(value) and slot.get() is value
-    same, is_new = slot.get_mutable_new(type(value))
-    assert same is value and not is_new
-
-
-def test_is_type_is_exact():
     slot = Slot("x")
     assert not slot.is_type(Thing) and not slot.is_type(type(None))
     slot.reset(Derived())
@@ -59,7 +47,16 @@ def test_is_type_is_exact():
             call("int")
 
 
-def test_get_mutable_reports_a_replaced_type():
+@pytest.mark.parametrize("value", [0, 0.0, "", b"", [], False, np.zeros(0), np.zeros(2)])
+def test_a_falsy_value_is_not_empty(value):
+    slot = Slot()
+    slot.reset(value)
+    assert slot.type is type(value) and slot.get() is value
+    same, is_new = slot.get_mutable_new(type(value))
+    assert same is value and not is_new
+
+
+def test_get_mutable():
     slot = Slot("x")
     first, is_new = slot.get_mutable_new(list)
     assert is_new and first == []
@@ -71,9 +68,6 @@ def test_get_mutable_reports_a_replaced_type():
     slot.reset()
     thing, is_new = slot.get_mutable_new(object)
     assert is_new and type(thing) is object and slot.get() is thing
-
-
-def test_get_mutable_of_types_with_arguments():
     class Needs:
         def __init__(self, what):
             self.what = what
@@ -85,7 +79,7 @@ def test_get_mutable_of_types_with_arguments():
     assert slot.get() == 5
 
 
-def test_external_objects():
+def test_owners_of_objects():
     slot, mine = Slot("x"), np.ones(3)
     assert not slot.is_external
     slot.share_external(mine)
@@ -98,9 +92,6 @@ def test_external_objects():
     assert not slot.is_external
     with pytest.raises(ConfigError, match="x: cannot share None"):
         slot.share_external(None)
-
-
-def test_a_shared_object_outlives_its_owner():
     slot, thing = Slot("x"), Thing()
     slot.share_external(thing)
     seen = weakref.ref(thing)
@@ -108,6 +99,15 @@ def test_a_shared_object_outlives_its_owner():
     assert isinstance(slot.get(), Thing)
     slot.reset()
     assert seen() is None
+    slot = Slot("x")
+    slot.reset(Thing())
+    seen = weakref.ref(slot.get())
+    gc.disable()
+    try:
+        del slot
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 def test_swap():
@@ -132,18 +132,6 @@ def test_swap():
 def test_no_copies(copied):
     with pytest.raises(WrongTypeError, match=r"x: a slot cannot be copied or pickled; other.deserialize\(slot.serialize\(\)\)"):
         copied(Slot("x"))
-
-
-def test_object_ends_with_its_slot():
-    slot = Slot("x")
-    slot.reset(Thing())
-    seen = weakref.ref(slot.get())
-    gc.disable()
-    try:
-        del slot
-        assert seen() is None
-    finally:
-        gc.enable()
 
 
 def test_memory_of():

@@ -28,7 +28,7 @@ def values(tensor):
 
 # ---- sizes
 
-def test_no_shape_and_no_type():
+def test_shapes_and_sizes():
     tensor = Tensor()
     assert (tensor.size, tensor.shape, tensor.ndim, tensor.dtype, tensor.nbytes, tensor.capacity_nbytes) == (-1, (), 0, None, 0, 0)
     with pytest.raises(ShapeError, match="call resize first"):
@@ -39,9 +39,6 @@ def test_no_shape_and_no_type():
     assert (tensor.size, tensor.shape) == (1, ())
     tensor.mutable_data(f4)[...] = 3
     assert tensor.data(f4) == 3 and repr(tensor) == "<Tensor '' (1) float32>"
-
-
-def test_sizes_of_axes():
     tensor = Tensor((2, 3, 4), i4, "x")
     assert (tensor.size, tensor.nbytes, tensor.itemsize, tensor.ndim) == (24, 96, 4, 3)
     assert (tensor.dim(1), tensor.dim(-1), tensor.canonical_axis(-3)) == (3, 4, 0)
@@ -54,6 +51,17 @@ def test_sizes_of_axes():
     assert tensor.shape == (4, 6)
     with pytest.raises(ShapeError, match=r"\[5\], of 5 elements"):
         tensor.reshape([5])
+    workspace = minicaffe.Workspace()
+    tensor = workspace.create_slot("t").get_mutable(Tensor)
+    tensor.resize(2)
+    tensor.mutable_data(f4)[...] = 3
+    assert workspace.blob("t", Tensor) is tensor and np.asarray(tensor).tolist() == [3, 3]
+    assert tensor.memory.head == SyncedHead.HEAD_AT_CPU
+    other = minicaffe.Workspace()
+    other.deserialize(workspace.serialize("t"))
+    assert other.slot("t").is_type(Tensor) and other.blob("t").is_type(f4) and values(other.blob("t")) == [3, 3]
+    with pytest.raises(WrongTypeError, match="copy_from"):
+        copy(tensor)
 
 
 @pytest.mark.parametrize("shape", [(-1,), (2, -3), (2**31,), (2**20, 2**20), (1,) * 33, (1.5,), "ab", (0, 2**31 - 1, 2**31 - 1, 2**31 - 1)])
@@ -65,7 +73,7 @@ def test_impossible_shapes(shape):
     assert values(tensor) == [[5, 5, 5], [5, 5, 5]]
 
 
-def test_budget(monkeypatch):
+def test_budget_and_growth(monkeypatch):
     monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "1000")
     tensor = full((100,), 1)
     for change in (lambda: tensor.mutable_data(np.complex128), lambda: tensor.extend(200), lambda: tensor.reserve(300),
@@ -73,11 +81,16 @@ def test_budget(monkeypatch):
         with pytest.raises(ShapeError):
             change()
         assert tensor.is_type(f4) and values(tensor) == [1] * 100
+    monkeypatch.setattr("minicaffe.addons.caffe2.tensor.MAX_COUNT", 100)
+    owner, tensor = shared()
+    tensor.extend(1, 10**12)
+    assert tensor.shape == (3, 2) and tensor.capacity_nbytes == 4 * 100 and tensor.data(f4)[:2].tolist() == [[1, 1], [1, 1]]
+    assert tensor.memory is not owner.memory
 
 
 # ---- memory and types
 
-def test_memory_that_is_large_enough():
+def test_memory_between_types_and_sizes():
     tensor = full((4, 6), 7)
     memory = tensor.memory
     tensor.resize(2, 6)
@@ -89,9 +102,6 @@ def test_memory_that_is_large_enough():
     with pytest.raises(DataError, match="no elements yet"):
         tensor.data(f8)
     assert tensor.mutable_data(f8).shape == (13,)
-
-
-def test_bytes_of_the_old_type():
     tensor = full((3,), 1)
     assert tensor.mutable_data(np.uint32).tolist() == [0x3F800000] * 3
     raw = tensor.raw_mutable_data(np.uint8)
@@ -101,6 +111,14 @@ def test_bytes_of_the_old_type():
         Tensor((2,)).raw_data()
     with pytest.raises(WrongTypeError, match=r"raw_mutable_data: .* has no type yet, .* call mutable_data\(dtype\) first"):
         Tensor((2,)).raw_mutable_data()
+    tensor = full((2,), 1)
+    tensor.free_memory()
+    assert (tensor.shape, tensor.dtype, tensor.capacity_nbytes) == ((2,), f4, 0)
+    with pytest.raises(DataError):
+        tensor.data(f4)
+    assert tensor.mutable_data(f4).tolist() == [0, 0]
+    tensor.reset()
+    assert (tensor.size, tensor.dtype) == (-1, None)
 
 
 def test_typed_access():
@@ -130,7 +148,7 @@ def test_types_that_elements_cannot_have(dtype):
     assert values(tensor) == [1, 1]
 
 
-def test_views_keep_their_memory():
+def test_views_and_freed_memory():
     tensor = full((3,), 4)
     view = tensor.mutable_data(f4)
     tensor.mutable_data(i4)[...] = 5
@@ -142,9 +160,17 @@ def test_views_keep_their_memory():
     del tensor
     gc.collect()
     assert view.tolist() == [4, 4, 4]
-
-
-def test_no_elements():
+    tensor = Tensor()
+    assert not tensor.shares_data
+    for _ in range(2):
+        with pytest.raises(DataError, match="has no elements yet"):
+            np.asarray(tensor)
+        tensor.resize(2)
+    tensor.mutable_data(f4)
+    tensor.free_memory()
+    assert not tensor.shares_data
+    with pytest.raises(WrongTypeError, match=r"asked for float64; mutable_data\(float64\)"):
+        tensor.data(f8)
     tensor = Tensor((0, 3))
     assert tensor.mutable_data(f4).shape == (0, 3) and tensor.data(f4).size == tensor.nbytes == 0
     tensor = full((3,), 2)
@@ -159,21 +185,6 @@ def test_no_elements():
     assert tensor.is_type(i4)
 
 
-def test_elements_of_freed_memory():
-    """The type counts, as with memory."""
-    tensor = Tensor()
-    assert not tensor.shares_data
-    for _ in range(2):
-        with pytest.raises(DataError, match="has no elements yet"):
-            np.asarray(tensor)
-        tensor.resize(2)
-    tensor.mutable_data(f4)
-    tensor.free_memory()
-    assert not tensor.shares_data
-    with pytest.raises(WrongTypeError, match=r"asked for float64; mutable_data\(float64\)"):
-        tensor.data(f8)
-
-
 @pytest.mark.parametrize("kind", [Tensor, Blob])
 def test_array_protocol(kind):
     made = kind((2,), f4) if kind is Tensor else Blob((2,))
@@ -186,31 +197,9 @@ def test_array_protocol(kind):
     assert view.tolist() == [5, 5] and made.__array__(np.dtype(f8)).dtype == f8
 
 
-def test_reset_and_free_memory():
-    tensor = full((2,), 1)
-    tensor.free_memory()
-    assert (tensor.shape, tensor.dtype, tensor.capacity_nbytes) == ((2,), f4, 0)
-    with pytest.raises(DataError):
-        tensor.data(f4)
-    assert tensor.mutable_data(f4).tolist() == [0, 0]
-    tensor.reset()
-    assert (tensor.size, tensor.dtype) == (-1, None)
-
-
-def test_swap():
-    one, two = full((2,), 1), Tensor((), f8, "doubles")
-    one.name = "ones"
-    one.swap(two)
-    assert values(two) == [1, 1] and one.is_type(f8) and (one.name, two.name) == ("ones", "doubles")
-    one.swap(one)
-    assert one.shape == () and one.is_type(f8) and not one.shares_data
-    with pytest.raises(WrongTypeError, match="other must be a Tensor, got .*Blob"):
-        one.swap(Blob((2,)))
-
-
 # ---- growing
 
-def test_extend_keeps_the_values():
+def test_extend_and_its_limits():
     tensor = full((2, 3), 4)
     tensor.extend(1, 50)
     assert tensor.capacity_nbytes == 36 and tensor.data(f4)[:2].tolist() == [[4] * 3] * 2
@@ -224,17 +213,6 @@ def test_extend_keeps_the_values():
     before = tensor.memory
     tensor.extend(0, 1000)
     assert tensor.memory is before and tensor.shape == (7, 3)
-
-
-def test_growth_ends_where_counts_do(monkeypatch):
-    monkeypatch.setattr("minicaffe.addons.caffe2.tensor.MAX_COUNT", 100)
-    owner, tensor = shared()
-    tensor.extend(1, 10**12)
-    assert tensor.shape == (3, 2) and tensor.capacity_nbytes == 4 * 100 and tensor.data(f4)[:2].tolist() == [[1, 1], [1, 1]]
-    assert tensor.memory is not owner.memory
-
-
-def test_extend_without_memory():
     tensor = Tensor((2,))
     tensor.extend(3)
     assert tensor.shape == (5,) and tensor.capacity_nbytes == 0
@@ -247,9 +225,6 @@ def test_extend_without_memory():
             axisless.extend(1)
         with pytest.raises(ShapeError, match="axis 0"):
             axisless.shrink(0)
-
-
-def test_shrink_and_reserve():
     tensor = full((4, 2), 3)
     memory = tensor.memory
     tensor.shrink(1)
@@ -317,7 +292,6 @@ def test_changes_that_keep_sharing(change, shape):
                                   lambda t: t.mutable_data(i4), lambda t: t.copy_from(np.arange(9.0)),
                                   lambda t: t.copy_from(np.full(4, 7, i4)), lambda t: (t.shrink(1), t.resize(4))])
 def test_growth_ends_sharing(grow, who):
-    """Also where the shared memory has room for more."""
     owner = Tensor((4,))
     owner.mutable_data(f4)
     owner.reserve(16)
@@ -382,7 +356,7 @@ def test_copy_from_arrays(source):
     np.testing.assert_array_equal(tensor.data(tensor.dtype), want)
 
 
-def test_copy_from_tensors_and_blobs():
+def test_copies():
     source, target = full((2, 2), 6), Tensor()
     target.copy_from(source)
     target.mutable_data(f4)[0, 0] = 1
@@ -399,9 +373,6 @@ def test_copy_from_tensors_and_blobs():
         with pytest.raises((ShapeError, DataError, WrongTypeError)):
             target.copy_from(wrong)
         assert values(target) == [1, 2, 3]
-
-
-def test_copy_from_itself():
     tensor = full((4,), 0)
     tensor.mutable_data(f4)[...] = range(4)
     tensor.copy_from(tensor)
@@ -415,19 +386,14 @@ def test_copy_from_itself():
     other.share_data(tensor)
     tensor.copy_from(other)
     assert values(tensor) == [2, 1, 0] and tensor.shares_data
+    one, two = full((2,), 1), Tensor((), f8, "doubles")
+    one.name = "ones"
+    one.swap(two)
+    assert values(two) == [1, 1] and one.is_type(f8) and (one.name, two.name) == ("ones", "doubles")
+    one.swap(one)
+    assert one.shape == () and one.is_type(f8) and not one.shares_data
+    with pytest.raises(WrongTypeError, match="other must be a Tensor, got .*Blob"):
+        one.swap(Blob((2,)))
 
 
 # ---- in a workspace
-
-def test_in_a_slot():
-    workspace = minicaffe.Workspace()
-    tensor = workspace.create_slot("t").get_mutable(Tensor)
-    tensor.resize(2)
-    tensor.mutable_data(f4)[...] = 3
-    assert workspace.blob("t", Tensor) is tensor and np.asarray(tensor).tolist() == [3, 3]
-    assert tensor.memory.head == SyncedHead.HEAD_AT_CPU
-    other = minicaffe.Workspace()
-    other.deserialize(workspace.serialize("t"))
-    assert other.slot("t").is_type(Tensor) and other.blob("t").is_type(f4) and values(other.blob("t")) == [3, 3]
-    with pytest.raises(WrongTypeError, match="copy_from"):
-        copy(tensor)

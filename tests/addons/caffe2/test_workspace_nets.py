@@ -1,4 +1,4 @@
-"""Nets that a workspace owns or lists: names, overwriting, lifetimes."""
+"""Nets of a workspace, and plans that run them."""
 
 import copy
 import gc
@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
+from minicaffe.addons.caffe2.plan import Plan, Step
 from minicaffe.addons.caffe2.workspace import Workspace
-from minicaffe.blob import Dtype
-from minicaffe.errors import ConfigError, FileError, MissingNameError, ShapeError, WrongTypeError
+from minicaffe.blob import Blob, Dtype
+from minicaffe.errors import ConfigError, DataError, FileError, MissingNameError, ShapeError, WrongTypeError
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
@@ -44,7 +45,7 @@ def no_gc():
     gc.enable()
 
 
-def test_sources_of_nets(tmp_path):
+def test_sources_and_names_of_nets(tmp_path):
     path = tmp_path / "net.prototxt"
     path.write_text(text())
     workspace = Workspace(name="w")
@@ -54,6 +55,23 @@ def test_sources_of_nets(tmp_path):
     assert list(workspace.nets) == ["net0", "net1", "net2", "net3"]
     assert workspace.local_names() == ["ip[0]", "ip[1]"]  # they share
     assert workspace.net("net1").file == str(path)
+    workspace = Workspace(name="w")
+    first = workspace.create_net(text(), caffe.TEST)
+    with pytest.raises(ConfigError, match="workspace 'w': there is a net 'small' already; .* overwrite=True"):
+        workspace.create_net(text(), caffe.TEST)
+    assert workspace.net("small") is first
+    second = workspace.create_net(text(), caffe.TRAIN, overwrite=True)
+    assert workspace.nets == {"small": second} and second.params["ip"][0] is first.params["ip"][0]
+    workspace = Workspace()
+    workspace.create_net(text(4), caffe.TEST)
+    with pytest.raises(ConfigError, match=r"there is a net 'small' already; .* or make the net in a Workspace\(\) of its own"):
+        workspace.create_net(text(5), caffe.TEST)
+    with pytest.raises(ShapeError, match=r"layer 'ip' \(InnerProduct\): blobs\[0\]: has shape \[5, 3\] .*; build the nets in a Workspace\(\) each"):
+        workspace.create_net(text(5), caffe.TEST, name="second")
+    workspace = Workspace()
+    workspace.set("ip[0]", 3)
+    with pytest.raises(WrongTypeError, match=r"must be a Blob, got 3 \(int\)"):
+        workspace.create_net(text(), caffe.TEST)
 
 
 def test_state_and_options(tmp_path):
@@ -81,8 +99,7 @@ def test_state_and_options(tmp_path):
     ("nowhere.prototxt", caffe.TEST, FileError, "no such file"),
     ("layer { type: }", caffe.TEST, ConfigError, "<prototxt>:1:"),
     ("layer { type: 'Silence' bottom: 'x' }", 2, ConfigError, "phase: must be TRAIN"),
-    ("layer { type: 'Input' top: 'x' }", caffe.TEST, ConfigError, "<prototxt>: name: workspace 'w': a net .* needs a name"),
-])
+    ("layer { type: 'Input' top: 'x' }", caffe.TEST, ConfigError, "<prototxt>: name: workspace 'w': a net .* needs a name")])
 def test_what_is_no_net(source, phase, error, message):
     workspace = Workspace(name="w")
     with pytest.raises(error, match=message):
@@ -90,16 +107,6 @@ def test_what_is_no_net(source, phase, error, message):
     with pytest.raises(WrongTypeError, match="a name is a str, got 3"):
         workspace.create_net(text(), caffe.TEST, name=3)
     assert workspace.nets == {}
-
-
-def test_a_name_is_taken_once():
-    workspace = Workspace(name="w")
-    first = workspace.create_net(text(), caffe.TEST)
-    with pytest.raises(ConfigError, match="workspace 'w': there is a net 'small' already; .* overwrite=True"):
-        workspace.create_net(text(), caffe.TEST)
-    assert workspace.net("small") is first
-    second = workspace.create_net(text(), caffe.TRAIN, overwrite=True)
-    assert workspace.nets == {"small": second} and second.params["ip"][0] is first.params["ip"][0]
 
 
 def test_net_that_cannot_be_made(tmp_path):
@@ -124,14 +131,7 @@ def test_net_that_cannot_be_made(tmp_path):
     assert workspace.nets == {} and workspace.names() == []
 
 
-def test_slot_with_a_parameter_name():
-    workspace = Workspace()
-    workspace.set("ip[0]", 3)
-    with pytest.raises(WrongTypeError, match=r"must be a Blob, got 3 \(int\)"):
-        workspace.create_net(text(), caffe.TEST)
-
-
-def test_run_net():
+def test_run_and_parameters():
     workspace = Workspace()
     net = workspace.create_net(text(), caffe.TRAIN)
     net.blobs["data"].data[...] = [[1, 2, 3], [4, 5, 6]]
@@ -144,9 +144,18 @@ def test_run_net():
         workspace.run_net("smal")
     with pytest.raises(MissingNameError):
         workspace.child("c").run_net("small")
+    workspace = Workspace(name="w")
+    net = workspace.create_net(text(), caffe.TEST)
+    net.parameters.set("x", 1)
+    assert workspace.blob("x") == 1 and net.workspace.blob("x") == 1 and net.parameters.nets == workspace.nets
+    for call in (lambda: net.parameters.create_net(text(), caffe.TEST), lambda: net.parameters.delete_net("small")):
+        with pytest.raises(ConfigError, match="workspace 'w' is what a net refers to and owns no nets"):
+            call()
+    other = Net(message(), workspace=net.parameters)
+    assert workspace.net("small#1") is other and other.learnable_params[0] is net.learnable_params[0]
 
 
-def test_delete_net(no_gc):
+def test_lives_of_nets(no_gc):
     workspace = Workspace(name="w")
     seen = weakref.ref(workspace.create_net(text(), caffe.TEST))
     assert seen() is workspace.net("small")
@@ -156,9 +165,6 @@ def test_delete_net(no_gc):
     with pytest.raises(MissingNameError, match="workspace 'w': no net 'small'"):
         workspace.delete_net("small")
     workspace.create_net(text(), caffe.TEST)
-
-
-def test_nets_go_with_their_workspace(no_gc):
     workspace = Workspace()
     net = weakref.ref(workspace.create_net(text(), caffe.TEST))
     blob = weakref.ref(workspace.slot("ip[0]"))
@@ -166,9 +172,6 @@ def test_nets_go_with_their_workspace(no_gc):
     assert net() is not None and of_child() is None
     del workspace
     assert net() is None and blob() is None
-
-
-def test_net_outlives_its_workspace(no_gc):
     workspace = Workspace()
     net = workspace.create_net(text(), caffe.TEST)
     gone = weakref.ref(workspace)
@@ -176,6 +179,11 @@ def test_net_outlives_its_workspace(no_gc):
     assert gone() is None
     net.forward()
     assert net.parameters.has("ip[0]") and net.workspace.has("data")
+    nets = [Net(message(name=name)) for name in ("", "", "a", "a")]
+    assert [net.parameters.nets for net in nets] == [{net.name: net} for net in nets]
+    seen = weakref.ref(nets[0])
+    del nets
+    assert seen() is None
 
 
 def test_memory_is_given_back(no_gc, on_cpu):
@@ -209,26 +217,6 @@ def test_nets_of_others(no_gc):
     second.forward()
 
 
-def test_net_without_a_workspace(no_gc):
-    nets = [Net(message(name=name)) for name in ("", "", "a", "a")]
-    assert [net.parameters.nets for net in nets] == [{net.name: net} for net in nets]
-    seen = weakref.ref(nets[0])
-    del nets
-    assert seen() is None
-
-
-def test_parameters_of_a_net():
-    workspace = Workspace(name="w")
-    net = workspace.create_net(text(), caffe.TEST)
-    net.parameters.set("x", 1)
-    assert workspace.blob("x") == 1 and net.workspace.blob("x") == 1 and net.parameters.nets == workspace.nets
-    for call in (lambda: net.parameters.create_net(text(), caffe.TEST), lambda: net.parameters.delete_net("small")):
-        with pytest.raises(ConfigError, match="workspace 'w' is what a net refers to and owns no nets"):
-            call()
-    other = Net(message(), workspace=net.parameters)
-    assert workspace.net("small#1") is other and other.learnable_params[0] is net.learnable_params[0]
-
-
 def test_the_nets_of_a_solver(tmp_path, no_gc):
     solver_file = tmp_path / "solver.prototxt"
     inner = text().replace("\n", " ")
@@ -247,7 +235,7 @@ def test_a_workspace_is_not_copied(copied):
         copied(Workspace(name="w"))
 
 
-def test_listing_while_nets_come_and_go():
+def test_nets_in_threads():
     workspace, errors, done = Workspace(), [], threading.Event()
 
     def look():
@@ -267,9 +255,6 @@ def test_listing_while_nets_come_and_go():
     done.set()
     thread.join()
     assert errors == [] and workspace.nets == {}
-
-
-def test_deletion_in_another_thread():
     workspace = Workspace()
     net = workspace.create_net(text(), caffe.TEST)
     started, deleted = threading.Event(), threading.Event()
@@ -287,10 +272,164 @@ def test_deletion_in_another_thread():
     assert seen() is None
 
 
-def test_nets_of_one_name():
+NET = """name: "%s" layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }
+layer { name: "y" type: "Power" bottom: "x" top: "y" power_param { scale: 2 } }"""
+
+
+@pytest.fixture
+def workspace():
+    made = Workspace()
+    for name in ("a", "b"):
+        made.create_net(NET % name, caffe.TEST)
+    return made
+
+
+@pytest.fixture
+def ran(workspace):
+    """The names of the nets in the order in which they ran."""
+    names = []
+    for name, net in workspace.nets.items():
+        net.before_forward(lambda i, name=name: names.append(name) if i == 0 else None)
+    return names
+
+
+def test_steps_and_substeps(workspace, ran):
+    workspace.run_plan(Plan([Step("one", "a"), Step("two", ["b", "a"], num_iter=2), Step("none", "b", num_iter=0)]))
+    assert "".join(ran) == "ababa"
+    ran.clear()
+    inner = Step("inner", "a", num_iter=np.int64(2))
+    workspace.run_plan(Plan(Step("outer", [inner, Step("last", "b")], num_iter=2)))
+    assert "".join(ran) == "aabaab"
+
+
+def test_plan_with_functions_and_nets(workspace, ran):
+    def double(space):
+        space.net("a").blobs["x"].data[...] = space.net("a").blobs["y"].data
+
+    workspace.net("a").blobs["x"].data[...] = 1
+    workspace.run_plan(Plan(Step("doubling", ["a", double], num_iter=5)))
+    assert workspace.net("a").blobs["x"].data == 32 and ran == ["a"] * 5
+    seen = []
+    workspace.run_plan(Plan(Step("s", seen.append, num_iter=2)))    # a function alone
+    assert seen == [workspace] * 2
+
+
+def test_backward():
     workspace = Workspace()
-    workspace.create_net(text(4), caffe.TEST)
-    with pytest.raises(ConfigError, match=r"there is a net 'small' already; .* or make the net in a Workspace\(\) of its own"):
-        workspace.create_net(text(5), caffe.TEST)
-    with pytest.raises(ShapeError, match=r"layer 'ip' \(InnerProduct\): blobs\[0\]: has shape \[5, 3\] .*; build the nets in a Workspace\(\) each"):
-        workspace.create_net(text(5), caffe.TEST, name="second")
+    net = workspace.create_net("""name: "n" force_backward: true
+        layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }
+        layer { name: "t" type: "Input" top: "t" input_param { shape { dim: 1 } } }
+        layer { name: "loss" type: "EuclideanLoss" bottom: "x" bottom: "t" top: "loss" }""", caffe.TRAIN)
+    net.blobs["x"].data[...] = 3
+    workspace.run_plan(Plan(Step("forward", "n")))
+    assert net.blobs["x"].diff == 0
+    workspace.run_plan(Plan(Step("both", "n", backward=True)))
+    assert net.blobs["x"].diff == 3
+
+
+def one_blob():
+    blob = Blob((1, 1))
+    blob.data[...] = 1
+    return blob
+
+
+@pytest.mark.parametrize("stop", [True, 1, -0.5, np.float32(1), np.ones((1, 1)), np.array(True), one_blob()])
+def test_a_slot_stops_a_step(workspace, ran, stop):
+    go = np.zeros_like(stop) if isinstance(stop, np.ndarray) else Blob((1, 1)) if isinstance(stop, Blob) else type(stop)(0)
+    workspace.set("stop", go)
+    step = Step("until", ["a", lambda space: space.set("stop", stop if len(ran) == 3 else go), "b"], should_stop_blob="stop")
+    workspace.run_plan(Plan(step))
+    assert "".join(ran) == "aba"  # looked at after each
+
+
+def test_net_blob_stops_a_step(workspace, ran):
+    x = workspace.net("a").blobs["x"]
+
+    def third(space):
+        x.data[...] = len(ran) == 2
+
+    workspace.run_plan(Plan(Step("until", [third, "a"], should_stop_blob="y")))
+    assert ran == ["a"] * 3  # y was 0 twice
+    workspace.set("y", 0)  # the net's own comes first
+    workspace.run_plan(Plan(Step("until", ["a", "b"], should_stop_blob="y", num_iter=2)))
+    assert "".join(ran) == "aaa" + "abab"  # of the nets the last, whose y is 0
+    ran.clear()
+    workspace.net("b").blobs["x"].data[...], x.data[...] = 1, 0
+    workspace.run_plan(Plan(Step("outer", [Step("one", "a"), Step("two", "b"), Step("never", "a")], should_stop_blob="y")))
+    assert "".join(ran) == "ab"
+
+
+def test_net_blob_before_a_slot(workspace, ran):
+    workspace.create_net(NET.replace('"y"', '"only"') % "c", caffe.TEST).blobs["x"].data[...] = 1
+    workspace.set("only", 0)
+    workspace.run_plan(Plan(Step("until", ["c", "a", "b"], should_stop_blob="only")))
+    assert ran == []  # c's blob, not the slot that b sees too
+
+
+def test_plans_with_missing_nets(workspace, ran):
+    plan = Plan([Step("one", "a"), Step("two", [Step("inner", "bb")])], name="p")
+    with pytest.raises(MissingNameError, match="plan 'p': step 'two': workspace: no net 'bb'; did you mean 'b'"):
+        workspace.run_plan(plan)
+    assert ran == []
+    plan = Plan(Step("outer", [Step("s", ["a", lambda space: space.delete_net("a")], num_iter=2)]))
+    with pytest.raises(MissingNameError, match="plan: step 'outer': step 's': net 'a': workspace: no net 'a'"):
+        workspace.run_plan(plan)
+    assert ran == ["a"]
+
+
+def test_net_that_deletes_itself(workspace):
+    net = workspace.net("a")
+    y = net.blobs["y"]
+    net.blobs["x"].data[...] = 4
+    net.before_forward(lambda i: "a" in workspace.nets and workspace.delete_net("a"))
+    del net
+    workspace.run_plan(Plan(Step("s", "a")))
+    assert y.data == 8 and list(workspace.nets) == ["b"]
+
+
+@pytest.mark.parametrize("value, error, message", [
+    (np.zeros(2), WrongTypeError, r"must be one number, got ndarray of shape \[2\]"),
+    (np.zeros(0), WrongTypeError, "must be one number"),
+    ("yes", WrongTypeError, "must be one number, got str"),
+    ({}, WrongTypeError, "must be one number, got dict"),
+    ([[1], [1, 2]], WrongTypeError, "must be one number, got list"),
+    (float("nan"), DataError, "must be a number, got nan"),
+    (None, WrongTypeError, "is empty")])
+def test_what_is_no_stop_blob(workspace, value, error, message):
+    workspace.set("stop", value)
+    with pytest.raises(error, match=f"plan: step 's': should_stop_blob 'stop': .*{message}|stop: plan: step 's': .*{message}"):
+        workspace.run_plan(Plan(Step("s", "a", should_stop_blob="stop")))
+    with pytest.raises(MissingNameError, match="plan: step 's': should_stop_blob 'nowhere': workspace: no blob 'nowhere'"):
+        workspace.run_plan(Plan(Step("s", "a", should_stop_blob="nowhere")))
+
+
+def test_errors_and_notes_of_steps(workspace):
+    workspace.net("a").blobs["x"].reshape(1, 2)
+    workspace.create_net("""name: "c" layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 } } }
+        layer { name: "t" type: "Input" top: "t" input_param { shape { dim: 2 } } }
+        layer { name: "loss" type: "EuclideanLoss" bottom: "x" bottom: "t" top: "loss" }""", caffe.TEST).blobs["t"].reshape(3)
+    with pytest.raises(caffe.errors.ShapeError, match="layer 'loss' .EuclideanLoss.: .*plan 'p': step 's': net 'c': "):
+        workspace.run_plan(Plan(Step("s", ["a", "c"]), name="p"))
+    def divide(space):
+        return 1 / 0
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        workspace.run_plan(Plan(Step("s", ["a", divide])))
+    assert raised.value.__notes__ == ["in function 'divide'", "in step 's'", "in plan"]
+
+
+@pytest.mark.parametrize("make, error, message", [
+    (lambda: Step("s", []), ConfigError, "step 's': needs nets"),
+    (lambda: Step("s", "a", num_iter=-1), ConfigError, "num_iter: step 's': must be an integer from 0 on, got -1"),
+    (lambda: Step("s", "a", num_iter=True), WrongTypeError, "step 's': num_iter must be an int, got True"),
+    (lambda: Step("s", "a", num_iter=1.5), WrongTypeError, "got 1.5"),
+    (lambda: Step("s", [3]), WrongTypeError, "step 's': nets are names of nets, functions of the workspace or steps, got 3"),
+    (lambda: Step(["a"], "a"), WrongTypeError, "the name of a step must be a str"),
+    (lambda: Step("s", "a", should_stop_blob=3), WrongTypeError, "step 's': should_stop_blob must be the name of a number, got 3"),
+    (lambda: Step("s", 3), WrongTypeError, "step 's': nets are names of nets, .* got 3"),
+    (lambda: Plan(["a"], name="p"), WrongTypeError, "plan 'p': steps are of the type Step, got 'a'"),
+    (lambda: Plan(3), WrongTypeError, "plan: steps are of the type Step, got 3"),
+    (lambda: Workspace().run_plan(Step("s", "a")), WrongTypeError, "plan must be a Plan, which Plan.steps. makes, got")])
+def test_what_is_no_plan(make, error, message):
+    with pytest.raises(error, match=message):
+        make()

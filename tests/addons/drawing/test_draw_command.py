@@ -26,7 +26,7 @@ def drawn(path):
     return re.findall('<g class="layer .*? data-layer="(.*?)" data-type="(.*?)"', Path(path).read_text())
 
 
-def test_options(there, capsys):
+def test_options_and_shapes(there, capsys):
     assert cli.main(["draw", "net.prototxt", "a.svg"]) == 0
     assert drawn("a.svg") == [("d", "Data"), ("d", "Data"), ("ip", "InnerProduct")] and "a &lt;net&gt;" in Path("a.svg").read_text()
     assert cli.main(["draw-net", "net.prototxt", "b.svg", "--phase=TEST", "--display_lrm", "-rankdir=LR"]) == 0
@@ -34,10 +34,6 @@ def test_options(there, capsys):
     assert capsys.readouterr().out == "Drawing net to a.svg\nDrawing net to b.svg\n"
     height, width = (float(re.search(f'{side}="([0-9]+)"', Path("b.svg").read_text())[1]) for side in ("height", "width"))
     assert width > height
-
-
-def test_shapes_need_no_data(there, capsys):
-    """The layer that reads the data keeps its type, and there is a picture of each phase only."""
     assert cli.main(["draw", "net.prototxt", "c.svg", "--shapes", "--phase=TEST"]) == 0
     assert drawn("c.svg") == [("d", "Data"), ("ip", "InnerProduct")] and "x  2×3×4×4" in Path("c.svg").read_text()
     assert cli.main(["draw", "net.prototxt", "d.svg", "--shapes"]) == 2
@@ -46,7 +42,6 @@ def test_shapes_need_no_data(there, capsys):
 
 @pytest.mark.parametrize(("phase", "kind"), [("TRAIN", "Data"), ("TEST", "ImageData")])
 def test_types_of_a_phase(there, phase, kind):
-    """Layers of one name have other types in the other phase."""
     (there / "net.prototxt").write_text(NET.replace('source: "train" batch_size: 2 }', 'source: "train" batch_size: 2 } transform_param { crop_size: 4 }').replace(
         'transform_param { crop_size: 4 } data_param { source: "test" batch_size: 2 }', 'image_data_param { source: "test" batch_size: 2 new_height: 4 new_width: 6 }'
     ).replace('"Data" top: "x" top: "y" include { phase: TEST }', '"ImageData" top: "x" top: "y" include { phase: TEST }'))

@@ -61,7 +61,6 @@ FILLER = 'weight_filler { type: "xavier" }'
     ({"a": (60, 4)}, layer("Sigmoid", "a", top="x", name="one") + layer("Log", "x"), {"a": normal}),       # not of an input
 ])
 def test_inputs_are_what_their_layers_take(inputs, layers, fits):
-    """Also behind a Split."""
     net = net_of(inputs, layers)
     made = random_inputs(net)
     assert {name: array.shape for name, array in made.items()} == inputs and {array.dtype for array in made.values()} == {np.dtype("f4")}
@@ -79,8 +78,7 @@ INF, NAN = np.inf, np.nan
     ([1, -4], [1, -4], 0, 0), ([1, -4], [1.5, -4], 0.5, 0.125), ([1, -4], [1, -2], 2, 0.5), ([0, 0], [0, -3], 3, 3), ([0, 0], [0, 0], 0, 0),
     ([], [], 0, 0), ([1, 2], [1, 2, 3], INF, INF), ([[1, 2]], [1, 2], INF, INF),
     ([NAN, 1], [NAN, 2], 1, 1), ([INF, 1], [INF, 1], 0, 0), ([INF, 1], [-INF, 1], INF, INF), ([INF, 1], [5, 1], INF, INF),
-    ([NAN, INF], [NAN, INF], 0, 0), ([NAN, INF], [INF, NAN], INF, INF), ([1, 2], [INF, 2], INF, INF),
-])
+    ([NAN, INF], [NAN, INF], 0, 0), ([NAN, INF], [INF, NAN], INF, INF), ([1, 2], [INF, 2], INF, INF)])
 def test_differences(wanted, found, absolute, relative):
     found = np.array(found, "f4")
     assert difference("b", np.array(wanted, "f4"), found) == Difference("b", found.shape, absolute, relative)

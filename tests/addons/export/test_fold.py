@@ -1,4 +1,4 @@
-"""Nets with folded layers compute what they did before; what cannot be folded exactly stays, with a reason."""
+"""minicaffe fold and fold(): the same numbers, and what is left with its reason."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minicaffe import errors
+from minicaffe.addons.export import fold_command as command
 from minicaffe.addons.export.comparison import difference, random_inputs, run_net
 from minicaffe.addons.export.fold import fold
 from minicaffe.net.net import Net, read_net
@@ -103,7 +104,6 @@ def test_what_is_left(name):
 
 
 def test_equal_names(caplog):
-    """Each layer has its own parameters, and the folded net has names that can be saved."""
     text = (layer("c", "Convolution", "x0", "a", CONV % "") + layer("c", "BatchNorm", "a", "a") + layer("c", "Convolution", "a", "b", CONV % "pad: 1")
             + layer("d", "ReLU", "b", "b") + layer("d", "Convolution", "x0", "e", CONV % ""))
     net, param = net_of(text)
@@ -112,27 +112,19 @@ def test_equal_names(caplog):
     assert all(difference(name, wanted[name], found[name]).relative < 1e-5 for name in ("b", "e"))
     assert [one.name for one in made.param.layer] == ["in0", "c", "c_3", "d", "d_2"] and made.layers == {"c_2": "c"}
     assert "the net has several layers 'c'; the folded net has 'c_3' for one of them" in caplog.text
-
-
-def test_equal_names_beside_a_unique_one(caplog):
+    caplog.clear()
     net, param = net_of("".join(layer(name, "ReLU", bottom, top) for name, bottom, top in (("c", "x0", "a"), ("c", "a", "b"), ("c_2", "b", "d"))))
     assert [one.name for one in fold(net, param).param.layer] == ["in0", "c", "c_3", "c_2"]
     assert [record.getMessage() for record in caplog.records] == ["the net has several layers 'c'; the folded net has 'c_3' for one of them"]
 
 
-def test_a_second_bottom_is_not_constant():
+def test_other_bottoms_and_phases():
     text = layer("c", "Convolution", "x0", "c", CONV % "") + layer("s", "Scale", "c x1", "c", "scale_param { axis: 0 }")
     assert folded(text, (2, 4, 7, 6), (2, 4)) == (["c", "s"], {"s": "its second bottom is not constant"})
-
-
-def test_statistics_that_were_never_trained():
     net, param = net_of(layer("c", "Convolution", "x0", "c", CONV % "") + NORM % ("c", "c"))
     net.nodes[-1].layer.blobs[2].data[...] = 0
     made, inputs = fold(net, param), random_inputs(net)
     assert difference("c", run_net(net, inputs)["c"], run_net(made.net, inputs)["c"]).relative < 1e-5
-
-
-def test_a_net_for_training():
     net, param = net_of(layer("a", "AbsVal", "x0", "y"), phase=caffe_pb2.TRAIN)
     with pytest.raises(errors.ConfigError, match="the net is in phase TRAIN; build it for TEST"):
         fold(net, param)
@@ -144,7 +136,6 @@ KINDS = st.sampled_from(["Convolution", "BatchNorm", "Scale", "Bias", "ReLU", "D
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(KINDS, st.integers(0, 5), st.booleans(), st.booleans()), min_size=1, max_size=9))
 def test_any_net(parts):
-    """Layers in any order, each behind any earlier blob, in place or not."""
     text, shapes, read = "", {"x0": 4}, set()     # a blob that was read is not computed in place
     for i, (kind, back, in_place, pad) in enumerate(parts):
         bottom = list(shapes)[-1 - back % len(shapes)]
@@ -165,3 +156,54 @@ def test_models(model, layers):
     made = fold(Net(param), param)
     assert len(made.param.layer) == layers and not made.kept
     assert not any(one.type in ("BatchNorm", "Scale") for one in made.param.layer)
+
+
+NET = """layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 dim: 6 dim: 6 } } }
+layer { name: "c" type: "Convolution" bottom: "x" top: "c" convolution_param { num_output: 4 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "n" type: "BatchNorm" bottom: "c" top: "c" }
+layer { name: "r" type: "ReLU" bottom: "c" top: "c" }
+layer { name: "last" type: "BatchNorm" bottom: "c" top: "y" }
+layer { name: "d" type: "Dropout" bottom: "y" top: "y" }
+"""
+
+
+@pytest.fixture
+def net(minicaffe, tmp_path):
+    (tmp_path / "net.prototxt").write_text(NET)
+    net = Net(read_net("net.prototxt", caffe_pb2.TEST)[0])
+    for node in net.nodes:
+        if node.type == "BatchNorm":
+            for blob, value in zip(node.layer.blobs, (np.arange(4), np.arange(1, 5), 2)):
+                blob.data[...] = value
+    net.save("w.caffemodel")
+    return net
+
+
+def test_what_it_prints_and_writes(minicaffe, net):
+    lines = minicaffe("fold", "net.prototxt", "w.caffemodel", "-o", "o").splitlines()
+    assert lines[0].startswith("y 2 x 4 x 4 x 4: differs by at most") and lines[1:] == [
+        "'last' is left: it follows no convolution or inner product",
+        "wrote o.prototxt and o.caffemodel: 4 layers of 6, 1 folded into others, 1 removed"]
+    made = Net(read_net("o.prototxt", caffe_pb2.TEST)[0])
+    made.copy_from("o.caffemodel")
+    x = np.random.default_rng(0).normal(size=(2, 3, 6, 6)).astype(np.float32)
+    for one in (net, made):
+        one.feed(x=x)
+        one.forward_from_to(0, len(one.nodes) - 1)
+    np.testing.assert_allclose(made.blobs["y"].data, net.blobs["y"].data, rtol=1e-4, atol=1e-5)
+    assert "o.prototxt: exists already; --force" in minicaffe("fold", "net.prototxt", "w.caffemodel", "-o", "o", status=1)
+
+
+def test_nets_that_differ(minicaffe, net, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "TOLERANCE", -1)
+    assert "output 'y' of the folded net differs by" in minicaffe("fold", "net.prototxt", "w.caffemodel", "-o", "o", status=1)
+    assert not list(tmp_path.glob("o.*"))
+    minicaffe("fold", "net.prototxt", "w.caffemodel", "-o", "o", "--no-check")
+    assert len(list(tmp_path.glob("o.*"))) == 2
+
+
+@pytest.mark.parametrize("words, status, wrong", [
+    (["none.prototxt", "w.caffemodel", "-o", "o"], 1, "none.prototxt: no such file"), (["net.prototxt", "none.caffemodel", "-o", "o"], 1, "none.caffemodel: no such file"),
+    (["net.prototxt", "w.caffemodel", "-o", "no/o"], 1, "no/o.prototxt: cannot be written"), (["net.prototxt", "w.caffemodel"], 2, "'-o'"), (["net.prototxt"], 2, "WEIGHTS")])
+def test_wrong_words(minicaffe, net, words, status, wrong):
+    assert wrong in minicaffe("fold", *words, status=status)

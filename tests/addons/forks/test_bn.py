@@ -127,7 +127,6 @@ def test_gradient(fields, params, shape, top):
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
 @pytest.mark.parametrize("top", ["y", "x"])
 def test_pspnet_is_batch_norm_and_scale(top, dtype, phase):
-    """Tops, gradients, and in TRAIN the statistics of the batch."""
     shape = (4, 3, 5, 2)
     text = f'''layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ dim: {list(shape)} }} }} }}
     layer {{ name: "bn" type: "BatchNorm" bottom: "x" top: "{top}" batch_norm_param {{ eps: 0.001 }} }}
@@ -158,7 +157,7 @@ def test_pspnet_is_batch_norm_and_scale(top, dtype, phase):
         np.testing.assert_allclose(blobs_of(net)[3], x.var(axis=(0, 2, 3)), **tolerance)
 
 
-def test_rates_of_the_statistics_are_0():
+def test_rates_and_gradients_unasked():
     more = "param { lr_mult: 1 } param { lr_mult: 1 decay_mult: 0 } param { lr_mult: 1 }"
     net = layer_net(layer(PSPNET, more=more), [np.ones((2, 3))])
     assert list(net.params_lr) == [1, 1, 0, 0] and net.param_table.multipliers("decay_mult")[2:] == [0, 0]
@@ -168,9 +167,6 @@ def test_rates_of_the_statistics_are_0():
     run_forward(frozen)
     run_backward(frozen, [0], [np.ones((2, 3))])
     assert all((blob.diff == 0).all() for blob in frozen.layers[-1].blobs)
-
-
-def test_no_gradient_unasked():
     net = forward_net(layer(PSPNET, more="param { lr_mult: 0 }"), [RANDOM.standard_normal((2, 3))])
     net.blob_by_name("x").diff[...] = 7
     index = len(net.layers) - 1
@@ -181,7 +177,7 @@ def test_no_gradient_unasked():
     assert (net.blob_by_name("x").diff == 7).all() and (scale.diff == 0).all() and (shift.diff == 2).all()
 
 
-def test_a_new_shape():
+def test_new_and_empty_shapes():
     net = forward_net(layer(f"{SEGNET}", ("x", "mean")), [np.zeros((2, 3, 4, 4))])
     x = RANDOM.standard_normal((3, 3, 2, 5))
     forward_again(net, x=x)
@@ -189,9 +185,6 @@ def test_a_new_shape():
     net.blob_by_name("x").reshape(3, 2, 2, 5)
     with pytest.raises(ShapeError, match=r"bottom\[0\]: needs 3 channels, the bottom has shape \[3, 2, 2, 5\]"):
         run_forward(net)
-
-
-def test_an_empty_batch_changes_no_statistics():
     net = layer_net(layer(PSPNET), [np.zeros((0, 3, 2, 2))])
     fill(net)
     before = blobs_of(net)
@@ -203,7 +196,6 @@ def test_an_empty_batch_changes_no_statistics():
 @pytest.mark.parametrize("kind", ["caffemodel", "h5"])
 @pytest.mark.parametrize("shape", [(1, 3, 1, 1), (1, 3), (3,)])
 def test_weights_of_three_shapes(shape, kind, tmp_path):
-    """Of a file that another layer with four blobs of that shape has written, read into a net, and embedded in the definition."""
     arrays = [RANDOM.uniform(1, 2, shape).astype(np.float32) for _ in range(4)]
     net, path = layer_net(layer(PSPNET), [np.zeros((1, 3, 2, 2))], Dtype.FLOAT), tmp_path / f"w.{kind}"
     if kind == "h5":
@@ -273,8 +265,7 @@ def test_fork_of_embedded_blobs(count):
     ('slope_filler { type: "none" }', "y", ConfigError, "bn_param.slope_filler.type: unknown filler 'none'"),
     ("slope_filler { kind: 1 }", "y", ConfigError, "bn_param.slope_filler.*kind"),
     ("bn_mode: INFERENCE", "yab", ConfigError, "top: only SegNet's BN with bn_mode LEARN has mean and variance as further tops, got 3"),
-    ("frozen: true", "ya", ConfigError, "top: only SegNet's BN with bn_mode LEARN"),
-])
+    ("frozen: true", "ya", ConfigError, "top: only SegNet's BN with bn_mode LEARN")])
 def test_wrong_prototxt(fields, tops, error, message):
     with pytest.raises(error, match=rf"test.prototxt.*layer 'l' \(BN\): {message}"):
         layer_net(layer(fields, tops), [np.zeros((2, 3))])

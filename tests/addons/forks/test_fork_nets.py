@@ -81,7 +81,7 @@ def test_the_page_does_what_it_says(types, net_file):
     assert shown.getvalue() == output
 
 
-def test_own_type_in_files(types, net_file):
+def test_own_type_and_missing_fields(types, net_file):
     caffe.register_layer("Times", Times)
     net = caffe.Net(net_file("force_backward: true " + INPUT + TIMES % 3), caffe.TEST)
     net.blobs["a"].data[...] = 2
@@ -92,17 +92,13 @@ def test_own_type_in_files(types, net_file):
     other.blob_by_name("a").data[...] = 2
     other.forward_from_to(0, len(other.layers) - 1)
     assert (other.blob_by_name("b").data == 8).all()
-
-
-def test_missing_parameter(types, net_file):
-    caffe.register_layer("Times", Times)
     with pytest.raises(MissingFieldError, match=r"net.prototxt:2: layer 't' \(Times\): times_param.k: is not given"):
         caffe.Net(net_file(INPUT + (TIMES % 3).replace("k:", "kk:")), caffe.TEST)
     with pytest.raises(MissingFieldError, match=r"net.prototxt:2: layer 't' \(Times\): times_param: is not given"):
         caffe.Net(net_file(INPUT + TIMES.replace("times_param { k: %s }", "")), caffe.TEST)
 
 
-def test_fields_of_known_messages(types, net_file):
+def test_fields_of_user_classes(types, net_file):
     seen = []
 
     class Sees(Times):
@@ -115,9 +111,6 @@ def test_fields_of_known_messages(types, net_file):
         pooling_param { pool: DEEPEST kernel_size: 3 shade: true } }
         layer { name: "r" type: "ReLU" bottom: "b" top: "r" } layer { name: "r2" type: "ReLU" bottom: "b" top: "r2" }"""), caffe.TEST)
     assert (seen[0].pooling_param.pool, seen[0].pooling_param.kernel_size, seen[0].pooling_param.shade) == ("DEEPEST", 3, True)
-
-
-def test_user_class_with_fields(types, net_file):
     class Own(Times):
         def setup(self, bottom, top):
             self.fields = {"k": 5}
@@ -127,9 +120,6 @@ def test_user_class_with_fields(types, net_file):
     net = caffe.Net(net_file(INPUT + 'layer { name: "o" type: "Own" bottom: "a" top: "b" }'), caffe.TEST)
     net.blobs["a"].data[...] = 1
     assert (net.forward()["b"] == 5).all()
-
-
-def test_subclass_that_reads_fields(types, net_file):
     class Padded(ConvolutionLayer):
         def layer_setup(self, bottom, top):
             self.param.convolution_param.pad.append(layer_fields(self.param).get("margin", 0))
@@ -141,11 +131,6 @@ def test_subclass_that_reads_fields(types, net_file):
         caffe.Net(net_file(text), caffe.TEST)
     Padded.takes_unknown_fields = True
     assert caffe.Net(net_file(text), caffe.TEST).blobs["b"].shape == (1, 2, 4, 4)
-
-
-def test_python_layer_with_unknown_fields(net_file):
-    with pytest.raises(ConfigError, match=r"python_parm: unknown field in LayerParameter; did you mean 'python_param'"):
-        caffe.Net(net_file('layer { name: "p" type: "Python" python_parm { module: "os" } }'), caffe.TEST)
 
 
 def test_saved_and_upgraded_nets_keep_them(types, net_file, tmp_path):
@@ -184,8 +169,7 @@ def test_inside_a_solver(types, net_file, device):
     ("kernel_sizes: 3", "did you mean 'kernel_size'"),
     ("negative_slope: 0.5", "results depend on it unless it is 0, its default"),
     ("engine: MKL2", "must be one of DEFAULT, CAFFE, CUDNN, got MKL2"),
-    ("weight_filler { scale: 2 }", "unknown field in FillerParameter; the fork intel has it"),
-])
+    ("weight_filler { scale: 2 }", "unknown field in FillerParameter; the fork intel has it")])
 def test_unmarked_fields(net_file, field, place):
     for options in ({}, {"skip_unknown_fields": True}):
         with pytest.raises(ConfigError, match=rf"net.prototxt:4:\d+: layer 'c' \(Convolution\): convolution_param[.\w]*: .*{re.escape(place)}"):
@@ -205,16 +189,21 @@ def test_marked_fields(net_file, caplog):
     assert warned[1].startswith("net.prototxt:5:5: layer 'c' (Convolution): convolution_param.engine")
 
 
-def test_fields_that_change_training(net_file):
+def test_fields_of_phases_and_rules(net_file):
     text = net_file(INPUT + 'layer { name: "d" type: "Dropout" bottom: "a" top: "b" dropout_param { sqrt_scale: true } }')
     caffe.Net(text, caffe.TEST, skip_unknown_fields=True)
     with pytest.raises(ConfigError, match="changes training only"):
         caffe.Net(text, caffe.TRAIN, skip_unknown_fields=True)
+    text = net_file(INPUT + 'layer { name: "t" type: "ImageGtData" top: "x" include { phase: TRAIN } image_gt_data_param { a: 1 } }')
+    assert [layer.name for layer in caffe.Net(text, caffe.TEST).layers] == ["in"]
+    with pytest.raises(ConfigError, match="unknown layer type 'ImageGtData'"):
+        caffe.Net(text, caffe.TRAIN)
+    with pytest.raises(ConfigError, match=r"python_parm: unknown field in LayerParameter; did you mean 'python_param'"):
+        caffe.Net(net_file('layer { name: "p" type: "Python" python_parm { module: "os" } }'), caffe.TEST)
 
 
 @pytest.mark.parametrize("name", ["fork_fields", "name"])
 def test_fields_not_for_files(net_file, name):
-    """Neither in a text, nor known fields in a message that was made up."""
     param, _ = parse_text(INPUT + 'layer { name: "s" type: "Silence" bottom: "a" }', caffe_pb2.NetParameter)
     param.layer[1].fork_fields = f'{name}: "x"'
     with pytest.raises(ConfigError, match=rf"layer 's' \(Silence\): {name}: unknown field in LayerParameter"):
@@ -231,17 +220,9 @@ def test_wrong_enum_values(net_file, value):
         caffe.Net(net_file(INPUT + text % (f" {value}" if value[0] == "{" else f": {value}")), caffe.TEST)
 
 
-def test_layers_left_out_by_rules(net_file):
-    text = net_file(INPUT + 'layer { name: "t" type: "ImageGtData" top: "x" include { phase: TRAIN } image_gt_data_param { a: 1 } }')
-    assert [layer.name for layer in caffe.Net(text, caffe.TEST).layers] == ["in"]
-    with pytest.raises(ConfigError, match="unknown layer type 'ImageGtData'"):
-        caffe.Net(text, caffe.TRAIN)
-
-
 @pytest.mark.parametrize("kind, hint", [
     ("MultiStageMeanfield", "the fork crfasrnn has it"), ("ProposalTarget", "for training and scoring"), ("Convolutoin", "'Convolution'"),
-    ("NdConvolution", r"'Deconvolution'.*register_layer\('NdConvolution', Class\)"),
-])
+    ("NdConvolution", r"'Deconvolution'.*register_layer\('NdConvolution', Class\)")])
 def test_unknown_types_name_place_and_forks(net_file, kind, hint):
     text = INPUT + f'layer {{ name: "m" type: "{kind}" bottom: "a" top: "b"\n  some_param {{ a: 1 }} }}'
     for definition in (text, text.replace("some_param { a: 1 }", "")):
@@ -280,8 +261,7 @@ def test_ceil_mode_rounds(net_file, ceil, side):
 @pytest.mark.parametrize("command", [
     ["test", "--model", "net.prototxt", "--weights", "net.caffemodel", "--iterations", "1"], ["time", "net.prototxt", "--iterations", "1"],
     ["summary", "net.prototxt"], ["draw", "net.prototxt", "net.svg"], ["upgrade", "net_text", "net.prototxt", "new.prototxt"],
-    ["extract_features", "net.caffemodel", "net.prototxt", "b", "db", "1"],
-])
+    ["extract_features", "net.caffemodel", "net.prototxt", "b", "db", "1"]])
 def test_commands_take_the_option(net_file, command, capsys):
     text = 'layer { name: "in" type: "DummyData" top: "a" dummy_data_param { shape { dim: 1 dim: 2 dim: 4 dim: 4 } } }\n'
     net_file("mem_param { }\n" + text + CONVOLUTION % "conv_algos_override: '1'")
@@ -291,7 +271,7 @@ def test_commands_take_the_option(net_file, command, capsys):
     assert main([*command, "--skip-unknown-fields"]) == 0, capsys.readouterr().err
 
 
-def test_train_takes_the_option(net_file, capsys):
+def test_option_of_train_and_opencv(net_file, capsys):
     text = net_file("""
       layer { name: "d" type: "DummyData" top: "x" top: "y" dummy_data_param { shape { dim: 2 dim: 3 } shape { dim: 2 dim: 3 } } }
       layer { name: "ip" type: "InnerProduct" bottom: "x" top: "a" inner_product_param { num_output: 3 normalize: false } }
@@ -301,9 +281,6 @@ def test_train_takes_the_option(net_file, capsys):
         assert main(["train", file, "--max-iter", "1"]) == 2
         assert "inner_product_param.normalize: unknown field" in capsys.readouterr().err
         assert main(["train", file, "--max-iter", "1", "--skip-unknown-fields"]) == 0
-
-
-def test_opencvs_door_takes_the_option(net_file):
     from minicaffe import dnn
     text = "mem_param { }\n" + INPUT + CONVOLUTION % ""
     for source in (net_file(text), text.encode()):

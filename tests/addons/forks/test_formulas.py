@@ -71,7 +71,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_forms_values(tmp_path, name):
+def test_forms(tmp_path, name):
     kind, fields, wanted = VALUES[name]
     net = net_of(tmp_path, text_of(kind, fields), caffe.TRAIN)      # a plan of phase TEST has no backward
     np.testing.assert_allclose(run(net)["y"], wanted(X), rtol=1e-5, atol=1e-6)
@@ -80,11 +80,6 @@ def test_forms_values(tmp_path, name):
     step = 1e-3 * RANDOM.standard_normal(X.shape)
     moved = [(wanted(X + sign * step) * gradient).sum() for sign in (1, -1)]
     np.testing.assert_allclose((dx * step).sum() * 2, moved[0] - moved[1], rtol=0.02, atol=2e-3)
-
-
-@pytest.mark.parametrize("name", VALUES)
-def test_forms_read_back(name):
-    kind, fields, _ = VALUES[name]
     made = upgrade_net(parse_text(text_of(kind, fields), caffe_pb2.NetParameter, keep_layer_fields=True)[0])[0]
     assert parse_text(write_text(made), caffe_pb2.NetParameter, keep_layer_fields=True)[0] == made
     assert all(layer.fork_fields or not layer.HasField("fork_fields") for layer in made.layer)
@@ -116,12 +111,17 @@ def test_axpy(tmp_path, shape, tail):
     np.testing.assert_allclose(given["b"], dy, rtol=1e-6)
 
 
-def test_forms_in_place(tmp_path):
+def test_forms_in_place_and_names(tmp_path):
     net = net_of(tmp_path, text_of("Mish", tops="x") + text_of("HSwish", bottoms="x", tops="x").replace('"l"', '"h"')
                  + 'layer { name: "e" type: "Eltwise" bottom: "x" bottom: "before" top: "e" }',
                  before='layer { name: "b" type: "Power" bottom: "x" top: "before" power_param { scale: 2 } }')
     y = mish(X)
     np.testing.assert_allclose(run(net)["e"], y * np.clip(y + 3, 0, 6) / 6 + 2 * X, rtol=1e-5, atol=1e-6)
+    net = net_of(tmp_path, text_of("HSwish", bottoms="l_a", tops="z") + text_of("Mish", bottoms="z"),
+                 before='layer { name: "l_1" type: "Power" bottom: "x" top: "l_a" }')
+    hswish = X * np.clip(X + 3, 0, 6) / 6
+    np.testing.assert_allclose(run(net)["y"], mish(hswish), rtol=1e-5, atol=1e-6)
+    assert [node.name for node in net.nodes if node.type != "Split"] == ["in", "copy", "l_1", *["l", "l_1_", "l_2"] * 2]
 
 
 def mish(x):
@@ -167,14 +167,6 @@ def test_forms_in_place_under_rules(tmp_path, before, rule, phases):
         np.testing.assert_allclose(run(net)["e"], wanted(2 * X), rtol=1e-5, atol=1e-6)
 
 
-def test_forms_in_place_in_branch(tmp_path):
-    rule = "include { phase: TRAIN }"
-    net = net_of(tmp_path, text_of("Mish", rule, "c", "c"), before=BEFORE % rule)
-    assert [node.name for node in net.nodes] == ["in", "copy"]
-    with pytest.raises(ConfigError, match=r"layer 'l' \(Mish\): top\[0\]: the blob 'c', which this layer changes in place, is made under"):
-        net_of(tmp_path, text_of("Mish", rule + "include { stage: 's' }", "c", "c"), before=BEFORE % rule)
-
-
 @pytest.mark.parametrize("source", ['layer { name: "d" type: "Input" top: "d" input_param { shape { dim: 4 } } }',
                                     'input: "d" input_shape { dim: 4 }'])
 def test_forms_in_place_on_inputs(tmp_path, source):
@@ -184,7 +176,7 @@ def test_forms_in_place_on_inputs(tmp_path, source):
     np.testing.assert_allclose(net.forward()["e"], [0, -1 / 3, 2 / 3, 4], rtol=1e-6)
 
 
-def test_forms_loss_and_propagate_down(tmp_path):
+def test_forms_with_losses_and_branches(tmp_path):
     net = net_of(tmp_path, text_of("HSwish", "loss_weight: 3 propagate_down: false phase: TRAIN"))
     y = X * np.clip(X + 3, 0, 6) / 6
     run(net)
@@ -198,14 +190,11 @@ def test_forms_loss_and_propagate_down(tmp_path):
                          ("Pooling", "pooling_param { pool: AVE_EXC_PAD kernel_size: 2 }")):
         net = net_of(tmp_path, text_of(kind, "loss_weight: 2 " + fields))
         assert {blob.name: weight for blob, weight in net.loss_weights.items() if weight} == {"y": 2}, kind
-
-
-def test_forms_take_free_names(tmp_path):
-    net = net_of(tmp_path, text_of("HSwish", bottoms="l_a", tops="z") + text_of("Mish", bottoms="z"),
-                 before='layer { name: "l_1" type: "Power" bottom: "x" top: "l_a" }')
-    hswish = X * np.clip(X + 3, 0, 6) / 6
-    np.testing.assert_allclose(run(net)["y"], mish(hswish), rtol=1e-5, atol=1e-6)
-    assert [node.name for node in net.nodes if node.type != "Split"] == ["in", "copy", "l_1", *["l", "l_1_", "l_2"] * 2]
+    rule = "include { phase: TRAIN }"
+    net = net_of(tmp_path, text_of("Mish", rule, "c", "c"), before=BEFORE % rule)
+    assert [node.name for node in net.nodes] == ["in", "copy"]
+    with pytest.raises(ConfigError, match=r"layer 'l' \(Mish\): top\[0\]: the blob 'c', which this layer changes in place, is made under"):
+        net_of(tmp_path, text_of("Mish", rule + "include { stage: 's' }", "c", "c"), before=BEFORE % rule)
 
 
 @pytest.mark.parametrize("layer", [text_of("ReLU", "relu_param { relu6: false negative_slope: 0.5 }"),
@@ -220,7 +209,7 @@ def test_forms_switched_off(tmp_path, layer):
 NORM = "batch_norm_param { %s }"
 
 
-def test_batch_norm_scale_and_weights(tmp_path, caplog):
+def test_batch_norm_of_forks(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         net = net_of(tmp_path, text_of("BatchNorm", NORM % "scale_bias: true eps: 1e-7 use_global_stats: true"
                                        "} param { lr_mult: 1 } param { lr_mult: 1 } param { lr_mult: 1 } param { lr_mult: 1 } param {", tops="x"))
@@ -247,9 +236,6 @@ def test_batch_norm_scale_and_weights(tmp_path, caplog):
         run(loaded)
         np.testing.assert_allclose(loaded.blobs["x" if loaded is net else "y"].data, wanted, rtol=1e-4, atol=1e-5)
     assert (other.params["l_1"][0].data == 1).all()
-
-
-def test_batch_norm_fillers_and_phase(tmp_path):
     fields = NORM % "scale_filler { type: 'constant' value: 3 } bias_filler { value: 0.5 } use_global_stats: true"
     net = net_of(tmp_path, text_of("BatchNorm", fields), caffe.TRAIN)
     y = run(net)["y"]
@@ -414,8 +400,7 @@ def test_unpooling(tmp_path, fields):
     (text_of("HSwish", "power_param { slope: 3 }"), r"power_param.slope: unknown field in PowerParameter"),
     (text_of("Mish", "param { lr_mult: 1 }"), r"param: too many param entries: 1 for 0 parameter blobs"),
     (text_of("Mish", "propagate_down: true propagate_down: true"), r"layer 'l' \(Mish\): propagate_down: give none or one for each of the 1"),
-    (text_of("BatchNorm", NORM % "scale_bias: true disable_mean: true"), r"batch_norm_param.disable_mean: unknown field in BatchNormParameter; the"),
-])
+    (text_of("BatchNorm", NORM % "scale_bias: true disable_mean: true"), r"batch_norm_param.disable_mean: unknown field in BatchNormParameter; the")])
 def test_forms_refused(tmp_path, layer, message):
     with pytest.raises(Error, match=r"net.prototxt:4:?\d*: " + (message if message.startswith("layer") else ".*" + message)):
         net_of(tmp_path, layer)

@@ -75,7 +75,6 @@ def filled(net):
 
 @pytest.mark.parametrize("name", [*NETS, *DETECTORS])
 def test_nets_of_forks(written, name):
-    """Also with a plan of memory, which recycles the blobs between."""
     file = written({**NETS, **DETECTORS}[name])
     net = filled(caffe.Net(file, caffe.TEST))
     wanted = {top: value.copy() for top, value in net.forward().items()}

@@ -5,7 +5,7 @@ import pytest
 from gradient import check_gradient, forward_again, forward_net, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
-from minicaffe.errors import ConfigError, Error
+from minicaffe.errors import Error
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
@@ -76,7 +76,6 @@ CASES = {
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients(name, dtype):
-    """Every value has its place; the gradient goes back to it: as all values differ, the order decides all."""
     fields, shape, wanted = CASES[name]
     x = RANDOM.permutation(np.prod(shape)).reshape(shape).astype(np.float64)
     net = forward_net(layer(name.partition(",")[0], fields), [x], dtype)
@@ -96,17 +95,13 @@ def test_gradient(name):
     check_gradient(layer(name.partition(",")[0], fields), [RANDOM.standard_normal(shape)])
 
 
-def test_another_shape_and_no_pictures():
+def test_empty_and_other_shapes():
     net = layer_net(layer("Reorg", "stride: 2"), [np.zeros((1, 4, 2, 2))])
     for shape in ((3, 4, 6, 2), (0, 4, 2, 2)):
         x = RANDOM.standard_normal(shape)
         forward_again(net, x=x)
         np.testing.assert_array_equal(net.blob_by_name("y").data, darknet(x, 2))
-
-
-@pytest.mark.parametrize("kind", ["Squeeze"])
-def test_bottom_without_a_shape(kind):
-    text = 'layer { name: "in" type: "Input" top: "x" input_param { } }' + layer(kind)
+    text = 'layer { name: "in" type: "Input" top: "x" input_param { } }' + layer("Squeeze")
     net = Net(parse_text(text, caffe_pb2.NetParameter, keep_layer_fields=True)[0])
     run_forward(net)
     run_backward(net, [0])
@@ -130,29 +125,13 @@ def test_bottom_without_a_shape(kind):
     ("Rearrange", "depth: 3", (1, 18, 2, 2), r"rearrange_param.depth: times a square must be the number of channels of the bottom .*, \[1, 18, 2, 2\], got 3"),
     ("Rearrange", "depth: 20", (1, 18, 2, 2), "times a square"), ("Rearrange", "depth: 0", (1, 18, 2, 2), "must be at least 1, got 0"),
     ("Rearrange", "", (1, 4, 2), "times a square"),
-])
+    *(("Reorg", fields, (1, 4, 2, 2), f"reorg_param{wrong}") for fields, wrong in (
+        ("stride: 2 revers: true", ".revers: unknown field; did you mean 'reverse'"), ("stride: 2 q: 1", ".q: unknown field; it has stride, reverse"),
+        ("stride: 2 stride: 2", ".stride: must be given once, got 2 values"), ("stride: 2.5", ".stride: must be an integer, got 2.5"),
+        ("stride: true", ".stride: must be an integer, got True"), ('stride: "2"', ".stride: must be an integer, got '2'"),
+        ("stride: 2 reverse: 3", ".reverse: must be true or false, got 3"),
+        ("stride: 2 } reorg_param { stride: 2", ": must be given once, as a message in braces"),
+        ("stride: 2 } reorg_param: 3 dummy_data_param {", ": must be given once, as a message in braces")))])
 def test_what_does_not_fit(kind, fields, shape, wrong):
-    with pytest.raises(Error, match=rf"layer 'l' \({kind}\): .*{wrong}"):
+    with pytest.raises(Error, match=rf"test.prototxt.*layer 'l' \({kind}\): .*{wrong}"):
         layer_net(layer(kind, fields), [np.zeros(shape)])
-
-
-@pytest.mark.parametrize("fields, wrong", [
-    ("stride: 2 revers: true", "reorg_param.revers: unknown field; did you mean 'reverse'?"),
-    ("stride: 2 q: 1", "reorg_param.q: unknown field; it has stride, reverse"),
-    ("stride: 2 stride: 2", "reorg_param.stride: must be given once, got 2 values"),
-    ("stride: 2.5", "reorg_param.stride: must be an integer, got 2.5"),
-    ("stride: true", "reorg_param.stride: must be an integer, got True"),
-    ('stride: "2"', "reorg_param.stride: must be an integer, got '2'"),
-    ("stride: 2 reverse: 3", "reorg_param.reverse: must be true or false, got 3"),
-])
-def test_fields_are_checked(fields, wrong):
-    with pytest.raises(ConfigError) as caught:
-        layer_net(layer("Reorg", fields), [np.zeros((1, 4, 2, 2))])
-    assert f"test.prototxt: layer 'l' (Reorg): {wrong}" in str(caught.value)
-
-
-def test_a_message_is_one_message():
-    with pytest.raises(ConfigError, match="reorg_param: must be given once, as a message in braces"):
-        layer_net('layer { name: "l" type: "Reorg" bottom: "x" top: "y" reorg_param: 3 }', [np.zeros((1, 4, 2, 2))])
-    with pytest.raises(ConfigError, match="reorg_param: must be given once, as a message in braces"):
-        layer_net('layer { name: "l" type: "Reorg" bottom: "x" top: "y" reorg_param { stride: 2 } reorg_param { stride: 2 } }', [np.zeros((1, 4, 2, 2))])

@@ -12,7 +12,6 @@ from minicaffe.proto import caffe_pb2
 
 @pytest.mark.parametrize("name", [name for name in FORK_NETS if name != "senet"])    # read as layers of BVLC Caffe
 def test_layers_write_their_outputs(name, poison, on_cpu):  # noqa: F811
-    """So that a plan ends the lives of their tops, and of the diffs of their bottoms."""
     text = FORK_NETS[name].replace('"data" input_param', '"data" top: "target" input_param')
     scores = net_of(text).blobs["scores"].shape
     text = text.replace(" } }", f" }} shape {{ {' '.join(f'dim: {n}' for n in scores)} }} }}", 1)

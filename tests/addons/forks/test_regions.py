@@ -144,7 +144,7 @@ def test_pooling_gradient(kind, fields):
     check_gradient(layer(kind, fields), [RANDOM.standard_normal(shape), np.concatenate([SPECIAL, some_rois(3, size=8)])], [0])
 
 
-def test_gradient_of_equal_maxima():
+def test_pooling_of_special_rois():
     net = layer_net(layer("ROIPooling", "roi_pooling_param { pooled_h: 1 pooled_w: 1 }"), [np.zeros((1, 1, 3, 3)), [[0, 1, 1, 2, 2]] * 2])
     x = net.bottoms[-1][0]
     for values, place in ((((0, 0), (0, 0)), (1, 1)), (((0, 5), (5, 0)), (1, 2)), (((1, 2), (2, 2)), (1, 2))):
@@ -152,15 +152,21 @@ def test_gradient_of_equal_maxima():
         run_forward(net)
         run_backward(net, [0], [[[[[3]]], [[[4]]]]])
         assert x.diff[0, 0][place] == 7 and x.diff.sum() == 7
-
-
-def test_nan_in_a_bin():
     x = np.zeros((1, 1, 4, 4))
     x[0, 0, 0, 0] = np.nan
     for kind, channels in (("ROIPooling", 1), ("ROIAlign", 1), ("PSROIPooling", 8)):
         net = forward_net(layer(kind, ROI_KINDS[kind]), [np.repeat(x, channels, 1), [[0, 0, 0, 7, 7]]])
         nan = np.isnan(top(net)[0, 0])
         assert nan[0, 0] and not nan[-1].any() and not nan[:, -1].any(), kind
+    for kind, fields in ROI_KINDS.items():
+        net = forward_net(layer(kind, fields), [np.ones((1, 8, 3, 4)), [[0, -1e30, -1e30, -1e29, -1e29], [0, 1e30, 2e30, 3e30, 3e30]]],
+                          Dtype.FLOAT)
+        assert (top(net) == 0).all()
+        net = forward_net(layer(kind, fields), [np.ones((0, 8, 3, 4)), np.empty((0, 5))])
+        assert top(net).size == 0
+        net = layer_net(layer(kind, fields), [np.ones((0, 8, 3, 4)), np.zeros((1, 5))])
+        with pytest.raises(DataError, match="ROI 0: .* of an image; the batch is empty, got 0"):
+            run_forward(net)
 
 
 @pytest.mark.parametrize("kind", ROI_KINDS)
@@ -184,18 +190,6 @@ def test_wrong_rois(kind, roi, message):
         run_forward(net)
 
 
-def test_far_rois_and_empty_batches():
-    for kind, fields in ROI_KINDS.items():
-        net = forward_net(layer(kind, fields), [np.ones((1, 8, 3, 4)), [[0, -1e30, -1e30, -1e29, -1e29], [0, 1e30, 2e30, 3e30, 3e30]]],
-                          Dtype.FLOAT)
-        assert (top(net) == 0).all()
-        net = forward_net(layer(kind, fields), [np.ones((0, 8, 3, 4)), np.empty((0, 5))])
-        assert top(net).size == 0
-        net = layer_net(layer(kind, fields), [np.ones((0, 8, 3, 4)), np.zeros((1, 5))])
-        with pytest.raises(DataError, match="ROI 0: .* of an image; the batch is empty, got 0"):
-            run_forward(net)
-
-
 @pytest.mark.parametrize("kind, fields, shapes, message", [
     ("ROIPooling", "roi_pooling_param { pooled_h: 2 }", 0, r"roi_pooling_param.pooled_w: must be given and at least 1, got 0"),
     ("ROIPooling", "", 0, r"roi_pooling_param.pooled_h: must be given and at least 1, got 0"),
@@ -217,8 +211,7 @@ def test_far_rois_and_empty_batches():
     ("ROIAlign", "roi_pooling_param { pooled_h: 2 }", 0, r"roi_pooling_param.pooled_w: must be given"),
     ("PSROIPooling", "psroi_pooling_param { output_dim: 2 group_size: 2 }", 0, r"psroi_pooling_param.spatial_scale: must be given"),
     ("PSROIPooling", "psroi_pooling_param { spatial_scale: 1 output_dim: 2 group_size: 3 }", 0,
-     r"bottom\[0\]: must have output_dim x group_size\^2 = 2 x 3\^2 = 18 channels, got 8"),
-])
+     r"bottom\[0\]: must have output_dim x group_size\^2 = 2 x 3\^2 = 18 channels, got 8")])
 def test_wrong_prototxt(kind, fields, shapes, message):
     with pytest.raises((ConfigError, ShapeError), match=rf"test.prototxt.*layer 'l' \({kind}\): .*{message}"):
         layer_net(layer(kind, fields), [np.zeros(shape) for shape in shapes or ((2, 8, 3, 4), (2, 5))])
@@ -273,8 +266,7 @@ def rpn(images=1, anchors=6, height=4, width=5):
 @pytest.mark.parametrize("fields, options, info, images", [
     ("", {}, [64, 80, 1], 1), ("min_size: 8", {"least": 8}, [60.5, 70, 1.5], 3),
     ("min_size: 8 feat_stride: 8 base_size: 9", {"least": 8, "stride": 8, "base": 9}, [40, 50, 1.25, 2], 2),
-    ("pre_nms_topn: 20 post_nms_topn: 5 nms_thresh: 0.3 min_size: 0", {"least": 0, "before": 20, "after": 5, "limit": 0.3}, [64, 80, 1], 2),
-])
+    ("pre_nms_topn: 20 post_nms_topn: 5 nms_thresh: 0.3 min_size: 0", {"least": 0, "before": 20, "after": 5, "limit": 0.3}, [64, 80, 1], 2)])
 def test_proposal_against_the_definition(fields, options, info, images, dtype):
     scores, codes = rpn(images)
     wanted, wanted_scores = proposals(scores, codes, info, **options)
@@ -286,7 +278,7 @@ def test_proposal_against_the_definition(fields, options, info, images, dtype):
         np.testing.assert_allclose(top(net, 1), wanted_scores, rtol=1e-6)
 
 
-def test_proposal_sizes_and_ties():
+def test_proposal_ties_and_infinite_codes():
     scores, codes = rpn(2)
     scores[...] = 0.5
     fields = layer("Proposal", "proposal_param { ratio: [0.5, 1, 2] scale: [1, 3] min_size: 4 nms_thresh: 0.5 }", 3)
@@ -296,9 +288,6 @@ def test_proposal_sizes_and_ties():
         net = forward_net(fields, [scores[[image]], codes[[image]], [info]])
         np.testing.assert_array_equal(top(net)[:, 1:], both[both[:, 0] == image][:, 1:])
         np.testing.assert_allclose(top(net), proposals(scores[[image]], codes[[image]], info, least=4, limit=0.5)[0])
-
-
-def test_proposal_gradient_and_infinite_codes():
     scores, codes = rpn()
     codes[0, 2] = codes[0, 4] = 1e5
     net = forward_net(layer("Proposal", "proposal_param { ratio: [0.5, 1, 2] scale: [1, 3] }", 3), [scores, codes, [[64, 80, 1]]], Dtype.FLOAT)
@@ -329,8 +318,7 @@ def test_proposal_gradient_and_infinite_codes():
     ("ratio: 1 scale: 1", {2: np.zeros((2, 3))}, r"bottom\[2\]: must be height, width and scale, .* each of 1, got \[2, 3\]"),
     ("ratio: 1 scale: 1", {2: np.array([9, 0, 1])}, r"bottom\[2\]: size and scale of image 0 must be finite and above 0, got \[9.0, 0.0, 1.0\]"),
     ("ratio: 1 scale: 1", {0: np.full((1, 2, 2, 2), np.nan)}, r"bottom\[0\]: the score of anchor 0 at row 0, column 0 of image 0 is not a"),
-    ("ratio: 1 scale: 1", {1: np.full((1, 4, 2, 2), np.nan)}, r"bottom\[1\]: the box of anchor 0 at row 0, column 0 of image 0 is not a"),
-])
+    ("ratio: 1 scale: 1", {1: np.full((1, 4, 2, 2), np.nan)}, r"bottom\[1\]: the box of anchor 0 at row 0, column 0 of image 0 is not a")])
 def test_wrong_proposals(fields, change, message):
     arrays = {0: np.zeros((1, 2, 2, 2)), 1: np.zeros((1, 4, 2, 2)), 2: np.array([[32, 32, 1]]), **change}
     with pytest.raises((ConfigError, ShapeError, DataError), match=rf"layer 'l' \(Proposal\): .*{message}"):
@@ -359,20 +347,14 @@ def test_decode_bbox(dtype):
 
 
 @pytest.mark.parametrize("name", ["bbox_mean", "bbox_std"])
-def test_decode_bbox_lone_field(name, caplog):
-    rois, codes = some_rois(3), RANDOM.standard_normal((3, 8))
-    net = forward_net(layer("DecodeBBox", f"bbox_reg_param {{ {name}: [0.5, 0.5, 2, 2] }}"), [codes, rois], phase=TEST)
+def test_lone_field_is_ignored(name, caplog):
+    rois, codes, maps = some_rois(3), RANDOM.standard_normal((3, 8)), [RANDOM.standard_normal((1, 7, 6, 8))]
+    field = f"bbox_reg_param {{ {name}: [0.5, 0.5, 2, 2] }}"
+    net = forward_net(layer("DecodeBBox", field), [codes, rois], phase=TEST)
     np.testing.assert_allclose(top(net)[:, :, 0, 0], decoded(rois, codes, 0, 1), rtol=1e-9)
-    assert f"layer 'l': bbox_reg_param.{name} is ignored" in caplog.text
-
-
-@pytest.mark.parametrize("name", ["bbox_mean", "bbox_std"])
-def test_box_output_lone_field(name, caplog):
-    maps = [RANDOM.standard_normal((1, 7, 6, 8))]
-    fields = "box_output_param { fg_thr: 0.5 field_h: 30 field_w: 20 downsample_rate: 8 } "
-    net = forward_net(layer("BoxOutput", fields + f"bbox_reg_param {{ {name}: [0.5, 0.5, 2, 2] }}", 1, 2), maps, phase=TEST)
+    net = forward_net(layer("BoxOutput", "box_output_param { fg_thr: 0.5 field_h: 30 field_w: 20 downsample_rate: 8 } " + field, 1, 2), maps, phase=TEST)
     np.testing.assert_allclose(top(net, 1), box_output(maps, [30], [20], [8], 0.5), rtol=1e-9)
-    assert f"layer 'l': bbox_reg_param.{name} is ignored" in caplog.text
+    assert caplog.text.count(f"layer 'l': bbox_reg_param.{name} is ignored") == 2
 
 
 def test_decode_bbox_in_training():
@@ -399,28 +381,29 @@ def test_decode_bbox_in_training():
     ("bbox_reg_param { bbox_mean: 0 bbox_std: [1, 2] }", [(3, 8), (3, 5)], TEST, r"bbox_reg_param.bbox_mean: give none or four, .* got 1"),
     ("bbox_reg_param { box_std: 1 }", [(3, 8), (3, 5)], TEST, r"bbox_reg_param.box_std: unknown field; did you mean 'bbox_std'"),
     ("decode_bbox_param { gt_iou_thr: -1 }", [(3, 8), (3, 5)], TEST, r"decode_bbox_param.gt_iou_thr: must be at least 0, got -1"),
-])
+    ("", [(), (1, 5), (1, 1)], TRAIN, r"bottom\[0\]: must be 8 codes for each of 1 ROIs, got \[\]"),
+    ("", [(1, 8), (1, 5), ()], TRAIN, r"bottom\[2\]: must have a row for each of 1 ROIs, got \[\]"),
+    ("", [(3, 8), (3, 5), (2, 4)], TRAIN, r"bottom\[2\]: must have a row for each of 3 ROIs, got \[2, 4\]"),
+    ("", [(3, 8), (3, 5), (3, 0)], TRAIN, r"bottom\[2\]: must have a row for each of 3 ROIs, got \[3, 0\]")])
 def test_wrong_decode_bbox(fields, shapes, phase, message):
     with pytest.raises((ConfigError, ShapeError), match=rf"layer 'l' \(DecodeBBox\): {message}"):
         layer_net(layer("DecodeBBox", fields, len(shapes)), [np.zeros(shape) for shape in shapes], phase=phase)
 
 
-@pytest.mark.parametrize("shapes, message", [
-    ([(), (1, 5), (1, 1)], r"bottom\[0\]: must be 8 codes for each of 1 ROIs, got \[\]"),
-    ([(1, 8), (1, 5), ()], r"bottom\[2\]: must have a row for each of 1 ROIs, got \[\]"),
-    ([(3, 8), (3, 5), (2, 4)], r"bottom\[2\]: must have a row for each of 3 ROIs, got \[2, 4\]"),
-    ([(3, 8), (3, 5), (3, 0)], r"bottom\[2\]: must have a row for each of 3 ROIs, got \[3, 0\]")])
-def test_wrong_decode_bbox_in_training(shapes, message):
-    with pytest.raises(ShapeError, match=rf"layer 'l' \(DecodeBBox\): {message}"):
-        layer_net(layer("DecodeBBox", "", 3), [np.zeros(shape) for shape in shapes], phase=TRAIN)
-
-
-def test_decode_bbox_not_finite():
+def test_boxes_missing_or_not_finite():
     codes = np.zeros((2, 8))
     codes[1, 6] = 1000
     net = layer_net(layer("DecodeBBox", ""), [codes, some_rois(2)], phase=TEST)
     with pytest.raises(DataError, match=r"bottom\[0\]: the box of ROI 1 is not finite; its codes are \[0.0, 0.0, 1000.0, 0.0\]"):
         run_forward(net)
+    data = np.zeros((1, 6, 2, 2))
+    data[0, 5, 1, 0] = np.nan
+    net = layer_net(layer("BoxOutput", "box_output_param { field_h: 3 field_w: 3 downsample_rate: 8 }", 1), [data])
+    with pytest.raises(DataError, match=r"bottom\[0\]: row 1, column 0 of image 0 is not a number"):
+        run_forward(net)
+    net = forward_net(layer("BoxOutput", "box_output_param { fg_thr: 9 field_h: 30 field_w: 20 downsample_rate: 8 }", 1, 2),
+                      [np.zeros((2, 6, 3, 4))])
+    assert top(net).tolist() == [[0, 1, 1, 10, 10]] and top(net, 1).tolist() == [[0] * 6]
 
 
 def box_output(maps, heights, widths, rates, least, side=15, whr=2, xyr=2, mean=0, std=1, **options):
@@ -449,8 +432,7 @@ def box_output(maps, heights, widths, rates, least, side=15, whr=2, xyr=2, mean=
 @pytest.mark.parametrize("fields, options", [
     ("", {}), ('nms_type: "IOMU" iou_thr: 0.6', {"kind": "IOMU", "limit": 0.6}), ('nms_type: "IOFU"', {"kind": "IOFU"}),
     ("max_nms_num: 20 max_post_nms_num: 6", {"before": 20, "after": 6}),
-    ("field_whr: 3 field_xyr: 1.5 min_size: 3", {"whr": 3, "xyr": 1.5, "side": 3}),
-])
+    ("field_whr: 3 field_xyr: 1.5 min_size: 3", {"whr": 3, "xyr": 1.5, "side": 3})])
 def test_box_output_against_the_definition(fields, options, dtype):
     maps = [np.float32(RANDOM.standard_normal((2, 7, 6, 8))), np.float32(RANDOM.standard_normal((2, 7, 3, 4)))]
     mean, std = np.array([0.1, 0, 0, 0.5]), np.array([0.5, 0.5, 1, 1])
@@ -484,45 +466,25 @@ def test_proposal_at_its_least_side(least, score):
     assert top(net).tolist() == [[0, 0, 0, 16, 16]] and top(net, 1).tolist() == [score]
 
 
-def test_box_output_without_boxes():
-    net = forward_net(layer("BoxOutput", "box_output_param { fg_thr: 9 field_h: 30 field_w: 20 downsample_rate: 8 }", 1, 2),
-                      [np.zeros((2, 6, 3, 4))])
-    assert top(net).tolist() == [[0, 1, 1, 10, 10]] and top(net, 1).tolist() == [[0] * 6]
+ONE, TWO = "field_h: 3 field_w: 3 downsample_rate: 8", "field_h: [3, 3] field_w: [3, 3] downsample_rate: [8, 8]"
 
 
-@pytest.mark.parametrize("shapes, message", [
-    ([(1, 6, 4), (1, 6, 2, 2)], r"bottom\[0\]: must have 4 axes \(num, channels, height, width\), none of them empty, got \[1, 6, 4\]"),
-    ([(1, 6, 2, 2), (1, 6, 2, 0)], r"bottom\[1\]: must have 4 axes \(num, channels, height, width\), none of them empty, got"),
-    ([(1, 6, 2, 2), (2, 6, 2, 2)], r"bottom\[1\]: has shape \[2, 6, 2, 2\], bottom\[0\] has \[1, 6, 2, 2\]; images and channels"),
-    ([(1, 6, 2, 2), (1, 7, 1, 1)], r"bottom\[1\]: has shape \[1, 7, 1, 1\], bottom\[0\] has \[1, 6, 2, 2\]; images and channels"),
-])
-def test_wrong_maps_of_box_output(shapes, message):
-    with pytest.raises(ShapeError, match=rf"layer 'l' \(BoxOutput\): {message}"):
-        layer_net(layer("BoxOutput", "box_output_param { field_h: [3, 3] field_w: [3, 3] downsample_rate: [8, 8] }", 2),
-                  [np.zeros(shape) for shape in shapes])
-
-
-@pytest.mark.parametrize("fields, shape, message", [
-    ("field_h: 3 downsample_rate: 8", (1, 6, 2, 2), r"field_w: give one for each of the 1 bottoms, got \[\]"),
-    ('field_h: 3 field_w: 3 downsample_rate: 8 nms_type: "IOX"', (1, 6, 2, 2), r"nms_type: must be IOU, IOMU or IOFU, got IOX"),
-    ("field_h: 3 field_w: 3 downsample_rate: 8 field_whr: 0.5", (1, 6, 2, 2), r"field_whr: must be finite and at least 1, got 0.5"),
-    ("field_h: 3 field_w: 3 downsample_rate: 8 field_whr: inf", (1, 6, 2, 2), r"field_whr: must be finite and at least 1, got inf"),
-    ("field_h: 3 field_w: 3 downsample_rate: 8 field_xyr: 0", (1, 6, 2, 2), r"field_xyr: must be finite and above 0, got 0"),
-    ("field_h: 3 field_w: 3 downsample_rate: 8 field_xyr: inf", (1, 6, 2, 2), r"field_xyr: must be finite and above 0, got inf"),
-    ("field_h: 3 field_w: 3 downsample_rate: 0", (1, 6, 2, 2), r"downsample_rate: must be at least 1, got 0"),
-    ("field_h: 3 field_w: 3 downsample_rate: 8", (1, 5, 2, 2), r"bottom\[0\]: must have the scores of at least 2 classes and 4 codes, got"),
-])
-def test_wrong_box_output(fields, shape, message):
-    with pytest.raises((ConfigError, ShapeError), match=rf"layer 'l' \(BoxOutput\): .*{message}"):
-        layer_net(layer("BoxOutput", f"box_output_param {{ {fields} }}", 1), [np.zeros(shape)])
-
-
-def test_box_output_nan():
-    data = np.zeros((1, 6, 2, 2))
-    data[0, 5, 1, 0] = np.nan
-    net = layer_net(layer("BoxOutput", "box_output_param { field_h: 3 field_w: 3 downsample_rate: 8 }", 1), [data])
-    with pytest.raises(DataError, match=r"bottom\[0\]: row 1, column 0 of image 0 is not a number"):
-        run_forward(net)
+@pytest.mark.parametrize("fields, shapes, message", [
+    (TWO, [(1, 6, 4), (1, 6, 2, 2)], r"bottom\[0\]: must have 4 axes \(num, channels, height, width\), none of them empty, got \[1, 6, 4\]"),
+    (TWO, [(1, 6, 2, 2), (1, 6, 2, 0)], r"bottom\[1\]: must have 4 axes \(num, channels, height, width\), none of them empty, got"),
+    (TWO, [(1, 6, 2, 2), (2, 6, 2, 2)], r"bottom\[1\]: has shape \[2, 6, 2, 2\], bottom\[0\] has \[1, 6, 2, 2\]; images and channels"),
+    (TWO, [(1, 6, 2, 2), (1, 7, 1, 1)], r"bottom\[1\]: has shape \[1, 7, 1, 1\], bottom\[0\] has \[1, 6, 2, 2\]; images and channels"),
+    ("field_h: 3 downsample_rate: 8", [(1, 6, 2, 2)], r"box_output_param.field_w: give one for each of the 1 bottoms, got \[\]"),
+    (ONE + ' nms_type: "IOX"', [(1, 6, 2, 2)], r"box_output_param.nms_type: must be IOU, IOMU or IOFU, got IOX"),
+    (ONE + " field_whr: 0.5", [(1, 6, 2, 2)], r"box_output_param.field_whr: must be finite and at least 1, got 0.5"),
+    (ONE + " field_whr: inf", [(1, 6, 2, 2)], r"box_output_param.field_whr: must be finite and at least 1, got inf"),
+    (ONE + " field_xyr: 0", [(1, 6, 2, 2)], r"box_output_param.field_xyr: must be finite and above 0, got 0"),
+    (ONE + " field_xyr: inf", [(1, 6, 2, 2)], r"box_output_param.field_xyr: must be finite and above 0, got inf"),
+    ("field_h: 3 field_w: 3 downsample_rate: 0", [(1, 6, 2, 2)], r"box_output_param.downsample_rate: must be at least 1, got 0"),
+    (ONE, [(1, 5, 2, 2)], r"bottom\[0\]: must have the scores of at least 2 classes and 4 codes, got")])
+def test_wrong_box_output(fields, shapes, message):
+    with pytest.raises((ConfigError, ShapeError), match=rf"layer 'l' \(BoxOutput\): {message}"):
+        layer_net(layer("BoxOutput", f"box_output_param {{ {fields} }}", len(shapes)), [np.zeros(shape) for shape in shapes])
 
 
 FASTER_RCNN = """

@@ -87,8 +87,7 @@ def weights(place):
     ((1, 1, 60, 2), "height: 473 width: 2", (473, 2)),
     ((1, 2, 7, 8), "height: 7 width: 8 pad_beg: -1 pad_end: -2", (7, 8)),
     ((1, 2, 5, 5), "height: 5 width: 4 pad_end: -1", (5, 4)),
-    ((1, 2, 6, 5), "zoom_factor: 2 pad_beg: -1 pad_end: -1", (7, 5)),
-])
+    ((1, 2, 6, 5), "zoom_factor: 2 pad_beg: -1 pad_end: -1", (7, 5))])
 def test_interp(shape, fields, size, dtype):
     x = RANDOM.standard_normal(shape)
     net = forward_net(interp(fields), [x], dtype)
@@ -98,7 +97,7 @@ def test_interp(shape, fields, size, dtype):
     np.testing.assert_allclose(net.blob_by_name("y").data, wanted, rtol=0, atol=1e-6 if dtype == Dtype.FLOAT else 1e-13)
 
 
-def test_interp_of_another_size():
+def test_interp_by_another_blob():
     x, size = RANDOM.standard_normal((2, 3, 5, 7)), np.zeros((1, 9, 8, 4))
     net = check_gradient(interp("use_blob_size: true", ("x", "size")), [x, size], check=[0])
     np.testing.assert_allclose(net.blob_by_name("y").data, interp_loops(x, 0, 0, 8, 4), atol=1e-13)
@@ -108,16 +107,6 @@ def test_interp_of_another_size():
     net.blob_by_name("size").reshape(1, 1, 2, 3)
     run_forward(net)
     assert net.blob_by_name("y").shape == (2, 3, 2, 3)
-
-
-@pytest.mark.parametrize("fields", ["height: 5 width: 9", "height: 2 width: 1", "shrink_factor: 2", "zoom_factor: 2",
-                                    "height: 5 width: 3 pad_beg: -1 pad_end: -1", "height: 3 width: 4",
-                                    "height: 3 width: 4 pad_beg: -1"])
-def test_interp_gradient(fields):
-    check_gradient(interp(fields), [RANDOM.standard_normal((2, 2, 3, 4))])
-
-
-def test_interp_gradient_is_the_transpose():
     x, dy = RANDOM.standard_normal((2, 3, 8, 9)), RANDOM.standard_normal((2, 3, 15, 5))
     net = forward_net(interp("height: 15 width: 5"), [x], Dtype.FLOAT)
     net.blob_by_name("x").diff[...] = 7
@@ -126,6 +115,13 @@ def test_interp_gradient_is_the_transpose():
     net.blob_by_name("x").diff[...] = 7
     run_backward(net, [], [dy])
     assert (net.blob_by_name("x").diff == 7).all()
+
+
+@pytest.mark.parametrize("text", [resize("height: 5 width: 2"), *map(interp, (
+    "height: 5 width: 9", "height: 2 width: 1", "shrink_factor: 2", "zoom_factor: 2", "height: 5 width: 3 pad_beg: -1 pad_end: -1",
+    "height: 3 width: 4", "height: 3 width: 4 pad_beg: -1"))])
+def test_gradient(text):
+    check_gradient(text, [RANDOM.standard_normal((2, 2, 3, 4))])
 
 
 @pytest.mark.parametrize("text, factor", [(interp("zoom_factor: 2"), None), (resize("height: 4 width: 4"), None),
@@ -164,29 +160,31 @@ def test_sizes_that_are_ignored(text, bottoms, size, message, caplog):
      r"resize_param.out_height_scale: must make axis 2 of the top at least 1, it is 5 in the bottom, got 0.1"),
     (resize("is_pyramid_test: true out_height_scale: inf out_width_scale: 1"), r"resize_param.out_height_scale: must be .*at most"),
     (upsample("scale: 2 upsample_w: 4"), r"upsample_param.upsample_w: is of SegNet's Upsample"),
-    (upsample("scale: 0"), r"upsample_param.scale: must be at least 1, got 0"),
-])
+    (upsample("scale: 0"), r"upsample_param.scale: must be at least 1, got 0")])
 def test_wrong_prototxt(text, message):
     with pytest.raises(ConfigError, match=rf"test.prototxt.*layer 'l' \(\w+\): {message}"):
         layer_net(text, [np.zeros((2, 3, 5, 6))])
 
 
-@pytest.mark.parametrize("text, shape, message", [
-    (interp("zoom_factor: 2"), (3, 4), r"bottom\[0\]: must have 4 axes \(num, channels, height, width\)"),
-    (interp("zoom_factor: 2 pad_beg: -2 pad_end: -1"), (1, 1, 3, 4),
+PICTURE, BY_SIZE = (1, 2, 3, 4), interp("use_blob_size: true", ("x", "size"))
+
+
+@pytest.mark.parametrize("text, shapes, message", [
+    (interp("zoom_factor: 2"), [(3, 4)], r"bottom\[0\]: must have 4 axes \(num, channels, height, width\)"),
+    (interp("zoom_factor: 2 pad_beg: -2 pad_end: -1"), [(1, 1, 3, 4)],
      r"interp_param.pad_beg: pad_beg -2 and pad_end -1 leave no pixel of axis 2 of bottom\[0\], shape \[1, 1, 3, 4\]"),
-    (resize("height: 2 width: 2"), (1, 1, 0, 4), r"bottom\[0\]: must have 4 axes .*none of them empty"),
-    (upsample("scale: 2"), (3,), r"bottom\[0\]: must have at least 2 axes"),
-])
-def test_wrong_shapes(text, shape, message):
-    with pytest.raises(ShapeError, match=message):
-        layer_net(text, [np.zeros(shape)])
-
-
-@pytest.mark.parametrize("shape", [(3, 4), (1, 1, 3), (1, 1, 0, 4), (1, 1, 3, 4, 1)])
-def test_blob_without_height_and_width(shape):
-    with pytest.raises(ShapeError, match=r"layer 'l' \(Interp\): bottom\[1\]: must have 4 axes \(num, channels, height, width\), none of them empty"):
-        layer_net(interp("use_blob_size: true", ("x", "size")), [np.zeros((1, 1, 2, 2)), np.zeros(shape)])
+    (resize("height: 2 width: 2"), [(1, 1, 0, 4)], r"bottom\[0\]: must have 4 axes .*none of them empty"),
+    (upsample("scale: 2"), [(3,)], r"bottom\[0\]: must have at least 2 axes"),
+    *((BY_SIZE, [(1, 1, 2, 2), shape], r"layer 'l' \(Interp\): bottom\[1\]: must have 4 axes \(num, channels, height, width\), none of them empty")
+      for shape in ((3, 4), (1, 1, 3), (1, 1, 0, 4), (1, 1, 3, 4, 1))),
+    (upsample("scale: 1", True), [PICTURE] * 2, "upsample_param.scale: must be at least 2 for an Upsample with a mask, got 1"),
+    (upsample("scale: 3 pad_out_h: true", True), [PICTURE] * 2, "upsample_param.pad_out_h: needs a scale of 2, which is 3"),
+    (upsample("upsample_h: 3", True), [PICTURE] * 2, "upsample_param.upsample_h: give both of upsample_h and upsample_w, or none"),
+    (upsample("scale_w: 3", True), [PICTURE] * 2, "upsample_param.scale_h: give both of scale_h and scale_w, or none"),
+    (upsample("", True), [PICTURE, (1, 2, 3, 5)], r"bottom\[1\]: the mask must have the shape of bottom\[0\], \[1, 2, 3, 4\], got \[1, 2, 3, 5\]")])
+def test_wrong_shapes_and_masks(text, shapes, message):
+    with pytest.raises((ConfigError, ShapeError), match=message):
+        layer_net(text, [np.zeros(shape) for shape in shapes])
 
 
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
@@ -203,15 +201,10 @@ def test_resize(shape, fields, size, dtype):
                                atol=2e-6 if dtype == Dtype.FLOAT else 1e-13)
 
 
-def test_resize_gradient():
-    check_gradient(resize("height: 5 width: 2"), [RANDOM.standard_normal((2, 2, 3, 4))])
-
-
 @pytest.mark.parametrize("shape", [(2, 3, 4, 5), (4, 5), (1, 1, 1)])
-@pytest.mark.parametrize("text", [upsample("scale: 2")])
-def test_nearest(shape, text):
+def test_nearest(shape):
     x = RANDOM.standard_normal(shape)
-    net = check_gradient(text, [x])
+    net = check_gradient(upsample("scale: 2"), [x])
     y = net.blob_by_name("y").data
     assert y.shape == (*shape[:-2], 2 * shape[-2], 2 * shape[-1])
     for index in np.ndindex(y.shape):
@@ -269,14 +262,3 @@ def test_wrong_mask(value):
     with pytest.raises(DataError, match=rf"bottom\[1\]: the mask has {value:g} at \[0, 1, 2, 0\], which is not a pixel of a plane of the "
                                         "top, 6x8; it must be the second top"):
         run_forward(net)
-
-
-@pytest.mark.parametrize("fields, shape, error, message", [
-    ("scale: 1", (1, 2, 3, 4), ConfigError, "upsample_param.scale: must be at least 2 for an Upsample with a mask, got 1"),
-    ("scale: 3 pad_out_h: true", (1, 2, 3, 4), ConfigError, "upsample_param.pad_out_h: needs a scale of 2, which is 3"),
-    ("upsample_h: 3", (1, 2, 3, 4), ConfigError, "upsample_param.upsample_h: give both of upsample_h and upsample_w, or none"),
-    ("scale_w: 3", (1, 2, 3, 4), ConfigError, "upsample_param.scale_h: give both of scale_h and scale_w, or none"),
-    ("", (1, 2, 3, 5), ShapeError, r"bottom\[1\]: the mask must have the shape of bottom\[0\], \[1, 2, 3, 4\], got \[1, 2, 3, 5\]")])
-def test_wrong_layer_with_a_mask(fields, shape, error, message):
-    with pytest.raises(error, match=message):
-        layer_net(upsample(fields, True), [np.zeros((1, 2, 3, 4)), np.zeros(shape)])

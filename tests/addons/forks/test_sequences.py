@@ -79,28 +79,7 @@ def test_lstm_gradient(more, shape, with_flags):
     check_gradient(lstm(2, more, with_flags), [RANDOM.standard_normal(shape), flags_of(steps, sequences)][:1 + with_flags], check=[0])
 
 
-@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
-def test_lstm_is_lstm_of_bvlc(dtype):
-    """Tops, gradients and the state between forwards, with the weights in the other order."""
-    x, flags, dy = RANDOM.standard_normal((5, 3, 4)), flags_of(5, 3, 1), RANDOM.standard_normal((5, 3, 6))
-    ours = layer_net(lstm(6), [x, flags], dtype)
-    theirs = layer_net(f'layer {{ name: "l" type: "LSTM" bottom: "x" bottom: "cont" top: "y" recurrent_param {{ num_output: 6 {FILLERS} }} }}',
-                       [x, flags], dtype)
-    order = 0, 2, 1   # W_x, bias, W_h
-    for i, blob in zip(order, theirs.layers[-1].blobs):
-        blob.data[...] = ours.layers[-1].blobs[i].data
-    tolerance = {"rtol": 1e-4, "atol": 1e-4} if dtype == Dtype.FLOAT else {"rtol": 1e-10, "atol": 1e-12}
-    for _ in range(2):
-        for net in ours, theirs:
-            run_forward(net)
-            run_backward(net, [0], [dy])
-        np.testing.assert_allclose(ours.blob_by_name("y").data, theirs.blob_by_name("y").data, **tolerance)
-        np.testing.assert_allclose(ours.blob_by_name("x").diff, theirs.blob_by_name("x").diff, **tolerance)
-        for i, blob in zip(order, theirs.layers[-1].blobs):
-            np.testing.assert_allclose(ours.layers[-1].blobs[i].diff, blob.diff, **tolerance)
-
-
-def test_gradients_add_up():
+def test_lstm_runs_again():
     net = forward_net(lstm(2), [RANDOM.standard_normal((3, 2, 2)), flags_of(3, 2)])
     net.blob_by_name("x").diff[...] = 7
     run_backward(net, [1], [np.ones((3, 2, 2))])
@@ -110,6 +89,14 @@ def test_gradients_add_up():
         np.testing.assert_allclose(blob.diff, 2 * diff)
     assert (net.blob_by_name("x").diff == 7).all() and (net.blob_by_name("cont").diff == 0).all()
     assert not net.layers[-1].allow_force_backward(1)
+    net = forward_net(lstm(2), [RANDOM.standard_normal((3, 2, 4)), np.ones((3, 2))])
+    weights = [blob.data for blob in net.layers[-1].blobs]
+    h = c = np.zeros((3, 2))
+    for steps in 5, 2:   # 3 sequences: from zero, then from the state of the first
+        x, flags = RANDOM.standard_normal((steps, 3, 4)), np.ones((steps, 3))
+        forward_again(net, x=x, cont=flags)
+        wanted, h, c = lstm_loops(x, flags, *weights, h, c)
+        np.testing.assert_allclose(net.blob_by_name("y").data, wanted, atol=1e-13)
 
 
 def test_the_state_in_snapshots():
@@ -132,17 +119,6 @@ def test_the_state_in_snapshots():
         stateless.set_state({})
 
 
-def test_lstm_of_a_new_shape_restarts():
-    net = forward_net(lstm(2), [RANDOM.standard_normal((3, 2, 4)), np.ones((3, 2))])
-    weights = [blob.data for blob in net.layers[-1].blobs]
-    h = c = np.zeros((3, 2))
-    for steps in 5, 2:   # 3 sequences: from zero, then from the state of the first
-        x, flags = RANDOM.standard_normal((steps, 3, 4)), np.ones((steps, 3))
-        forward_again(net, x=x, cont=flags)
-        wanted, h, c = lstm_loops(x, flags, *weights, h, c)
-        np.testing.assert_allclose(net.blob_by_name("y").data, wanted, atol=1e-13)
-
-
 @pytest.mark.parametrize("text, shapes, error, message", [
     (lstm(0), [(2, 2, 2), (2, 2)], ConfigError, r"lstm_param.num_output: must be at least 1, got 0"),
     (lstm().replace("num_output: 3", ""), [(2, 2, 2), (2, 2)], ConfigError, r"lstm_param.num_output: must be given"),
@@ -157,8 +133,7 @@ def test_lstm_of_a_new_shape_restarts():
     (lstm(), [(2, 3, 4), (2, 2)], ShapeError, r"bottom\[1\]: must have 2 x 3 indicators for x of shape \[2, 3, 4\], got \[2, 2\]"),
     (lstm().replace('top: "y"', 'top: "x"'), [(2, 2, 2), (2, 2)], ConfigError, r"top\[0\]: Lstm cannot work in place"),
     (lstm().replace('weight_filler { type: "uniform"', 'weight_filler { type: "equal"'), [(2, 2, 2), (2, 2)], ConfigError,
-     r"lstm_param.weight_filler.type: unknown filler 'equal'"),
-])
+     r"lstm_param.weight_filler.type: unknown filler 'equal'")])
 def test_wrong_lstm(text, shapes, error, message):
     with pytest.raises(error, match=rf"test.prototxt.*layer 'l' \(Lstm\): {message}"):
         layer_net(text, [np.zeros(shape) for shape in shapes])
@@ -189,16 +164,6 @@ def test_continuation_indicator():
     net.blob_by_name("x").diff[...] = 7
     run_backward(net, [0], [np.ones((1, 2))])
     assert (net.blob_by_name("x").diff == 0).all() and not net.layers[2].allow_force_backward(0)
-
-
-@pytest.mark.parametrize("fields, message", [
-    ("time_step: 4", "continuation_indicator_param.batch_size: must be given"),
-    ("time_step: 0 batch_size: 1", "continuation_indicator_param.time_step: must be at least 1, got 0"),
-    ("time_step: 1 batch_size: 1 axis: 1", "continuation_indicator_param.axis: unknown field")])
-def test_wrong_continuation_indicator(fields, message):
-    text = f'layer {{ name: "l" type: "ContinuationIndicator" bottom: "x" top: "y" continuation_indicator_param {{ {fields} }} }}'
-    with pytest.raises(ConfigError, match=rf"test.prototxt.*layer 'l' \(ContinuationIndicator\): {message}"):
-        layer_net(text, [np.zeros(2)])
 
 
 # ---- CTCGreedyDecoder
@@ -253,13 +218,6 @@ def test_decoder_with_targets(tops):
     assert net.blob_by_name("accuracy").data == pytest.approx(1 - (3 + 4 + 6) / 18)
 
 
-def test_class_0_of_a_target():
-    targets = np.array([[0, 1, -1, 0, 0, 0], [2, 0, -1, 0, 0, 0], [0] + [-1] * 5]).T
-    net = forward_net(decoder("blank_index: -1 ctc_merge_repeated: true", ("y", "accuracy"), targets=True),
-                      [values_of([[0, 0, 3, 1, 3, 3], [2, 2, 3, 0, 0, 3], [3, 3, 3, 0, 3, 3]]), np.ones((6, 3)), targets])
-    assert net.blob_by_name("accuracy").data == 1
-
-
 def plain_distance(a, b):
     """The definition: the last of each is left out of `a`, of `b`, or of both."""
     if not a or not b:
@@ -291,7 +249,7 @@ def test_accuracies_of_other_lengths(merges):
     assert orders == {(-1, False), (0, False), (0, True), (1, False), (1, True)}
 
 
-def test_decoder_blank_and_gradient(caplog):
+def test_decoder_blank_and_classes(caplog):
     net = layer_net(decoder("ctc_merge_repeated: true"), [values_of(PATHS), np.ones((6, 3))])
     assert "layer 'l': ctc_decoder_param.blank_index is not given; the blank is the last class" in caplog.text
     run_forward(net)
@@ -305,14 +263,24 @@ def test_decoder_blank_and_gradient(caplog):
     net.blob_by_name("x").data[...] = values_of([[3, 4]], 5)
     run_forward(net)
     assert net.blob_by_name("y").data.reshape(-1).tolist() == [3, -1]
+    targets = np.array([[0, 1, -1, 0, 0, 0], [2, 0, -1, 0, 0, 0], [0] + [-1] * 5]).T
+    net = forward_net(decoder("blank_index: -1 ctc_merge_repeated: true", ("y", "accuracy"), targets=True),
+                      [values_of([[0, 0, 3, 1, 3, 3], [2, 2, 3, 0, 0, 3], [3, 3, 3, 0, 3, 3]]), np.ones((6, 3)), targets])
+    assert net.blob_by_name("accuracy").data == 1
+
+
+INDICATOR = 'layer { name: "l" type: "ContinuationIndicator" bottom: "x" top: "y" continuation_indicator_param { %s } }'
 
 
 @pytest.mark.parametrize("text, shapes, error, message", [
+    (INDICATOR % "time_step: 4", [(2,)], ConfigError, "continuation_indicator_param.batch_size: must be given"),
+    (INDICATOR % "time_step: 0 batch_size: 1", [(2,)], ConfigError, "continuation_indicator_param.time_step: must be at least 1, got 0"),
+    (INDICATOR % "time_step: 1 batch_size: 1 axis: 1", [(2,)], ConfigError, "continuation_indicator_param.axis: unknown field"),
     (decoder("blank_index: 4"), [(2, 3, 4), (2, 3)], ConfigError, r"ctc_decoder_param.blank_index: must be one of 4 classes, got 4"),
     (decoder(), [(2, 3), (2, 3)], ShapeError, r"bottom\[0\]: must have 3 axes \(steps, sequences, classes\), got \[2, 3\]"),
     (decoder(), [(2, 3, 4), (3, 2)], ShapeError, r"bottom\[1\]: must have the first two axes of bottom\[0\], \[2, 3\], got \[3, 2\]"),
     (decoder(tops="yab"), [(2, 3, 4), (2, 3)], ConfigError, r"top: must be 1 or 2 with 2 bottoms, got 3"),
     (decoder(targets=True), [(2, 3, 4), (2, 3), (2, 3)], ConfigError, r"top: must be 2 or 3 with 3 bottoms, got 1")])
-def test_wrong_decoder(text, shapes, error, message):
-    with pytest.raises(error, match=rf"test.prototxt.*layer 'l' \(CTCGreedyDecoder\): {message}"):
+def test_wrong_indicator_and_decoder(text, shapes, error, message):
+    with pytest.raises(error, match=rf"test.prototxt.*layer 'l' \((ContinuationIndicator|CTCGreedyDecoder)\): {message}"):
         layer_net(text, [np.zeros(shape) for shape in shapes])

@@ -36,12 +36,9 @@ def check(root):
                           env={**os.environ, "PYTHONSAFEPATH": ""})
 
 
-def test_the_table_comes_from_its_sources():
+def test_check_of_the_table(tmp_path):
     run = check(ROOT)
     assert run.returncode == 0, run.stderr
-
-
-def test_the_check_notices_a_change(tmp_path):
     for folder in ("tools", "proto", "minicaffe/proto", "minicaffe/addons/forks"):
         (tmp_path / folder).mkdir(parents=True)
     for name in ("tools/gen_forks.py", "tools/gen_proto.py", "minicaffe/proto/caffe.descriptor", "minicaffe/addons/forks/forks.tsv",
@@ -55,7 +52,7 @@ def test_the_check_notices_a_change(tmp_path):
     assert "use must be one of" in check(tmp_path).stderr
 
 
-def test_table_against_the_proto():
+def test_table_and_its_marks():
     for kind, of, name in (key for key in forks._table() if len(key) == 3):
         if kind == "field":
             assert name not in caffe_pb2.DESCRIPTOR.message_types_by_name[of].fields_by_name
@@ -63,10 +60,6 @@ def test_table_against_the_proto():
             message, _, enum = of.rpartition(".")
             holder = caffe_pb2.DESCRIPTOR.message_types_by_name[message] if message else caffe_pb2.DESCRIPTOR
             assert name not in holder.enum_types_by_name[enum].values_by_name
-
-
-def test_few_fields_may_be_skipped():
-    """A mark is a claim about results; most fields have none."""
     marked = [row for row in rows("fork_fields.tsv") if row["skip"]]
     assert 60 < len(marked) < 120
     assert all(row["default"] for row in marked if row["skip"] == "default")
@@ -92,19 +85,10 @@ def test_few_fields_may_be_skipped():
      "results depend on it, so it cannot be skipped: see docs/forks.md"),
     ("layer { convolution_param { engine: MKLDNN } }", caffe_pb2.NetParameter, "the fork intel has MKLDNN; it changes no result"),
     ("layers { name: 'a' type: LOCAL }", caffe_pb2.NetParameter, "must be a name of LayerType, got LOCAL; the fork caffe-windows has LOCAL"),
-    ("layer { fork_fields: 'a: 1' }", caffe_pb2.NetParameter, "unknown field in LayerParameter"),
-])
+    ("layer { fork_fields: 'a: 1' }", caffe_pb2.NetParameter, "unknown field in LayerParameter")])
 def test_errors_name_place_forks_and_remedy(text, kind, message):
     with pytest.raises(ConfigError, match=message):
         parse(text, kind)
-
-
-def test_incomplete_rules():
-    for options in ({}, {"keep_layer_fields": True, "skip_unknown_fields": True}):
-        with pytest.raises(ConfigError, match="unknown field in NetStateRule; did you mean 'phase'"):
-            parse("layer { exclude { phse: TEST } }", **options)
-        with pytest.raises(ConfigError, match="must be one of TRAIN, TEST, got RUN"):
-            parse("layer { include { phase: RUN } }", **options)
 
 
 SKIPPED = """name: "n" default_forward_type: FLOAT16 mem_param { optimize_train: true exclude_blob: ["a", "b"] }
@@ -113,7 +97,7 @@ layer { name: "c" engine: "MKLDNN" forward_type: FLOAT16, quantization_param < b
   relu_param { maximum: 0 } dropout_param { scale_train: true } }"""
 
 
-def test_marked_fields_skipped_on_request(caplog):
+def test_fields_skipped_on_request(caplog):
     with caplog.at_level(logging.WARNING):
         net = parse(SKIPPED, skip_unknown_fields=True)
     assert net == parse('name: "n" layer { name: "c" convolution_param { num_output: 3 } relu_param { } dropout_param { } }')
@@ -121,6 +105,10 @@ def test_marked_fields_skipped_on_request(caplog):
     assert len(warned) == 9 and all(text.endswith("; skipped") for text in warned)
     assert warned[0].startswith("net.prototxt:1:11: default_forward_type: unknown field in NetParameter")
     assert warned[5].startswith("net.prototxt:3:31: layer[0].convolution_param.engine: must be one of DEFAULT, CAFFE, CUDNN")
+    assert parse("richness: 1000 layer { }") == parse("layer { }")      # memory of cuDNN
+    net = parse("layer { convolution_param { cudnn_worspace_allow_on_groups: true num_output: 3 } }")
+    assert net == parse("layer { convolution_param { num_output: 3 } }")
+    assert "cudnn_worspace_allow_on_groups: unknown field in ConvolutionParameter; the fork MyCaffe has it; it changes no result; skipped" in caplog.text
 
 
 @pytest.mark.parametrize("text", [
@@ -134,27 +122,16 @@ def test_marked_fields_skipped_on_request(caplog):
     "mem_param { a: }",
     "mem_param { a: [1 2] }",
     "mem_param { a: 1",
-    "mem_param" + " { a " * 101 + "}" * 101,
-])
+    "mem_param" + " { a " * 101 + "}" * 101])
 def test_fields_that_stay_errors(text):
     with pytest.raises(ConfigError):
         parse(text, skip_unknown_fields=True)
 
 
-def test_always_skipped_field(caplog):
-    assert parse("richness: 1000 layer { }") == parse("layer { }")      # memory of cuDNN
-    net = parse("layer { convolution_param { cudnn_worspace_allow_on_groups: true num_output: 3 } }")
-    assert net == parse("layer { convolution_param { num_output: 3 } }")
-    assert "cudnn_worspace_allow_on_groups: unknown field in ConvolutionParameter; the fork MyCaffe has it; it changes no result; skipped" in caplog.text
-
-
-def test_binary_files_may_hold_any_field():
+def test_other_files_with_fields(tmp_path):
     other = caffe_pb2.NetParameter(name="n")
     serialized = other.SerializeToString() + b"\xa2\x7d\x03abc"  # number 2004, a string that no message knows
     assert caffe_pb2.NetParameter.FromString(serialized).name == "n"
-
-
-def test_read_text_passes_the_options_on(tmp_path):
     (tmp_path / "net.prototxt").write_text('layer { my_param { a: 1 } }')
     net, positions = read_text(tmp_path / "net.prototxt", caffe_pb2.NetParameter, keep_layer_fields=True)
     assert net.layer[0].fork_fields == "my_param {\n  a: 1\n}"
@@ -169,14 +146,12 @@ def test_read_text_passes_the_options_on(tmp_path):
     ("LabelSpecificAdd", "it does nothing at inference"),
     ("SeluDropout", "have a field selu_dropout_param"),
     ("Convolutoin", r"^; did you mean 'Convolution'\? If it is a type of its own, write it in Python and call .*'Convolutoin', Class"),
-    ("NotAnyForksType", r"^: the core lacks it, and so do the installed add-ons \(forks, ssd.*\); write it in Python and call [^;]*$"),
-])
+    ("NotAnyForksType", r"^: the core lacks it, and so do the installed add-ons \(forks, ssd.*\); write it in Python and call [^;]*$")])
 def test_layer_types(name, message):
     assert re.search(message, unknown.about_layer(name, ["Convolution", "ReLU"]))
 
 
-def test_advice_of_errors():
-    """Whatever the value: an error that names skip_unknown_fields is gone with it, any other stays."""
+def test_advice_and_rules():
     for field in ("relu_param { maximum: 0 }", "relu_param { maximum: 4 }", "batch_norm_param { scale_bias: true }",
                   "batch_norm_param { scale_bias: false }", "pooling_param { torch_pooling: true }", "pooling_param { pool: DEF_ALL2 }",
                   "convolution_param { engine: MKLDNN }", "relu_param { maximum: [0, 4] }", "relu_param { maximum: [] }"):
@@ -187,14 +162,23 @@ def test_advice_of_errors():
         else:
             with pytest.raises(ConfigError, match=re.escape(str(error.value))):
                 parse(f"layer {{ {field} }}", skip_unknown_fields=True)
+    for options in ({}, {"keep_layer_fields": True, "skip_unknown_fields": True}):
+        with pytest.raises(ConfigError, match="unknown field in NetStateRule; did you mean 'phase'"):
+            parse("layer { exclude { phse: TEST } }", **options)
+        with pytest.raises(ConfigError, match="must be one of TRAIN, TEST, got RUN"):
+            parse("layer { include { phase: RUN } }", **options)
 
 
-def test_defaults_are_compared_as_values():
+def test_defaults_and_named_forks(monkeypatch):
     known = forks.ForkField("default", "1", ("f",))
     assert forks.may_skip(known, 1) and forks.may_skip(known, 1.0) and forks.may_skip(forks.ForkField("default", "true", ()), True)
     assert not forks.may_skip(known, True) and not forks.may_skip(known, 2) and not forks.may_skip(known, Fields())
     assert not forks.may_skip(forks.ForkField("default", "tflite", ()), 3)
     assert forks.may_skip(forks.ForkField("test", "", ()), 1, training=False) and not forks.may_skip(forks.ForkField("test", "", ()), 1)
+    monkeypatch.setattr(forks, "MAX_FORKS_SHOWN", 3)
+    wanted = ["the fork a has it", "the forks a and b have it", "the forks a, b and c have it", "the forks a, b, c and 1 more have it",
+              "the forks a, b, c and 2 more have it"]
+    assert [forks._forks_have(tuple("abcde"[:count]), "it") for count in range(1, 6)] == wanted
 
 
 def test_protoc_sees_the_same_messages():
@@ -220,15 +204,7 @@ def test_nets_of_caffeonspark(caplog):
     assert "the fork CaffeOnSpark has it" in unknown.about_layer("CoSData", [])
 
 
-def test_number_of_named_forks(monkeypatch):
-    monkeypatch.setattr(forks, "MAX_FORKS_SHOWN", 3)
-    wanted = ["the fork a has it", "the forks a and b have it", "the forks a, b and c have it", "the forks a, b, c and 1 more have it",
-              "the forks a, b, c and 2 more have it"]
-    assert [forks._forks_have(tuple("abcde"[:count]), "it") for count in range(1, 6)] == wanted
-
-
 def test_message_of_outer_fields():
-    """Not of words that are values, nor of fields inside; equal numbers give the first of the kinds."""
     kinds = caffe_pb2.NetParameter, caffe_pb2.SolverParameter
     for text, kind in (("type: layer lr_policy: input", kinds[1]), ("net_param { layer {} layer {} layer {} }", kinds[1]),
                        ("test_net_param < name: 'a' state {} >", kinds[1]), ("name: 'base_lr' # base_lr: 1", kinds[0])):

@@ -103,8 +103,7 @@ def check(text, maps, wanted, dtype):
 @pytest.mark.parametrize("fields, options, shapes", [
     ("", {}, [(2, 18, 3, 3)]), ("confidence_threshold: 0.3 nms_threshold: 0.2 side: 5", {"confidence": 0.3, "threshold": 0.2}, [(3, 18, 3, 3)]),
     ('label_map_file: "names" coords: 4', {}, [(1, 18, 2, 3), (1, 18, 4, 5)]), ("nms_threshold: 2", {"threshold": 2}, [(2, 18, 1, 2)]),
-    ("confidence_threshold: -1", {"confidence": -1}, [(1, 18, 2, 2)]),
-])
+    ("confidence_threshold: -1", {"confidence": -1}, [(1, 18, 2, 2)])])
 def test_version_2_against_the_definition(fields, options, shapes, dtype):
     maps = [np.float32(RANDOM.standard_normal(shape)) for shape in shapes]
     check(f"{V2} {fields}", maps, second([x.astype(float) for x in maps], **options), dtype)
@@ -114,8 +113,7 @@ def test_version_2_against_the_definition(fields, options, shapes, dtype):
 @pytest.mark.parametrize("fields, options", [
     ("", {}), ("confidence_threshold: 0.5 nms_threshold: 0.2", {"confidence": 0.5, "threshold": 0.2}), ("gaussian_box: true", {"gaussian": True}),
     ("nms_threshold: 1.5", {"threshold": 1.5}), ("nms_threshold: 1", {"threshold": 1}),
-    ("confidence_threshold: 0.3 gaussian_box: true", {"confidence": 0.3, "gaussian": True}),
-])
+    ("confidence_threshold: 0.3 gaussian_box: true", {"confidence": 0.3, "gaussian": True})])
 def test_version_3_against_the_definition(fields, options, dtype):
     channels = 2 * ((9 if options.get("gaussian") else 5) + 3)
     maps = [np.float32(RANDOM.standard_normal((2, channels, *size))) for size in ((2, 3), (4, 4))]
@@ -142,22 +140,16 @@ def rows_of(x, more=""):
     return net.blob_by_name("y").data[0, 0]
 
 
-def test_images_do_not_suppress_each_other():
+def test_thresholds_and_equal_boxes():
     same = (0, 0, 0, 0, 3, 0)
     np.testing.assert_allclose(rows_of(one_box(2, (0, 0, 0, same), (1, 0, 0, same))),
                                [[n, 1, sigmoid(3), 0, 0, 1, 1] for n in (0, 1)])
-
-
-def test_overlap_at_the_threshold():
     # Two boxes of side 2 cells whose centres are one cell apart: they share a third of the union.
     wide = math.log(2)
     x = one_box(1, (0, 0, 0, (0, 0, wide, wide, 2, 0)), (0, 0, 1, (0, 0, wide, wide, 3, 0)), size=2)
     assert len(rows_of(x, "nms_threshold: 0.34")) == 2 and len(rows_of(x, "nms_threshold: 0.33")) == 1
     x = one_box(1, (0, 0, 0, (0, 0, 0, 0, 2, 0)), (0, 0, 1, (0, 0, 0, 0, 3, 0)), size=2)
     assert [len(rows_of(x, f"nms_threshold: {least}")) for least in (1e-9, 0)] == [2, 1]
-
-
-def test_equal_confidences_and_thresholds():
     x = np.zeros((1, 6, 2, 2))
     rows = rows_of(x, "confidence_threshold: 0.5")
     assert rows[:, 3:5].tolist() == [[0, 0], [0.5, 0], [0, 0.5], [0.5, 0.5]]
@@ -174,16 +166,16 @@ def test_nothing_found(what):
         assert net.blob_by_name("y").data.tolist() == [[[[i, -1, -1, -1, -1, -1, -1] for i in range(3)]]]
 
 
-def test_an_empty_batch():
+def test_batches_and_no_gradient():
     net = forward_net(layer(V2), [np.zeros((0, 18, 2, 2))])
     assert net.blob_by_name("y").shape == (1, 1, 0, 7)
-
-
-def test_a_new_shape():
     net = layer_net(layer(V2), [np.zeros((1, 18, 2, 2))])
     x = RANDOM.standard_normal((2, 18, 3, 2))
     forward_again(net, b0=x)
     np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], second([x]))
+    net = forward_net(layer(V2), [np.zeros((1, 18, 2, 2))])
+    with pytest.raises(ConfigError, match="YoloDetectionOutput has no gradient; it is for phase TEST"):
+        run_backward(net, [0])
 
 
 def test_box_that_is_not_finite():
@@ -197,12 +189,6 @@ def test_box_that_is_not_finite():
     net = layer_net(layer(V3, 2), [np.zeros((1, 16, 2, 2)), x])
     with pytest.raises(DataError, match=r"bottom\[1\]: the box at row 0, column 1 of image 0 is not finite"):
         run_forward(net)
-
-
-def test_there_is_no_gradient():
-    net = forward_net(layer(V2), [np.zeros((1, 18, 2, 2))])
-    with pytest.raises(ConfigError, match="YoloDetectionOutput has no gradient; it is for phase TEST"):
-        run_backward(net, [0])
 
 
 @pytest.mark.parametrize("fields, shapes, message", [
@@ -222,8 +208,7 @@ def test_there_is_no_gradient():
     (V3.replace("50]", "50, 1]"), [(1, 16, 2, 2)] * 2, f"{THIRD}.biases: give width and height of each anchor up to 3, the last of mask"),
     (V3.replace("[2, 3", "[2, 4"), [(1, 16, 2, 2)] * 2, f"{THIRD}.biases: give width and height of each anchor up to 4, the last of mask"),
     (V3 + " gaussian_box: true", [(1, 16, 2, 2)] * 2, r"bottom\[0\]: must have num_box x \(9 \+ num_classes\) = 2 x 12 = 24 channels"),
-    (V3 + " nms_thresh: 1", [(1, 16, 2, 2)] * 2, f"{THIRD}.nms_thresh: unknown field; did you mean 'nms_threshold'"),
-])
+    (V3 + " nms_thresh: 1", [(1, 16, 2, 2)] * 2, f"{THIRD}.nms_thresh: unknown field; did you mean 'nms_threshold'")])
 def test_wrong_prototxt(fields, shapes, message):
     with pytest.raises((ConfigError, ShapeError), match=rf"test.prototxt.*layer 'l' \(Yolo(v3)?DetectionOutput\): {message}"):
         layer_net(layer(fields, len(shapes)), [np.zeros(shape) for shape in shapes])

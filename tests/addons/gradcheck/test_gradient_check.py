@@ -58,7 +58,7 @@ def wrong(monkeypatch):
     return INPUT + 'layer { name: "square" type: "Wrong" bottom: "x" top: "y" }'
 
 
-def test_every_array_is_compared_or_named():
+def test_arrays_that_are_compared():
     report = minicaffe.gradcheck(message(NET))
     assert report.ok, f"\n{report}"
     compared = [(c.layer, c.what.partition(" ")[0]) for c in report.comparisons if "split" not in c.layer]
@@ -68,10 +68,6 @@ def test_every_array_is_compared_or_named():
     assert {("in", None), ("bn", "blobs[0]"), ("ip", "blobs[1]")} <= left_out
     assert any(layer == "accuracy" for layer, *_ in report.not_checked)
     assert all(reason for *_, reason in report.not_checked)
-
-
-def test_blob_that_is_read_twice():
-    """The tops of a Split share their memory: a difference of one is one of all, so their gradients are compared as a sum."""
     text = """force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
     layer { name: "ip" type: "InnerProduct" bottom: "x" top: "a" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
     layer { name: "square" type: "Eltwise" bottom: "a" bottom: "a" bottom: "x" top: "b" eltwise_param { operation: PROD } }
@@ -79,9 +75,6 @@ def test_blob_that_is_read_twice():
     report = minicaffe.gradcheck(message(text))
     assert report.ok, f"\n{report}"
     assert [c.what for c in report.comparisons if c.layer == "square"] == ["bottom[0] 'a_ip_0_split_0' and bottom[1] 'a_ip_0_split_1'", "bottom[2] 'x_in_0_split_1'"]
-
-
-def test_the_net_stays_as_it_was():
     net = double_net(message(NET))
     caffe.seed(7)
     caffe.generator.reserve_counters(12)
@@ -95,24 +88,11 @@ def test_the_net_stays_as_it_was():
     assert (caffe.generator.seed, caffe.generator.offset) == (7, 12)
 
 
-def test_the_whole_net():
+def test_nets_and_seeds():
     report = minicaffe.gradcheck(message(NET), whole=True)
     assert report.ok and {(c.layer, c.what) for c in report.comparisons} == {("conv", "blobs[0]"), ("conv", "blobs[1]"), ("ip", "blobs[0]")}
     with pytest.raises(ConfigError, match="no loss to differentiate"):
         minicaffe.gradcheck(message(INPUT + 'layer { name: "p" type: "Power" bottom: "x" top: "y" }'), whole=True)
-
-
-def test_wrong_element(wrong):
-    report = minicaffe.gradcheck(message(wrong), elements=None)
-    [comparison] = report.failed
-    assert comparison.index == (0, 0, 0, 4) and comparison.shape == (3, 2, 6, 6) and comparison.checked == 216
-    assert comparison.analytic / comparison.numerical == pytest.approx(1.1)
-    assert comparison.relative == pytest.approx(0.1 / 1.1, rel=0.01)
-    assert "layer 'square' (Wrong): bottom[0] 'x': element [0, 0, 0, 4]: backward says" in str(report)
-    assert minicaffe.gradcheck(message(wrong), elements=None, threshold=0.2).ok
-
-
-def test_elements_are_drawn_by_the_seed():
     net = message(NET)
     pick = [[c.index for c in minicaffe.gradcheck(net, elements=3, seed=seed, layers=["conv"]).comparisons] for seed in (1, 1, 2)]
     assert pick[0] == pick[1] != pick[2]
@@ -122,11 +102,22 @@ def test_elements_are_drawn_by_the_seed():
         minicaffe.gradcheck(net, layers=["cnv"])
 
 
+def test_wrong_gradients(wrong):
+    report = minicaffe.gradcheck(message(wrong), elements=None)
+    [comparison] = report.failed
+    assert comparison.index == (0, 0, 0, 4) and comparison.shape == (3, 2, 6, 6) and comparison.checked == 216
+    assert comparison.analytic / comparison.numerical == pytest.approx(1.1)
+    assert comparison.relative == pytest.approx(0.1 / 1.1, rel=0.01)
+    assert "layer 'square' (Wrong): bottom[0] 'x': element [0, 0, 0, 4]: backward says" in str(report)
+    assert minicaffe.gradcheck(message(wrong), elements=None, threshold=0.2).ok
+    report = minicaffe.gradcheck(message(wrong + 'layer { name: "r" type: "ReLU" bottom: "y" top: "y" }'), elements=None)
+    assert [c.layer for c in report.failed] == ["square"] and report.failed[0].kinks == 0
+
+
 @pytest.mark.parametrize("layer, values, kinks", [
     ('type: "ReLU"', [0.0, 1.0, -1.0, 3e-5], 2),
     ('type: "AbsVal"', [0.0, 1.0, -1.0, -3e-5], 1),     # at 0 its gradient is 0, as that of differences
-    ('type: "Pooling" pooling_param { pool: MAX kernel_size: 2 }', [0.5, 0.5, -1.0, 0.2], 2),
-])
+    ('type: "Pooling" pooling_param { pool: MAX kernel_size: 2 }', [0.5, 0.5, -1.0, 0.2], 2)])
 def test_kinks(layer, values, kinks):
     """At and nearer than a step to a kink the function has no derivative, or another one: no error of backward."""
     param = message('layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 dim: 1 dim: 2 dim: 2 } } }'
@@ -145,24 +136,17 @@ def test_a_maximum_of_several_windows():
     assert report.ok and report.comparisons[0].kinks > 30, f"\n{report}"
 
 
-def test_nothing_compared_is_not_ok():
+def test_refused_nets_and_chosen_layers(tmp_path):
     report = minicaffe.gradcheck(message('layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 0 } } }'
                                          'layer { name: "p" type: "Power" bottom: "x" top: "y" }'))
     assert report.comparisons[0].checked == 0 and not report.failed and not report.ok
-
-
-def test_one_layer_by_its_name(tmp_path):
-    """A name and not a collection of its letters; a path of any kind."""
+    param = message(NET)
+    with pytest.raises(ConfigError, match="computes in float32.*Dtype.DOUBLE"):
+        minicaffe.gradcheck(Net(param))
     (tmp_path / "net.prototxt").write_text(INPUT + 'layer { name: "sq" type: "Power" bottom: "x" top: "y" power_param { power: 2 } }')
     for path in (tmp_path / "net.prototxt", os.fsencode(tmp_path / "net.prototxt")):
         assert [c.layer for c in minicaffe.gradcheck(path, layers="sq").comparisons] == ["sq"]
     assert minicaffe.gradcheck(tmp_path / "net.prototxt", layers=(name for name in ["sq"])).ok
-
-
-def test_a_wrong_gradient_is_no_kink(wrong):
-    """Nor is one in a net with ReLUs: differences with smaller steps say the same."""
-    report = minicaffe.gradcheck(message(wrong + 'layer { name: "r" type: "ReLU" bottom: "y" top: "y" }'), elements=None)
-    assert [c.layer for c in report.failed] == ["square"] and report.failed[0].kinks == 0
 
 
 def test_layer_that_never_repeats(monkeypatch):
@@ -185,12 +169,6 @@ def test_layer_that_never_repeats(monkeypatch):
     report = minicaffe.gradcheck(message(INPUT + 'layer { name: "f" type: "Fickle" bottom: "x" top: "y" }'))
     assert not report.comparisons and not report.ok
     assert ("f", "Fickle", None, "it computes something else each time it runs on the same data") in report.not_checked
-
-
-def test_a_float_net_is_refused():
-    param = message(NET)
-    with pytest.raises(ConfigError, match="computes in float32.*Dtype.DOUBLE"):
-        minicaffe.gradcheck(Net(param))
 
 
 def test_the_command(tmp_path, monkeypatch, capsys, wrong):
@@ -217,7 +195,7 @@ def test_no_limit_of_elements_means_all(elements):
     assert all(c.checked + c.kinks >= np.prod(c.shape) for c in report.comparisons) and report.comparisons
 
 
-def test_the_batch_size_of_the_command(folder, minicaffe):
+def test_batches_and_elements_of_command(folder, minicaffe):
     h5py = pytest.importorskip("h5py")
     with h5py.File("data.h5", "w") as file:
         file["x"], file["y"] = [[1.0, 2.0]] * 4, [0.0, 1.0, 1.0, 1.0]
@@ -232,10 +210,6 @@ def test_the_batch_size_of_the_command(folder, minicaffe):
     (folder / "none.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 } } }
         layer { name: "s" type: "Silence" bottom: "x" }""")
     assert app.run(["gradcheck", "none.prototxt"]) == 1
-
-
-def test_what_the_command_compares(minicaffe, folder):
-    """--elements=0 means all."""
     (folder / "net.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 50 } } }
         layer { name: "power" type: "Power" bottom: "x" top: "y" power_param { scale: 2 } }""")
     for words, count in (((), 50), (("--elements=7",), 7), (("--elements=0",), 100)):

@@ -28,7 +28,7 @@ def files(tmp_path):
     return paths
 
 
-def test_net(files):
+def test_net_and_buffers(files):
     net = dnn.readNetFromCaffe(*files)
     assert net.getLayerNames() == ("c", "relu", "pool", "a", "b", "prob") and not net.empty()
     assert net.getUnconnectedOutLayersNames() == ("b", "prob")
@@ -50,9 +50,6 @@ def test_net(files):
     kept = net.forward()
     net.setInput(x)
     assert not np.array_equal(net.forward(), kept) and kept.shape == (2, 5)
-
-
-def test_what_can_be_read_inside(files):
     x = np.random.default_rng(0).normal(size=(1, 3, 8, 8)).astype(np.float32)
     for options, there in (({}, False), ({"keep": ["pool"]}, True), ({"plan": None}, True)):
         net = dnn.readNetFromCaffe(*files, **options)
@@ -63,6 +60,15 @@ def test_what_can_be_read_inside(files):
         else:
             with pytest.raises(RecycledError):
                 net.caffe.blobs["pool"].data  # noqa: B018
+    contents = [open(path, "rb").read() for path in files]
+    x = np.ones((1, 3, 8, 8), np.float32)
+    made = []
+    for pair in (files, contents, [np.frombuffer(c, np.uint8) for c in contents], [bytearray(c) for c in contents]):
+        net = dnn.readNetFromCaffe(*pair)
+        net.setInput(x)
+        made.append(net.forward())
+    for other in made[1:]:
+        np.testing.assert_array_equal(other, made[0])
 
 
 def test_layer_name_before_blob_name():
@@ -85,7 +91,7 @@ def test_layer_name_before_blob_name():
         np.testing.assert_allclose(result, want, rtol=1e-5, atol=1e-6)
 
 
-def test_second_tops():
+def test_tops_and_outputs():
     net = dnn.readNetFromCaffe(b"""input: "data" input_shape { dim: 1 dim: 4 }
         layer { name: "cut" type: "Slice" bottom: "data" top: "left" top: "right" slice_param { axis: 1 } }
         layer { name: "p" type: "Power" bottom: "left" top: "q" }""")
@@ -93,9 +99,6 @@ def test_second_tops():
     np.testing.assert_array_equal(net.forward("right"), [[2, 3]])
     for found, wanted in zip(net.forward(["right", "left", "cut", "q"]), ([[2, 3]], [[0, 1]], [[0, 1]], [[0, 1]]), strict=True):
         np.testing.assert_array_equal(found, wanted)
-
-
-def test_outputs():
     net = dnn.readNetFromCaffe(b"""input: "data" input_dim: 1 input_dim: 4 input_dim: 2 input_dim: 2
         layer { name: "cut" type: "Slice" bottom: "data" top: "left" top: "right" slice_param { axis: 1 } }
         layer { name: "halves" type: "Slice" bottom: "right" top: "up" top: "down" slice_param { axis: 2 } }
@@ -107,30 +110,18 @@ def test_outputs():
         layer { name: "reads one" type: "ReLU" bottom: "first" top: "positive" }""")
     # One top of half is read; the ReLU overwrites what ip made; Silence has no output.
     assert net.getUnconnectedOutLayersNames() == ("relu", "reads one")
+    assert dnn.readNetFromCaffe(b"\xef\xbb\xbf# \xff\n" + NET.encode()).getLayerNames() == dnn.readNetFromCaffe(NET.encode()).getLayerNames()
+    with pytest.raises(ConfigError, match="^<prototxt>:1:"):
+        dnn.readNetFromCaffe(b'name: "\xff" ' + NET.encode())
 
 
-def test_buffers(files):
-    contents = [open(path, "rb").read() for path in files]
-    x = np.ones((1, 3, 8, 8), np.float32)
-    made = []
-    for pair in (files, contents, [np.frombuffer(c, np.uint8) for c in contents], [bytearray(c) for c in contents]):
-        net = dnn.readNetFromCaffe(*pair)
-        net.setInput(x)
-        made.append(net.forward())
-    for other in made[1:]:
-        np.testing.assert_array_equal(other, made[0])
-
-
-def test_functions_that_are_opencvs_own():
+def test_names_of_opencv():
     cv2 = pytest.importorskip("cv2")
     for name in dnn.FUNCTIONS:
         assert getattr(dnn, name) is getattr(cv2.dnn, name)
     assert dnn.blobFromImage(np.ones((4, 5, 3), np.uint8), 2, (2, 2), (1, 0, 0)).tolist() == [[[[0, 0]] * 2, [[2, 2]] * 2, [[2, 2]] * 2]]
     with pytest.raises(AttributeError, match="has no attribute 'blobFrom'"):
         _ = dnn.blobFrom
-
-
-def test_names_and_arguments_are_opencvs():
     cv2 = pytest.importorskip("cv2")
     for name in ("setInput", "forward", "getLayerNames", "getLayerId", "getUnconnectedOutLayers", "getUnconnectedOutLayersNames",
                  "empty", "setPreferableBackend", "setPreferableTarget", "getPerfProfile"):
@@ -156,17 +147,9 @@ def test_same_as_opencv(files):
         np.testing.assert_allclose(ours.forward(name), theirs.forward(name), rtol=1e-4, atol=1e-6)
 
 
-def test_contents():
-    """Bytes that are no UTF-8 are met in comments only, and a byte order mark is no field."""
-    assert dnn.readNetFromCaffe(b"\xef\xbb\xbf# \xff\n" + NET.encode()).getLayerNames() == dnn.readNetFromCaffe(NET.encode()).getLayerNames()
-    with pytest.raises(ConfigError, match="^<prototxt>:1:"):
-        dnn.readNetFromCaffe(b'name: "\xff" ' + NET.encode())
-
-
 @pytest.mark.parametrize("names, layers", [(["b", "conv"], "conv relu pool a b"), (["prob", "c", "pool", "c"], "conv relu pool a b prob"), (["conv"], "conv"),
                                            ([], "")])
 def test_each_layer_runs_once(files, names, layers):
-    """A layer that works in place would change its blob twice; those behind the last wanted one do not run."""
     net, ran = dnn.readNetFromCaffe(*files, plan=None), []
     net.setInput(np.ones((1, 3, 8, 8), np.float32))
     net.caffe.before_forward(lambda index: ran.append(net.caffe.nodes[index]))

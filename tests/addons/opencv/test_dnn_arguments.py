@@ -24,7 +24,7 @@ def files(tmp_path, text, name="net"):
     return paths
 
 
-def test_read_net(tmp_path):
+def test_net_and_its_messages(tmp_path):
     paths = files(tmp_path, NET)
     x = RANDOM.random((1, 3, 8, 6)).astype(np.float32)
     want = caffe.Net(paths[0], caffe.TEST, weights=paths[1]).forward(data=x)["conv"]
@@ -38,6 +38,19 @@ def test_read_net(tmp_path):
                              (("",), "got nothing")):
         with pytest.raises(ConfigError, match=words):
             dnn.readNet(*arguments)
+    net = dnn.readNet(*files(tmp_path, NET))
+    for call, message in ((lambda: net.forward("cov"), "the net has no layer 'cov'; did you mean 'conv'?"),
+                          (lambda: net.setInput(np.zeros((1, 3, 8, 6)), "dta"), "the net has no input 'dta'; did you mean 'data'?; its inputs are data"),
+                          (lambda: net.setInput(np.zeros((1, 5, 8, 6)), mean=1), "mean: is for blobs of 1 to 4 channels, the blob is [1, 5, 8, 6]"),
+                          (lambda: net.setInput(np.zeros(4), mean=1), "mean: is for blobs of 1 to 4 channels, the blob is [4]")):
+        with pytest.raises(Error) as caught:
+            call()
+        assert str(caught.value) == message
+    for channels in 1, 4:
+        net.setInput(np.full((2, channels, 3), 9.0), mean=(1, 2, 3, 4), scalefactor=0.5)
+        np.testing.assert_array_equal(net._input_arrays["data"][1, :, 2], [4, 3.5, 3, 2.5][:channels])
+    net.setInput(np.full((1, 5, 2, 2), 8), scalefactor=0.5)      # without a mean of any shape
+    np.testing.assert_array_equal(net._input_arrays["data"], np.full((1, 5, 2, 2), 4))
 
 
 @pytest.mark.parametrize("place", ["cpu", "sim"])
@@ -89,22 +102,6 @@ def test_wrong_arguments(tmp_path, call, words):
     with pytest.raises(Error, match=words) as caught:
         call(net)
     assert "\n" not in str(caught.value)
-
-
-def test_messages_of_a_net(tmp_path):
-    net = dnn.readNet(*files(tmp_path, NET))
-    for call, message in ((lambda: net.forward("cov"), "the net has no layer 'cov'; did you mean 'conv'?"),
-                          (lambda: net.setInput(np.zeros((1, 3, 8, 6)), "dta"), "the net has no input 'dta'; did you mean 'data'?; its inputs are data"),
-                          (lambda: net.setInput(np.zeros((1, 5, 8, 6)), mean=1), "mean: is for blobs of 1 to 4 channels, the blob is [1, 5, 8, 6]"),
-                          (lambda: net.setInput(np.zeros(4), mean=1), "mean: is for blobs of 1 to 4 channels, the blob is [4]")):
-        with pytest.raises(Error) as caught:
-            call()
-        assert str(caught.value) == message
-    for channels in 1, 4:
-        net.setInput(np.full((2, channels, 3), 9.0), mean=(1, 2, 3, 4), scalefactor=0.5)
-        np.testing.assert_array_equal(net._input_arrays["data"][1, :, 2], [4, 3.5, 3, 2.5][:channels])
-    net.setInput(np.full((1, 5, 2, 2), 8), scalefactor=0.5)      # without a mean of any shape
-    np.testing.assert_array_equal(net._input_arrays["data"], np.full((1, 5, 2, 2), 4))
 
 
 def test_a_profile_runs_each_layer_once(tmp_path, monkeypatch):

@@ -60,7 +60,6 @@ def test_layer(cv2, layer, tmp_path):
 
 
 def test_half_precision_weights_of_opencv(cv2, tmp_path):
-    """Each weight that OpenCV wrote in 16 bits is the nearest of those to what it was; biases of other layers stay."""
     net = opencv_table.filled(opencv_table.model_net("lenet/deploy"))
     net.save(tmp_path / "a.caffemodel")
     before = {name: [blob.cpu_data.copy() for blob in blobs] for name, blobs in net.params.items()}
@@ -83,7 +82,6 @@ def test_half_precision_weights_of_opencv(cv2, tmp_path):
 
 
 def test_the_page_is_the_tools():
-    """The page in docs/ has a row for each net, and a number or an error in each."""
     path = opencv_table.ROOT / "docs" / "opencv_models.md"
     rows = [line.split(" | ") for line in path.read_text().splitlines() if line.startswith("| ") and not line.startswith("| net ")]
     assert [row[0].removeprefix("| ") for row in rows] == [*opencv_table.deploy_nets(), *opencv_table.LAYERS]

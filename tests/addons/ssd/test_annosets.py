@@ -67,7 +67,7 @@ def test_three_forms(folder, kind, caplog):
     np.testing.assert_array_equal(pixels, cv2.imread(str(folder / "a b.png")).transpose(2, 0, 1))
 
 
-def test_sizes_and_encoding(folder):
+def test_sizes_and_xml(folder):
     for options, shape in (({"min_dim": 10}, (10, 20)), ({"min_dim": 40, "max_dim": 60}, (30, 60)), ({"max_dim": 20}, (10, 20)),
                            ({"max_dim": 99}, (20, 40)), ({"resize_width": 7, "resize_height": 9, "min_dim": 3}, (9, 7))):
         _, records = convert(folder, **options)
@@ -78,15 +78,18 @@ def test_sizes_and_encoding(folder):
     _, records = convert(folder, encode_type="png", gray=True)
     gray = cv2.imdecode(np.frombuffer(records["00000000_a b.png"].datum.data, np.uint8), cv2.IMREAD_UNCHANGED)
     np.testing.assert_array_equal(gray, cv2.imread(str(folder / "a b.png"), cv2.IMREAD_GRAYSCALE))
-
-
-def test_the_size_of_the_annotation_counts(folder):
     (folder / "one.xml").write_text(XML.format(width=80, height=20))
     assert objects(convert(folder)[1]["00000002_c.jpg"])[0][2] == (0.05, 0.1, 0.25, 0.5)
     (folder / "one.xml").write_text(XML.format(width=0, height=0))  # as some files have it: that of the picture
     assert objects(convert(folder)[1]["00000002_c.jpg"]) == WANTED
     (folder / "one.xml").write_text("<annotation/>")
     assert objects(convert(folder)[1]["00000002_c.jpg"]) == []
+    text = XML.format(width=40, height=20).replace("<name>dog</name>", "<name>\n dog </name><difficult> 0\n</difficult>")
+    (folder / "one.xml").write_text(text.replace("<difficult>1</difficult>", "<difficult> 1 </difficult>"))
+    assert objects(convert(folder)[1]["00000000_a b.png"]) == WANTED
+    (folder / "one.xml").write_text(text.replace("<name>\n dog </name>", ""))
+    with pytest.raises(DataError, match="one.xml: names '', which the label map lacks"):
+        convert(folder)
 
 
 def test_the_command(folder, capsys):
@@ -105,13 +108,14 @@ def test_the_command(folder, capsys):
     ("one.xml", XML.format(width=40, height=20).replace(">dog<", ">cow<"), "names 'cow', which the label map lacks"),
     ("one.xml", XML.format(width=40, height=20).replace("<xmax>20", "<xmax>2"), r"the box of 'cat' is turned inside out: \[4.0, 2.0, 2.0"),
     ("one.xml", XML.format(width=40, height=20).replace("<xmax>20</xmax>", ""), "the box of 'cat' must be four numbers"),
-    ("one.json", "{", "one.json: is not an annotation in JSON"), ("one.json", "{}", "is not an annotation in JSON: KeyError: 'annotation'"),
-    ("one.json", '{"annotation": [{"category_id": "cat", "bbox": [1, 2, 3]}]}', "is not an annotation in JSON"), ("one.json", "[]", "is not an annotation"),
+    ("one.json", "{}", "is not an annotation in JSON: KeyError: 'annotation'"),
+    *(("one.json", text, "/one.json: is not an annotation in JSON: ") for text in (
+        '{"annotation": [{"category_id": "cat", "bbox": null}]}', '{"annotation": 5}', "5", "[]", "{", '{"image": 5, "annotation": []}',
+        '{"annotation": [{"category_id": "cat", "bbox": [1, 2, 3]}]}', '{"annotation": [{"bbox": [1, 2, 3, 4]}]}', '{"annotation": [5]}')),
     ("one.txt", "cat 1 2 3 4", "one.txt:1: label 'cat' is not an integer"), ("one.txt", "1 2 3 4", "one.txt:1: a line must be a label's number and four corners"), ("one.txt", "7 1 2 3 4", "has label 7, which the label map lacks"),
     ("one.txt", "1 1 2 3 x", "the box of '1' must be four numbers"), ("one.txt", "1 1 2 nan 4", "one.txt:1: the box of '1' must be four numbers, got"),
     ("one.xml", XML.format(width=40, height=20).replace("<xmax>20<", "<xmax>inf<"), "one.xml: the box of 'cat' must be four numbers, got"),
-    ("one.json", '{"annotation": [{"category_id": "cat", "bbox": [1, 2, NaN, 3]}]}', "one.json: the box of 'cat' must be four numbers, got"),
-])
+    ("one.json", '{"annotation": [{"category_id": "cat", "bbox": [1, 2, NaN, 3]}]}', "one.json: the box of 'cat' must be four numbers, got")])
 def test_wrong_annotations(folder, name, content, message):
     (folder / name).write_text(content)
     with pytest.raises(DataError, match=message) as caught:
@@ -163,7 +167,6 @@ def test_counts_of_odd_annotations(folder, caplog):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_each_oddity_is_counted(seed):
-    """Each edge alone beyond the picture, each side alone of no length, and several of them in one box."""
     random, counted, wanted = np.random.default_rng(seed), {}, dict.fromkeys(("beyond", "empty", "background"), 0)
     for i in range(60):
         width, height = (int(side) for side in random.integers(5, 20, 2))
@@ -177,12 +180,15 @@ def test_each_oddity_is_counted(seed):
     assert {word: sum(count for what, count in counts.items() if word in what) for word in wanted} == wanted
 
 
-def test_shuffled_entries(folder, monkeypatch):
+def test_order_and_progress(folder, monkeypatch):
     monkeypatch.setattr("random.shuffle", lambda entries: entries.reverse())
     _, records = convert(folder, shuffle=True)
     assert list(records) == ["00000000_c.jpg", "00000002_a b.png"]
     _, records = convert(folder)
     assert list(records) == ["00000000_a b.png", "00000002_c.jpg"]
+    seen = []
+    convert(folder, progress=lambda *report: seen.append(report))
+    assert seen == [("pictures", 1, 3), ("pictures", 3, 3)]
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -190,8 +196,7 @@ def test_shuffled_entries(folder, monkeypatch):
     ('item { name: "a" label: 1 } item { name: "b" label: 2 } item { name: "c" label: 1 }',
      r"item\[2\]: label 1 was named 'a' before; each label needs one item"),
     ('item { name: "a" label: 1 } item { name: "b" label: 2 } item { name: "b" label: 3 }',
-     r"item\[2\]: label 3 has the name 'b', as label 2 has; each needs its own"),
-])
+     r"item\[2\]: label 3 has the name 'b', as label 2 has; each needs its own")])
 def test_wrong_label_maps(tmp_path, text, message):
     (tmp_path / "map").write_text(text)
     with pytest.raises(DataError, match=f"^{tmp_path}/map: {message}"):
@@ -205,24 +210,6 @@ def test_boxes_without_a_side(folder, box):
     (folder / "one.txt").write_text(f"1 {' '.join(map(str, box))}\n")
     wanted = tuple(edge / side for edge, side in zip(box, (40, 20, 40, 20)))
     assert objects(convert(folder, "txt")[1]["00000002_c.jpg"]) == [(1, 0, wanted, False)]
-
-
-def test_spaces_in_xml(folder):
-    text = XML.format(width=40, height=20).replace("<name>dog</name>", "<name>\n dog </name><difficult> 0\n</difficult>")
-    (folder / "one.xml").write_text(text.replace("<difficult>1</difficult>", "<difficult> 1 </difficult>"))
-    assert objects(convert(folder)[1]["00000000_a b.png"]) == WANTED
-    (folder / "one.xml").write_text(text.replace("<name>\n dog </name>", ""))
-    with pytest.raises(DataError, match="one.xml: names '', which the label map lacks"):
-        convert(folder)
-
-
-@pytest.mark.parametrize("content", ['{"annotation": [{"category_id": "cat", "bbox": null}]}', '{"annotation": 5}', "5", "[]", "{}", "{",
-                                     '{"annotation": [{"category_id": "cat", "bbox": [1, 2, 3]}]}', '{"annotation": [{"bbox": [1, 2, 3, 4]}]}',
-                                     '{"annotation": [5]}', '{"image": 5, "annotation": []}'])
-def test_json_of_another_form(folder, content):
-    (folder / "one.json").write_text(content)
-    with pytest.raises(DataError, match=f"^{folder}/one.json: is not an annotation in JSON: "):
-        convert(folder, "json")
 
 
 def test_sizes_with_limits():
@@ -253,9 +240,3 @@ def test_bytes_of_encoded_pictures(folder, options, kept):
 def test_wrong_shorter_side(least, most, size):
     with pytest.raises(ShapeError, match=f"^min_dim {least}: a (picture of|side must be below 2.31, got) {size}"):
         _resize(cv2, np.zeros((20, 40, 3), np.uint8), least, most, None)
-
-
-def test_progress(folder):
-    seen = []
-    convert(folder, progress=lambda *report: seen.append(report))
-    assert seen == [("pictures", 1, 3), ("pictures", 3, 3)]

@@ -52,7 +52,7 @@ def test_raw_records_give_the_same(some, tmp_path):
         np.testing.assert_allclose(label[0, 0, i, 3:7], box, rtol=1e-6)
 
 
-def test_no_boxes_and_several(tmp_path):
+def test_records_and_their_labels(tmp_path):
     image, box = rectangle(np.random.default_rng(1))
     records = [annotated(image, []), annotated(image, [(3, *box), (1, 0, 0, 1, 1), (3, 0, 0, 0.5, 0.5, 1, True)]), annotated(image, [])]
     net = source_net(text(write_annotated(tmp_path / "db", records), size=1))
@@ -61,9 +61,6 @@ def test_no_boxes_and_several(tmp_path):
     assert label.shape == (1, 1, 3, 8) and label[0, 0, :, 1].tolist() == [3, 3, 1] and label[0, 0, :, 7].tolist() == [0, 1, 0]
     net = source_net(text(write_annotated(tmp_path / "db2", records), size=3))
     assert batch(net)[1][0, 0, :, 0].tolist() == [1, 1, 1]
-
-
-def test_classes_where_records_have_no_type(tmp_path):
     image = np.zeros((4, 4, 3), np.uint8)
     records = []
     for label in (5, 8):
@@ -71,17 +68,11 @@ def test_classes_where_records_have_no_type(tmp_path):
         record.ClearField("type")
         record.datum.label = label
         records.append(record.SerializeToString())
-    source = write_annotated(tmp_path / "db", records)
+    source = write_annotated(tmp_path / "db3", records)
     net = source_net(text(source, size=2))
     assert net.tops[0][1].shape == (2, 1, 1, 1) and batch(net)[1].ravel().tolist() == [5, 8]
     net = source_net(text(source, "", "anno_type: BBOX", size=2))
     assert batch(net)[1].tolist() == [[[[-1] * 8]]]
-
-
-def test_the_label_may_be_left_out(some):
-    net = source_net(text(some[0], top='top: "data"'))
-    net.forward_from_to(0, 0)
-    assert len(net.tops[0]) == 1 and net.tops[0][0].shape == (1, 3, 48, 64)
 
 
 # ---- boxes follow what is done to the picture: the box of the label is that of the bright pixels
@@ -126,15 +117,6 @@ def test_boxes_follow_the_picture(some, transform, fields, height, width, phase)
     assert not random or len(seen) > 5
 
 
-def test_boxes_of_a_fixed_size(some):
-    transform = "resize_param {{ resize_mode: FIT_SMALL_SIZE height: 96 width: 96 {} }}"
-    plain = batch(source_net(text(some[0], transform.format(""))))[1][0, 0, 0, 3:7]
-    scaled = batch(source_net(text(some[0], transform.format("height_scale: 48 width_scale: 64"))))[1][0, 0, 0, 3:7]
-    np.testing.assert_allclose(scaled, plain * 2, rtol=1e-5)
-    warped = batch(source_net(text(some[0], "resize_param { height: 96 width: 128 height_scale: 48 width_scale: 64 }")))
-    np.testing.assert_allclose(warped[1][0, 0, 0, 3:7], plain, rtol=1e-5)  # only there has a picture another size
-
-
 @pytest.mark.parametrize("emit, left", [("", 2), ("emit_constraint { }", 1), ("emit_constraint { emit_type: CENTER }", 1),
                                         ("emit_constraint { emit_type: MIN_OVERLAP emit_overlap: 0.2 }", 2),
                                         ("emit_constraint { emit_type: MIN_OVERLAP emit_overlap: 0.3 }", 1)])
@@ -158,29 +140,21 @@ def test_emit_constraint_at_its_limit(tmp_path, emit, labels):
     assert batch(net)[1][0, 0, :, 1].tolist() == (labels or [-1])
 
 
-def test_samplers_keep_their_word(tmp_path):
-    """A part of half the picture that covers the object is never taken with max_object_coverage, and so on."""
-    image = np.zeros((50, 50, 3), np.uint8)
-    source = write_annotated(tmp_path / "db", [annotated(image, [(1, 0.4, 0.4, 0.6, 0.6)])])
+def test_parts_of_pictures(tmp_path):
+    """What no part meets, no trials, no samples, or not of the original picture: the picture stays whole."""
+    source = write_annotated(tmp_path / "db", [annotated(np.zeros((50, 50, 3), np.uint8), [(1, 0.4, 0.4, 0.6, 0.6)])])
     half = "batch_sampler {{ sampler {{ min_scale: 0.5 max_scale: 0.5 }} sample_constraint {{ {} }} max_sample: {} max_trials: {} }}"
-    # The object is 0.16 of the part where the part covers it whole; a part begins at a whole pixel, a 50th of the picture.
-    for limits, least, most in (("min_object_coverage: 1", 0.14, 0.161), ("max_object_coverage: 0.5", 0, 0.1),
-                                ("max_sample_coverage: 0.08", 0, 0.11), ("max_jaccard_overlap: 0.1", 0, 0.13),
-                                ("min_jaccard_overlap: 0.15 min_sample_coverage: 0.15", 0.13, 0.161)):
-        net = source_net(text(source, "", half.format(limits, 1, 1000)))
-        for _ in range(10):
-            data, label = batch(net)
-            assert data.shape == (1, 3, 25, 25)
-            row = label[0, 0, 0]
-            assert least <= (0 if row[0] == -1 else (row[5] - row[3]) * (row[6] - row[4])) <= most
-    # What cannot be met, no trials, no samples, or not of the original picture: the picture stays whole.
     for fields in (half.format("min_object_coverage: 1 max_object_coverage: 1 min_jaccard_overlap: 0.9", 1, 50), half.format("", 1, 0),
                    half.format("", 0, 9), half.format("", 1, 9)[:-1] + " use_original_image: false }"):
         assert batch(source_net(text(source, "", fields)))[0].shape == (1, 3, 50, 50)
+    assert batch(source_net(text(source, "", half.format("min_object_coverage: 1", 1, 1000))))[0].shape == (1, 3, 25, 25)
+    image = np.zeros((3, 4, 3), np.uint8)
+    source = write_annotated(tmp_path / "pixel", [annotated(image, [])])
+    net = source_net(text(source, "", "batch_sampler { sampler { min_scale: 0.1 max_scale: 0.1 } max_sample: 1 max_trials: 1 }"))
+    assert {batch(net)[0].shape for _ in range(10)} == {(1, 3, 1, 1)}
 
 
-def test_colours(some):
-    """Each distortion and noise against what it is said to do, on pictures of two colours."""
+def test_colours_of_pictures(some):
     source, pictures = some
 
     def first(transform):
@@ -205,6 +179,12 @@ def test_colours(some):
     assert (first("noise_param { gauss_blur: true }") != image).any() and (first("noise_param { clahe: true }") != image).any()
     lab = first("noise_param { convert_to_lab: true }")
     assert lab.max() > 90 and np.abs(lab[..., 1:]).max() < 0.1  # lightness up to 100, no colour
+    image = some[1][0][0]
+    means = "mean_value: 10 mean_value: 20 mean_value: 30"
+    data = batch(source_net(text(some[0], f"expand_param {{ max_expand_ratio: 4 }} {means}")))[0][0].transpose(1, 2, 0)
+    assert data.shape > image.shape and (data == 0).all(2).sum() == data[..., 0].size - image[..., 0].size
+    data = batch(source_net(text(some[0], f"expand_param {{ max_expand_ratio: 1 }} {means}")))[0][0].transpose(1, 2, 0)
+    np.testing.assert_array_equal(data, image - np.array([10.0, 20, 30]))
 
 
 def test_colour_changes_in_colour(tmp_path):
@@ -231,16 +211,14 @@ def test_colour_changes_in_colour(tmp_path):
     ("noise_param { posterize: true }", (32, 96, 224)), ("noise_param { decolorize: true }", (111, 111, 111)),
     ("noise_param { saltpepper_param { fraction: 1 value: 9 } }", (40, 80, 200)),  # not asked for
     ("noise_param { saltpepper: true saltpepper_param { fraction: 0 value: 9 value: 8 } }", (40, 80, 200)),
-    ("noise_param { convert_to_hsv: true }", (8, 204, 200)), ("resize_param { height: 1 width: 1 }", (40, 80, 200)),
-])
+    ("noise_param { convert_to_hsv: true }", (8, 204, 200)), ("resize_param { height: 1 width: 1 }", (40, 80, 200))])
 def test_a_colour_becomes(tmp_path, transform, wanted):
     image = np.full((6, 6, 3), (40, 80, 200), np.uint8)
     data = batch(source_net(text(write_annotated(tmp_path / "db", [annotated(image, [])]), transform)))[0]
     assert {tuple(pixel) for pixel in data[0].reshape(3, -1).T} == {wanted}
 
 
-def test_gray_pictures(tmp_path):
-    """Steps that need colour say so; the others work on one channel."""
+def test_gray_and_float_pictures(tmp_path):
     image = np.full((6, 6, 1), 50, np.uint8)
     image[:3] = 60
     source = write_annotated(tmp_path / "db", [annotated(image, [])])
@@ -257,35 +235,32 @@ def test_gray_pictures(tmp_path):
                              ("noise_param { convert_to_lab: true }", "noise_param.convert_to_lab")):
         with pytest.raises(DataError, match=f"holds a picture of 1 channels; {field} needs 3"):
             first(transform)
+    record = caffe_pb2.AnnotatedDatum(type=caffe_pb2.AnnotatedDatum.BBOX)
+    record.datum.channels, record.datum.height, record.datum.width = 1, 2, 3
+    record.datum.float_data.extend(np.arange(6) / 4)
+    source = write_annotated(tmp_path / "floats", [record.SerializeToString()])
+    np.testing.assert_array_equal(batch(source_net(text(source, "scale: 2")))[0].ravel(), np.arange(6) / 2)
+    for name in ("distort_param", "noise_param"):
+        with pytest.raises(DataError, match=f"holds a picture of float32; {name} works on pictures of bytes"):
+            source_net(text(source, f"{name} {{ }}"))
 
 
-def test_surroundings(some):
-    """They have the mean of each channel, which the transformation makes 0; a ratio of 1 adds none."""
-    image = some[1][0][0]
-    means = "mean_value: 10 mean_value: 20 mean_value: 30"
-    data = batch(source_net(text(some[0], f"expand_param {{ max_expand_ratio: 4 }} {means}")))[0][0].transpose(1, 2, 0)
-    assert data.shape > image.shape and (data == 0).all(2).sum() == data[..., 0].size - image[..., 0].size
-    data = batch(source_net(text(some[0], f"expand_param {{ max_expand_ratio: 1 }} {means}")))[0][0].transpose(1, 2, 0)
-    np.testing.assert_array_equal(data, image - np.array([10.0, 20, 30]))
-
-
-def test_surroundings_that_would_be_huge(some, monkeypatch):
+def test_sizes_of_surroundings_and_boxes(some, monkeypatch):
     monkeypatch.setattr("minicaffe.addons.ssd.augment.MOST_PIXELS", 48 * 64)
     with pytest.raises(ShapeError, match="transform_param.expand_param: a picture of 48 x 64 would become .*; lower max_expand_ratio"):
         source_net(text(some[0], "expand_param { max_expand_ratio: 9 }"))
     source_net(text(some[0], "expand_param { max_expand_ratio: 1 }"))       # exactly as many as are allowed
-
-
-def test_parts_of_one_pixel(tmp_path):
-    image = np.zeros((3, 4, 3), np.uint8)
-    source = write_annotated(tmp_path / "db", [annotated(image, [])])
-    net = source_net(text(source, "", "batch_sampler { sampler { min_scale: 0.1 max_scale: 0.1 } max_sample: 1 max_trials: 1 }"))
-    assert {batch(net)[0].shape for _ in range(10)} == {(1, 3, 1, 1)}
+    transform = "resize_param {{ resize_mode: FIT_SMALL_SIZE height: 96 width: 96 {} }}"
+    plain = batch(source_net(text(some[0], transform.format(""))))[1][0, 0, 0, 3:7]
+    scaled = batch(source_net(text(some[0], transform.format("height_scale: 48 width_scale: 64"))))[1][0, 0, 0, 3:7]
+    np.testing.assert_allclose(scaled, plain * 2, rtol=1e-5)
+    warped = batch(source_net(text(some[0], "resize_param { height: 96 width: 128 height_scale: 48 width_scale: 64 }")))
+    np.testing.assert_allclose(warped[1][0, 0, 0, 3:7], plain, rtol=1e-5)  # only there has a picture another size
 
 
 # ---- resuming
 
-def test_a_resumed_run_gives_the_same(some):
+def test_resumed_runs_and_batch_sizes(some):
     transform = "mirror: true crop_size: 40 expand_param { max_expand_ratio: 2 } distort_param { brightness_prob: 0.5 brightness_delta: 32 } " \
                 "resize_param { height: 50 width: 50 }"
     net = source_net(text(some[0], transform, SAMPLER.format("min_jaccard_overlap: 0.1"), size=2))
@@ -299,10 +274,6 @@ def test_a_resumed_run_gives_the_same(some):
         again = batch(other)
         np.testing.assert_array_equal(data, again[0])
         np.testing.assert_array_equal(label, again[1])
-
-
-def test_the_batch_size_changes_no_draw(some):
-    """Draws go by the record's number."""
     transform = "mirror: true crop_size: 40 expand_param { max_expand_ratio: 2 } resize_param { height: 50 width: 50 }"
     one, three = (source_net(text(some[0], transform, size=size)) for size in (1, 3))
     single = [batch(one)[0][0] for _ in range(6)]
@@ -329,18 +300,26 @@ def test_the_batch_size_changes_no_draw(some):
     ("distort_param { contrast_upper: 1e6 }", "", r"distort_param.contrast_upper: must be below 1e6 and at least .*, got 1e\+06 and 0"),
     ("emit_constraint { emit_type: MIN_OVERLAP emit_overlap: 2 }", "", "emit_constraint.emit_overlap: must be from 0 to 1, got 2"),
     ("crop_size: 65", "", "transform_param.crop_size"),
-    ("", 'label_map_file: "/nowhere/labels.prototxt"', "annotated_data_param.label_map_file: .*no such file"),
-])
+    ("", 'label_map_file: "/nowhere/labels.prototxt"', "annotated_data_param.label_map_file: .*no such file")])
 def test_wrong_prototxt(some, transform, fields, message):
     with pytest.raises(Error, match=rf"test.prototxt.*layer 'd' \(AnnotatedData\): .*{message}"):
         source_net(text(some[0], transform, fields))
 
 
-def test_wrong_batch(some):
+def test_wrong_batch_and_labels(some, tmp_path):
     with pytest.raises(ConfigError, match="data_param.batch_size: must be at least 1, got 0"):
         source_net(text(some[0], size=0))
     with pytest.raises(ConfigError, match="resize_mode: FIT_SMALL_SIZE gives each picture its own size; it needs batch_size 1, got 2"):
         source_net(text(some[0], "resize_param { resize_mode: FIT_SMALL_SIZE height: 9 width: 9 }", size=2))
+    (tmp_path / "map").write_text("".join(f'item {{ name: "thing {i}" label: {i} }}' for i in range(1, 6)))
+    batch(source_net(text(some[0], "", f'label_map_file: "{tmp_path}/map"', size=5)))
+    (tmp_path / "map").write_text('item { name: "thing" label: 1 }')
+    net = source_net(text(some[0], "", f'label_map_file: "{tmp_path}/map"', size=5))
+    with pytest.raises(DataError, match=r"record 1 \(key '00000001'\): has label 2, which label_map_file does not name"):
+        batch(net)
+    net = source_net(text(some[0], top='top: "data"'))
+    net.forward_from_to(0, 0)
+    assert len(net.tops[0]) == 1 and net.tops[0][0].shape == (1, 3, 48, 64)
 
 
 def test_wrong_records(tmp_path):
@@ -358,26 +337,6 @@ def test_wrong_records(tmp_path):
         if i < 3:  # as first record it is met when the net is built
             with pytest.raises(DataError, match=rf"layer 'd' \(AnnotatedData\): .*{message}"):
                 source_net(text(write_annotated(tmp_path / f"first{i}", [record, good])))
-
-
-def test_label_map(some, tmp_path):
-    (tmp_path / "map").write_text("".join(f'item {{ name: "thing {i}" label: {i} }}' for i in range(1, 6)))
-    batch(source_net(text(some[0], "", f'label_map_file: "{tmp_path}/map"', size=5)))
-    (tmp_path / "map").write_text('item { name: "thing" label: 1 }')
-    net = source_net(text(some[0], "", f'label_map_file: "{tmp_path}/map"', size=5))
-    with pytest.raises(DataError, match=r"record 1 \(key '00000001'\): has label 2, which label_map_file does not name"):
-        batch(net)
-
-
-def test_float_pictures_take_no_distortion(tmp_path):
-    record = caffe_pb2.AnnotatedDatum(type=caffe_pb2.AnnotatedDatum.BBOX)
-    record.datum.channels, record.datum.height, record.datum.width = 1, 2, 3
-    record.datum.float_data.extend(np.arange(6) / 4)
-    source = write_annotated(tmp_path / "db", [record.SerializeToString()])
-    np.testing.assert_array_equal(batch(source_net(text(source, "scale: 2")))[0].ravel(), np.arange(6) / 2)
-    for name in ("distort_param", "noise_param"):
-        with pytest.raises(DataError, match=f"holds a picture of float32; {name} works on pictures of bytes"):
-            source_net(text(source, f"{name} {{ }}"))
 
 
 def test_untrusted(some, tmp_path, monkeypatch):
@@ -423,8 +382,7 @@ def test_distortions_go_both_ways():
     ({"resize_param": {"height": 3, "width": 3, "width_scale": 2}}, "resize_param.height_scale: give height_scale and width_scale, or neither"),
     ({"resize_param": {"height": 1 << 15, "width": 1 << 16}}, "resize_param.height: 32768 x 65536 pixels are too many for one picture"),
     ({"resize_param": {"height": 3, "width": 3, "prob": 1.5}}, "resize_param.prob: must be from 0 to 1, got 1.5"),
-    ({"resize_param": {"height": 3, "width": 3, "prob": -0.5}}, "resize_param.prob: must be from 0 to 1, got -0.5"),
-])
+    ({"resize_param": {"height": 3, "width": 3, "prob": -0.5}}, "resize_param.prob: must be from 0 to 1, got -0.5")])
 def test_messages_of_wrong_transformations(fields, message):
     with pytest.raises(ConfigError) as caught:
         Augmenter(caffe_pb2.TransformationParameter(**fields))
@@ -433,16 +391,13 @@ def test_messages_of_wrong_transformations(fields, message):
         Augmenter(caffe_pb2.TransformationParameter(resize_param={"height": 3, "width": 3, "prob": prob}))
 
 
-def test_pepper_of_other_channels():
+def test_pepper_and_empty_boxes(recwarn):
     Param = caffe_pb2.TransformationParameter
     augmenter = Augmenter(Param(noise_param={"saltpepper": True, "saltpepper_param": {"fraction": 0.9, "value": [1, 2]}}))
     with pytest.raises(ConfigError, match=r"^transform_param.noise_param.saltpepper_param.value: give one, or one for each of the 3 channels, got 2$"):
         augmenter.picture(np.zeros((4, 4, 3), np.uint8), 0)
     made = augmenter.picture(np.zeros((4, 4, 2), np.uint8), 0)
     assert {tuple(pixel) for pixel in made.reshape(-1, 2)} <= {(0, 0), (1, 2)} and made.any()
-
-
-def test_boxes_without_an_area(recwarn):
     augmenter = Augmenter(caffe_pb2.TransformationParameter(emit_constraint={"emit_type": "MIN_OVERLAP", "emit_overlap": 0}))
     objects = np.array([[1, 0, 0.5, 0.5, 0.5, 0.7, 0], [2, 0, 0.25, 0.25, 0.75, 0.75, 0], [3, 0, 0.5, 0.5, 0.6, 0.4, 0]])
     assert augmenter.project(objects, np.array([0, 0, 1, 1])).tolist() == objects[1:2].tolist() and not recwarn.list

@@ -97,7 +97,6 @@ def test_steps_have_their_probability(pixels, prob):
 @pytest.mark.parametrize(("channels", "means", "border"), [
     (3, [1, 2, 6], [1, 2, 6]), (3, [5], [5, 5, 5]), (3, [], [0, 0, 0]), (1, [1, 2, 6], [3]), (1, [4], [4]), (2, [1, 2, 6], [3, 3]), (5, [1, 2, 6], [3] * 5)])
 def test_border_of_expanded_pictures(tmp_path, channels, means, border):
-    """Of each channel, of all where their number is another; with a mean file as with values."""
     picture = np.full((4, 6, channels), 200, np.uint8)
     fields = {"expand_param": {"prob": 1, "max_expand_ratio": 3}, "resize_param": {"height": 90, "width": 90, "interp_mode": [caffe_pb2.ResizeParameter.NEAREST]}}
     which = [{"mean_value": means}]
@@ -116,8 +115,7 @@ def test_border_of_expanded_pictures(tmp_path, channels, means, border):
     ({"jpeg": 100.5}, "jpeg: must be a quality up to 100, got 100.5"), ({"prob": 1.5}, "prob: must be from 0 to 1, got 1.5"),
     ({"saltpepper_param": {"fraction": -0.5}}, "saltpepper_param.fraction: must be from 0 to 1, got -0.5"),
     ({"convert_to_hsv": True}, None), ({"convert_to_lab": True}, None),
-    ({"convert_to_hsv": True, "convert_to_lab": True}, "convert_to_lab: give convert_to_hsv or convert_to_lab, not both"),
-])
+    ({"convert_to_hsv": True, "convert_to_lab": True}, "convert_to_lab: give convert_to_hsv or convert_to_lab, not both")])
 def test_fields_of_noise(noise, message):
     if message is None:
         picture = np.full((8, 8, 3), 9, np.uint8)
@@ -128,7 +126,7 @@ def test_fields_of_noise(noise, message):
     assert str(caught.value) == f"transform_param.noise_param.{message}"
 
 
-def test_steps_come_before_the_crop(source):
+def test_order_and_gray(source):
     path, pixels = source
     net = source_net(text(path, "scale: 0.5 mean_value: 9 crop_size: 4 resize_param { height: 12 width: 10 } noise_param { inverse: true }"),
                      phase=TEST)
@@ -140,10 +138,6 @@ def test_steps_come_before_the_crop(source):
             wanted = (255 - cv2.resize(np.ascontiguousarray(pixels[n].transpose(1, 2, 0)), (10, 12)))[4:8, 3:7]
             np.testing.assert_array_equal(data[i], (wanted.transpose(2, 0, 1) - 9.0) / 2)
             assert labels[i] == n + 4
-
-
-def test_gray(source):
-    path, pixels = source
     data, _ = batch(source_net(text(path, "resize_param { height: 12 width: 10 } force_color: true")))
     assert data.shape == (2, 3, 12, 10)
     gray = np.ascontiguousarray(pixels[1].transpose(1, 2, 0))

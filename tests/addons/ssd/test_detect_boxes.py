@@ -108,7 +108,7 @@ def test_boxes_are_drawn(minicaffe, ssd, tmp_path):
     assert rows and set(rows[0]) == {"filename", "label", "name", "score", "xmin", "ymin", "xmax", "ymax"} and rows[0]["name"].startswith("class ")
 
 
-def test_names_of_a_file(minicaffe, ssd, tmp_path):
+def test_names_and_resizing(minicaffe, ssd, tmp_path):
     (tmp_path / "names").write_text("nothing\nred\nblue\n")
     assert re.search("  (red|blue)  ", minicaffe("detect", "0.png", "--labels=names", *COMMON))
     (tmp_path / "names").write_text("red\nblue\n")
@@ -116,9 +116,6 @@ def test_names_of_a_file(minicaffe, ssd, tmp_path):
     training_net(tmp_path, "gone.prototxt")
     minicaffe("detect", "0.png", *COMMON)
     assert "as by WARP" not in minicaffe.messages and "gone.prototxt, which the net names, is not there, so classes have numbers" in minicaffe.messages
-
-
-def test_another_way_to_resize_is_said(minicaffe, ssd, tmp_path):
     training_net(tmp_path)
     text = (tmp_path / "train.prototxt").read_text()
     assert "resize_param {" in text
@@ -127,15 +124,7 @@ def test_another_way_to_resize_is_said(minicaffe, ssd, tmp_path):
     assert "train.prototxt resizes pictures by FIT_LARGE_SIZE_AND_PAD; here they are resized" in minicaffe.messages
 
 
-def test_refused_nets(minicaffe, ssd, tmp_path):
-    model = COMMON[:4]
-    assert "layer 'detection_out' (DetectionOutput): gives boxes" in minicaffe("classify", "0.png", *model, status=2)
-    training_net(tmp_path)
-    for command in ("classify", "detect"):
-        assert "layer 'mbox_loss' (MultiBoxLoss): the net is trained on boxes" in minicaffe(command, "0.png", "--model=train.prototxt", *model[2:], status=2)
-
-
-def test_unreadable_pictures_are_skipped(minicaffe, ssd, tmp_path):
+def test_unreadable_pictures_and_nets(minicaffe, ssd, tmp_path):
     (tmp_path / "1.png").write_bytes(b"none")
     words = ("--out=boxes.json", "--mean=115", "--scale=0.0078125", *COMMON)
     error = minicaffe("detect", "0.png", "1.png", "2.png", *words, status=1)
@@ -143,3 +132,8 @@ def test_unreadable_pictures_are_skipped(minicaffe, ssd, tmp_path):
     both = (tmp_path / "boxes.json").read_text()
     minicaffe("detect", "0.png", "2.png", *words)
     assert (tmp_path / "boxes.json").read_text() == both
+    model = COMMON[:4]
+    assert "layer 'detection_out' (DetectionOutput): gives boxes" in minicaffe("classify", "0.png", *model, status=2)
+    training_net(tmp_path)
+    for command in ("classify", "detect"):
+        assert "layer 'mbox_loss' (MultiBoxLoss): the net is trained on boxes" in minicaffe(command, "0.png", "--model=train.prototxt", *model[2:], status=2)

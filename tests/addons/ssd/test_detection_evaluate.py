@@ -70,7 +70,6 @@ def test_against_the_definition(param, options, dtype):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_ties(seed):
-    """Equal scores and equal overlaps: the first row counts; a score that is not a number comes last."""
     random = np.random.default_rng(seed)
 
     def boxes(count):
@@ -84,13 +83,7 @@ def test_ties(seed):
         np.testing.assert_array_equal(net.blob_by_name("y").data[0, 0], slow(found, known, **options))
 
 
-def test_overlap_equal_to_the_threshold():
-    found, known = (np.array(row).reshape(1, 1, 1, -1) for row in ([0, 1, 0.9, 0, 0, 0.5, 1], [0, 1, 0, 0, 0, 1, 1, 0]))
-    net = forward_net(layer(f"num_classes: {CLASSES}"), [found, known])
-    assert net.blob_by_name("y").data[0, 0, -1, 3:].tolist() == [1, 0]
-
-
-def test_nothing_found_and_nothing_there():
+def test_nothing_and_thresholds():
     nothing, empty = np.array([[0, -1, -1, -1, -1, -1, -1], [1, -1, -1, -1, -1, -1, -1]], float), np.full((1, 8), -1.0)
     found, known = some()
     for d, g in ((nothing, known), (found, empty), (nothing, empty)):
@@ -100,11 +93,11 @@ def test_nothing_found_and_nothing_there():
         rows = net.blob_by_name("y").data[0, 0]
         assert rows[:3, 2].sum() == (0 if g is empty else known.shape[2])
         assert len(rows) == (3 if d is nothing else 43) and (rows[3:, 3:] == [0, 1]).all()
-
-
-def test_only_background():
     net = forward_net(layer("num_classes: 1"), [np.full((1, 1, 1, 7), -1.0), np.full((1, 1, 1, 8), -1.0)])
     assert net.blob_by_name("y").shape == (1, 1, 0, 5)
+    found, known = (np.array(row).reshape(1, 1, 1, -1) for row in ([0, 1, 0.9, 0, 0, 0.5, 1], [0, 1, 0, 0, 0, 1, 1, 0]))
+    net = forward_net(layer(f"num_classes: {CLASSES}"), [found, known])
+    assert net.blob_by_name("y").data[0, 0, -1, 3:].tolist() == [1, 0]
 
 
 def test_pixels(tmp_path):
@@ -201,8 +194,7 @@ def test_padding_is_undone(tmp_path):
     ("", "num_classes: must be given and at least 1, got 0"),
     ("num_classes: 2 overlap_threshold: 0", "overlap_threshold: must be above 0 and at most 1, got 0"),
     ('num_classes: 2 name_size_file: "/nowhere/x"', "name_size_file: .*no such file"),
-    ("num_classes: 2 resize_param { width: 2 }", "resize_param.height: must be given"),
-])
+    ("num_classes: 2 resize_param { width: 2 }", "resize_param.height: must be given")])
 def test_wrong_prototxt(param, message):
     with pytest.raises((ConfigError, RuntimeError), match=rf"layer 'l' \(DetectionEvaluate\): detection_evaluate_param.{message}"):
         layer_net(layer(param), some())
@@ -231,13 +223,7 @@ def test_wrong_bottoms():
 
 # ---- precisions
 
-def test_average_precision_by_hand():
-    # By score: right, wrong, right, wrong, right; 4 objects. Precisions at the hits: 1, 2/3, 3/5; recalls 1/4, 1/2, 3/4.
-    scores, right = [0.5, 0.9, 0.7, 0.8, 0.6], [1, 1, 1, 0, 0]
-    wrong = [0, 0, 0, 1, 1]
-    assert average_precision(scores, right, wrong, 4) == pytest.approx((1 + 2 / 3 + 3 / 5) / 4)
-    assert average_precision(scores, right, wrong, 4, "MaxIntegral") == pytest.approx((1 + 2 / 3 + 3 / 5) / 4)
-    assert average_precision(scores, right, wrong, 4, "11point") == pytest.approx((3 * 1 + 3 * 2 / 3 + 2 * 3 / 5) / 11)
+def test_precisions():
     # A late run of hits lifts the envelope: wrong, right, right with 2 objects.
     assert average_precision([3, 2, 1], [0, 1, 1], [1, 0, 0], 2) == pytest.approx((1 / 2 + 2 / 3) / 2)
     assert average_precision([3, 2, 1], [0, 1, 1], [1, 0, 0], 2, "MaxIntegral") == pytest.approx(2 / 3)
@@ -252,19 +238,6 @@ def test_average_precision_by_hand():
         assert average_precision([2, 1], [1, 1], [0, 0], 2, version) == pytest.approx(1)
     with pytest.raises(ConfigError, match="ap_version: must be one of Integral, MaxIntegral, 11point, got '12point'"):
         average_precision([], [], [], 0, "12point")
-
-
-def test_numbers_of_solver_outputs():
-    rows = 'layer { name: "d" type: "DummyData" top: "a" top: "b" dummy_data_param { shape { dim: 1 dim: 5 } data_filler { value: 1 } } }'
-    outputs = DetectionOutputs(layer_net(rows, []), caffe_pb2.SolverParameter(show_per_class_result=True))
-    for _, blob, _ in outputs.outputs:
-        blob.data[0, 0] = -1  # one object of class 1
-    outputs.add()
-    assert [(r["index"], r["name"], r["value"]) for r in outputs.records()] == [
-        (0, "a", 0), (1, "a[1]", 0), (2, "b", 0), (3, "b[1]", 0)]
-
-
-def test_mean_precision_over_batches():
     precision = MeanPrecision()
     assert np.isnan(precision.mean())
     precision.add([[-1, 1, 1, -1, -1], [-1, 2, 1, -1, -1], [-1, 3, 0, -1, -1], [0, 1, 0.9, 1, 0], [0, 3, 0.5, 0, 1]])
@@ -273,6 +246,13 @@ def test_mean_precision_over_batches():
     assert precision.by_class() == {1: pytest.approx(0.25), 2: 0.0} and precision.mean() == pytest.approx(0.125)
     with pytest.raises(DataError, match="rows of DetectionEvaluate have 5 numbers"):
         precision.add(np.zeros((2, 7)))
+    rows = 'layer { name: "d" type: "DummyData" top: "a" top: "b" dummy_data_param { shape { dim: 1 dim: 5 } data_filler { value: 1 } } }'
+    outputs = DetectionOutputs(layer_net(rows, []), caffe_pb2.SolverParameter(show_per_class_result=True))
+    for _, blob, _ in outputs.outputs:
+        blob.data[0, 0] = -1  # one object of class 1
+    outputs.add()
+    assert [(r["index"], r["name"], r["value"]) for r in outputs.records()] == [
+        (0, "a", 0), (1, "a[1]", 0), (2, "b", 0), (3, "b[1]", 0)]
 
 
 def plain_precision(detections, objects, version):

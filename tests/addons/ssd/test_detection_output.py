@@ -87,18 +87,25 @@ def test_against_the_definition(param, options, dtype):
     np.testing.assert_array_equal(*results)
 
 
-def test_order_of_equal_scores():
+def test_equal_scores_and_new_batches():
     priors = np.array([[0, 0, 1, 1], [0, 0, 0.1, 0.1], [2, 2, 3, 3], [4, 4, 5, 5]], float)
     priors = np.stack([priors.ravel(), np.ones(16)])[None]
     conf = np.tile([0.5, 0.5], (1, 4))
     net = forward_net(layer("num_classes: 2 keep_top_k: 3"), [np.zeros((1, 16)), conf, priors])
     assert net.blob_by_name("y").data[0, 0, :, 3].tolist() == [0, 0, 2]
-
-
-def test_score_equal_to_the_threshold():
     priors = np.stack([np.array([0.0, 0, 1, 1, 2, 2, 3, 3]), np.ones(8)])[None]
     net = forward_net(layer("num_classes: 2 confidence_threshold: 0.5"), [np.zeros((1, 8)), np.array([[0.5, 0.5, 0.25, 0.75]]), priors])
     assert net.blob_by_name("y").data[0, 0, :, 2].tolist() == [0.75]
+    loc, conf, priors = inputs()
+    net = layer_net(layer(f"num_classes: {CLASSES}"), [loc, conf, priors])
+    forward_again(net, b0=loc[:1], b1=conf[:1])
+    np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], slow(loc[:1], conf[:1], priors), rtol=1e-9)
+    loc[0, :4] = np.nan
+    conf[0, :CLASSES] = 1
+    net = forward_net(layer(f"num_classes: {CLASSES}"), [loc, conf, priors])
+    rows = net.blob_by_name("y").data[0, 0]
+    first = rows[(rows[:, 0] == 0) & (rows[:, 1] == 1)]
+    assert np.isnan(first[0, 3:]).all() and len(first) > 1
 
 
 @pytest.mark.parametrize("what", ["threshold", "keep 0", "top 0", "no priors", "all background", "nan", "only background"])
@@ -115,23 +122,6 @@ def test_nothing_found(what):
         classes, conf = 1, conf[:, :PRIORS]
     net = forward_net(layer(f"num_classes: {classes} {param}"), [loc, conf, priors])
     assert net.blob_by_name("y").data.tolist() == [[[[i, -1, -1, -1, -1, -1, -1] for i in range(IMAGES)]]]
-
-
-def test_a_new_batch():
-    loc, conf, priors = inputs()
-    net = layer_net(layer(f"num_classes: {CLASSES}"), [loc, conf, priors])
-    forward_again(net, b0=loc[:1], b1=conf[:1])
-    np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], slow(loc[:1], conf[:1], priors), rtol=1e-9)
-
-
-def test_nan_boxes_suppress_nothing():
-    loc, conf, priors = inputs()
-    loc[0, :4] = np.nan
-    conf[0, :CLASSES] = 1
-    net = forward_net(layer(f"num_classes: {CLASSES}"), [loc, conf, priors])
-    rows = net.blob_by_name("y").data[0, 0]
-    first = rows[(rows[:, 0] == 0) & (rows[:, 1] == 1)]
-    assert np.isnan(first[0, 3:]).all() and len(first) > 1
 
 
 # ---- files
@@ -216,17 +206,13 @@ def test_existing_folder(lists):
     assert {result["image_id"] for result in json.loads((lists / "out" / "p_.json").read_text())} == {"first"}
 
 
-def test_nothing_is_written_without_a_folder(lists, monkeypatch):
+def test_no_files_unless_wanted(lists, monkeypatch):
     monkeypatch.chdir(lists)
     before = sorted(lists.iterdir())
     param = save(lists, "COCO").replace(f'output_directory: "{lists}/out"', "")
     for _ in range(2):
         run_forward(layer_net(layer(f"num_classes: {CLASSES} {param}"), inputs()))
     assert sorted(lists.iterdir()) == before
-
-
-def test_an_untrusted_net_writes_nothing(lists, monkeypatch):
-    monkeypatch.chdir(lists)
     shapes = " ".join(f"shape {{ {dims} }}" for dims in ("dim: 1 dim: 4", "dim: 1 dim: 4", "dim: 1 dim: 2 dim: 4"))
     net = 'layer { name: "in" type: "Input" top: "b0" top: "b1" top: "b2" input_param { ' + shapes + " } }"
     text, _ = parse_text(net + layer(f"num_classes: {CLASSES} {save('.', 'VOC')}"), caffe_pb2.NetParameter, "x.prototxt")
@@ -240,8 +226,7 @@ def test_an_untrusted_net_writes_nothing(lists, monkeypatch):
     (("num_test_image: 3", "num_test_image: 5"), "num_test_image: must be from 1 to 4, the lines of name_size_file, got 5"),
     (("labels.prototxt", "nothing.prototxt"), "label_map_file: .*no such file"),
     (("sizes.txt", "labels.prototxt"), "name_size_file: .*labels.prototxt: is a prototxt, where a list of names, heights and widths"),
-    (("num_test_image: 3", "num_test_image: 3 resize_param { height: 3 }"), "resize_param.width: must be given and at least 1"),
-])
+    (("num_test_image: 3", "num_test_image: 3 resize_param { height: 3 }"), "resize_param.width: must be given and at least 1")])
 def test_wrong_files(lists, change, message):
     param = save(lists, "VOC", "num_test_image: 3").replace(*change)
     with pytest.raises((ConfigError, DataError, RuntimeError), match=rf"detection_output_param.save_output_param.{message}"):
@@ -252,6 +237,12 @@ def test_a_label_without_a_name(lists):
     (lists / "labels.prototxt").write_text('item { name: "cat" label: 1 } item { name: "dog" label: 2 }')
     with pytest.raises(DataError, match="label_map_file: .*has no item for label 3"):
         layer_net(layer(f"num_classes: {CLASSES} {save(lists, 'VOC')}"), inputs())
+
+
+def test_a_directory_that_cannot_be_made(lists):
+    (lists / "out").write_text("a file")
+    with pytest.raises(FileError, match=rf"^detection_output_param.save_output_param.output_directory: '{lists}/out' cannot be made: File exists"):
+        DetectionFiles(of_files(lists))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -286,14 +277,13 @@ def test_nothing_is_drawn(caplog):
     ("num_classes: 4 nms_param { eta: 0 }", "nms_param.eta: must be above 0 and at most 1, got 0"),
     ("num_classes: 4 nms_param { top_k: -2 }", "nms_param.top_k: must be at least -1, got -2"),
     ("num_classes: 4 keep_top_k: -5", "keep_top_k: must be at least -1, got -5"),
-    ("num_classes: 4 code_type: CENTRE", "code_type: .*CENTER_SIZE"),
-])
+    ("num_classes: 4 code_type: CENTRE", "code_type: .*CENTER_SIZE")])
 def test_wrong_prototxt(param, message):
     with pytest.raises(ConfigError, match=rf"test.prototxt.*layer 'l' \(DetectionOutput\): detection_output_param.{message}"):
         layer_net(layer(param), inputs())
 
 
-def test_wrong_bottoms():
+def test_wrong_bottoms_and_gradient():
     loc, conf, priors = inputs()
     for arrays, message in (
             ([loc[:, 4:], conf, priors], r"bottom\[0\]: needs 40 prior boxes x 1 locations x 4 = 160 codes for each image"),
@@ -312,9 +302,6 @@ def test_wrong_bottoms():
         with pytest.raises(DataError, match=rf"bottom\[2\]: prior box {box}, .* has no width or no height"):
             run_forward(net)
     run_forward(layer_net(layer("num_classes: 4"), [loc, conf, flat]))  # CORNER needs no sizes
-
-
-def test_no_gradient():
     net = forward_net(layer("num_classes: 4"), inputs())
     with pytest.raises(ConfigError, match="DetectionOutput has no gradient"):
         run_backward(net, [0])
@@ -350,12 +337,6 @@ def test_missing_files_in_the_log(lists, caplog):
     assert not DetectionFiles.wanted(of_files(lists, output_directory="")) and len(caplog.records) == 0
     layer_net(layer(f'num_classes: 4 save_output_param {{ output_directory: "{lists}/out" output_format: "VOC" }}'), inputs())
     assert not (lists / "out").exists()
-
-
-def test_a_directory_that_cannot_be_made(lists):
-    (lists / "out").write_text("a file")
-    with pytest.raises(FileError, match=rf"^detection_output_param.save_output_param.output_directory: '{lists}/out' cannot be made: File exists"):
-        DetectionFiles(of_files(lists))
 
 
 def test_only_the_first_process_writes_files(lists, monkeypatch):

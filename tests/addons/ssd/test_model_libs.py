@@ -91,14 +91,7 @@ def test_vgg(options, layers, fc6):
     assert made["conv5_1"].convolution_param.pad == made["conv5_1"].convolution_param.dilation == [2 if "dilate_pool4" in options else 1]
 
 
-def test_frozen_layers():
-    made = layers_of(VGGNetBody(spec(), "data", need_fc=False, freeze_layers=["conv1_1", "none"]))
-    rates = {name: [(p.lr_mult, p.decay_mult) for p in made[name].param] for name in ("conv1_1", "conv1_2")}
-    assert rates == {"conv1_1": [(0, 0), (0, 0)], "conv1_2": [(1, 1), (2, 0)]}
-    assert made["conv1_1"].convolution_param.num_output == 64 and made["conv1_1"].convolution_param.weight_filler.type == "xavier"
-
-
-def test_convolution_with_batch_norm():
+def test_convolutions_and_frozen_layers():
     n = spec()
     ConvBNLayer(n, "data", "c", True, True, 8, [1, 7], [0, 3], 1, use_scale=False, lr_mult=2, eps=0.01)
     ConvBNLayer(n, "c", "d", True, False, 8.0, 3, 1, [2], dilation=2, conv_postfix="_x", moving_average_fraction=0.9)
@@ -109,9 +102,13 @@ def test_convolution_with_batch_norm():
     assert [p.lr_mult for p in made["c"].param] == [2] and made["c_bn"].batch_norm_param.eps == pytest.approx(0.01)
     assert made["d_bn"].batch_norm_param.moving_average_fraction == pytest.approx(0.9) and list(made["d_x"].convolution_param.stride) == [2]
     assert [(p.lr_mult, p.decay_mult) for p in made["d_bn"].param] == [(0, 0)] * 3
+    made = layers_of(VGGNetBody(spec(), "data", need_fc=False, freeze_layers=["conv1_1", "none"]))
+    rates = {name: [(p.lr_mult, p.decay_mult) for p in made[name].param] for name in ("conv1_1", "conv1_2")}
+    assert rates == {"conv1_1": [(0, 0), (0, 0)], "conv1_2": [(1, 1), (2, 0)]}
+    assert made["conv1_1"].convolution_param.num_output == 64 and made["conv1_1"].convolution_param.weight_filler.type == "xavier"
 
 
-def test_data_layer():
+def test_data_layer_and_helpers(tmp_path):
     n = NetSpec()
     n.data, n.label = CreateAnnotatedDataLayer("db", batch_size=64 / 2, label_map_file="map", anno_type=0,
                                                transform_param=dict(mirror=True), batch_sampler=[dict(max_sample=1)])
@@ -123,6 +120,12 @@ def test_data_layer():
     n.data = CreateAnnotatedDataLayer("db", output_label=False, train=False)
     layer, = n.to_proto().layer
     assert layer.top == ["data"] and layer.include[0].phase == caffe.TEST and len(layer.annotated_data_param.batch_sampler) == 1
+    assert UnpackVariable(3, 2) == UnpackVariable([3], 2) == [3, 3] and UnpackVariable([1, 2], 2) == [1, 2]
+    folder = tmp_path / "a" / "b"
+    assert not check_if_exist(str(folder))
+    make_if_not_exist(str(folder))
+    make_if_not_exist(str(folder))
+    assert check_if_exist(str(folder)) and caffe.model_libs.L is L
 
 
 HEAD = dict(num_classes=3, from_layers=["data"], min_sizes=[[10, 20]])
@@ -140,16 +143,13 @@ def test_numbers_of_boxes(options, boxes, outputs, tmp_path):
     assert "data_inter_mbox_loc_bn" in net.layer_dict and net.forward()["mbox_conf"].shape == (1, 16 * boxes * 3)
 
 
-def test_size_of_the_picture():
+def test_arguments_of_heads():
     for size, want in ((dict(img_height=4, img_width=4), (4, 0, 0)), (dict(img_height=4, img_width=6), (0, 4, 6)),
                        (dict(img_height=4), (0, 0, 0)), (dict(img_width=4), (0, 0, 0)), ({}, (0, 0, 0))):
         n = spec(4)
         CreateMultiBoxHead(n, **HEAD, **size)
         param = layers_of(n)["data_mbox_priorbox"].prior_box_param
         assert (param.img_size, param.img_h, param.img_w) == want and [field.name for field, _ in param.ListFields()].count("img_h") == bool(want[1])
-
-
-def test_numbers_in_place_of_lists():
     given, same = spec(4), spec(4)
     CreateMultiBoxHead(given, **{**HEAD, "num_classes": np.int64(HEAD["num_classes"])}, prior_variance=0.1, steps=np.array([8]))
     CreateMultiBoxHead(same, **HEAD, prior_variance=[0.1], steps=[8])
@@ -171,15 +171,6 @@ def test_numbers_in_place_of_lists():
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):
         call(spec(4))
-
-
-def test_small_helpers(tmp_path):
-    assert UnpackVariable(3, 2) == UnpackVariable([3], 2) == [3, 3] and UnpackVariable([1, 2], 2) == [1, 2]
-    folder = tmp_path / "a" / "b"
-    assert not check_if_exist(str(folder))
-    make_if_not_exist(str(folder))
-    make_if_not_exist(str(folder))
-    assert check_if_exist(str(folder)) and caffe.model_libs.L is L
 
 
 @pytest.mark.parametrize("nopool", [False, True])

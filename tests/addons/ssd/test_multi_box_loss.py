@@ -225,7 +225,6 @@ def on_a_grid(dice, shared, background=0):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_rules_on_a_grid(seed):
-    """Any combination of options, where ties and edges are frequent."""
     dice, seen = random.Random(seed), 0
     for _ in range(8):
         shared = dice.random() < 0.7
@@ -257,7 +256,6 @@ def test_random_rules_on_a_grid(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_nan_is_the_hardest_example(seed):
-    """It is chosen first, so it shows in the loss."""
     dice = random.Random(seed)
     loc, conf, priors, rows = on_a_grid(dice, True)
     param = "num_classes: 4 mining_type: HARD_EXAMPLE sample_size: 1 overlap_threshold: 0.25 loc_loss_type: "
@@ -271,11 +269,21 @@ def test_nan_is_the_hardest_example(seed):
             assert np.isnan(loss) == positive
 
 
-def test_agnostic():
+def test_agnostic_and_far_objects():
     for background in (0, 1):
         arrays = inputs(classes=2, background=background)
         net = layer_net(layer(f"num_classes: 2 background_label_id: {background} map_object_to_agnostic: true"), arrays)
         assert run_forward(net) == pytest.approx(slow(*arrays, background=background, agnostic=True, classes=2), rel=1e-10)
+    loc, conf, priors, _ = inputs()
+    rows = np.array([[0, 1, 0, 5, 5, 6, 6, 0], [2, 1, 0, 0.5, 0.5, 0.5, 0.5, 0]], float)[None, None]  # far off, and without size
+    assert run_forward(layer_net(layer("num_classes: 4"), [loc, conf, priors, rows])) == 0
+    arrays = inputs(classes=1, background=1)
+    net = layer_net(layer("num_classes: 1 conf_loss_type: LOGISTIC background_label_id: 1"), arrays)
+    assert run_forward(net) == pytest.approx(slow(*arrays, classes=1, logistic=True, background=1), rel=1e-10)
+    arrays = inputs()
+    arrays[1][0, :8] = np.nan
+    for mining in ("MAX_NEGATIVE", "HARD_EXAMPLE", "NONE"):
+        assert np.isnan(run_forward(layer_net(layer(f"num_classes: 4 mining_type: {mining} neg_overlap: 2 neg_pos_ratio: 9"), arrays)))
 
 
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
@@ -313,21 +321,8 @@ def test_nothing_at_all(images, priors):
         run_backward(net, [0, 1])
 
 
-@pytest.mark.parametrize("use_prior", ["true", "false"])
-def test_edges_are_inside(use_prior):
-    loc, conf, priors, rows = inputs()
-    np.clip(priors[:, 0], 0, 1, out=priors[:, 0])  # as PriorBox does with clip: true
-    loc[...] *= np.tile(priors[0, 0] % 1 != 0, (IMAGES, 1))  # codes of 0, so that predictions end there too
-    net = layer_net(layer(f"num_classes: 4 bp_inside: true overlap_threshold: 0.0625 use_prior_for_matching: {use_prior}"),
-                    [loc, conf, priors, rows])
-    assert (priors[0, 0] == 0).any() and (priors[0, 0] == 1).any()
-    assert run_forward(net) == pytest.approx(slow(loc, conf, priors, rows, inside=True, threshold=0.0625, match_priors=use_prior == "true"),
-                                             rel=1e-10)
-
-
 @pytest.mark.parametrize("param, options", [("", {}), ("match_type: BIPARTITE", {"per_prediction": False})])
 def test_among_equals_the_first_is_taken(param, options):
-    """Equal boxes and equal objects with other labels."""
     loc, conf, priors, _ = inputs()
     priors[0, 0].reshape(-1, 6, 4)[:] = priors[0, 0].reshape(-1, 6, 4)[:, :1]
     box = priors[0, 0, :4]
@@ -337,45 +332,16 @@ def test_among_equals_the_first_is_taken(param, options):
         assert run_forward(layer_net(layer(f"num_classes: 4 {param}"), arrays)) == pytest.approx(slow(*arrays, **options), rel=1e-10)
 
 
-@pytest.mark.parametrize("param, options", [
-    ("overlap_threshold: 0.5", {}),  # learns the object
-    ("overlap_threshold: 0.75 neg_overlap: 0.5 neg_pos_ratio: 99", {"threshold": 0.75, "ratio": 99}),  # nor is it background
-])
-def test_an_overlap_equal_to_a_threshold(param, options):
-    loc, conf, priors, _ = inputs()
-    boxes = priors[0, 0].reshape(-1, 4)
-    boxes[:] = 5, 5, 6, 6
-    boxes[:2] = (0, 0, 0.5, 1), (0, 0, 1, 1)
-    arrays = [loc, conf, priors, np.array([0, 1, 0, 0, 0, 0.5, 1, 0]).reshape(1, 1, 1, 8)]
-    assert run_forward(layer_net(layer(f"num_classes: 4 {param}"), arrays)) == pytest.approx(slow(*arrays, **options), rel=1e-10)
-
-
-def test_an_object_that_nothing_overlaps():
-    loc, conf, priors, _ = inputs()
-    rows = np.array([[0, 1, 0, 5, 5, 6, 6, 0], [2, 1, 0, 0.5, 0.5, 0.5, 0.5, 0]], float)[None, None]  # far off, and without size
-    assert run_forward(layer_net(layer("num_classes: 4"), [loc, conf, priors, rows])) == 0
-
-
-def test_one_class():
-    arrays = inputs(classes=1, background=1)
-    net = layer_net(layer("num_classes: 1 conf_loss_type: LOGISTIC background_label_id: 1"), arrays)
-    assert run_forward(net) == pytest.approx(slow(*arrays, classes=1, logistic=True, background=1), rel=1e-10)
-
-
-def test_nan_is_seen_and_mined():
-    arrays = inputs()
-    arrays[1][0, :8] = np.nan
-    for mining in ("MAX_NEGATIVE", "HARD_EXAMPLE", "NONE"):
-        assert np.isnan(run_forward(layer_net(layer(f"num_classes: 4 mining_type: {mining} neg_overlap: 2 neg_pos_ratio: 9"), arrays)))
-
-
-def test_batches_that_change():
+def test_batches_and_other_bottoms():
     net = layer_net(layer("num_classes: 4"), inputs())
     for seed, objects in ((1, 5), (2, 1), (3, 9), (4, 5)):
         arrays = inputs(seed=seed, objects=objects)
         assert forward_again(net, **{f"b{i}": array for i, array in enumerate(arrays)}) == pytest.approx(slow(*arrays), rel=1e-10)
         run_backward(net, [0, 1])
         assert np.isfinite(net.blob_by_name("b0").diff).all()
+    net = forward_net(layer("num_classes: 4"), inputs())
+    with pytest.raises(ConfigError, match=r"bottom\[2\]: MultiBoxLoss has no gradient to it; .* propagate_down: true true false false"):
+        run_backward(net, [0, 2])
 
 
 # ---- what is wrong
@@ -392,8 +358,7 @@ def test_batches_that_change():
     ("num_classes: 4 nms_param { nms_threshold: -1 }", "nms_param.nms_threshold: must be at least 0, got -1"),
     ("num_classes: 4 share_location: false", "mining_type: mining needs share_location: true; set mining_type: NONE"),
     ("num_classes: 4 do_neg_mining: false", "do_neg_mining: is false, but mining_type is MAX_NEGATIVE"),
-    ("num_classes: 4 map_object_to_agnostic: true", "map_object_to_agnostic: needs 2 classes"),
-])
+    ("num_classes: 4 map_object_to_agnostic: true", "map_object_to_agnostic: needs 2 classes")])
 def test_wrong_prototxt(param, message):
     with pytest.raises(ConfigError, match=rf"test.prototxt.*layer 'l' \(MultiBoxLoss\): multibox_loss_param.{message}"):
         layer_net(layer(param), inputs())
@@ -404,8 +369,7 @@ def test_wrong_prototxt(param, message):
     (0, 3, "image 3 is not in the batch of 3"), (1, 4, "label 4 of image . is outside 0..3"),
     (1, -1, "label -1 of image . is outside"), (1, 0, "label 0 of image . is background, which is not an object"),
     (1, 1.5, r"image 0.0 and label 1.5 must be integers; round them in the data"), (0, 0.5, "image 0.5 and label"),
-    (1, np.nan, "label nan of image . is outside"), (0, np.nan, "image nan is not in the batch"),
-])
+    (1, np.nan, "label nan of image . is outside"), (0, np.nan, "image nan is not in the batch")])
 def test_wrong_objects(column, value, message, row):
     arrays = list(inputs())
     arrays[3] = arrays[3][:, :, 1:].copy()  # all of them objects
@@ -444,12 +408,6 @@ def test_wrong_shapes():
             layer_net(layer("num_classes: 4"), arrays)
 
 
-def test_no_gradient_to_boxes_and_objects():
-    net = forward_net(layer("num_classes: 4"), inputs())
-    with pytest.raises(ConfigError, match=r"bottom\[2\]: MultiBoxLoss has no gradient to it; .* propagate_down: true true false false"):
-        run_backward(net, [0, 2])
-
-
 @pytest.mark.parametrize("loss", ["SOFTMAX", "LOGISTIC"])
 def test_release_and_again(loss):
     """As many examples as priors: their scores are copied, and a softmax of them is as large."""
@@ -471,8 +429,8 @@ def test_release_and_again(loss):
         np.testing.assert_array_equal(again, array)
 
 
-def test_counted_shares_of_matches():
-    """In a test the loss is weighed by the matches, by which it is divided."""
+def test_counted_shares():
+    """In a test the loss is weighed by the matches, by which it is divided; without matches there is no share, or with background to learn that of one."""
     losses, shares = {}, {}
     for mode in ("VALID", "BATCH_SIZE"):
         net = layer_net(layer(f"num_classes: {CLASSES}", f"loss_param {{ normalization: {mode} }}"), inputs())
@@ -481,10 +439,6 @@ def test_counted_shares_of_matches():
         shares[mode] = node.layer.counted_shares(node.bottoms)
     assert shares["BATCH_SIZE"] == {}
     assert shares["VALID"][0] * IMAGES * PRIORS == pytest.approx(losses["BATCH_SIZE"] * IMAGES / losses["VALID"], rel=1e-6)
-
-
-def test_counted_shares_without_matches():
-    """A batch without objects, whose loss is divided by 1, has no share; with background to learn its sum counts as one match."""
     shares = []
     for mining in ("MAX_NEGATIVE", "NONE"):
         net = layer_net(layer(f"num_classes: {CLASSES} mining_type: {mining}"), inputs())

@@ -42,22 +42,12 @@ def test_forward_and_gradient(shape, across, shared):
         check_gradient(text, [x], tolerance=1e-5)
 
 
-def test_defaults():
+def test_eps_and_defaults():
     net = forward_net(layer(), [X])
     assert net.layers[-1].blobs[0].data == 1
     np.testing.assert_allclose(net.blob_by_name("y").data, X / np.sqrt((X ** 2).sum((1, 2, 3), keepdims=True)), rtol=1e-9)
-
-
-def test_eps_may_be_0():
     net = forward_net(layer("eps: 0"), [X])
     np.testing.assert_allclose(net.blob_by_name("y").data, X / np.sqrt((X ** 2).sum((1, 2, 3), keepdims=True)), rtol=1e-12)
-
-
-def test_gradient_of_scale_0():
-    text = layer("across_spatial: false channel_shared: false scale_filler { value: 0 }")
-    net = check_gradient(text, [X])
-    run_backward(net, [0], [np.ones(X.shape)])
-    assert np.isfinite(net.layers[-1].blobs[0].diff).all() and (net.blob_by_name("x").diff == 0).all()
 
 
 @pytest.mark.parametrize("across, shared", CASES)
@@ -92,16 +82,17 @@ def test_sizes_and_threads(shape, across, shared):
         np.testing.assert_allclose(results[0][2], wanted, rtol=1e-3, atol=1e-3)
 
 
-def test_zeros_and_nan():
+def test_special_values_and_batches():
     x = X.copy()
     x[0, :, 1, 1] = 0
     x[1, 0, 2, 2] = np.nan
     net = forward_net(layer("across_spatial: false"), [x])
     y = net.blob_by_name("y").data
     assert (y[0, :, 1, 1] == 0).all() and np.isnan(y[1, :, 2, 2]).all() and np.isnan(y).sum() == 3
-
-
-def test_a_larger_batch():
+    text = layer("across_spatial: false channel_shared: false scale_filler { value: 0 }")
+    net = check_gradient(text, [X])
+    run_backward(net, [0], [np.ones(X.shape)])
+    assert np.isfinite(net.layers[-1].blobs[0].diff).all() and (net.blob_by_name("x").diff == 0).all()
     net = layer_net(layer(), [X[:1]])
     forward_again(net, x=X)
     np.testing.assert_allclose(net.blob_by_name("y").data, slow(X, 1, True, 1e-10), rtol=1e-9)

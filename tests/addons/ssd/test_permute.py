@@ -35,9 +35,17 @@ def test_both_ways(shape, order, dtype):
         np.testing.assert_array_equal(net.blob_by_name("x").diff, dy.astype(wanted.dtype).transpose(np.argsort(full)))
 
 
-def test_gradient():
+def test_gradient_and_new_shape():
     check_gradient(layer((0, 2, 3, 1)), [RANDOM.standard_normal((2, 3, 2, 4))])
     check_gradient(layer((2, 0)), [RANDOM.standard_normal((2, 3, 2))])
+    net = layer_net(layer((0, 2, 1)), [np.zeros((2, 3, 4))])
+    x = RANDOM.standard_normal((5, 2, 3, 2))
+    forward_again(net, x=x)
+    np.testing.assert_array_equal(net.blob_by_name("y").data, x.transpose(0, 2, 1, 3))
+    net = forward_net(layer((1, 0)), [np.zeros((2, 3))])
+    net.blob_by_name("x").diff[...] = 7
+    run_backward(net, [], [np.ones((3, 2))])
+    assert (net.blob_by_name("x").diff == 7).all()
 
 
 @pytest.mark.parametrize("order", [(), (0, 1), (0, 1, 2, 3)])
@@ -50,25 +58,10 @@ def test_order_without_a_copy(order):
     assert (x.data == 4).all() and (x.diff == 5).all()
 
 
-def test_a_new_shape():
-    net = layer_net(layer((0, 2, 1)), [np.zeros((2, 3, 4))])
-    x = RANDOM.standard_normal((5, 2, 3, 2))
-    forward_again(net, x=x)
-    np.testing.assert_array_equal(net.blob_by_name("y").data, x.transpose(0, 2, 1, 3))
-
-
-def test_no_gradient_unasked():
-    net = forward_net(layer((1, 0)), [np.zeros((2, 3))])
-    net.blob_by_name("x").diff[...] = 7
-    run_backward(net, [], [np.ones((3, 2))])
-    assert (net.blob_by_name("x").diff == 7).all()
-
-
 @pytest.mark.parametrize("order, top, message", [
     ((0, 4), "y", r"permute_param.order\[1\]: must be an axis of the bottom, whose shape is \[2, 3, 4, 5\], got 4"),
     ((2, 1, 2), "y", r"permute_param.order\[2\]: names axis 2 twice"),
-    ((1, 0), "x", r"top\[0\]: Permute cannot work in place"),
-])
+    ((1, 0), "x", r"top\[0\]: Permute cannot work in place")])
 def test_wrong_prototxt(order, top, message):
     with pytest.raises(ConfigError, match=rf"test.prototxt.*layer 'l' \(Permute\): {message}"):
         layer_net(layer(order, top), [np.zeros((2, 3, 4, 5))])

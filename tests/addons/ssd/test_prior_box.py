@@ -68,24 +68,9 @@ def test_against_the_definition(param, wanted, dtype):
     np.testing.assert_allclose(y.data, wanted, rtol=1e-6, atol=1e-6)
 
 
-def test_the_first_map_of_ssd300():
-    net = forward_net(layer("min_size: 30 max_size: 60 aspect_ratio: 2 flip: true clip: false variance: 0.1 variance: 0.1 "
-                            "variance: 0.2 variance: 0.2 step: 8 offset: 0.5"), [np.zeros((1, 1, 38, 38)), np.zeros((1, 3, 300, 300))])
-    y = net.blob_by_name("y").data
-    assert y.shape == (1, 2, 38 * 38 * 4 * 4)
-    # Centre 4 of 300 pixels, half sides 15, sqrt(1800) / 2, 15 sqrt(2), 15 / sqrt(2)
-    np.testing.assert_allclose(y[0, 0, 0:4], [-11 / 300, -11 / 300, 19 / 300, 19 / 300], rtol=1e-6)
-    np.testing.assert_allclose(y[0, 0, 4:8] * 300, [4 - 21.2132, 4 - 21.2132, 4 + 21.2132, 4 + 21.2132], rtol=1e-5)
-    np.testing.assert_allclose(y[0, 0, 8:12] * 300, [4 - 21.2132, 4 - 10.6066, 4 + 21.2132, 4 + 10.6066], rtol=1e-5)
-    np.testing.assert_allclose(y[0, 1, :8], [0.1, 0.1, 0.2, 0.2] * 2, rtol=1e-6)
-
-
-def test_one_bottom_and_a_size():
+def test_sizes_and_gradient():
     net = forward_net(layer("min_size: 4 img_size: 20", 1), [MAP])
     np.testing.assert_allclose(net.blob_by_name("y").data, slow(3, 4, 20, 20, [4]), rtol=1e-6)
-
-
-def test_new_sizes():
     net = layer_net(layer("min_size: 4"), [MAP, PICTURE])
     net.blob_by_name("b0").reshape(1, 3, 2, 2)
     net.blob_by_name("b1").reshape(1, 3, 20, 30)
@@ -94,9 +79,6 @@ def test_new_sizes():
     net.blob_by_name("b0").reshape(1, 3, 0, 2)
     run_forward(net)
     assert net.blob_by_name("y").shape == (1, 2, 0)
-
-
-def test_gradient_of_0():
     net = forward_net(layer("min_size: 4"), [MAP, PICTURE])
     net.blob_by_name("b0").diff[...] = 3
     run_backward(net, [0])
@@ -123,8 +105,7 @@ def test_gradient_of_0():
     ("min_size: 5 step: -2", "step: must be finite and above 0, got -2"),
     ("min_size: 5 step_w: 2", "step_h: must be given too, as step_w is given"),
     ("min_size: 5 step: 2 step_w: 2 step_h: 2", "step_h: give step, or step_h and step_w, not both"),
-    ("min_size: 5 offset: nan", "offset: must be a number, got nan"),
-])
+    ("min_size: 5 offset: nan", "offset: must be a number, got nan")])
 def test_wrong_prototxt(param, message):
     with pytest.raises(ConfigError, match=rf"test.prototxt.*layer 'l' \(PriorBox\): prior_box_param.{message}"):
         layer_net(layer(param), [MAP, PICTURE])
@@ -160,8 +141,7 @@ def test_clustered_values():
     ("width: 3 width: 4 height: 2", r"prior_box_param.height: give at least one, and as many as width, got 1"),
     ("width: 3 height: -2", r"prior_box_param.height\[0\]: must be finite and above 0, got -2"),
     ("width: 'a' height: 2", r"prior_box_param.width\[0\]: must be finite and above 0, got 'a'"),
-    ("width: 3 height: 2 yx_order: true", r"prior_box_param.yx_order: unknown field in PriorBoxParameter; the fork synopsys has it"),
-])
+    ("width: 3 height: 2 yx_order: true", r"prior_box_param.yx_order: unknown field in PriorBoxParameter; the fork synopsys has it")])
 def test_clustered_wrong(param, message):
     with pytest.raises(ConfigError, match=rf"layer 'l' \(PriorBoxClustered\): {message}"):
         layer_net(clustered(param), [MAP, PICTURE])

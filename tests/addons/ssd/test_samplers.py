@@ -104,7 +104,6 @@ def test_random_samplers_like_a_plain_model(seed):
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_parts_at_their_limits(name):
-    """The whole picture and an object that is the whole picture: each measure is 1."""
     for end, limit in (("min", 1), ("max", 1), ("max", 0.99)):
         param = caffe_pb2.BatchSampler(max_trials=1)
         param.sampler.min_scale = param.sampler.max_scale = 1

@@ -47,21 +47,15 @@ def test_frames_in_order_round_and_round(video, dtype):
         assert (labels == 0).all()
 
 
-def test_skipped_frames(video):
+def test_skipped_and_resumed_frames(video):
     net = source_net(text(f"{FILE} skip_frames: 2", 2))
     for k in range(4):
         np.testing.assert_array_equal(batch(net)[0], planes([video[3 * (2 * k + i) % 7] for i in range(2)]))
-
-
-def test_transformed(video):
     net = source_net(text(FILE, 2, "scale: 0.5 mean_value: 10 crop_size: 16 resize_param { height: 20 width: 30 } "
                                    "noise_param { inverse: true }", 'top: "data"'), phase=TEST)
     net.forward_from_to(0, 0)
     wanted = [(255 - cv2.resize(frame, (30, 20)))[2:18, 7:23] for frame in video[:2]]
     np.testing.assert_array_equal(net.tops[0][0].cpu_data, (planes(wanted) - 10) * 0.5)
-
-
-def test_resumed_run_continues(video):
     net = source_net(text(f"{FILE} skip_frames: 1", 2, "mirror: true"))
     batch(net)
     state = net.layers[0].get_state()
@@ -78,8 +72,7 @@ def test_resumed_run_continues(video):
     ('video_type: VIDEO video_file: "nowhere.avi"', 1, FileError, "video_data_param.video_file: nowhere.avi: no such video file"),
     ('video_type: VIDEO video_file: "text.avi"', 1, FileError, "video_data_param.video_file: text.avi: OpenCV cannot open it; check its format"),
     ("device_id: -1", 1, ConfigError, "video_data_param.device_id: must be at least 0, got -1"),
-    ("device_id: 63", 1, FileError, "video_data_param.device_id: camera 63: OpenCV cannot open it; check device_id"),
-])
+    ("device_id: 63", 1, FileError, "video_data_param.device_id: camera 63: OpenCV cannot open it; check device_id")])
 def test_wrong(video, fields, size, error, message):
     with open("text.avi", "w") as file:
         file.write("no film")
@@ -156,8 +149,7 @@ def test_frames_of_a_camera(monkeypatch, skip, start):
     assert capture.released == 1
 
 
-def test_camera_is_released(monkeypatch):
-    """Another program may use it until the thread opens it again."""
+def test_cameras_and_files(monkeypatch):
     reader, capture = reader_of(1, monkeypatch, 0)
     reader.close()      # that was never opened
     assert reader.infer_shape() == (3, 2, 3) and capture.released == 1
@@ -165,9 +157,12 @@ def test_camera_is_released(monkeypatch):
     assert capture.released == 1
     reader.close()
     assert capture.released == 2
-
-
-def test_file_that_starts_over(monkeypatch):
+    reader, capture = reader_of("film", monkeypatch, 0)
+    monkeypatch.setattr(capture, "retrieve", lambda: (True, np.zeros((2 + (capture.grabbed > 9), 3, 3), np.uint8)))
+    reader._load(range(4, 6))
+    with pytest.raises(DataError) as caught:
+        reader._load(range(6, 12, 3))
+    assert str(caught.value).startswith("film: record 9: is 3 x 3 x 3, the first of the batch is 3 x 2 x 3; use batch_size: 1")
     class Short(Capture):
         def grab(self):
             return super().grab() and self.grabbed <= 2
@@ -186,12 +181,3 @@ def test_skipped_frames_are_not_decoded(monkeypatch, skip):
     reader._load(range(4, 12, 3))
     reader._load(range(13, 15))
     assert capture.decoded == [(skip + 1) * i for i in (4, 7, 10, 13, 14)] and capture.grabbed == 14 * (skip + 1) + 1
-
-
-def test_frame_of_another_size(monkeypatch):
-    reader, capture = reader_of("film", monkeypatch, 0)
-    monkeypatch.setattr(capture, "retrieve", lambda: (True, np.zeros((2 + (capture.grabbed > 9), 3, 3), np.uint8)))
-    reader._load(range(4, 6))
-    with pytest.raises(DataError) as caught:
-        reader._load(range(6, 12, 3))
-    assert str(caught.value).startswith("film: record 9: is 3 x 3 x 3, the first of the batch is 3 x 2 x 3; use batch_size: 1")

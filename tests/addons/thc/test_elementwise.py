@@ -37,11 +37,16 @@ def test_joined_axes(views, axes, kind):
     assert (len(walk.axes), walk.kind) == (axes, kind) and walk.count == arrays[0].size and walk.narrow
 
 
-def test_array_transposed_in_all_operands():
+def test_walks_and_dividers():
     array = numbered(3, 4, 5).mutable_gpu_data
     assert Walk([array.T, array.T]).kind == CONTIGUOUS
     assert Walk([array.transpose(1, 0, 2), array.transpose(1, 0, 2)]).kind == CONTIGUOUS
     assert Walk([array, broadcast(array[:, 0:1], (3, 4, 5))]).kind == 3
+    random = np.random.default_rng(0)
+    for d in {1, 2, 3, 5, 7, 641, 2**30, 2**31 - 1, *map(int, random.integers(1, 2**31, 300))}:
+        _, magic, shift = walks.divider(d)
+        for n in {0, 1, d - 1, d, min(2 * d, 2**31 - 1), 2**31 - 1, *map(int, random.integers(0, 2**31, 30))}:
+            assert (n * magic >> 32) + n >> shift == n // d and magic < 2**32
 
 
 @pytest.mark.parametrize(("shape", "strides", "narrow"), [
@@ -52,25 +57,7 @@ def test_indices_of_32_bits(shape, strides, narrow):
     assert Walk([array]).narrow is narrow
 
 
-def test_dividers():
-    random = np.random.default_rng(0)
-    for d in {1, 2, 3, 5, 7, 641, 2**30, 2**31 - 1, *map(int, random.integers(1, 2**31, 300))}:
-        _, magic, shift = walks.divider(d)
-        for n in {0, 1, d - 1, d, min(2 * d, 2**31 - 1), 2**31 - 1, *map(int, random.integers(0, 2**31, 30))}:
-            assert (n * magic >> 32) + n >> shift == n // d and magic < 2**32
-
-
 # ---- elementwise on views
-
-
-def test_outputs_that_may_only_be_read():
-    blob = numbered(4, 6)
-    for array in blob.gpu_data, device_array(Foreign(blob.gpu_data.address, (4, 6), readonly=True), "foreign"):
-        for view in array, array[0], array[1, 2], array[::2, ::-1], array.T, broadcast(array[:1], (3, 6)):
-            assert view.readonly
-            with pytest.raises(WrongTypeError, match="copied: output y is read-only; take blob.mutable_gpu_data, or a copy"):
-                copy(9.0, view)
-    np.testing.assert_array_equal(blob.cpu_data, np.arange(24).reshape(4, 6))
 
 
 def check(f, function, operands, out):
@@ -106,7 +93,6 @@ def test_three_operands(x, b, y, wide, monkeypatch):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_random_views(seed):
-    """Permuted and sliced at random, forwards and backwards, in 1 to 7 axes, the inputs repeated along some."""
     random = np.random.default_rng(seed)
     shape = random.integers(1, 4, random.integers(1, 8))
 
@@ -131,7 +117,7 @@ def test_many_axes(axes):
     check(copy, lambda x: x, [(numbered(*[3] * axes), every)], (Blob([3] * axes), every))
 
 
-def test_operands_in_place():
+def test_operands_in_place_or_overlapping():
     add = cuda.elementwise("T a, T b, T c, T d", "T y", "y = a + b + c + d", "five")
     twice = cuda.elementwise("int32 k", "T y", "y = k * y", "scaled_in_place")
     blob = numbered(6, 5)
@@ -143,10 +129,6 @@ def test_operands_in_place():
     add(x[:, 0], x[:, 1], x[:, 2], x[:, 4], x[:, 4])
     want[:, 4] += want[:, 0] + want[:, 1] + want[:, 2]
     np.testing.assert_array_equal(blob.cpu_data, want)
-
-
-def test_inputs_may_overlap_each_other():
-    """Nothing writes them: parts of one array, the same array twice, and one that is turned."""
     add = cuda.elementwise("T a, T b", "T y", "y = a + 10 * b", "of_both")
     square, y = numbered(5, 5), Blob((5, 5))
     x, want = square.gpu_data, square.cpu_data
@@ -157,9 +139,26 @@ def test_inputs_may_overlap_each_other():
         np.testing.assert_array_equal(y.cpu_data[:shape[0], :shape[1]], want[a] + 10 * want[b])
     add(x, x.T, y.mutable_gpu_data)
     np.testing.assert_array_equal(y.cpu_data, want + 10 * want.T)
+    split = cuda.elementwise("T x", "T a, T b", "a = x; b = -x", "split")
+    x = numbered(4, 6)
+    even, odd = x.mutable_gpu_data[:, ::2], x.mutable_gpu_data[:, 1::2]
+    split(even, even, odd)
+    assert (x.cpu_data[:, 1::2] == -x.cpu_data[:, ::2]).all()
+    for a, b in (even, even), (x.mutable_gpu_data[:, :3], x.mutable_gpu_data[:, 2:5]):
+        with pytest.raises(ShapeError, match="split.b: overlaps a"):
+            split(1.0, a, b)
+    with pytest.raises(ShapeError, match=r"split.a: has shape \(4, 3\), output b has \(4, 6\)"):
+        split(1.0, even, x.mutable_gpu_data)
+    blob = numbered(4, 6)
+    for array in blob.gpu_data, device_array(Foreign(blob.gpu_data.address, (4, 6), readonly=True), "foreign"):
+        for view in array, array[0], array[1, 2], array[::2, ::-1], array.T, broadcast(array[:1], (3, 6)):
+            assert view.readonly
+            with pytest.raises(WrongTypeError, match="copied: output y is read-only; take blob.mutable_gpu_data, or a copy"):
+                copy(9.0, view)
+    np.testing.assert_array_equal(blob.cpu_data, np.arange(24).reshape(4, 6))
 
 
-def test_numbers_of_type_t():
+def test_numbers_and_broadcast_blobs():
     scale = cuda.elementwise("T k, int32 x", "int32 y", "y = (int)(k * x + 0.25f)", "of_integers")
     x, y = Blob((4,), 2), Blob((4,), 2)
     x.data[...] = [1, 2, 3, 4]
@@ -168,9 +167,6 @@ def test_numbers_of_type_t():
         np.testing.assert_array_equal(y.cpu_data, (k * np.array([1, 2, 3, 4]) + 0.25).astype(np.int32))
     with pytest.raises(WrongTypeError, match="of_integers: k is of type float32, which cannot hold 1e[+]?300"):
         scale(1e300, x, y)
-
-
-def test_inputs_are_broadcast_blobs_too():
     x, bias, y = numbered(4, 6), numbered(6), Blob((4, 6))
     axpb(x, bias, y)
     np.testing.assert_array_equal(y.cpu_data, 2 * x.cpu_data + bias.cpu_data)
@@ -180,6 +176,14 @@ def test_inputs_are_broadcast_blobs_too():
     np.testing.assert_array_equal(y.cpu_data, 2 * x.cpu_data + 5)
     axpb(x.mutable_gpu_data, 1.5, y)
     np.testing.assert_array_equal(y.cpu_data, 2 * x.cpu_data + 1.5)
+    f = cuda.elementwise("T x", "T y", "y = -x", "negative")
+    x, y = numbered(4, 6, 3), Blob((4, 6, 3))
+    for key in np.s_[:, 1:], np.s_[:, :4], np.s_[::2, 1:5], np.s_[:, :, 1:]:
+        f(x.mutable_gpu_data[key], y.mutable_gpu_data[key])
+    assert {kind for _, _, kind, _ in f._kernels} == {2}
+    f(x, y)
+    f(x.mutable_gpu_data[::2, ::2, ::2], y.mutable_gpu_data[::2, ::2, ::2])
+    assert {kind for _, _, kind, _ in f._kernels} == {2, 3, CONTIGUOUS}
 
 
 def test_arrays_of_other_libraries():
@@ -255,17 +259,6 @@ def test_no_elements(shape):
     assert cuda.current().launches == launches
 
 
-def test_one_kernel_per_kind():
-    f = cuda.elementwise("T x", "T y", "y = -x", "negative")
-    x, y = numbered(4, 6, 3), Blob((4, 6, 3))
-    for key in np.s_[:, 1:], np.s_[:, :4], np.s_[::2, 1:5], np.s_[:, :, 1:]:
-        f(x.mutable_gpu_data[key], y.mutable_gpu_data[key])
-    assert {kind for _, _, kind, _ in f._kernels} == {2}
-    f(x, y)
-    f(x.mutable_gpu_data[::2, ::2, ::2], y.mutable_gpu_data[::2, ::2, ::2])
-    assert {kind for _, _, kind, _ in f._kernels} == {2, 3, CONTIGUOUS}
-
-
 # ---- what is refused
 
 
@@ -310,19 +303,6 @@ def test_integers_are_not_rounded(wrong):
         assert (y.cpu_data == right).all()
     with pytest.raises(WrongTypeError, match="k is of type int32, which cannot hold"):
         f(wrong, y)
-
-
-def test_outputs_that_overlap_or_differ():
-    split = cuda.elementwise("T x", "T a, T b", "a = x; b = -x", "split")
-    x = numbered(4, 6)
-    even, odd = x.mutable_gpu_data[:, ::2], x.mutable_gpu_data[:, 1::2]
-    split(even, even, odd)
-    assert (x.cpu_data[:, 1::2] == -x.cpu_data[:, ::2]).all()
-    for a, b in (even, even), (x.mutable_gpu_data[:, :3], x.mutable_gpu_data[:, 2:5]):
-        with pytest.raises(ShapeError, match="split.b: overlaps a"):
-            split(1.0, a, b)
-    with pytest.raises(ShapeError, match=r"split.a: has shape \(4, 3\), output b has \(4, 6\)"):
-        split(1.0, even, x.mutable_gpu_data)
 
 
 @pytest.mark.parametrize(("shape", "strides"), [((100,), None), ((2,), (1 << 40,)), ((2,), (-(1 << 40),)), ((3, 3), (40, 64)),

@@ -1,6 +1,7 @@
-"""cuda.state(): a true picture of devices, streams, libraries, memory, random numbers and peers, which changes nothing."""
+"""The state of devices, and cuda.sleep."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import minicaffe
 from minicaffe import cuda, memory
 from minicaffe.blob import Blob
 from minicaffe.common import caffe
+from minicaffe.errors import ConfigError, WrongTypeError
 from minicaffe.memory import CUDAPlace
 
 
@@ -41,7 +43,7 @@ def test_one_device():
         assert words in text, text
 
 
-def test_streams_that_are_alive():
+def test_streams_libraries_and_seeds():
     device = cuda.current()
 
     def others():
@@ -57,9 +59,6 @@ def test_streams_that_are_alive():
     assert others() == before + 2
     streams.clear()
     assert others() == before
-
-
-def test_own_streams_and_missing_libraries():
     run_gpu("""
     assert cuda.state().devices[0].handles == {"cuBLAS": None, "cuDNN": None} and "cuBLAS not open, cuDNN not open" in str(cuda.state())
     others = lambda: cuda.state().devices[0].streams["others"]
@@ -67,9 +66,6 @@ def test_own_streams_and_missing_libraries():
     mine = cuda.Stream(cuda.current())
     assert others() == 1 and ", 1 others" in str(cuda.state())
     """, "sim")
-
-
-def test_random_numbers_of_threads():
     minicaffe.set_random_seed(5)
     caffe.generator.reserve_counters(12)
     found = []
@@ -80,15 +76,12 @@ def test_random_numbers_of_threads():
     assert found[0][0] is None and found[0][2][1] == 0  # looking makes none; asking for numbers does
 
 
-def test_looking_changes_nothing():
+def test_processes_without_a_device():
     device, x = cuda.current(), Blob((10,))
     x.data[...] = np.arange(10)
     before = device.launches, memory.stats(CUDAPlace(device.index)), x.data_memory.head, cuda.state()
     assert str(before[-1]) == str(cuda.state())
     assert before == (device.launches, memory.stats(CUDAPlace(device.index)), x.data_memory.head, cuda.state())
-
-
-def test_before_any_device():
     text = run("""
     modules = set(sys.modules)
     state = cuda.state()
@@ -117,3 +110,53 @@ def test_three_devices_and_their_peers():
     print(state)
     """, "sim", "devices=3,peers=0-2")
     assert "       0   1   2\n   0   1   0   1\n   1  -1   1  -1\n   2  -1  -1   1\n" in text
+
+
+pytestmark = pytest.mark.usefixtures("needs_compiler")
+
+
+def test_sleep_on_streams():
+    device = cuda.current()
+    cuda.sleep(0)
+    cuda.sleep(np.int64(1))
+    device.synchronize()
+    start, end = cuda.Event(device, timing=True), cuda.Event(device, timing=True)
+    begin = time.perf_counter()
+    start.record(cuda.computing(device))
+    cuda.sleep(device.clock_rate // 20)
+    end.record(cuda.computing(device))
+    device.synchronize()
+    assert time.perf_counter() - begin >= 0.05 and end.elapsed(start) >= 49
+    device = cuda.current()
+    launches = device.launches
+    cuda.sleep(device.clock_rate // 1000, cuda.Stream(device))
+    cuda.sleep(1000, stream=device.copies)
+    device.synchronize()
+    assert device.launches == launches + 2
+    minicaffe.set_mode_cpu()
+    with pytest.raises(ConfigError, match="GPU mode"):
+        cuda.sleep(1)
+    minicaffe.set_mode_gpu()
+
+
+@pytest.mark.parametrize("cycles", [-1, 2**62 + 1, 0.5, "1", None, True])
+def test_what_is_no_number_of_cycles(cycles):
+    with pytest.raises(ConfigError, match=r"cuda.sleep.cycles: must be an integer from 0 to 2\^62, got .*clock_rate"):
+        cuda.sleep(cycles)
+    with pytest.raises(WrongTypeError, match="kernel mc_sleep: the stream must be a cuda.Stream, got 5"):
+        cuda.sleep(1, 5)
+
+
+def test_host_does_not_wait(place):
+    """With deferred=1 the simulated device, too, is not done until a thread waits."""
+    text = run_gpu("""
+    device = cuda.current()
+    busy, mark = cuda.Stream(device), cuda.Event(device)
+    cuda.sleep(device.clock_rate // 20, busy)
+    mark.record(busy)
+    assert not mark.done()
+    mark.synchronize()
+    assert mark.done()
+    print("done")
+    """, place, "deferred=1")
+    assert "done" in text

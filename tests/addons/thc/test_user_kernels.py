@@ -31,13 +31,30 @@ extern "C" __global__ void axpy(float a, const float* x, float* y, long long n) 
 # ---- cuda.kernel
 
 
-def test_a_kernel_on_blobs():
+def test_kernels_on_blobs():
     axpy = cuda.kernel(AXPY, "axpy")
     for n in 1, 255, 256, 257, 5000:
         x, y = blob_of(np.arange(n)), blob_of(np.ones(n))
         axpy((-(-n // 256),), (256,), (np.float32(2), x, y, n))
         np.testing.assert_array_equal(y.cpu_data, 2 * np.arange(n, dtype=np.float32) + 1)
     assert "axpy" in repr(axpy) or axpy.name == "axpy"
+    source = """extern "C" __global__ void all(double* out, float f, double d, long long l, int i, unsigned char b, bool t,
+      const float* diff) { out[0] = f; out[1] = d; out[2] = l; out[3] = i; out[4] = b; out[5] = t; out[6] = diff[1]; }"""
+    out, x = Blob((7,), DOUBLE), Blob((2,))
+    x.diff[...] = 9
+    cuda.kernel(source, "all")((1,), (1,), (out, np.float32(1.5), 2.25, -(1 << 40), np.int32(-7), np.uint8(200), True, x.gpu_diff))
+    np.testing.assert_array_equal(out.cpu_data, [1.5, 2.25, -(1 << 40), -7, 200, 1, 9])
+    x = blob_of(np.ones(10))
+    cuda.kernel(AXPY, "axpy")((1,), (32,), (np.float32(1), x, x, 10))
+    assert (x.cpu_data == 2).all()  # the host's copy was stale and was copied again
+    x.data[...] = 5
+    cuda.kernel(AXPY, "axpy")((1,), (32,), (np.float32(1), x, x, 10))
+    assert (x.data == 10).all()
+    source = 'extern "C" __global__ void fill(int* out) { out[threadIdx.x] = N; }'
+    out = Blob((8,), INT)
+    for n in 5, 6, 5:   # what was compiled with others does not serve
+        cuda.kernel(source, "fill", [f"-DN={n}"])((1,), (8,), (out,))
+        assert (out.cpu_data == n).all()
 
 
 def test_memory_of_running_kernels():
@@ -53,17 +70,7 @@ def test_memory_of_running_kernels():
     line.synchronize()
 
 
-def test_arguments_by_type_and_the_diff():
-    source = """extern "C" __global__ void all(double* out, float f, double d, long long l, int i, unsigned char b, bool t,
-      const float* diff) { out[0] = f; out[1] = d; out[2] = l; out[3] = i; out[4] = b; out[5] = t; out[6] = diff[1]; }"""
-    out, x = Blob((7,), DOUBLE), Blob((2,))
-    x.diff[...] = 9
-    cuda.kernel(source, "all")((1,), (1,), (out, np.float32(1.5), 2.25, -(1 << 40), np.int32(-7), np.uint8(200), True, x.gpu_diff))
-    np.testing.assert_array_equal(out.cpu_data, [1.5, 2.25, -(1 << 40), -7, 200, 1, 9])
-
-
 def test_number_equal_to_host_address():
-    """Only what the kernel's parameters declare as a pointer is one, also in structs and arrays."""
     class Rows(ctypes.Structure):
         _fields_ = [("x", ctypes.c_void_p * 2), ("n", ctypes.c_longlong)]
 
@@ -95,14 +102,6 @@ def test_three_dimensions_and_shared_memory():
     np.testing.assert_array_equal(out.cpu_data, 1000 * np.arange(12)[:, None] + np.arange(24)[::-1])
 
 
-def test_options_reach_the_compiler():
-    source = 'extern "C" __global__ void fill(int* out) { out[threadIdx.x] = N; }'
-    out = Blob((8,), INT)
-    for n in 5, 6, 5:   # what was compiled with others does not serve
-        cuda.kernel(source, "fill", [f"-DN={n}"])((1,), (8,), (out,))
-        assert (out.cpu_data == n).all()
-
-
 def test_keys_of_libraries(sim, cache, monkeypatch):
     """Of the simulated device's cache; that of NVRTC's cubins is in test_kernel_cache."""
     compiled, compiler_version = [], subprocess.run(["true"], capture_output=True, text=True)
@@ -129,15 +128,6 @@ def test_keys_of_libraries(sim, cache, monkeypatch):
     monkeypatch.setattr(custom.compile, "kernel_headers", lambda: {**headers, next(iter(headers)): cache / "changed.hpp"})
     compile_again()
     assert len(set(compiled)) == len(compiled) - 1 == 11
-
-
-def test_kernels_mark_their_blobs():
-    x = blob_of(np.ones(10))
-    cuda.kernel(AXPY, "axpy")((1,), (32,), (np.float32(1), x, x, 10))
-    assert (x.cpu_data == 2).all()  # the host's copy was stale and was copied again
-    x.data[...] = 5
-    cuda.kernel(AXPY, "axpy")((1,), (32,), (np.float32(1), x, x, 10))
-    assert (x.data == 10).all()
 
 
 @pytest.mark.parametrize(("grid", "block", "shared"), [
@@ -205,15 +195,11 @@ NAMES = {
 
 
 @pytest.mark.parametrize(("name", "source"), NAMES.values(), ids=NAMES)
-def test_names(name, source):
+def test_names(name, source, cache):
     out = Blob((4,))
     cuda.kernel(source, name)((1,), (4,), (out, np.float32(3)))
     assert (out.cpu_data == 3).all()
-
-
-@pytest.mark.parametrize(("name", "source"), NAMES.values(), ids=NAMES)
-def test_names_with_nvrtc(name, source, cache):
-    try:
+    try:        # and with NVRTC
         compile.nvrtc()
     except DependencyError as error:
         pytest.skip(str(error))
@@ -221,13 +207,6 @@ def test_names_with_nvrtc(name, source, cache):
     assert f"\0.text.{symbol}\0".encode() in cubin
     if name.isidentifier() and "extern" in source:
         assert symbol == f"mc_kernel_{name}"   # as profilers show it
-
-
-def test_elementwise_named_like_cuda_functions():
-    for name in "exp", "all":
-        x, y = blob_of([0.0, 1.0]), Blob((2,))
-        cuda.elementwise("T x", "T y", "y = exp(x)", name)(x, y)
-        np.testing.assert_allclose(y.cpu_data, np.exp([0, 1]), rtol=1e-6)
 
 
 def test_cpu_mode_is_refused():
@@ -281,7 +260,7 @@ def test_elementwise(dtype, numpy_type, shape):
     np.testing.assert_allclose(z.cpu_data, (x.cpu_data - y.cpu_data) ** 2, rtol=1e-6)
 
 
-def test_elementwise_scalars_and_several_outputs():
+def test_elementwise_types_and_outputs():
     both = cuda.elementwise("T x, T a, int32 k", "T sum, T product", "sum = x + a * k; product = x * a", "both")
     x, s, p = blob_of(np.arange(6.0)), Blob((6,)), Blob((6,))
     both(x, 0.5, 4, s, p)
@@ -291,22 +270,19 @@ def test_elementwise_scalars_and_several_outputs():
     np.testing.assert_array_equal(s.cpu_data, 2 + np.arange(6))
     empty = Blob((0, 3))
     both(empty, 1, 1, Blob((0, 3)), Blob((0,)))
-
-
-def test_elementwise_of_integers_and_mixed_types():
-    """Any names will do, those that the kernel around them might like to have too."""
     count = cuda.elementwise("T i, int32 n", "float64 i_", "i_ = double(i) * n", "mixed")
     x, n, y = blob_of(np.arange(5.0)), blob_of([1, 2, 3, 4, 5], INT), Blob((5,), DOUBLE)
     count(x, n, y)
     np.testing.assert_array_equal(y.cpu_data, [0, 2, 6, 12, 20])
-
-
-def test_elementwise_of_another_type():
     f = cuda.elementwise("T x, float64 y", "T z", "z = x + y", "typed")
     with pytest.raises(WrongTypeError, match="typed: y must be an array of double, got one of float"):
         f(Blob((5,)), Blob((5,)), Blob((5,)))  # else the second half would be read from beyond its end
     with pytest.raises(WrongTypeError, match="typed: z must be an array of float, got one of double"):
         f(Blob((5,)), 1.0, Blob((5,), DOUBLE))
+    for name in "exp", "all":
+        x, y = blob_of([0.0, 1.0]), Blob((2,))
+        cuda.elementwise("T x", "T y", "y = exp(x)", name)(x, y)
+        np.testing.assert_allclose(y.cpu_data, np.exp([0, 1]), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("arguments", "error", "words"), [

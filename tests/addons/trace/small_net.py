@@ -1,5 +1,7 @@
 """A net of which traces are made."""
 
+from minicaffe.addons import trace
+
 NET = """
 name: "small"
 layer { name: "in" type: "DummyData" top: "data" top: "label" dummy_data_param {
@@ -13,3 +15,10 @@ layer { name: "ip" type: "InnerProduct" bottom: "conv" top: "ip"
   inner_product_param { num_output: 5 weight_filler { type: "xavier" } } }
 layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
 """
+
+
+def recorded(solver, steps=1):
+    """Return a solver and the trace of its next steps."""
+    with trace.record(solver) as made:
+        solver.step(steps)
+    return solver, made

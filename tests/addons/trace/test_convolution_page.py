@@ -104,7 +104,7 @@ def point_at(browser, grid, row, column):
                                                                   int((row + 0.5) * size - box["height"] / 2)).perform()
 
 
-def test_what_belongs_together_lights_up(opened):
+def test_cells_that_light_up(opened):
     page = opened("height=5&width=5&channels=2&outputs=2&kernel=3&stride=1&pad=1")
     point_at(page, "image1", 3, 2)                                      # channel 1, pixel (2, 1), as the padding has a row and a column
     index = (1 * 5 + 2) * 5 + 1
@@ -121,9 +121,6 @@ def test_what_belongs_together_lights_up(opened):
     assert lit(page, "image0", "strong") == {(1, 1)} and lit(page, "grid0", "strong") == {(1, 1)}
     assert lit(page, "weight0", "strong") == {(0, 0)} and lit(page, "weights", "strong") == {(0, 0)}
     assert len(lit(page, "image0", "pale")) == 8 and len(lit(page, "image1", "pale")) == 9
-
-
-def test_a_group_sees_its_own_channels(opened):
     page = opened("channels=4&outputs=4&group=2&stride=1")
     point_at(page, "grid3", 0, 0)
     assert [bool(lit(page, f"image{c}", "pale")) for c in range(4)] == [False, False, True, True]
@@ -156,12 +153,7 @@ def test_a_narrow_page(opened, screen):
     assert page.execute_script("return named('columns').readable"), "cells too small for their numbers"
 
 
-def test_the_page_is_one_file():
-    assert Path(minicaffe.__file__).parent in PAGE.parents and PAGE.exists()
-    assert re.findall(r"https?://|<link [^>]*href=\"(?!data:)|<script [^>]*src|@import|url\((?!#)", convolution.one_file().decode()) == []
-
-
-def test_command(tmp_path, monkeypatch, capsys):
+def test_command_and_its_file(tmp_path, monkeypatch, capsys):
     assert cli.main(["convolution", "--html", str(tmp_path / "c.html")]) == 0
     assert (tmp_path / "c.html").read_bytes() == convolution.one_file()
     assert cli.main(["convolution", "--html", str(tmp_path / "none" / "c.html")]) == 1
@@ -172,3 +164,5 @@ def test_command(tmp_path, monkeypatch, capsys):
     assert str(PAGE) in capsys.readouterr().out
     assert cli.main(["convolution"]) == 1
     assert "--html FILE" in capsys.readouterr().err
+    assert Path(minicaffe.__file__).parent in PAGE.parents and PAGE.exists()
+    assert re.findall(r"https?://|<link [^>]*href=\"(?!data:)|<script [^>]*src|@import|url\((?!#)", convolution.one_file().decode()) == []

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 from rich.console import Console
-from small_net import NET
+from small_net import NET, recorded
 
 import minicaffe
 from minicaffe import memory
@@ -17,7 +17,7 @@ from minicaffe.addons.trace import bandwidth, build, html, perfetto, table
 from minicaffe.addons.trace.lives import Lives
 from minicaffe.addons.trace.model import launch_of
 from minicaffe.blob import Blob
-from minicaffe.errors import ConfigError, DataError, OutOfMemoryError, WrongTypeError
+from minicaffe.errors import ConfigError, OutOfMemoryError, WrongTypeError
 from minicaffe.memory import SyncedMemory, reporter
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
@@ -31,10 +31,8 @@ def kinds(made, iteration=0):
     return [(step["kind"], step["layer"]) for step in made.steps if step["iteration"] == iteration and step["kind"] != "between"]
 
 
-def test_steps_of_an_iteration(where, make_solver):
-    solver = make_solver()
-    with trace.record(solver) as made:
-        solver.step(2)
+def test_steps_of_two_nets(where, make_solver):
+    solver, made = recorded(make_solver(), 2)
     wanted = [("forward", name) for name in LAYERS] + [("backward", name) for name in LAYERS[:0:-1]] + [("update", "update")]
     assert kinds(made) == kinds(made, 1) == wanted
     for before, after in zip(made.steps, made.steps[1:]):
@@ -48,13 +46,19 @@ def test_steps_of_an_iteration(where, make_solver):
     shapes = {name: shape for node in made.nodes for name, shape in node["shapes"].items()}
     for one in made.memories:
         assert one["role"] == "workspace" or one["bytes"] == 4 * np.prod(shapes[one["blob"].removesuffix(" history")]), one
+    solver, made = recorded(make_solver(test_iter=[1], test_interval=1), 2)
+    own = [(step["kind"], step["layer"]) for step in made.steps if step["node"] is not None]
+    assert own == 2 * ([("forward", name) for name in LAYERS] + [("backward", name) for name in LAYERS[:0:-1]])
+    others = [step["layer"] for step in made.steps if step["node"] is None and step["kind"] == "forward"]
+    assert others == 2 * [f"{name} (another net)" for name in LAYERS]
+    heads = made.at(len(made)).heads
+    assert {blob.data_memory.name: str(blob.data_memory.head) for blob in solver.net.blob_list}.items() <= heads.items()
+    assert "conv data #2" in heads
 
 
 def test_who_is_computed_with_another(on_cpu, make_solver):
     """BatchNorm computes the ReLU in place behind it, and its gradient."""
-    solver = make_solver()
-    with trace.record(solver) as made:
-        solver.step(1)
+    solver, made = recorded(make_solver())
     assert {(step["kind"], step["layer"]): step["with"] for step in made.steps if step["with"]} == {
         ("forward", "relu"): "norm", ("backward", "relu"): "norm"}
     assert made.nodes[2]["fused"] == ["relu"]
@@ -62,7 +66,6 @@ def test_who_is_computed_with_another(on_cpu, make_solver):
 
 @pytest.mark.parametrize("plan", [None, "memory"])
 def test_heads_before_and_after(where, make_solver, plan):
-    """What a step says of heads agrees with the net's memories before and after the record."""
     solver = make_solver(plan=plan)
     solver.step(1)
 
@@ -88,24 +91,8 @@ def test_heads_before_and_after(where, make_solver, plan):
     assert step["bytes"] >= 4 * (4 * 5 + 5 * 64)
 
 
-def test_moments_out_of_range(where, make_solver):
-    solver = make_solver()
-    with trace.record(solver) as made:
-        solver.step(1)
-    end = len(made)
-    assert made.step_at(0) == 0 and made.step_at(end) == made.step_at(np.int64(end)) == len(made.steps) - 1
-    for call in made.at, made.step_at:
-        for wrong in -1, end + 1:
-            with pytest.raises(ConfigError, match=f"moment: must be from 0 to {end}, got {wrong}"):
-                call(wrong)
-        for wrong in 0.5, "0", None, True:
-            with pytest.raises(WrongTypeError, match=f"moment must be a number from 0 to {end}, got"):
-                call(wrong)
-
-
 @pytest.mark.parametrize("allocator", ["caching", "buddy"])
 def test_blocks_and_arenas_at_a_moment(where, make_solver, allocator):
-    """Replaying the record gives the live blocks, and the blocks of the allocator, that there are in the end."""
     place = memory.CPUPlace() if where == "cpu" else memory.CUDAPlace(0)
     before = memory.use(place, allocator)
     try:
@@ -142,43 +129,26 @@ def live_blocks_are_used_at_every_moment(made):
             assert not live & free, event
 
 
-def test_a_test_net_is_kept_apart(where, make_solver):
-    """Its layers and blobs have the names of the train net's."""
-    solver = make_solver(test_iter=[1], test_interval=1)
-    with trace.record(solver) as made:
-        solver.step(2)
-    own = [(step["kind"], step["layer"]) for step in made.steps if step["node"] is not None]
-    assert own == 2 * ([("forward", name) for name in LAYERS] + [("backward", name) for name in LAYERS[:0:-1]])
-    others = [step["layer"] for step in made.steps if step["node"] is None and step["kind"] == "forward"]
-    assert others == 2 * [f"{name} (another net)" for name in LAYERS]
-    heads = made.at(len(made)).heads
-    assert {blob.data_memory.name: str(blob.data_memory.head) for blob in solver.net.blob_list}.items() <= heads.items()
-    assert "conv data #2" in heads
-
-
-def test_json_and_back(where, make_solver, tmp_path):
-    solver = make_solver()
-    with trace.record(solver) as made:
-        solver.step(1)
+def test_json_and_moments(where, make_solver, tmp_path):
+    solver, made = recorded(make_solver())
     made.save(tmp_path / "trace.json")
     again = trace.load(tmp_path / "trace.json")
     assert again.document == made.document == json.loads(made.to_json())
     assert again.events == made.events and again.at(50) == made.at(50)
     assert again.document.keys() == trace.Trace(None).document.keys() and len(trace.Trace(None)) == 0
-
-
-def test_what_is_no_trace(tmp_path):
-    for text in ("", "[]", "{}", '{"format": 1}', '{"format": "1"}'):
-        (tmp_path / "x.json").write_text(text)
-        with pytest.raises(DataError, match=r"x\.json.*(is not a trace|is empty, where a trace)"):
-            trace.load(tmp_path / "x.json")
-    with pytest.raises(WrongTypeError, match="a Solver, a Net or None, got str"):
-        trace.Recorder("net.prototxt")
+    end = len(made)
+    assert made.step_at(0) == 0 and made.step_at(end) == made.step_at(np.int64(end)) == len(made.steps) - 1
+    for call in made.at, made.step_at:
+        for wrong in -1, end + 1:
+            with pytest.raises(ConfigError, match=f"moment: must be from 0 to {end}, got {wrong}"):
+                call(wrong)
+        for wrong in 0.5, "0", None, True:
+            with pytest.raises(WrongTypeError, match=f"moment must be a number from 0 to {end}, got"):
+                call(wrong)
 
 
 @pytest.mark.no_plan("adds to gradients that an update has used")
 def test_the_last_iterations(where, make_solver):
-    """A recorder that keeps two iterations has these and the one that runs, however long it is there."""
     solver = make_solver()
     recorder = trace.Recorder(solver, keep=2)
     recorder.start()
@@ -201,10 +171,8 @@ def test_the_last_iterations(where, make_solver):
 
 @on_device
 def test_kernels(where, make_solver):
-    """Each launch has a grid, a time and the arrays that it was given; its source is that of the functor."""
-    solver = make_solver()
-    with trace.record(solver) as made:
-        solver.step(1)
+    """Each launch has a grid, a time, its arrays and the source of its functor; a seed that equals the address of a block is no array."""
+    solver, made = recorded(make_solver())
     launches = [event for event in made.events if event.kind == "launch"]
     assert launches and all(event.took > 0 for event in launches)
     update = launch_of(launches[-1])
@@ -220,11 +188,18 @@ def test_kernels(where, make_solver):
     for name, kernel in made.document["kernels"].items():
         assert f"struct {kernel['functor']}" in kernel["source"], name
         assert kernel["source"].count("{") == kernel["source"].count("}") > 0, name
+    net = Net(parse_text("""state { phase: TRAIN }
+      layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 4 } } }
+      layer { name: "drop" type: "Dropout" bottom: "data" top: "drop" }""", caffe_pb2.NetParameter)[0])
+    other = Blob((8,), name="other")
+    minicaffe.set_random_seed(other.gpu_data.address)
+    with trace.record(net) as made:
+        net.forward_from_to(0, 1)
+    assert [re.findall(r"(\w+) data \(", event.detail) for event in made.events if event.kind == "launch"] == [["data", "drop"]]
 
 
 @pytest.mark.parametrize("plan", [None, "memory"])
 def test_a_record_changes_no_number(where, make_solver, plan):
-    """A training that is recorded for some iterations ends with the same parameters, and on a device by graphs again."""
     def train(recorded):
         solver = make_solver(plan=plan)
         solver.step(4)      # on a device the last of them are a CUDA graph's
@@ -249,7 +224,6 @@ def test_a_record_changes_no_number(where, make_solver, plan):
 @on_device
 @pytest.mark.parametrize("order", [(1, 0), (0, 1)])
 def test_two_recorders_of_launches(where, make_solver, order):
-    """The one that stops first, inner or outer, ends no record of the other."""
     solver = make_solver()
     solver.step(1)      # the first one also fills the gradients with zeros
     recorders = trace.Recorder(solver), trace.Recorder(solver.net if order[0] else solver)
@@ -264,7 +238,6 @@ def test_two_recorders_of_launches(where, make_solver, order):
 
 @pytest.mark.parametrize("ends", [False, True])
 def test_traces_of_a_recorder_are_copies(where, make_solver, ends):
-    """While it records, and after stop, when the recorder holds one document."""
     solver = make_solver()
     recorder = trace.Recorder(solver)
     recorder.start()
@@ -284,7 +257,6 @@ def test_traces_of_a_recorder_are_copies(where, make_solver, ends):
 
 @pytest.mark.no_plan("a plan gives up gradients that an update has used")
 def test_nothing_happens(where, make_solver):
-    """A trace of nothing still says what is there."""
     solver = make_solver()
     with pytest.raises(ConfigError, match="start it first"):
         trace.Recorder(solver).trace()
@@ -307,7 +279,6 @@ def test_an_update_by_hand(where, make_solver):
 
 
 def test_a_loss_that_is_not_finite(where, make_solver):
-    """The document stays JSON that other programs read."""
     solver = make_solver()
     recorder = trace.Recorder(solver, keep=2)
     recorder.start()
@@ -324,7 +295,6 @@ def test_a_loss_that_is_not_finite(where, make_solver):
 @pytest.mark.no_plan("a plan gives and takes blocks in another order")
 @pytest.mark.parametrize("name", ["a, b", "a; b", "x (3 bytes)", "line\\nline", "</script>", "a -> b by c", "a with b"])
 def test_any_name_will_do(where, make_solver, name):
-    """Names with what parts texts of events: of kernels' arrays, of an update's parameters, of heads."""
     solver = make_solver(NET.replace('"ip"', f'"{name}"'))
     ip = name.replace("\\n", "\n")
     with trace.record(solver) as made:
@@ -344,7 +314,6 @@ def test_any_name_will_do(where, make_solver, name):
 
 @pytest.mark.parametrize("plan", [None, "memory"])
 def test_blobs_that_grow_in_the_middle(where, make_solver, plan):
-    """They get other memories, and what was there before may come again for others."""
     net = make_solver(NET.replace("DummyData", "Input").replace("dummy_data_param", "input_param").replace(
         'data_filler { type: "gaussian" std: 1 } data_filler { type: "constant" value: 3 }', ""), plan=plan).net
     net.forward_backward()
@@ -363,19 +332,6 @@ def test_blobs_that_grow_in_the_middle(where, make_solver, plan):
             assert chains.get(event.name, before) == before, event
             chains[event.name] = after
     assert {memory["part"] for memory in made.memories} <= {"data", "diff"}
-
-
-def test_a_memory_where_another_one_was(on_cpu):
-    """Each has its own name, though the id of the first comes again."""
-    with trace.record() as made:
-        ids = set()
-        for i in range(10):
-            memory_here = memory.SyncedMemory(8, name=f"m{i} data")
-            memory_here.mutable_cpu_data()
-            ids.add(id(memory_here))
-            del memory_here
-    assert len(ids) < 10
-    assert [event.name for event in made.events if event.kind == "head"] == [f"m{i} data" for i in range(10)]
 
 
 def test_record_that_cannot_begin(where, make_solver, monkeypatch):
@@ -405,7 +361,8 @@ def test_snapshot_events_are_left_out(on_cpu, make_solver, monkeypatch):
         assert {step["iteration"] for step in made.steps if step["node"] is not None} == set(range(4) if keep is None else (2, 3))
 
 
-def test_measuring_the_copy_is_not_recorded(where, make_solver):
+def test_measuring_the_copy(where, make_solver, monkeypatch):
+    """It is not recorded; without memory for it there is no bandwidth."""
     solver = make_solver()
     bandwidth.host_bandwidth.cache_clear()
     bandwidth.device_bandwidth.cache_clear()
@@ -414,9 +371,6 @@ def test_measuring_the_copy_is_not_recorded(where, make_solver):
     lengths = [len(recorder.trace()) for _ in range(2)]
     recorder.stop()
     assert lengths == [0, 0]
-
-
-def test_no_memory_to_measure_a_copy(where, make_solver, monkeypatch):
     def none(*arguments):
         raise OutOfMemoryError("none is left")
 
@@ -446,7 +400,6 @@ def test_a_path_that_is_no_text(where, make_solver, tmp_path):
 
 
 def test_step_search_of_long_nets(on_cpu):
-    """The step of an event is found without a look at all steps."""
     made = trace.Trace(None)
     made.document["steps"], made.document["events"]["time"] = [{"first": 2 * i} for i in range(100_000)], [0] * 200_000
     begin = time.perf_counter()
@@ -514,7 +467,6 @@ def test_steps_after_an_error(where, make_solver, monkeypatch, kind):
 
 
 def test_source_of_each_functor():
-    """With the comment and the template above it; a short name of a kernel gives the operation in it."""
     from minicaffe.addons.trace import kernels
     from minicaffe.cuda import compile
     begins = re.compile(r"^(?:template <[^\n]*> )?struct (?!alignas)(\w+)\b(?!\s*;)(?!<)", re.MULTILINE)
@@ -543,7 +495,6 @@ def test_source_of_each_functor():
 
 
 def test_trace_after_stop(where, make_solver):
-    """What the net does later, also to its blobs, changes nothing in it; what is recorded again replaces it."""
     solver = make_solver()
     recorder = trace.Recorder(solver)
     with pytest.raises(ConfigError, match="recorded nothing; start it first"):
@@ -566,7 +517,6 @@ def test_trace_after_stop(where, make_solver):
 
 
 def test_one_iteration_can_be_kept(on_cpu, make_solver):
-    """And a recorder takes no iteration before it starts, or after it stopped."""
     solver, other = make_solver(), make_solver()
     recorder = trace.Recorder(solver, keep=1)
     for _ in range(2):
@@ -619,8 +569,8 @@ def test_arenas_of_several_places():
     assert [block["address"] for block in now.blocks] == [5000]
 
 
-def test_repeated_layer_begins_an_iteration(on_cpu, make_solver):
-    """Of a net without a solver: also the same layer, or one before it."""
+def test_steps_of_nets_without_solver(on_cpu, make_solver):
+    """A repeated layer, or one before it, begins an iteration; layers of another net are named so."""
     net = make_solver().net
     net.forward_from_to(0, 5)
     with trace.record(net) as made:
@@ -632,10 +582,16 @@ def test_repeated_layer_begins_an_iteration(on_cpu, make_solver):
     assert [(step["layer"], step["iteration"]) for step in made.steps if step["kind"] != "between"] == [
         ("conv", 0), ("conv", 1), ("norm", 1), ("relu", 1), ("relu", 2), ("ip", 2), ("loss", 2), ("in", 3), ("conv", 3), ("conv", 3), ("loss", 3),
         ("norm", 4)]
+    net, other = make_solver().net, make_solver().net
+    for target, mark in ((net, " (another net)"), (None, "")):
+        with trace.record(target) as made:
+            other.forward_from_to(1, 1)
+            net.forward_from_to(1, 1)
+        steps = [(step["layer"], step["node"]) for step in made.steps if step["kind"] == "forward"]
+        assert steps == [(f"conv{mark}", None), ("conv", 1 if target else None)]
 
 
-def test_a_record_of_everything_that_runs(on_cpu, make_solver):
-    """It has no net: an update names its parameters all the same, and a memory without a name is in no step."""
+def test_records_of_everything(on_cpu, make_solver):
     solver = make_solver()
     solver.step(1)
     with trace.record() as made:
@@ -647,10 +603,18 @@ def test_a_record_of_everything_that_runs(on_cpu, make_solver):
     assert not [touched for step in made.steps for touched in step["touched"] if not touched["memory"]]
     document = made.document
     assert (document["net"]["name"], document["net"]["file"], document["net"]["nodes"], document["net"]["drawing"]) == ("", "", [], None)
+    with trace.record() as made:
+        ids = set()
+        for i in range(10):
+            memory_here = memory.SyncedMemory(8, name=f"m{i} data")
+            memory_here.mutable_cpu_data()
+            ids.add(id(memory_here))
+            del memory_here
+    assert len(ids) < 10
+    assert [event.name for event in made.events if event.kind == "head"] == [f"m{i} data" for i in range(10)]
 
 
 def test_file_and_drawing_of_the_net(on_cpu, tmp_path, make_solver):
-    """The drawing takes the colours of the page."""
     from minicaffe.inspection import drawing
     (tmp_path / "net.prototxt").write_text(NET)
     for net, file in ((minicaffe.Net(str(tmp_path / "net.prototxt"), minicaffe.TRAIN), str(tmp_path / "net.prototxt")), (make_solver().net, None)):
@@ -672,26 +636,3 @@ def test_copy_before_a_head(name, copied, kind):
     named, heads, called = build._with_unique_names(events, {}, {})
     assert [event.name for event in named] == ["scratch", copied if kind != "alloc" else name, "scratch #2"]
     assert heads == dict.fromkeys(("scratch", "scratch #2"), "HEAD_AT_CPU") and set(called.values()) == {"scratch"}
-
-
-def test_names_of_another_net(on_cpu, make_solver):
-    net, other = make_solver().net, make_solver().net
-    for target, mark in ((net, " (another net)"), (None, "")):
-        with trace.record(target) as made:
-            other.forward_from_to(1, 1)
-            net.forward_from_to(1, 1)
-        steps = [(step["layer"], step["node"]) for step in made.steps if step["kind"] == "forward"]
-        assert steps == [(f"conv{mark}", None), ("conv", 1 if target else None)]
-
-
-@on_device
-def test_launch_names_only_pointers(where):
-    """Dropout's seed is a parameter of its kernel, and may equal the address of a block."""
-    net = Net(parse_text("""state { phase: TRAIN }
-      layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 4 } } }
-      layer { name: "drop" type: "Dropout" bottom: "data" top: "drop" }""", caffe_pb2.NetParameter)[0])
-    other = Blob((8,), name="other")
-    minicaffe.set_random_seed(other.gpu_data.address)
-    with trace.record(net) as made:
-        net.forward_from_to(0, 1)
-    assert [re.findall(r"(\w+) data \(", event.detail) for event in made.events if event.kind == "launch"] == [["data", "drop"]]

@@ -394,7 +394,6 @@ def test_chrome_s_rows(counted):
 
 
 def test_the_page_has_each_moment(counted):
-    """Its data, which the scripts only draw: heads, copies, blocks, cells of segments, and live bytes by role."""
     page = html.page(counted.made)
     shown, _ = json.JSONDecoder().raw_decode(page[page.index('{"about":'):])
     assert shown == json.loads(json.dumps(panels.data(counted.made)))
@@ -431,7 +430,6 @@ def test_the_page_has_each_moment(counted):
 
 
 def test_page_steps_and_kernels(counted):
-    """The same as the terminal."""
     shown = panels.data(counted.made)
     for number, (step, made) in enumerate(zip(counted.steps, shown["steps"], strict=True)):
         assert made["lines"] and table.describe(counted.made, number)[: len(made["lines"])] == made["lines"]
@@ -449,7 +447,6 @@ def test_page_steps_and_kernels(counted):
 
 @pytest.mark.parametrize("heads", ["whole", "with gaps"])
 def test_reasons_of_copies(counted, heads):
-    """Also of copies after which the head stays, and what comes next may be the head of another memory."""
     made = counted.made
     if heads == "with gaps":
         counted, dice = copy.copy(counted), counted.story.dice

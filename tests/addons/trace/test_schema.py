@@ -102,13 +102,10 @@ def mutated(document, path, rng):
     return made
 
 
-def test_good_document(document):
+def test_good_and_filled_traces(document):
     made = Trace(document)
     assert {event.kind for event in made.events} >= {"launch", "split", "merge", "copy", "head", "begin", "end", "segment taken"}
     read_all(made)
-
-
-def test_filled_trace(document):
     def derived(made):
         return [made.events, made.owners, made.titles, made.roles, made.block_titles, [made.step_at(i) for i in range(len(made) + 1)], len(made), made.steps]
 
@@ -159,8 +156,7 @@ def test_mutated_documents(document, tmp_path):
     (lambda d: d["net"]["nodes"][0].update(line="3"), r"net.nodes\[0\].line: must be a whole number or null, got '3'"),
     (lambda d: d["memories"][0].update(role=[]), r"memories\[0\].role: must be a text, got \[\]"),
     (lambda d: d["start"].update(heads=[]), "start.heads: must be an object"),
-    (lambda d: d.update(format=2), "has format 2, this minicaffe reads traces of format 1; update it"),
-])
+    (lambda d: d.update(format=2), "has format 2, this minicaffe reads traces of format 1; update it")])
 def test_errors_name_the_place(document, tmp_path, change, message):
     changed = copy.deepcopy(document)
     change(changed)
@@ -229,12 +225,11 @@ def test_lists_have_items_of_one_type(document, where, wrong, message):
 
 @pytest.mark.parametrize("where", [["start", "heads"], ["why"], ["kernels"], ["net", "nodes", 0, "shapes"]])
 def test_keys_are_texts(document, where):
-    """JSON has no others: they would become texts in a file."""
     with pytest.raises(DataError, match="must be an object whose keys are texts, got 5;"):
         Trace(replaced(document, [*where, 5], "text"))
 
 
-@pytest.mark.parametrize("text", ['{"format": NaN}', "[" * 100000, '{"format": 1', "[]", "3", "null", '"x"'])
+@pytest.mark.parametrize("text", ['{"format": NaN}', "[" * 100000, '{"format": 1', "[]", "3", "null", '"x"', "", "{}", '{"format": 1}', '{"format": "1"}'])
 def test_json_that_is_no_trace(tmp_path, text):
     (tmp_path / "t.json").write_text(text)
     with pytest.raises(DataError, match="t.json: .*minicaffe trace NET --json FILE"):

@@ -1,33 +1,33 @@
-"""A trace on a terminal: lines that fit, and steps in full."""
+"""A trace on a terminal: lines that fit, steps in full, and the command."""
 
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
+from small_net import recorded
+from tiny import NET
 
 from minicaffe import memory
 from minicaffe.addons import trace
 from minicaffe.addons.trace import html, model, table
 from minicaffe.cli.bars import table_console
-from minicaffe.memory.sizes import size_text
 from minicaffe.memory.states import SyncedHead
 
 
 @pytest.fixture
 def made(where, make_solver):
-    solver = make_solver(plan="memory")
-    with trace.record(solver) as made:
-        solver.step(2)
+    solver, made = recorded(make_solver(plan="memory"), 2)
     return made
 
 
 @pytest.mark.parametrize("columns", [80, 200])
 def test_one_line_per_step(made, columns, monkeypatch, capsys):
-    """Also where a name is long, and where a step changes many states."""
     monkeypatch.setitem(made.steps[0], "layer", "inception_" + 12 * "long_" + "name")
     table.show(made, Console(width=columns, highlight=False))
     lines = capsys.readouterr().out.splitlines()
@@ -64,16 +64,6 @@ def test_lines_of_a_pipe(made, monkeypatch, capsys):
     assert name in out and "…" not in out and sum("iteration" in line for line in out.splitlines()[:3]) == 1
 
 
-def test_a_step_in_full(made, where):
-    number = next(i for i, step in enumerate(made.steps) if (step["kind"], step["layer"]) == ("forward", "ip"))
-    text = "\n".join(table.describe(made, number))
-    assert f"step {number} of {len(made.steps)}, iteration 0: layer ip, forward" in text
-    assert "MFLOP" in text and "of a large copy's" in text and "\n  ip[0] " in text
-    assert f"+{size_text(80)} " in text      # ip data, 4 x 5 float32
-    if where != "cpu":
-        assert "blocks of" in text and "arrays: " in text
-
-
 @pytest.mark.parametrize(("allocator", "words"), [("caching", "the rest split off"), ("buddy", "cut in halves")])
 def test_what_the_allocator_did(on_cpu, allocator, words):
     before = memory.use(memory.CPUPlace(), allocator)
@@ -93,8 +83,7 @@ def test_what_the_allocator_did(on_cpu, allocator, words):
         memory.use(memory.CPUPlace(), before)
 
 
-def test_steps_in_full(made, capsys):
-    """In order; a line that is too long for the terminal is wrapped, none is cut."""
+def test_steps_in_full(made, capsys, monkeypatch):
     whole = [line for number in range(len(made.steps)) for line in table.describe(made, number)]
     table.show_steps(made, Console(width=10_000, highlight=False))
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [line.rstrip() for line in whole]
@@ -103,9 +92,6 @@ def test_steps_in_full(made, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80 and "".join(lines).replace(" ", "") == "".join(whole).replace(" ", "")
     table.show_steps(trace.Trace(None), Console())
-
-
-def test_pager_on_a_terminal(made, monkeypatch):
     shown = []
     monkeypatch.setattr("rich.pager.SystemPager.show", lambda self, text: shown.append(text))
     table.show_steps(made, Console(width=100, force_terminal=True))
@@ -113,7 +99,7 @@ def test_pager_on_a_terminal(made, monkeypatch):
     assert text.startswith("step 0 of ") and "\x1b" not in text
 
 
-def test_words_of_states(made, where):
+def test_words_of_states_and_titles(made, where):
     number = next(i for i, step in enumerate(made.steps) if (step["kind"], step["layer"]) == ("forward", "ip"))
     touched = next(touched for touched in made.steps[number]["touched"] if touched["before"] != touched["after"])
     title = made.titles[touched["memory"]]
@@ -124,9 +110,6 @@ def test_words_of_states(made, where):
     assert {head: word for head, (word, _, _) in of_page.items()} == {head: word for head, (word, _, _) in model.STATES.items()}
     assert set(model.STATES) == {str(head) for head in SyncedHead}
     assert [model.state_word(head) for head in ("HEAD_AT_CPU", "HEAD_AT_MOON", None, "")] == ["host", "HEAD_AT_MOON", "?", "?"]
-
-
-def test_titles_say_what_a_memory_is(made, where):
     titles = dict(made.titles)
     assert titles["data data"] == "data" and titles["conv[0] diff"] == "conv[0] diff" and titles["conv[0] history data"] == "conv[0] history"
     assert len({memory["title"] for memory in made.memories}) == len(made.memories)
@@ -141,18 +124,7 @@ def test_a_wide_terminal_shows_more(made, width, wide, capsys):
     assert ("states that changed" in capsys.readouterr().out.splitlines()[0]) == wide
 
 
-@pytest.mark.parametrize(("width", "middle", "end"), [(7, "conv1_2", "conv1_2"), (6, "co…1_2", "conv1…"), (3, "c…2", "co…")])
-def test_names_that_are_cut(width, middle, end):
-    assert table.cut_middle("conv1_2", width) == middle and table.truncate("conv1_2", width) == end
-
-
-def test_first_of_equal_peaks():
-    live = [(0, "a", {"input": 3, "gradient": 1}), (1, "b", {}), (2, "a", {"input": 1, "gradient": 3}), (3, "a", {"input": 2})]
-    assert table.peaks(SimpleNamespace(live_bytes=lambda: live)) == {"a": (4, live[0][2]), "b": (0, {})}
-
-
 def test_lines_of_a_launch():
-    """A grid without its axes of 1, and arrays without a name."""
     document = trace.Trace(None).document
     document["strings"] = ["launch", "", "Each<A<float>>", "4x1x2 blocks of 32 threads;  (8 bytes); x data (4 bytes)"]
     document["events"] = {**{key: [0] for key in document["events"]}, "place": [1], "name": [2], "detail": [3]}
@@ -160,3 +132,69 @@ def test_lines_of_a_launch():
                           "flops": None, "bytes": 0, "touched": [], "loss": None}]
     assert table.describe(trace.Trace(document), 0)[2:5] == [
         "  kernel Each<A<float>>, 4 x 2 blocks of 32 threads", "    0.000 ms", "    arrays: no name, x data"]
+
+
+def test_a_net_and_a_solver(minicaffe, folder):
+    for file in ("net.prototxt", "solver.prototxt"):
+        out = minicaffe("trace", file, "--iterations", "2", "--json", "t.json", "--force")
+        assert "> scale" in out and "< scale" in out and "= update" in out and "wrote t.json" in out
+        assert re.search(r"^live memory, host(, page-locked)?: at most ", out, re.M)
+        made = trace.load(folder / "t.json")
+        assert {step["iteration"] for step in made.steps} == {0, 1} and made.document["net"]["file"] == "net.prototxt"
+    assert not list(folder.glob("*.caffemodel"))
+
+
+def test_page_of_the_cpu(folder):
+    """States of memories name a device, also where none is used; a page must not begin with that empty place."""
+    subprocess.run([sys.executable, "-m", "minicaffe", "trace", "net.prototxt", "--html", "t.html"], check=True, capture_output=True,
+                   env={**os.environ, "MINICAFFE_DEVICE": "cpu"})
+    page = json.loads(re.search(r'id="trace">(.*?)</script>', (folder / "t.html").read_text(), re.S)[1])
+    assert [place["title"] for place in page["places"]] == ["host"] and any(page["places"][0]["usage"].values())
+
+
+def test_on_the_simulated_device(minicaffe, folder, on_cpu, device, monkeypatch):
+    where = "gpu" if device == "gpu" else "sim"     # a process has one of them
+    monkeypatch.setenv("MINICAFFE_DEVICE", "cpu")   # the option changes the variable
+    import minicaffe as caffe
+    try:
+        out = minicaffe("trace", "net.prototxt", "--device", where, "--json", "t.json")
+    finally:
+        caffe.set_mode_cpu()
+    assert "live memory, device 0: at most " in out
+    made = trace.load(folder / "t.json")
+    assert made.document["device"]["kind"] == where and "launch" in {event.kind for event in made.events}
+
+
+def test_failing_net(minicaffe, folder):
+    broken = NET.replace('type: "EuclideanLoss"', 'type: "SoftmaxWithLoss"').replace("value: 1 }", "value: 99 }")
+    broken = broken.replace("shape { dim: 8 dim: 4 } shape { dim: 8 dim: 4 }", "shape { dim: 8 dim: 4 } shape { dim: 8 }")
+    (folder / "net.prototxt").write_text(broken)
+    assert "loss" in minicaffe("trace", "net.prototxt", "--json", "t.json", status=1)
+    assert [step["layer"] for step in trace.load(folder / "t.json").steps if step["kind"] == "forward"] == ["in", "scale", "loss"]
+
+
+def test_a_deploy_net_runs_forward_only(minicaffe, folder):
+    (folder / "deploy.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+      layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 4 } }""")
+    assert "no loss" in minicaffe("trace", "deploy.prototxt", status=2)
+    minicaffe("trace", "deploy.prototxt", "--phase", "TEST", "--iterations", "2", "--json", "t.json")
+    made = trace.load(folder / "t.json")
+    steps = [(step["iteration"], step["kind"], step["layer"]) for step in made.steps if step["node"] is not None]
+    assert steps == [(i, "forward", name) for i in (0, 1) for name in ("in", "ip")] and made.document["net"]["phase"] == "TEST"
+
+
+def test_steps_in_full_and_untrusted(minicaffe, folder):
+    out = minicaffe("trace", "net.prototxt", "--step", "--json", "t.json")
+    assert out.startswith("step 0 of") and out.count("layer scale, ") == 2 and out.endswith("wrote t.json\n")      # no table before it
+    minicaffe("trace", "net.prototxt", "--untrusted")     # the solver is the command's own
+
+
+def test_other_files(minicaffe, folder):
+    out = minicaffe("trace", "net.prototxt", "--html", "t.html", "--perfetto", "t.perfetto")
+    assert "wrote t.html" in out and "wrote t.perfetto" in out
+    assert '<svg class=\\"net-drawing' in (folder / "t.html").read_text().replace("\\u003c", "<").replace('xmlns=\\"http://www.w3.org/2000/svg\\" ', "")
+    assert json.loads((folder / "t.perfetto").read_text())["traceEvents"]
+    assert "none" in minicaffe("trace", "net.prototxt", "--html", "none/t.html", status=1)
+    assert "no/such/t.json" in minicaffe("trace", "net.prototxt", "--json", "no/such/t.json", status=1)
+    (folder / "dir").mkdir()
+    assert "dir: cannot be written: it is a folder" in minicaffe("trace", "gone.prototxt", "--html", "dir", status=1)    # before all else

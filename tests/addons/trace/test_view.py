@@ -116,13 +116,26 @@ def test_page_has_no_links_outside(lenet):
     assert "http" not in re.sub(r'(?s)<script type="application/json".*?</script>', "", text)
 
 
-def test_states_and_blocks_of_moments(page, trace):
+def test_moments_reasons_and_kernels(page, trace):
     assert page.state()["steps"] == len(trace.steps) and page.state()["ready"] < 1000 * SLOW
     chosen = [0, len(trace), *random.Random(0).sample(range(len(trace)), 14)]
     assert max(drawn_as_recorded(page.state(f"view.goMoment({moment})"), trace) for moment in chosen) > 20
+    copies = [i for i, event in enumerate(trace.events) if event.kind == "copy"]
+    for i in (copies[0], copies[-1]):
+        page.state(f"view.goMoment({i + 1})")
+        assert page.text("#why p") == trace.document["why"][str(i)]
+    page.state(f"view.goMoment({copies[0] - 1})")
+    assert page.press("c")["moment"] == copies[0] + 1
+    i = next(i for i, event in enumerate(trace.events) if event.kind == "launch" and trace.document["kernels"][event.name]["source"])
+    page.state(f"view.goMoment({i + 1})")
+    row = page.text("#events [aria-selected=true]")
+    assert row.startswith(f"kernel{trace.events[i].name}, ") and " blocks of " in row
+    assert page.text("#source pre") == trace.document["kernels"][trace.events[i].name]["source"]
+    page.state("view.goMoment(1)")
+    assert page.browser.execute_script("return document.querySelector('#source').hidden")
 
 
-def test_clicks_and_keys_walk_the_steps(page, trace):
+def test_clicks_and_keys(page, trace):
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
     first = page.state("view.go(3)")
@@ -137,9 +150,6 @@ def test_clicks_and_keys_walk_the_steps(page, trace):
     node.click()
     drawn_as_recorded(page.state(), trace)
     assert page.state()["step"] == forward and page.state()["lit"] == ["conv2"]
-
-
-def test_keys_in_the_event_list(page, trace):
     page.state("view.go(3)")
     assert page.state("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}))")["step"] == 4
     from selenium.webdriver.common.keys import Keys
@@ -156,15 +166,6 @@ def test_address_of_a_step(browser, lenet, trace):
     assert page.state()["step"] == 7 and f"step 7 of {len(trace.steps)}" in page.text("#where-more")
     browser.execute_async_script("addEventListener('hashchange', () => arguments[0](), {once: true}); location.hash = '#event=99999999999'")
     assert page.state()["moment"] == len(trace) and not page.errors()
-
-
-def test_reasons_of_copies(page, trace):
-    copies = [i for i, event in enumerate(trace.events) if event.kind == "copy"]
-    for i in (copies[0], copies[-1]):
-        page.state(f"view.goMoment({i + 1})")
-        assert page.text("#why p") == trace.document["why"][str(i)]
-    page.state(f"view.goMoment({copies[0] - 1})")
-    assert page.press("c")["moment"] == copies[0] + 1
 
 
 TUTORIAL = """
@@ -198,18 +199,7 @@ def test_copies_of_caffes_tutorial(browser, tmp_path):
     assert not page.errors()
 
 
-def test_kernels_have_their_grid_and_source(page, trace):
-    i = next(i for i, event in enumerate(trace.events) if event.kind == "launch" and trace.document["kernels"][event.name]["source"])
-    page.state(f"view.goMoment({i + 1})")
-    row = page.text("#events [aria-selected=true]")
-    assert row.startswith(f"kernel{trace.events[i].name}, ") and " blocks of " in row
-    assert page.text("#source pre") == trace.document["kernels"][trace.events[i].name]["source"]
-    page.state("view.goMoment(1)")
-    assert page.browser.execute_script("return document.querySelector('#source').hidden")
-
-
-def test_a_step_of_many_events(browser, tmp_path):
-    """Rows for the events around the moment; those before and after the rows follow with a click."""
+def test_events_and_places(browser, tmp_path):
     with record() as made:
         for i in range(200):
             memory.reporter.event("mark", name=f"mark {i}")
@@ -221,6 +211,16 @@ def test_a_step_of_many_events(browser, tmp_path):
     assert page.text("#events [aria-selected=true]") == "markmark 149"
     assert page.state("document.querySelector('#events .row').click()")["moment"] == 50
     assert texts(page, "#events .row") == [*(f"markmark {i}" for i in range(150)), "…50 more events"] and not page.errors()
+    with record() as made:
+        block = memory.Buffer(memory.SystemAllocator(), 1000, "block data")
+    made.document["start"]["blocks"].append({"place": "CUDAPlace(0)", "address": 1 << 40, "bytes": 512, "name": "old data"})
+    html.write(made, tmp_path / "place.html")
+    page = Page(browser, tmp_path / "place.html")
+    assert page.state()["place"] == repr(block.place) and not page.errors()
+    html.write(Trace(None), tmp_path / "none.html")
+    page = Page(browser, tmp_path / "none.html")
+    assert page.state()["steps"] == 0 and page.browser.execute_script("return document.querySelector('#next').disabled")
+    assert page.press("c", "+")["moment"] == 0 and not page.errors()
 
 
 def test_library_calls_are_device_work(browser, trace, tmp_path):
@@ -244,7 +244,7 @@ def texts(page, selector):
     return page.browser.execute_script(f"return [...document.querySelectorAll('{selector}')].map(e => e.textContent)")
 
 
-def test_legends(browser, page, trace, tmp_path):
+def test_legends_and_simulated_times(browser, page, trace, tmp_path):
     assert texts(page, "#step-legend li") == ["forward", "backward", "update", "between layers"]
     colours = page.browser.execute_script("""return ["forward", "backward", "update", "between"].map((name, i) => [
         getComputedStyle(document.querySelectorAll("#step-legend i")[i]).backgroundColor, colours[name]])""")
@@ -258,6 +258,19 @@ def test_legends(browser, page, trace, tmp_path):
     ip1 = next(i for i, step in enumerate(trace.steps) if step["layer"] == "ip1")
     private.state(f"view.go({ip1})")
     assert "private on device" in texts(private, "#touched tr:last-child td")[-1] and not private.errors()
+    def looks(page):
+        page.state("view.go(6)")
+        return page.browser.execute_script("""const colour = e => getComputedStyle(e).color, timed = document.querySelectorAll("#step-lines p:nth-child(2)");
+            return [new Set([...timed].map(colour)).size, colour(timed[0]) === colours.soft,
+                    getComputedStyle(document.querySelector("#step-panel .sim-note")).display !== "none"]""")
+    assert looks(page) == [1, True, True] and "simulated device, which is not a GPU" in page.text("#step-panel .sim-note")
+    launch = next(i for i, event in enumerate(trace.events) if event.kind == "launch")
+    page.state(f"view.goMoment({launch + 1})")
+    assert "simulated: " in page.text("#events [aria-selected=true]")
+    document = json.loads(trace.to_json())
+    document["device"]["kind"] = "gpu"
+    html.write(Trace(document), tmp_path / "gpu.html")
+    assert looks(Page(browser, tmp_path / "gpu.html")) == [1, False, False]
 
 
 def test_scale_of_live_memory(browser, trace, tmp_path):
@@ -280,22 +293,6 @@ def test_scale_of_live_memory(browser, trace, tmp_path):
         peak = max(peak, sum(nbytes for (place, _), nbytes in live.items() if place == state["place"]))
     assert peak < state["scale"] < 1.3 * peak and state["reserved"] > 1 << 28
     assert any(text.startswith("held") and "live and cache" in text for text in texts(page, "#legend li")) and not page.errors()
-
-
-def test_simulated_times_are_grey(browser, page, trace, tmp_path):
-    def looks(page):
-        page.state("view.go(6)")
-        return page.browser.execute_script("""const colour = e => getComputedStyle(e).color, timed = document.querySelectorAll("#step-lines p:nth-child(2)");
-            return [new Set([...timed].map(colour)).size, colour(timed[0]) === colours.soft,
-                    getComputedStyle(document.querySelector("#step-panel .sim-note")).display !== "none"]""")
-    assert looks(page) == [1, True, True] and "simulated device, which is not a GPU" in page.text("#step-panel .sim-note")
-    launch = next(i for i, event in enumerate(trace.events) if event.kind == "launch")
-    page.state(f"view.goMoment({launch + 1})")
-    assert "simulated: " in page.text("#events [aria-selected=true]")
-    document = json.loads(trace.to_json())
-    document["device"]["kind"] = "gpu"
-    html.write(Trace(document), tmp_path / "gpu.html")
-    assert looks(Page(browser, tmp_path / "gpu.html")) == [1, False, False]
 
 
 def test_names_say_what_a_memory_is(page, trace):
@@ -349,23 +346,6 @@ def test_the_buddy_allocators_tree(browser, tmp_path):
     top = min(cell["y"] - 17 * (nbytes // cell["size"]).bit_length() for cell in cells)
     assert all(cell["y"] - 17 * (nbytes // cell["size"]).bit_length() == top for cell in cells)     # a level for each halving
     assert sum(cell["size"] for cell in cells) == nbytes and not page.errors()
-
-
-def test_place_shown_first(browser, tmp_path):
-    """A device whose blocks are older than the record, and on which nothing happens in it."""
-    with record() as made:
-        block = memory.Buffer(memory.SystemAllocator(), 1000, "block data")
-    made.document["start"]["blocks"].append({"place": "CUDAPlace(0)", "address": 1 << 40, "bytes": 512, "name": "old data"})
-    html.write(made, tmp_path / "place.html")
-    page = Page(browser, tmp_path / "place.html")
-    assert page.state()["place"] == repr(block.place) and not page.errors()
-
-
-def test_trace_without_steps(browser, tmp_path):
-    html.write(Trace(None), tmp_path / "none.html")
-    page = Page(browser, tmp_path / "none.html")
-    assert page.state()["steps"] == 0 and page.browser.execute_script("return document.querySelector('#next').disabled")
-    assert page.press("c", "+")["moment"] == 0 and not page.errors()
 
 
 def test_a_hundred_thousand_events_stay_usable(browser, tmp_path):

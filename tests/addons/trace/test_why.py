@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_net import NET
+from small_net import NET, recorded
 
 import minicaffe
 from minicaffe.addons import trace
@@ -65,7 +65,7 @@ def test_the_example_of_caffes_tutorial(where):
 
 
 @on_device
-def test_copies_name_writer_and_reader(where, make_solver):
+def test_writers_and_readers_of_copies(where, make_solver):
     solver = make_solver()
     with trace.record(solver) as made:
         solver.step(2)
@@ -78,6 +78,11 @@ def test_copies_name_writer_and_reader(where, make_solver):
     assert "what runs between layer loss (forward) and layer loss (backward) accessed" in said["loss data", "device to host"]
     assert "It was written last by layer ip (forward)" in said["ip data", "device to host"]
     assert "It was written last by the solver's update in iteration 1." in said["conv[0] data", "device to host"]
+    more = f'layer {{ name: "kept" type: "Python" bottom: "ip" top: "ip" python_param {{ module: "{__name__}" layer: "Kept" }} }}\n'
+    solver, made = recorded(make_solver(NET.replace('layer { name: "loss"', more + 'layer { name: "loss"')))
+    said = next(trace.why(made, number) for number, event in copies(made)
+                if (event.name, event.detail) == ("ip data", "device to host"))
+    assert "layer kept (forward) accessed it on the host" in said and "It was written last by layer ip (forward)." in said
 
 
 @on_device
@@ -111,20 +116,7 @@ class Kept(minicaffe.Layer):
         pass
 
 
-@on_device
-def test_writer_before_a_layer_in_place(where, make_solver):
-    """Not that layer itself."""
-    more = f'layer {{ name: "kept" type: "Python" bottom: "ip" top: "ip" python_param {{ module: "{__name__}" layer: "Kept" }} }}\n'
-    solver = make_solver(NET.replace('layer { name: "loss"', more + 'layer { name: "loss"'))
-    with trace.record(solver) as made:
-        solver.step(1)
-    said = next(trace.why(made, number) for number, event in copies(made)
-                if (event.name, event.detail) == ("ip data", "device to host"))
-    assert "layer kept (forward) accessed it on the host" in said and "It was written last by layer ip (forward)." in said
-
-
 def test_reorders(onednn):
-    """An engine's layout is made, and left, for reasons, too."""
     onednn(True)
     param, _ = text.parse_text("""layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 2 dim: 16 dim: 20 dim: 20 } } }
       layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param { num_output: 16 kernel_size: 3
@@ -143,24 +135,3 @@ def test_a_head_prints_its_name():
     assert (str(memory.head), f"{memory.head}") == ("UNINITIALIZED", "UNINITIALIZED")
     memory.mutable_cpu_data()
     assert str(memory.head) == "HEAD_AT_CPU" and memory.head == SyncedHead.HEAD_AT_CPU == 1
-
-
-@pytest.mark.parametrize("name", ["x data", ""])
-@pytest.mark.parametrize("next_event", [None, ("head", "y data"), ("copy", "same"), ("head", "same")])
-def test_copy_without_its_access(name, next_event):
-    """As at its end; the event behind a copy is its access only if it is a head event of that memory."""
-    document = trace.Trace(None).document
-    rows = [("copy", name, "host to device")]
-    if next_event:
-        rows.append((next_event[0], name if next_event[1] == "same" else next_event[1], "SYNCED -> HEAD_AT_GPU by mutable_gpu_data"))
-    document["strings"] = ["", *dict.fromkeys(value for row in rows for value in row if value)]
-    numbers = {key: [document["strings"].index(row[i]) for row in rows] for i, key in enumerate(("kind", "name", "detail"))}
-    document["events"] = {**{key: [0] * len(rows) for key in ("time", "place", "address", "took")}, "bytes": [1234] * len(rows), **numbers}
-    said = trace.why(trace.Trace(document), 0)
-    title = name or "A memory"
-    if next_event == ("head", "same"):
-        assert said == (f"{title} was copied from host to device (1,234 bytes): your code accessed it on the device (mutable_gpu_data). It was written "
-                        "before the record began. Its head was SYNCED, host and device hold the same; since then it is HEAD_AT_GPU, only the device's "
-                        "side is valid.")
-    else:
-        assert said == f"{title} was copied from host to device (1,234 bytes): your code accessed it there. It was written before the record began."

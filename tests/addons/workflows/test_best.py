@@ -46,14 +46,17 @@ def kept(path="s_best.caffemodel"):
     return float(caffe.Net("net.prototxt", caffe.TEST, weights=path).params["scale"][0].data[0])
 
 
-def test_file_of_the_best_test(make, tmp_path):
+def test_files_of_the_best_test(make, tmp_path):
     solver, heard = make(), []
-    solver.best = best = BestTest(solver)
+    solver.best = BestTest(solver)
     solver.listeners.append(type("L", (), {"before_snapshot": lambda self, solver, *paths: heard.append(paths)})())
     (tmp_path / "s_best.caffemodel").mkdir()
-    with pytest.raises(FileError) as caught:
-        best.record_test(solver, record(0, 5.0))
-    assert caught.value.file == "s_best.caffemodel" and heard == [("s_best.caffemodel",)]
+    with pytest.raises(FileError, match="s_best.caffemodel: cannot be written") as caught:
+        solver.solve()
+    assert not [*tmp_path.glob(".*")] and caught.value.file == "s_best.caffemodel" and heard == [("s_best.caffemodel",)]
+    solver = make()
+    solver.net.params["scale"][0].data[...] = np.inf
+    assert judged(solver, [1.0], keep=False)[0] == [0] and judged(solver, [1.0])[0] == []
 
 
 @pytest.mark.parametrize("form", ["", ".h5"])
@@ -75,7 +78,7 @@ def test_parameters_of_the_best_test(make, tmp_path, form):
     assert kept(best.path) == 3 and best.value == 4.0        # parameters that are not finite are no best ones
 
 
-def test_what_is_measured(make):
+def test_measures_of_the_best(make):
     solver = make(net=ACCURACY % ("five", "five", 2) + (ACCURACY % ("a", "first", 1) + ACCURACY % ("b", "last", 1)).replace('"rows"', '"rows2"', 1).replace(
         'top: "r" top: "l"', 'top: "r2" top: "l2"', 1).replace('"rows"', '"rows3"', 1).replace('top: "r" top: "l"', 'top: "r3" top: "l3"', 1))
     best = BestTest(solver)
@@ -90,6 +93,12 @@ def test_what_is_measured(make):
         BestTest(solver)
     with pytest.raises(ConfigError, match="patience: must be at least 1, got 0"):
         BestTest(make(), patience=0)
+    net = ACCURACY % ("a", "a", 1) + 'layer { name: "s" type: "Silence" bottom: "a" include { phase: TEST } }'
+    best = BestTest(make(net=net))
+    assert (best.output, best.higher_is_better) == ("loss", False)
+    none = "include { phase: TRAIN }"
+    best = BestTest(make(of_loss=none, more="test_compute_loss: true", net='layer { name: "s" type: "Silence" bottom: "y" bottom: "t" include { phase: TEST } }'))
+    assert (best.output, best.higher_is_better) == ("loss", False)
 
 
 def judged(solver, values, higher=False, **options):
@@ -108,8 +117,7 @@ NAN, INF = float("nan"), float("inf")
 @pytest.mark.parametrize("values, lower, higher", [
     ([NAN, INF, -INF, 2, 2, 1, 1, 3, 3, NAN, 0.5], [3, 5, 10], [3, 7]),
     ([0, 0, -1, 1], [0, 2], [0, 3]),
-    ([NAN, INF], [], []),
-])
+    ([NAN, INF], [], [])])
 def test_which_test_is_the_best(make, values, lower, higher, caplog):
     """The first of equal ones; none whose value is not finite, also not the first of all."""
     solver = make()
@@ -127,15 +135,7 @@ def test_which_test_is_the_best(make, values, lower, higher, caplog):
         assert caplog.messages == lines and best.exhausted == (since > 0)
 
 
-def test_best_test_without_a_file(make):
-    """That the test is good is enough; a file would have to be one that can be used."""
-    solver = make()
-    solver.net.params["scale"][0].data[...] = np.inf
-    assert judged(solver, [1.0], keep=False)[0] == [0] and judged(solver, [1.0])[0] == []
-
-
 def test_a_solver_that_makes_tests(make):
-    """So many batches, or all records once."""
     solver = make()
     solver.param.test_iter[0] = 0
     with pytest.raises(ConfigError, match="solver.prototxt: the best test is wanted, and this solver makes none"):
@@ -156,8 +156,7 @@ FROM_HERE = "the best one is that of the tests from here on"
     ({**STATE, "path": None}, False, ""),
     ({**STATE, "path": "gone"}, True, "The parameters of the best test so far, iteration 7, are no longer in gone; the next better ones are kept"),
     ({**STATE, "path": "gone"}, False, ""),
-    ({**STATE, "value": None, "iteration": None, "path": None}, True, ""),
-])
+    ({**STATE, "value": None, "iteration": None, "path": None}, True, "")])
 def test_best_test_in_states(make, tmp_path, caplog, state, keep, message):
     best = BestTest(make(), keep=keep)
     (tmp_path / "there.caffemodel").touch()
@@ -165,15 +164,6 @@ def test_best_test_in_states(make, tmp_path, caplog, state, keep, message):
     best.set_state(state)
     assert caplog.messages == [message] * bool(message)
     assert best.get_state() == (before if state is None or state["output"] != "loss" else state)
-
-
-def test_accuracy_that_is_read(make):
-    net = ACCURACY % ("a", "a", 1) + 'layer { name: "s" type: "Silence" bottom: "a" include { phase: TEST } }'
-    best = BestTest(make(net=net))
-    assert (best.output, best.higher_is_better) == ("loss", False)
-    none = "include { phase: TRAIN }"
-    best = BestTest(make(of_loss=none, more="test_compute_loss: true", net='layer { name: "s" type: "Silence" bottom: "y" bottom: "t" include { phase: TEST } }'))
-    assert (best.output, best.higher_is_better) == ("loss", False)
 
 
 def train(*arguments, capsys, status=0):
@@ -230,14 +220,10 @@ def test_a_state_without_a_best_test(make, capsys):
     solver.best.output = "accuracy"
     solver.restore("s_iter_20.solverstate")
     assert solver.best.value is None
-    best = BestTest(solver)
-    for wrong in (7, {**best.get_state(), "count": "x"}, {**best.get_state(), "value": 1.0}, {**best.get_state(), "path": 3}, {}):
-        best.get_state = lambda wrong=wrong: wrong
-        solver.best = best
-        solver.iter = 33
-        _, state = solver.snapshot()
-        with pytest.raises(caffe.errors.DataError, match="resume_state: is not what minicaffe writes there"):
-            solver.restore(state)
+    solver.best.get_state = lambda: 7
+    _, state = solver.snapshot()
+    with pytest.raises(caffe.errors.DataError, match="resume_state: is not what minicaffe writes there"):
+        solver.restore(state)
 
 
 def test_an_earlier_best_is_kept(make, tmp_path, capsys):
@@ -257,15 +243,6 @@ def test_what_is_wrong(make, tmp_path, capsys):
         assert f"{option.partition('=')[0]}: the best test is wanted, and this solver makes none; give it test_iter" in train(option, capsys=capsys, status=2)
     (tmp_path / "solver.prototxt").write_text(solver)
     assert "none/s_iter_0: snapshot_prefix: cannot be written" in train("--keep-best", "--snapshot-after-train=false", "--snapshot-prefix=none/s", capsys=capsys, status=1)
-
-
-def test_a_file_that_cannot_be_written(make, tmp_path):
-    solver = make()
-    solver.best = BestTest(solver)
-    (tmp_path / "s_best.caffemodel").mkdir()
-    with pytest.raises(FileError, match="s_best.caffemodel: cannot be written"):
-        solver.solve()
-    assert [p.name for p in tmp_path.glob(".*")] == []
 
 
 def solve_together(folder):
@@ -305,10 +282,8 @@ BEST = {"output": "loss", "value": 2.5, "iteration": 4, "count": 1, "last": 5, "
     ({"iteration": 4.0}, False), ({"iteration": True}, False), ({"iteration": 2**63}, False), ({"iteration": 2**63 - 1}, True),
     ({"count": None}, False), ({"count": 1.0}, False), ({"count": -2**63}, False), ({"count": False}, False),
     ({"last": None}, False), ({"last": 5.0}, False), ({"last": 2**63}, False),
-    ({"output": None}, False), ({"output": 1}, False), ({"path": 1}, False),
-])
+    ({"output": None}, False), ({"output": 1}, False), ({"path": 1}, False)])
 def test_wrong_best_test_of_states(changes, fits):
-    """A state comes from anywhere: later code calculates with these and opens the path."""
     def is_refused(state):
         try:
             BestTest.check_state(None, state)

@@ -1,4 +1,4 @@
-"""``minicaffe train --class-weights``: the weights, the loss and the gradients that they give, and where they cannot be given."""
+"""The weights of classes: the frequencies of labels, and training with them."""
 
 import contextlib
 import json
@@ -6,15 +6,19 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import minicaffe as caffe
 from minicaffe.addons.workflows import class_weights
+from minicaffe.addons.workflows.class_weights import count_labels, inverse_frequencies
 from minicaffe.cli import app
 from minicaffe.data.db import open_db
+from minicaffe.errors import ConfigError
 from minicaffe.proto import binary, caffe_pb2
+from minicaffe.proto.text import parse_text
 
 LABELS = np.array([0] * 12 + [1] * 3 + [2] * 9)
 NET = """layer { name: "in" type: "Data" top: "data" top: "label" data_param { source: "db" batch_size: 24 backend: LMDB } transform_param { scale: 0.01 } }
@@ -59,7 +63,7 @@ def expected(weights, divisor=24, labels=LABELS, blob="ip"):
     return -(np.asarray(weights)[labels] * np.log(p[np.arange(len(labels)), labels])).sum() / divisor
 
 
-def test_auto_weighs_by_inverse_frequency(minicaffe, net):
+def test_losses_that_are_weighted(minicaffe, net):
     weights = 24 / (3 * np.bincount(LABELS))
     assert np.mean(weights[LABELS]) == pytest.approx(1)
     minicaffe(*TRAIN, "--class-weights=auto", "--json=r.jsonl")
@@ -68,6 +72,14 @@ def test_auto_weighs_by_inverse_frequency(minicaffe, net):
     stored = binary.read_blob("s_class_weights.binaryproto")
     np.testing.assert_allclose(stored.data.reshape(3, 3), np.diag(weights), rtol=1e-6)
     assert losses()[0] == pytest.approx(expected(weights), rel=1e-5)
+    net.write_text(net.read_text() + 'layer { name: "right" type: "Accuracy" bottom: "ip" bottom: "label" top: "right" include { phase: TEST } }')
+    out = minicaffe(*TRAIN, "--class-weights=auto", "--base-lr=0", "--test-interval=1")
+    assert float(re.search("^test loss = ([0-9.]+)", out, re.M)[1]) == pytest.approx(expected([1, 1, 1]), rel=1e-4)
+    net.write_text(NET % "" + OTHER % (3, "label"))
+    minicaffe(*TRAIN, "--class-weights=auto", "--json=r.jsonl")
+    weights = 24 / (3 * np.bincount(LABELS))
+    assert losses()[0] == pytest.approx(expected(weights) + 0.5 * expected(weights, blob="ip2"), rel=1e-5)
+    assert "in 'loss', 'loss2', with the matrix" in minicaffe.messages
 
 
 def parameters(path):
@@ -119,20 +131,6 @@ def test_messages_of_many_classes(minicaffe, net, monkeypatch, classes, shown, m
     assert f"0: 0.6667, 1: 2.667, 2: 0.8889{more}; InfogainLoss" in minicaffe.messages
 
 
-def test_tests_keep_their_loss(minicaffe, net):
-    net.write_text(net.read_text() + 'layer { name: "right" type: "Accuracy" bottom: "ip" bottom: "label" top: "right" include { phase: TEST } }')
-    out = minicaffe(*TRAIN, "--class-weights=auto", "--base-lr=0", "--test-interval=1")
-    assert float(re.search("^test loss = ([0-9.]+)", out, re.M)[1]) == pytest.approx(expected([1, 1, 1]), rel=1e-4)
-
-
-def test_several_losses_of_one_label(minicaffe, net):
-    net.write_text(NET % "" + OTHER % (3, "label"))
-    minicaffe(*TRAIN, "--class-weights=auto", "--json=r.jsonl")
-    weights = 24 / (3 * np.bincount(LABELS))
-    assert losses()[0] == pytest.approx(expected(weights) + 0.5 * expected(weights, blob="ip2"), rel=1e-5)
-    assert "in 'loss', 'loss2', with the matrix" in minicaffe.messages
-
-
 def test_a_list_of_pictures_is_counted(minicaffe, net, tmp_path):
     cv2 = pytest.importorskip("cv2")
     cv2.imwrite("a.png", np.zeros((3, 2, 3), np.uint8))
@@ -149,8 +147,7 @@ def test_a_list_of_pictures_is_counted(minicaffe, net, tmp_path):
     ("1\n-2\n3\n", "w.txt:2: --class-weights: a weight must be a finite number of at least 0, got -2"),
     ("1\n2\nnan\n", "w.txt:3: --class-weights: a weight must be a finite number"),
     ("0\n0\n0\n", "w.txt: --class-weights: all weights are 0"),
-    (None, "w.txt: --class-weights: no such file"),
-])
+    (None, "w.txt: --class-weights: no such file")])
 def test_files_that_are_wrong(minicaffe, net, tmp_path, text, message):
     if text is not None:
         (tmp_path / "w.txt").write_text(text)
@@ -178,6 +175,18 @@ def test_nets_that_are_wrong(minicaffe, net, tmp_path):
     assert list(tmp_path.glob("*.binaryproto")) == []
 
 
+def test_a_net_that_is_not_trusted(minicaffe, net, tmp_path):
+    minicaffe(*TRAIN, "--class-weights=auto", "--untrusted")
+    assert "in 'loss', with the matrix s_class_weights.binaryproto" in minicaffe.messages
+    (tmp_path / "in").mkdir()
+    with contextlib.chdir(tmp_path / "in"):
+        shutil.copytree(tmp_path / "db", "db")
+        Path("net.prototxt").write_text(NET % "")
+        error = minicaffe(*TRAIN, "--class-weights=auto", "--untrusted", "--snapshot-prefix=../out", status=2)
+        assert "net.prototxt: --class-weights: the net is not trusted, and reads its matrix ../out_class_weights.binaryproto in the working" in error
+    assert not (tmp_path / "out_class_weights.binaryproto").exists()
+
+
 def test_an_earlier_matrix_is_kept(minicaffe, net, tmp_path):
     path = tmp_path / "s_class_weights.binaryproto"
     path.write_text("years of work")
@@ -193,18 +202,6 @@ def test_an_earlier_matrix_is_kept(minicaffe, net, tmp_path):
     assert (tmp_path / "s_class_weights.2.binaryproto").exists()
 
 
-def test_a_net_that_is_not_trusted(minicaffe, net, tmp_path):
-    minicaffe(*TRAIN, "--class-weights=auto", "--untrusted")
-    assert "in 'loss', with the matrix s_class_weights.binaryproto" in minicaffe.messages
-    (tmp_path / "in").mkdir()
-    with contextlib.chdir(tmp_path / "in"):
-        shutil.copytree(tmp_path / "db", "db")
-        Path("net.prototxt").write_text(NET % "")
-        error = minicaffe(*TRAIN, "--class-weights=auto", "--untrusted", "--snapshot-prefix=../out", status=2)
-        assert "net.prototxt: --class-weights: the net is not trusted, and reads its matrix ../out_class_weights.binaryproto in the working" in error
-    assert not (tmp_path / "out_class_weights.binaryproto").exists()
-
-
 def train_together(folder):
     """Train on a rank; return the exit status."""
     with contextlib.chdir(folder):
@@ -218,3 +215,23 @@ def test_ranks_have_the_same_weights(minicaffe, net, tmp_path):
     assert ranks.run(2, __file__, "train_together", str(tmp_path)) == [0, 0]
     assert losses("all.jsonl") == pytest.approx(losses("one.jsonl"), rel=1e-5)
     assert (tmp_path / "s_class_weights.binaryproto").read_bytes() == (tmp_path / "one_class_weights.binaryproto").read_bytes()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_inverse_frequencies(seed):
+    """The mean over the records is 1."""
+    counts = np.random.default_rng(seed).integers(0, 5, 6)
+    counts[seed % 6] += 1
+    found = inverse_frequencies(counts)
+    assert (found * counts).sum() == pytest.approx(counts.sum()) and ((found > 0) == (counts > 0)).all()
+    products = [weight * count for weight, count in zip(found, counts, strict=True) if count]
+    assert products == pytest.approx([products[0]] * len(products))
+
+
+@pytest.mark.parametrize("kind, fields, maker", [
+    ("Data", "data_param { label_size: 2 }", "Data with label_size"), ("Data", "data_param { label_size: 1 }", "Data with label_size"),
+    ("ImageData", "image_data_param { label_size: 2 }", "ImageData with label_size"), ("HDF5Data", "", "HDF5Data"), (None, "", "no data layer")])
+def test_labels_that_are_not_counted(kind, fields, maker):
+    source = kind and SimpleNamespace(param=parse_text(f'name: "d" type: "{kind}" {fields}', caffe_pb2.LayerParameter)[0])
+    with pytest.raises(ConfigError, match=f"counts the labels of Data or ImageData, and {maker} makes 'label'; give a file with a weight"):
+        count_labels(source, "label")

@@ -60,8 +60,7 @@ def test_the_commands_of_the_page(tmp_path, seed, device):
     assert out.startswith("pictures/fish/000.jpg:\n") and "resized to 56 x 56, minus mean 128" in err and "as in things.prototxt" in err
 
 
-def test_weights_of_the_script(on_cpu):
-    """Test accuracy in training was 0.84."""
+def test_script_of_the_page(on_cpu, tmp_path):
     spec = importlib.util.spec_from_file_location("make_pictures", SCRIPT)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
@@ -72,10 +71,6 @@ def test_weights_of_the_script(on_cpu):
     net.blobs["data"].reshape(*pictures.shape)
     scores = net.forward(data=(pictures.astype(np.float32) - 128) * 0.0078125)["prob"]
     assert (scores.argmax(axis=1) == labels).mean() > 0.75
-
-
-def test_pictures_of_the_script(tmp_path):
-    """The databases of a seed, too, whose pictures the weights were trained on."""
     for out in "ab":
         subprocess.run([sys.executable, SCRIPT, "--out", tmp_path / out, "--count", "24", "--seed", "5"], check=True, capture_output=True)
     a, b = ((tmp_path / out / "shapes_train_lmdb" / "data.mdb").read_bytes() for out in "ab")

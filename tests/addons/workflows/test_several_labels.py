@@ -72,7 +72,6 @@ def test_options_for_one_label(minicaffe, data, tmp_path, option):
 
 
 def test_the_best_test_by_labels(minicaffe, data, tmp_path):
-    """The measure is the mean F1 of all pictures of a test, here two batches; the weights of the best are kept."""
     out = minicaffe("train", "net.prototxt", "--max-iter=40", "--test-interval=10", "--test-iter=2", "--base-lr=0.001", "--batch-size=5",
                     "--test-batch-size=7", "--keep-best", "--seed=1", "--snapshot-prefix=s", "--snapshot-interval=10")
     log = {int(n): float(value) for n, value in re.findall(r"Iteration (\d+): best test mean F1 so far = ([\d.]+)", minicaffe.log)}
@@ -88,7 +87,7 @@ def test_the_best_test_by_labels(minicaffe, data, tmp_path):
     assert (tmp_path / "s_best.caffemodel").read_bytes() == (tmp_path / f"s_iter_{max(log)}.caffemodel").read_bytes()
 
 
-def test_several_losses(minicaffe, data, tmp_path):
+def test_losses_of_labels(minicaffe, data, tmp_path):
     """Two labels in one loss and one in another: the mean is that of all three."""
     text = (NET % (14, "")).replace('bottom: "ip" bottom: "label"', 'bottom: "ip_a" bottom: "label_a"')
     text += "".join(f'layer {{ name: "{blob}s" type: "Slice" bottom: "{blob}" top: "{blob}_a" top: "{blob}_b" slice_param {{ slice_point: 2 }} }}\n'
@@ -98,9 +97,6 @@ def test_several_losses(minicaffe, data, tmp_path):
     minicaffe("train", "two.prototxt", "--max-iter=2", "--test-interval=1", "--test-iter=1", "--base-lr=1e-9", "--keep-best", "--weights=w.caffemodel")
     found = float(re.search(r"best test mean F1 so far = ([\d.]+)", minicaffe.log)[1])
     assert found == pytest.approx(figures(*data)[3], abs=1e-5)
-
-
-def test_one_label_is_measured_by_its_loss(minicaffe, data, tmp_path):
     text = (NET % (5, "")).replace("num_output: 3", "num_output: 1").replace(
         'bottom: "label"', 'bottom: "first"') + 'layer { name: "s" type: "Silence" bottom: "rest" }'
     text = text.replace('layer { name: "ip"', 'layer { name: "cut" type: "Slice" bottom: "label" top: "first" top: "rest" slice_param { slice_point: 1 } }\n'

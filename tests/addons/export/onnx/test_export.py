@@ -53,7 +53,6 @@ def test_batch_norm_without_statistics():
 
 
 def test_every_type_is_in_a_case():
-    """Each type of the registry has an exporter and a case, or reads data."""
     known = {name for name, cls in layer_types().items() if cls.__module__.startswith("minicaffe.")}     # other tests register more
     known -= {name for name, cls in layer_types().items() if ".forks." in cls.__module__ and name != "ConvolutionDepthwise"} | {"PriorBoxClustered"}   # test_export_of_forks.py
     tested = {kind for text, *_ in CASES.values() for kind in re.findall(r'type: "(\w+)"', text)} | {"PriorBox", "DetectionOutput", "Split"}
@@ -89,13 +88,19 @@ def test_boxes_at_limits():
 
 # ---- names, sharing, batches, preprocessing
 
-def test_names_and_shared_parameters():
+def test_outputs_and_names():
     net = net_of(IN_PLACE, (2, 4))
     graph = to_model(net).graph
     assert [(node.op_type, node.name, list(node.output)) for node in graph.node] == [
         ("Gemm", "l", ["h/l"]), ("Relu", "r", ["h"]), ("Gemm", "again", ["z/again"]), ("Softmax", "s", ["out"])]
     assert [tensor.name for tensor in graph.initializer] == ["l[0]", "l[1]"]
     assert list(graph.node[0].input)[1:] == list(graph.node[2].input)[1:]
+    net = net_of(layer("ReLU", "", "x0", "h") + layer("Dropout", "", "h", "y", name="d"), (2, 3))
+    model = to_model(net)
+    assert [output.name for output in model.graph.output] == ["y"] and compare(net, model, random_inputs(net))[0].relative == 0
+    net = net_of(layer("Swish", "swish_param { beta: 2 }") + layer("ReLU", "", "x0", "l/Sigmoid", name="r") + layer("AbsVal", "", "x0", "l/Mul", name="a"), X)
+    found = compare(net, to_model(net), random_inputs(net))
+    assert {one.blob for one in found} == {"y", "l/Sigmoid", "l/Mul"} and all(one.relative < 1e-5 for one in found)
 
 
 def sharing(*layers):
@@ -117,7 +122,6 @@ SQUARE = "convolution_param { num_output: 4 kernel_size: %d bias_term: false }"
     ([("InnerProduct", PRODUCT % 4, "x0"), ("Convolution", SQUARE % 1, "x1"), ("Convolution", SQUARE % 2, "x2")], [(2, 16), (2, 16, 3, 3), X],
      {(4, 16), (4, 16, 1, 1), (4, 4, 2, 2)})])
 def test_shapes_of_shared_parameters(layers, shapes, views, back):
-    """Layers of one shape share an initializer; those of another shape have one with the same numbers."""
     net = net_of(sharing(*layers[::-1 if back else 1]), *shapes)
     model = to_model(net)
     found = [onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer]
@@ -125,12 +129,6 @@ def test_shapes_of_shared_parameters(layers, shapes, views, back):
     for array in found:
         np.testing.assert_array_equal(array.ravel(), net.nodes[-1].layer.blobs[0].data.ravel())
     assert [one.relative < 1e-5 for one in compare(net, model, random_inputs(net))] == [True] * len(layers)
-
-
-def test_an_output_that_another_layer_computed():
-    net = net_of(layer("ReLU", "", "x0", "h") + layer("Dropout", "", "h", "y", name="d"), (2, 3))
-    model = to_model(net)
-    assert [output.name for output in model.graph.output] == ["y"] and compare(net, model, random_inputs(net))[0].relative == 0
 
 
 def test_any_batch():
@@ -147,7 +145,6 @@ def test_any_batch():
 
 
 def test_what_is_compared_and_noted(tmp_path):
-    """Own inputs are compared for their batch alone. A model has the file and the number of the layers of its net."""
     net = net_of(layer("ReLU"), X)
     assert [len(export(net, tmp_path / "a.onnx", dynamic_batch=True, inputs=inputs)) for inputs in (random_inputs(net), None)] == [1, 3]
     assert len(export(net, tmp_path / "a.onnx")) == 1 and export(net, tmp_path / "a.onnx", dynamic_batch=True, check=False) == []
@@ -157,13 +154,6 @@ def test_what_is_compared_and_noted(tmp_path):
         made = to_model(net)
         assert {one.key: one.value for one in made.metadata_props} == {"source": file or "", "caffe_layers": "2"} and made.graph.name == "t"
         assert made.ir_version <= 10 and made.producer_name == "minicaffe"
-
-
-def test_values_and_blobs_of_one_name():
-    """A blob has its name also where the operations of another layer would have it."""
-    net = net_of(layer("Swish", "swish_param { beta: 2 }") + layer("ReLU", "", "x0", "l/Sigmoid", name="r") + layer("AbsVal", "", "x0", "l/Mul", name="a"), X)
-    found = compare(net, to_model(net), random_inputs(net))
-    assert {one.blob for one in found} == {"y", "l/Sigmoid", "l/Mul"} and all(one.relative < 1e-5 for one in found)
 
 
 @pytest.mark.parametrize("ignored", [255, -1, 2])
@@ -210,7 +200,6 @@ def test_selected_items_are_flattened(fields):
 
 
 def test_infogain_matrix_of_a_file(tmp_path, monkeypatch):
-    """With two bottoms; with three the file is not read."""
     monkeypatch.chdir(tmp_path)
     matrix = np.random.default_rng(1).uniform(0, 1, (4, 4)).astype(np.float32)
     blob = caffe_pb2.BlobProto(data=matrix.ravel(), shape=caffe_pb2.BlobShape(dim=[1, 1, 4, 4]))
@@ -277,8 +266,15 @@ def test_wrong_preprocessing_and_inputs(how, wrong):
         compare(net, to_model(net), {"z": np.zeros(X)})
 
 
-def test_a_wrong_exporter_is_found(tmp_path, monkeypatch):
-    """The comparison names the first layer that differs, and nothing is written."""
+def test_wrong_exporters(monkeypatch, tmp_path):
+    """The layer that is wrong is named, not a right one that writes the same blob before or after it."""
+    net = net_of(layer("ReLU", tops="a") + layer("TanH", "", "a", "a", name="wrong") + layer("ELU", "", "a", "a", name="after"),
+                 (2, 3, 4, 4))
+    how = Preprocessing(1, 0.5, (2, 1, 0))
+    assert compare(net, to_model(net, preprocessing=how), random_inputs(net), how)[0].relative < 1e-5
+    monkeypatch.setitem(EXPORTERS, "TanH", lambda graph, node: [graph.op("Sigmoid", graph.bottom())])
+    with pytest.raises(errors.DataError, match=r"layer 'wrong' \(TanH\) differs first, in 'a' by"):
+        compare(net, to_model(net, preprocessing=how), random_inputs(net), how)
     monkeypatch.setitem(EXPORTERS, "TanH", lambda graph, node: [graph.op("Sigmoid", graph.bottom())])
     text = layer("ReLU", tops="a") + layer("TanH", "", "a", "b", name="wrong") + layer("AbsVal", "", "b", name="after")
     with pytest.raises(errors.DataError, match=r"layer 'wrong' \(TanH\) differs first, in 'b' by [^ ]+ \([^ ]+ of the greatest\)$"):
@@ -289,7 +285,7 @@ def test_a_wrong_exporter_is_found(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_rounding_before_a_layer_that_selects(monkeypatch, caplog):
+def test_rounding_errors(monkeypatch, caplog):
     """A number at the threshold is above it by a rounding error: the layers are compared on equal bottoms, and a wrong one is found."""
     net = net_of(THRESHOLD_OF_1 + layer("AbsVal", "", "b", name="last"), (3,))
     monkeypatch.setitem(EXPORTERS, "ReLU", lambda graph, node: [graph.op("Mul", graph.op("Relu", graph.bottom()), 1.000001)])
@@ -298,6 +294,10 @@ def test_rounding_before_a_layer_that_selects(monkeypatch, caplog):
     monkeypatch.setitem(EXPORTERS, "AbsVal", lambda graph, node: [graph.op("Neg", graph.bottom())])
     with pytest.raises(errors.DataError, match=r"layer 'last' \(AbsVal\) differs first, in 'y'"):
         compare(net, to_model(net), AT_THRESHOLD)
+    monkeypatch.setitem(EXPORTERS, "Power", lambda graph, node: [graph.op("Mul", graph.bottom(), 1.00006)])
+    net = net_of(layer("Power", tops="a") + layer("Power", "", "a", name="m"), X)
+    assert 1e-4 < compare(net, to_model(net), random_inputs(net))[0].relative < 2e-4
+    assert "output 'y' of the model differs by" in caplog.text and "rounding errors add up" in caplog.text
 
 
 @pytest.mark.parametrize("text", [layer("Dropout", "", "b", "c", name="d") + layer("AbsVal", "", "c"),
@@ -310,24 +310,6 @@ def test_selecting_layer_before_no_operation(text, monkeypatch, caplog):
     monkeypatch.setitem(EXPORTERS, "ReLU", lambda graph, node: [graph.op("Mul", graph.op("Relu", graph.bottom()), 1.000001)])
     found = compare(net, to_model(net), AT_THRESHOLD)
     assert {one.absolute for one in found} == {1} and "rounding errors add up, or change what a layer selects" in caplog.text
-
-
-def test_wrong_exporter_in_place(monkeypatch):
-    """The layer that is wrong is named, not a right one that writes the same blob before or after it."""
-    net = net_of(layer("ReLU", tops="a") + layer("TanH", "", "a", "a", name="wrong") + layer("ELU", "", "a", "a", name="after"),
-                 (2, 3, 4, 4))
-    how = Preprocessing(1, 0.5, (2, 1, 0))
-    assert compare(net, to_model(net, preprocessing=how), random_inputs(net), how)[0].relative < 1e-5
-    monkeypatch.setitem(EXPORTERS, "TanH", lambda graph, node: [graph.op("Sigmoid", graph.bottom())])
-    with pytest.raises(errors.DataError, match=r"layer 'wrong' \(TanH\) differs first, in 'a' by"):
-        compare(net, to_model(net, preprocessing=how), random_inputs(net), how)
-
-
-def test_rounding_errors_that_add_up(monkeypatch, caplog):
-    monkeypatch.setitem(EXPORTERS, "Power", lambda graph, node: [graph.op("Mul", graph.bottom(), 1.00006)])
-    net = net_of(layer("Power", tops="a") + layer("Power", "", "a", name="m"), X)
-    assert 1e-4 < compare(net, to_model(net), random_inputs(net))[0].relative < 2e-4
-    assert "output 'y' of the model differs by" in caplog.text and "rounding errors add up" in caplog.text
 
 
 def test_an_exporter_of_your_own(monkeypatch):
@@ -350,7 +332,7 @@ EQUAL = (layer("InnerProduct", "inner_product_param { num_output: 4 }", "x0", "a
          + layer("InnerProduct", "inner_product_param { num_output: 4 }", "a", "l") + layer("Dropout", "", "l", "l"))
 
 
-def test_equal_names():
+def test_equal_names(monkeypatch):
     """Two layers with parameters and one in place have one name, which is also that of the output; Dropout in place is the last."""
     net = net_of(EQUAL, (2, 4))
     model = to_model(net)
@@ -358,10 +340,6 @@ def test_equal_names():
     nodes, values = [node.name for node in model.graph.node], [*(name for node in model.graph.node for name in node.output), "x0"]
     assert len({*nodes}) == len(nodes) == 4 and len({*values}) == len(values)
     assert len({tensor.name for tensor in model.graph.initializer}) == 4 and [one.name for one in model.graph.output] == ["l"]
-
-
-def test_equal_names_beside_a_unique_one(monkeypatch):
-    """A wrong exporter of a layer is found by its number."""
     monkeypatch.setitem(EXPORTERS, "Dropout", lambda graph, node: [graph.op("Neg", graph.bottom())])
     net = net_of(EQUAL + layer("Exp", "", "l", "z"), (2, 4))
     with pytest.raises(errors.DataError, match=r"layer 'l' \(Dropout\) differs first, in 'l'"):

@@ -293,13 +293,15 @@ def test_operators_that_had_attributes(tmp_path, name, opset, attributes, shape,
         assert one.blob == "y" and one.relative < 1e-5
 
 
-def test_output_without_a_shape(tmp_path):
-    """Nor need a shape fit that is for inputs of other sizes."""
+def test_outputs_of_models(tmp_path, caplog):
     model = onnx.load(write(tmp_path / "a.onnx", [node("Relu", "x0")], X))
     for given in None, (9, 9):
         model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, given))
         onnx.save(model, tmp_path / "a.onnx")
         assert [one.relative for one in load(tmp_path / "a.onnx").differences] == [0]
+    path = write(tmp_path / "a.onnx", [node("Relu", "x0", outputs=["a"]), node("Neg", "a")], X, outputs=("a", "y"))
+    assert [blob.name for blob in load(path).net.output_blobs] == ["y"]
+    assert "output 'a' is read by another layer: it is a blob of the net, and none of its outputs" in caplog.text and "'y'" not in caplog.text
 
 
 @pytest.mark.parametrize("case, shape, said", [
@@ -318,13 +320,6 @@ def test_notes_for_other_caffes(tmp_path, caplog, case, shape, said):
     assert [layer.name for layer in made.param.layer if layer.pooling_param.HasField("round_mode")] == ["n0"] * ("FLOOR" in (said or ""))
 
 
-def test_output_that_a_layer_reads(tmp_path, caplog):
-    """Caffe's outputs are the blobs that no layer reads."""
-    path = write(tmp_path / "a.onnx", [node("Relu", "x0", outputs=["a"]), node("Neg", "a")], X, outputs=("a", "y"))
-    assert [blob.name for blob in load(path).net.output_blobs] == ["y"]
-    assert "output 'a' is read by another layer: it is a blob of the net, and none of its outputs" in caplog.text and "'y'" not in caplog.text
-
-
 def test_sequences_restart_in_each_run(tmp_path):
     net = load(write(tmp_path / "a.onnx", [node("LSTM", "x0", weight(1, 12, 4), weight(1, 12, 3), weight(1, 24), hidden_size=3)], (5, 2, 4))).net
     net.feed(x0=weight(5, 2, 4))
@@ -335,13 +330,17 @@ def test_sequences_restart_in_each_run(tmp_path):
     assert np.array_equal(runs[0], runs[1]) and np.array_equal(runs[0], runs[2]) and np.any(runs[0])
 
 
-def test_every_importer_has_a_case():
+def test_importers_names_and_values(tmp_path):
     own = {kind for kind, function in IMPORTERS.items() if function.__module__.startswith("minicaffe.addons.export.onnx.")}   # a page registers another
     assert {kind for nodes, *_ in CASES.values() for kind, *_ in nodes} | {"Upsample"} >= own
+    taken = {}
+    names = {unique("Eltwise", taken) for _ in range(20_000)}
+    assert len(names) == 20_000 and "Eltwise_20000" in names
+    made = load(write(tmp_path / "a.onnx", [node("Add", "x0", np.float32(-14), outputs=["a"]), node("Sigmoid", "a")], X))
+    assert made.differences[0].absolute < 2.0 ** -21
 
 
 def test_nodes_without_names(tmp_path):
-    """Their layers have the operator and the number of the node, also as the begin of the names of several."""
     path = write(tmp_path / "a.onnx", [node("Relu", "x0", outputs=["a"]), node("HardSwish", "a", outputs=["b"]), node("Relu", "b")], X)
     model = onnx.load(path)
     for one in model.graph.node:
@@ -399,8 +398,7 @@ def test_sizes_that_are_not_fixed(tmp_path):
         load(path, shapes={"x00": (2, 4, 9, 6)})
 
 
-def test_a_u_net(tmp_path):
-    """Two levels: pooling, a transposed convolution, and a Concat with what was there before pooling."""
+def test_nets_of_several_operators(tmp_path):
     nodes = [node("Conv", "x0", weight(4, 3, 3, 3), weight(4), pads=[1, 1, 1, 1], outputs=["a"]), node("Relu", "a", outputs=["b"]),
              node("MaxPool", "b", kernel_shape=[2, 2], strides=[2, 2], outputs=["c"]),
              node("Conv", "c", weight(8, 4, 3, 3), weight(8), pads=[1, 1, 1, 1], outputs=["d"]), node("Relu", "d", outputs=["e"]),
@@ -410,10 +408,6 @@ def test_a_u_net(tmp_path):
     assert made.differences[0].relative < 1e-5 and made.net.blobs["y"].shape == (2, 2, 8, 12)
     assert [layer.type for layer in made.param.layer if layer.type != "Input"] == [
         "Convolution", "ReLU", "Pooling", "Convolution", "ReLU", "Deconvolution", "Concat", "Convolution"]
-
-
-def test_a_classifier_of_sequences(tmp_path):
-    """As PyTorch exports an LSTM in both directions: the axis of directions goes behind the batch, the last step is classified."""
     nodes = [node("Transpose", "x0", perm=[1, 0, 2], outputs=["a"]),
              node("LSTM", "a", weight(2, 20, 4), weight(2, 20, 5), weight(2, 40), hidden_size=5, direction="bidirectional", outputs=["b"]),
              node("Transpose", "b", perm=[0, 2, 1, 3], outputs=["c"]), node("Reshape", "c", np.array([0, 0, -1], INT), outputs=["d"]),
@@ -422,21 +416,6 @@ def test_a_classifier_of_sequences(tmp_path):
     made = load(write(tmp_path / "a.onnx", nodes, (2, 6, 4)))
     assert made.differences[0].relative < 1e-5 and made.net.blobs["y"].shape == (2, 3)
     assert [layer.type for layer in made.param.layer].count("LSTM") == 2
-
-
-def test_branch_that_reads_the_input(tmp_path):
-    """An If whose condition is a constant, as PyTorch exports squeeze: its branches read values of the graph around it."""
-    branch = [helper.make_graph([helper.make_node("Relu", ["x0"], [name])], name, [], [helper.make_tensor_value_info(name, TensorProto.FLOAT, X)])
-              for name in ("then", "else")]
-    path = write(tmp_path / "a.onnx", [node("If", np.array(True), then_branch=branch[0], else_branch=branch[1])], X)
-    with pytest.raises(errors.ConfigError, match=r"node 'n0' \(If\): no layers for this operator"):
-        load(path)
-
-
-def test_many_equal_names():
-    taken = {}
-    names = {unique("Eltwise", taken) for _ in range(20_000)}
-    assert len(names) == 20_000 and "Eltwise_20000" in names
 
 
 @pytest.mark.parametrize("one, wrong", [      # the first two have small results
@@ -453,16 +432,9 @@ def test_memory_limits(tmp_path, monkeypatch, one, wrong):
         load(path)
 
 
-def test_small_values_of_a_sigmoid(tmp_path):
-    """onnxruntime rounds the values of its sigmoid to parts of 1, also the small ones."""
-    made = load(write(tmp_path / "a.onnx", [node("Add", "x0", np.float32(-14), outputs=["a"]), node("Sigmoid", "a")], X))
-    assert made.differences[0].absolute < 2.0 ** -21
-
-
 @pytest.mark.parametrize("file", [pytest.param(file, marks=[pytest.mark.slow(7)] * file.startswith("resnet50")) for file in DEPLOY
                                   if file.startswith(("lenet", "mlp", "mobilenet", "resnet50", "googlenet", "autoencoder", "siamese"))])
 def test_there_and_back(tmp_path, file):
-    """Exported, imported and exported again: the layers have their names, and the numbers are the same."""
     param, positions = read_net(str(MODELS / file), caffe_pb2.TEST)
     net = filled(Net(param, positions=positions))
     export(net, tmp_path / "a.onnx", check=False)
@@ -503,7 +475,7 @@ def test_truncated_model_and_outside_data(tmp_path):
         load(path)
 
 
-def test_unfit_inputs_and_operators(tmp_path):
+def test_unfit_models(tmp_path):
     path = write(tmp_path / "a.onnx", [node("Relu", "x0")], X, dims=[1, 1 << 20, 1 << 20, 1 << 10])
     with pytest.raises(errors.ShapeError, match="input 'x0' would take"):
         load(path)
@@ -513,18 +485,25 @@ def test_unfit_inputs_and_operators(tmp_path):
     onnx.save(model, path)
     with pytest.raises(errors.ConfigError, match="has operators of other domains than ONNX's own: own.domain"):
         load(path)
+    branch = [helper.make_graph([helper.make_node("Relu", ["x0"], [name])], name, [], [helper.make_tensor_value_info(name, TensorProto.FLOAT, X)])
+              for name in ("then", "else")]
+    path = write(tmp_path / "a.onnx", [node("If", np.array(True), then_branch=branch[0], else_branch=branch[1])], X)
+    with pytest.raises(errors.ConfigError, match=r"node 'n0' \(If\): no layers for this operator"):
+        load(path)
 
 
-def test_a_wrong_importer_is_found(tmp_path, monkeypatch):
+def test_wrong_importers_and_equal_maxima(tmp_path, monkeypatch):
     monkeypatch.setitem(IMPORTERS, "Tanh", lambda made, node: made.layer("Sigmoid", [made.bottom()], last=True))
     path = write(tmp_path / "a.onnx", [node("Relu", "x0", outputs=["a"]), node("Tanh", "a", outputs=["b"]), node("Abs", "b")], X)
     with pytest.raises(errors.DataError, match=r"the net gives other numbers than the model: layer 'n1' \(Sigmoid\) differs first"):
         load(path)
+    nodes = [node("Relu", "x0", outputs=["r"]), node("ArgMax", "r", axis=1, outputs=["i"]), node("Cast", "i", to=TensorProto.FLOAT)]
+    with pytest.raises(errors.DataError, match=r"a\.onnx: the net gives other numbers than the model: layer 'n1' \(ArgMax\) differs first"):
+        load(write(tmp_path / "a.onnx", nodes, X))
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_graphs_of_sums_and_products(tmp_path, seed):
-    """Any node may read any earlier value; `load` compares each value with onnxruntime's."""
     random = np.random.default_rng(seed)
     values, nodes, read = ["x0"], [], set()
     for i in range(10):
@@ -566,10 +545,3 @@ def test_sizes_of_pooling():
         assert net.blobs[f"p{i}"].shape[2:] == tuple(sizes), cases[i]
         dropped += sizes != [caffe_size(size, *one, mode, False) for size, *one in zip((9, 7), kernel, stride, pad)]
     assert dropped > 3
-
-
-def test_the_first_of_equal_maxima(tmp_path):
-    """Where the random inputs have equal maxima, the comparison finds that Caffe takes the last."""
-    nodes = [node("Relu", "x0", outputs=["r"]), node("ArgMax", "r", axis=1, outputs=["i"]), node("Cast", "i", to=TensorProto.FLOAT)]
-    with pytest.raises(errors.DataError, match=r"a\.onnx: the net gives other numbers than the model: layer 'n1' \(ArgMax\) differs first"):
-        load(write(tmp_path / "a.onnx", nodes, X))

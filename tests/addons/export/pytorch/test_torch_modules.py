@@ -100,7 +100,6 @@ def read_state(file):
 
 @pytest.mark.parametrize("name", CASES)
 def test_text_and_state(name):
-    """The text compiles; its attributes have the layers' parameters, in their shapes."""
     text, *shapes = CASES[name]
     net = net_of(text, *shapes)
     module = to_module(net)
@@ -124,6 +123,7 @@ def test_text_and_state(name):
     kept = [blob for node in net.nodes for blob in node.layer.blobs[:2 if node.type == "BatchNorm" else None] if "false" not in str(node.param.batch_norm_param)]
     learned = [array for path, array in found.items() if "num_batches" not in path][:len(kept)]
     assert [[n for n in array.shape if n > 1] for array in learned] == [[n for n in blob.shape if n > 1] for blob in kept]
+    assert lines_of(*CASES[name]) == LINES[name]
 
 
 def lines_of(text, *shapes):
@@ -131,11 +131,6 @@ def lines_of(text, *shapes):
     cls = to_module(net_of(text, *shapes)).text().rpartition("super().__init__()\n")[2]
     lines = [line.partition("  #")[0].strip() for line in re.sub(r",\n +", ", ", cls).splitlines()]
     return [line for line in lines if line and not line.startswith(("#", "def "))]
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_lines_of_modules(name):
-    assert lines_of(*CASES[name]) == LINES[name]
 
 
 @pytest.mark.parametrize("kind, fields, shapes, wanted", OTHERS)
@@ -152,33 +147,21 @@ def test_imports_of_the_text(name, wanted):
     assert [line for line in lines if line.startswith(("import", "from"))] == [*wanted, "from torch import nn"]
 
 
-def test_each_top_is_probed():
-    """The comparison puts the tops of each layer through `_probe`."""
-    text, *shapes = CASES["slice"]
-    module = to_module(net_of(text + layer("AbsVal", "", "a", "d", name="abs"), *shapes))
-    plain, probed = (module.text(probed).partition("def forward(self, x0):\n")[2].splitlines() for probed in (False, True))
-    assert [line.strip() for line in probed if line not in plain] == [
-        f"{top} = self._probe({index}, {top!r}, {top})" for index, top in ((1, "a"), (1, "b"), (1, "c"), (2, "d"))]
-    assert [line for line in probed if "_probe" not in line] == plain and len(plain) == 3
-
-
-def test_equal_names():
-    """Layers of one name have their own parameters; a repeated name gets no name that a later layer or blob has."""
-    ip = layer("InnerProduct", "inner_product_param { num_output: 4 bias_term: false }", "%s", "%s")
-    names = [("l", "x0", "a"), ("l", "a", "b/1"), ("l_2", "b/1", "b.1"), ("m", "b.1", "b_1_2")]
-    net = net_of("".join(ip.replace('"l"', f'"{name}"') % (bottom, top) for name, bottom, top in names), (2, 4))
-    module = to_module(net)
-    assert list(module.state) == ["l.weight", "l_3.weight", "l_2.weight", "m.weight"]
-    for array, node in zip(module.state.values(), net.nodes[1:], strict=True):
-        assert np.array_equal(array, node.layer.blobs[0].data)
-    assert re.findall(r"^        (\w+) = self", module.text(), re.M) == ["a", "b_1", "b_1_3", "b_1_2"]
-
-
-def test_every_type_has_a_writer():
-    """Each type of the registry has a writer and a case, reads data, or is of another fork than SSD."""
+def test_writers():
     known = {name for name, cls in layer_types().items() if cls.__module__.startswith("minicaffe.") and ".forks." not in cls.__module__ or name in ("ConvolutionDepthwise", "PriorBoxClustered")}
     tested = {kind for text, *_ in CASES.values() for kind in re.findall(r'type: "(\w+)"', text)} | {"PriorBox", "PriorBoxClustered", "DetectionOutput", "Split"}
     assert known - OF_DATA == tested == set(WRITERS) - {"HDF5Output"}
+    before = WRITERS["ReLU"]
+    try:
+        @writer("ReLU")
+        def own(source, node):
+            return [f"{source.bottom()}.clamp(min=0)"]
+        assert "        y = x0.clamp(min=0)  # 2 x 4 x 7 x 6\n" in to_module(net_of(layer("ReLU"), X)).text()
+        WRITERS["ReLU"] = lambda source, node: []       # an expression for each top is missing
+        with pytest.raises(ValueError, match="shorter"):
+            to_module(net_of(layer("ReLU"), X))
+    finally:
+        WRITERS["ReLU"] = before
 
 
 LENET = '''class LeNet(nn.Module):
@@ -206,7 +189,7 @@ LENET = '''class LeNet(nn.Module):
 '''
 
 
-def test_the_text_of_lenet():
+def test_text_of_lenet_and_probes():
     file = str(MODELS / "lenet/deploy.prototxt")
     module = to_module(Net(read_net(file, caffe_pb2.TEST)[0], file=file), "lenet")
     head, text = module.text().split("\n\n\n")
@@ -214,11 +197,16 @@ def test_the_text_of_lenet():
     assert {path: array.shape for path, array in module.state.items()} == {
         "conv1.weight": (20, 1, 5, 5), "conv1.bias": (20,), "conv2.weight": (50, 20, 5, 5), "conv2.bias": (50,),
         "ip1.weight": (500, 800), "ip1.bias": (500,), "ip2.weight": (10, 500), "ip2.bias": (10,)}
+    text, *shapes = CASES["slice"]
+    module = to_module(net_of(text + layer("AbsVal", "", "a", "d", name="abs"), *shapes))
+    plain, probed = (module.text(probed).partition("def forward(self, x0):\n")[2].splitlines() for probed in (False, True))
+    assert [line.strip() for line in probed if line not in plain] == [
+        f"{top} = self._probe({index}, {top!r}, {top})" for index, top in ((1, "a"), (1, "b"), (1, "c"), (2, "d"))]
+    assert [line for line in probed if "_probe" not in line] == plain and len(plain) == 3
 
 
 @pytest.mark.parametrize("file", [file for file in DEPLOY if not file.startswith(BIG)])
 def test_the_text_of_models(file):
-    """It compiles, and each layer with a blob of its own is in it; layers in place behind a Split of their result are no trouble."""
     param, positions = read_net(str(MODELS / file), caffe_pb2.TEST)
     for made in param.layer:
         for field in made.convolution_param, made.inner_product_param:      # filled at once
@@ -233,7 +221,7 @@ def test_the_text_of_models(file):
         blob.count for node in net.nodes for blob in node.layer.blobs[:2 if node.type == "BatchNorm" else None])
 
 
-def test_statistics_are_divided_by_their_weight():
+def test_arrays_of_layers(tmp_path):
     net = net_of(layer("BatchNorm"), X)
     state, (mean, variance, weight) = to_module(net).state, net.nodes[-1].layer.blobs
     assert list(state) == ["l.num_batches_tracked", "l.running_mean", "l.running_var"] and weight.data[0] == 2
@@ -242,9 +230,16 @@ def test_statistics_are_divided_by_their_weight():
     assert "self.l = nn.BatchNorm2d(4, eps=1e-05, momentum=0.001, affine=False)\n" in to_module(net).text()
     net = net_of(layer("BatchNorm", "batch_norm_param { use_global_stats: true }"), X)
     assert list(to_module(net).state) == ["l_mean", "l_var"]
+    matrix = np.arange(16, dtype=np.float32).reshape(4, 4)
+    (tmp_path / "infogain").write_bytes(caffe_pb2.BlobProto(shape={"dim": [1, 1, 4, 4]}, data=matrix.ravel()).SerializeToString())
+    net = net_of(layer("InfogainLoss", f'infogain_loss_param {{ source: "{tmp_path}/infogain" }}', "x0 x1"), (3, 4, 2), (3, 2))
+    module = to_module(net)
+    (kept,) = [array for array in module.state.values() if np.size(array) == 16]
+    np.testing.assert_array_equal(np.reshape(kept, (4, 4)), matrix)
+    assert re.search(r"caffe_infogain_loss\(\w+, \w+, self\.\w+, 1", module.text())
 
 
-def test_records_begin_at_multiples_of_64():
+def test_files_of_states():
     module = to_module(net_of(IN_PLACE, (2, 4)))
     file = state_file(module)
     for info in zipfile.ZipFile(file).infolist():
@@ -254,9 +249,6 @@ def test_records_begin_at_multiples_of_64():
     archive = zipfile.ZipFile(file)
     assert archive.namelist() == [f"archive/{name}" for name in ("data.pkl", "byteorder", "data/0", "data/1", "version")]
     assert archive.read("archive/byteorder") == b"little" and archive.read("archive/version") == b"3\n"
-
-
-def test_no_array_without_elements_is_lost():
     file = io.BytesIO()
     write_state(file, {"a": np.zeros((0, 3), np.float32), "b": np.array(7, np.int64)})
     found, _ = read_state(file)
@@ -265,10 +257,25 @@ def test_no_array_without_elements_is_lost():
 
 # ---- names
 
-def test_identifiers():
+def test_names():
     assert [identifier(name, "layer") for name in ("conv1/3x3_s2", "1x1", "class", "", "_x", "__x", "é½²", "層-1", "ﬁ", "a b", "π.2", "None")] == [
         "conv1_3x3_s2", "layer_1x1", "class_", "layer_", "layer__x", "layer___x", "é1_22", "層_1", "fi", "a_b", "π_2", "None_"]
     assert identifiers(["type", "a/b", "a_b", "a.b", "a_b_2", "type_"], {"type"}, "layer") == ["type_", "a_b", "a_b_3", "a_b_4", "a_b_2", "type__2"]
+    for name, expected in (("LeNet", "LeNet"), ("", "Net"), ("R-CNN ilsvrc13", "R_CNN_ilsvrc13"), ("LSTM", "LSTM_"), ("nn", "nn_"), ("16 layers", "Net_16_layers")):
+        net = net_of(layer("ReLU"), (2, 3))
+        net.name = name
+        assert to_module(net).name == expected
+    text = layer("AbsVal", tops="a", name="x/1") + layer("ReLU", "", "a", name="x.1") + layer("TanH", "", "a", "z", name="x-1")
+    assert re.findall(r"self\.(\w+) = ", to_module(net_of(text, X)).text()) == ["x_1_2", "x_1_3"]
+    assert [number(value) for value in (0.1, np.float32(1e-5), 2, -np.inf, np.inf, np.nan)] == ["0.1", "1e-05", "2.0", "-torch.inf", "torch.inf", "torch.nan"]
+    ip = layer("InnerProduct", "inner_product_param { num_output: 4 bias_term: false }", "%s", "%s")
+    names = [("l", "x0", "a"), ("l", "a", "b/1"), ("l_2", "b/1", "b.1"), ("m", "b.1", "b_1_2")]
+    net = net_of("".join(ip.replace('"l"', f'"{name}"') % (bottom, top) for name, bottom, top in names), (2, 4))
+    module = to_module(net)
+    assert list(module.state) == ["l.weight", "l_3.weight", "l_2.weight", "m.weight"]
+    for array, node in zip(module.state.values(), net.nodes[1:], strict=True):
+        assert np.array_equal(array, node.layer.blobs[0].data)
+    assert re.findall(r"^        (\w+) = self", module.text(), re.M) == ["a", "b_1", "b_1_3", "b_1_2"]
 
 
 ODD = ["class", "1x1", "conv1/3x3_s2", "conv1_3x3_s2", "conv1.3x3.s2", "层", "ﬁ", "fi", "type", "forward", "self", "torch", "__init__", "a'b", 'quote"', "back\\slash",
@@ -277,7 +284,6 @@ ODD = ["class", "1x1", "conv1/3x3_s2", "conv1_3x3_s2", "conv1.3x3.s2", "层", "�
 
 @pytest.mark.parametrize("as_inputs", [False, True])
 def test_odd_names(as_inputs):
-    """Layers and blobs of any names: the text is valid, state and attributes are equal, and no helper or attribute is replaced."""
     param = caffe_pb2.NetParameter(name='odd "" \\ """ net')
     for name in ODD if as_inputs else ["x0"]:
         param.layer.add(name=f"in {name}", type="Input", top=[name or "empty"]).input_param.shape.add(dim=[2, 3])
@@ -307,20 +313,9 @@ def test_odd_names(as_inputs):
         assert all(one.relative < 1e-5 for one in checked(net))
 
 
-def test_the_name_of_the_class():
-    for name, expected in (("LeNet", "LeNet"), ("", "Net"), ("R-CNN ilsvrc13", "R_CNN_ilsvrc13"), ("LSTM", "LSTM_"), ("nn", "nn_"), ("16 layers", "Net_16_layers")):
-        net = net_of(layer("ReLU"), (2, 3))
-        net.name = name
-        assert to_module(net).name == expected
-
-
-def test_numbers_as_text():
-    assert [number(value) for value in (0.1, np.float32(1e-5), 2, -np.inf, np.inf, np.nan)] == ["0.1", "1e-05", "2.0", "-torch.inf", "torch.inf", "torch.nan"]
-
-
 # ---- values and sharing
 
-def test_layers_in_place_and_shared_parameters():
+def test_shared_parameters():
     module = to_module(net_of(IN_PLACE, (2, 4)))
     text = module.text()
     assert ("        self.again = nn.Linear(4, 4)\n        self.again.weight = self.l.weight  # shared parameter\n"
@@ -328,6 +323,10 @@ def test_layers_in_place_and_shared_parameters():
     assert "        h = self.l(x0)  # 2 x 4\n        h = self.r(h)\n        z = self.again(h)  # 2 x 4\n        z = self.drop(z)\n" in text
     _, storages = read_state(state_file(module))
     assert storages == {"l.weight": "0", "l.bias": "1", "again.weight": "0", "again.bias": "1"}
+    text = "".join(layer("Parameter", 'parameter_param { shape { dim: 2 dim: 3 } } param { name: "w" }', "", top, name=top) for top in ("v", "w"))
+    module = to_module(net_of(text, (1,)))
+    assert "        self.v = nn.Parameter(torch.zeros((2, 3)))\n        self.w = self.v  # shared parameter\n" in module.text()
+    assert read_state(state_file(module))[1] == {"v": "0", "w": "0"}
 
 
 def test_blobs_that_share_their_memory():
@@ -347,10 +346,14 @@ def test_blobs_that_share_their_memory():
         to_module(net_of(output, (2, 3, 4)))      # at the end, as an output
 
 
-def test_several_inputs_and_outputs():
+def test_inputs_and_unknown_sizes():
     module = to_module(net_of(layer("ReLU", "", "x0", "a") + layer("Eltwise", "", "x1 x2", "b", name="e"), (2, 3), (1,), (1,)))
     assert "    def forward(self, x0, x1, x2):\n" in module.text() and module.text().endswith("        return (a, b)\n") and module.outputs == ["a", "b"]
     assert "forward(x0: 2 x 3, x1: 1, x2: 1) returns a, b." in module.description
+    text = layer("AbsVal", tops="a") + layer("Filter", "", "x1 x0", "y", name="f") + layer("AbsVal", "", "y", "z", name="after")
+    module = to_module(net_of(text, (4,), (4, 3)))
+    lines = [line.strip() for line in module.text().splitlines() if " = " in line and "abs" in line]
+    assert lines == ["a = x0.abs()  # 4", "z = y.abs()"]
 
 
 @pytest.mark.parametrize("how, wanted", [
@@ -374,18 +377,6 @@ def test_preprocessing_in_the_text(how, wanted):
     ("Reduction", "", (2, 3), "    y = x0.sum((0, 1))  # a number\n")])
 def test_parts_of_the_text(kind, fields, shape, wanted):
     assert wanted in to_module(net_of(layer(kind, fields), shape)).text()
-
-
-def test_a_parameter_layer_that_is_shared():
-    text = "".join(layer("Parameter", 'parameter_param { shape { dim: 2 dim: 3 } } param { name: "w" }', "", top, name=top) for top in ("v", "w"))
-    module = to_module(net_of(text, (1,)))
-    assert "        self.v = nn.Parameter(torch.zeros((2, 3)))\n        self.w = self.v  # shared parameter\n" in module.text()
-    assert read_state(state_file(module))[1] == {"v": "0", "w": "0"}
-
-
-def test_names_of_layers_without_an_attribute():
-    text = layer("AbsVal", tops="a", name="x/1") + layer("ReLU", "", "a", name="x.1") + layer("TanH", "", "a", "z", name="x-1")
-    assert re.findall(r"self\.(\w+) = ", to_module(net_of(text, X)).text()) == ["x_1_2", "x_1_3"]
 
 
 @pytest.mark.parametrize("name, shapes", [("conv of no axis", {"l.weight": (3, 5, 1), "l.bias": (3,)}), ("prelu shared", {"l.weight": (1,)}), ("prelu", {"l.weight": (4,)}),
@@ -413,14 +404,6 @@ def test_zeros_around_a_small_picture(fields, sizes, wanted):
         assert checked(net)[0].relative < 1e-5
 
 
-def test_sizes_that_depend_on_values():
-    """They are unknown from the first such layer on."""
-    text = layer("AbsVal", tops="a") + layer("Filter", "", "x1 x0", "y", name="f") + layer("AbsVal", "", "y", "z", name="after")
-    module = to_module(net_of(text, (4,), (4, 3)))
-    lines = [line.strip() for line in module.text().splitlines() if " = " in line and "abs" in line]
-    assert lines == ["a = x0.abs()  # 4", "z = y.abs()"]
-
-
 @pytest.mark.parametrize("fields, wanted", [
     ("", 'False, threshold=-torch.inf, nms_threshold=0.3, eta=1.0, top_k=-1, keep_top_k=-1'),
     ("confidence_threshold: 0.25 keep_top_k: 7 nms_param { nms_threshold: 0.5 eta: 0.75 top_k: 9 }",
@@ -439,7 +422,6 @@ def test_layers_that_write_files(tmp_path, caplog):
 
 
 def test_what_is_compared(tmp_path, monkeypatch):
-    """The file is complete by then; inputs are those given, otherwise random ones."""
     calls, net, x = [], net_of(IN_PLACE, (2, 4)), {"x0": np.ones((2, 4), np.float32)}
 
     def record(net, module, state, inputs, preprocessing):
@@ -451,16 +433,6 @@ def test_what_is_compared(tmp_path, monkeypatch):
     assert export(net, tmp_path / "a", inputs=x, preprocessing=how) == ["difference"] and export(net, tmp_path / "b") == ["difference"]
     assert calls[0][0] and calls[0][1] is x and calls[0][2] is how and calls[1][0] and calls[1][2] is None
     np.testing.assert_array_equal(calls[1][1]["x0"], random_inputs(net)["x0"])
-
-
-def test_infogain_matrix_of_a_file(tmp_path):
-    matrix = np.arange(16, dtype=np.float32).reshape(4, 4)
-    (tmp_path / "infogain").write_bytes(caffe_pb2.BlobProto(shape={"dim": [1, 1, 4, 4]}, data=matrix.ravel()).SerializeToString())
-    net = net_of(layer("InfogainLoss", f'infogain_loss_param {{ source: "{tmp_path}/infogain" }}', "x0 x1"), (3, 4, 2), (3, 2))
-    module = to_module(net)
-    (kept,) = [array for array in module.state.values() if np.size(array) == 16]
-    np.testing.assert_array_equal(np.reshape(kept, (4, 4)), matrix)
-    assert re.search(r"caffe_infogain_loss\(\w+, \w+, self\.\w+, 1", module.text())
 
 
 def test_all_refused_layers_are_named(tmp_path):
@@ -502,22 +474,7 @@ def test_file_names_that_python_cannot_import(tmp_path, name):
         export(net_of(layer("ReLU"), X), tmp_path / name, check=False)
 
 
-def test_a_writer_of_your_own():
-    before = WRITERS["ReLU"]
-    try:
-        @writer("ReLU")
-        def own(source, node):
-            return [f"{source.bottom()}.clamp(min=0)"]
-        assert "        y = x0.clamp(min=0)  # 2 x 4 x 7 x 6\n" in to_module(net_of(layer("ReLU"), X)).text()
-        WRITERS["ReLU"] = lambda source, node: []       # an expression for each top is missing
-        with pytest.raises(ValueError, match="shorter"):
-            to_module(net_of(layer("ReLU"), X))
-    finally:
-        WRITERS["ReLU"] = before
-
-
 def test_without_pytorch(tmp_path, monkeypatch):
-    """Nothing imports it before a comparison, which says that it is missing; then nothing is written."""
     monkeypatch.setitem(sys.modules, "torch", None)
     net = net_of(layer("ReLU"), X)
     with pytest.raises(errors.DependencyError, match="PyTorch is needed to compare .*pip install torch"):
@@ -583,7 +540,6 @@ def test_modules_of_models(file, batch):
 
 @with_torch
 def test_any_batch_and_any_size():
-    """The module is not bound to the sizes of the prototxt."""
     text = (layer("Convolution", "convolution_param { num_output: 3 kernel_size: 3 pad: 5 }", tops="c") + layer("Crop", "crop_param { offset: 2 }", "c x0", "d", name="crop")
             + layer("Reshape", "reshape_param { shape { dim: 0 dim: -1 } }", "d", "y", name="r"))
     net = net_of(text, X)
@@ -598,17 +554,24 @@ def test_any_batch_and_any_size():
 
 
 @with_torch
-def test_shared_parameters_stay_shared():
+def test_shared_and_recurrent_modules():
     model = model_of(net_of(IN_PLACE, (2, 4)))
     assert model.again.weight is model.l.weight and len(list(model.parameters())) == 2
     (model(torch.ones(2, 4))[:, 0]).sum().backward()
     torch.optim.SGD(model.parameters(), 0.1).step()
     assert torch.equal(model.again.weight, model.l.weight) and model.l.weight.grad.abs().sum() > 0
+    net = net_of(layer("LSTM", "recurrent_param { num_output: 3 }", "x0 x1"), (2, 2, 4), (2, 2))
+    model, dice = model_of(net), np.random.default_rng(0)
+    for going in (0, 1, 1, 0):
+        x, cont = dice.normal(0, 1, (2, 2, 4)).astype(np.float32), np.full((2, 2), 1, np.float32)
+        cont[0] = going
+        net.feed(x0=x, x1=cont)
+        net.forward_from_to(0, len(net.nodes) - 1)
+        np.testing.assert_allclose(model(torch.from_numpy(x), torch.from_numpy(cont)).detach(), net.blobs["y"].data, atol=1e-6)
 
 
 @with_torch
 def test_gradients():
-    """Those of a convolution, a pooling, a scale and an inner product are those of the net."""
     text = (layer("Convolution", "convolution_param { num_output: 3 kernel_size: 3 }", tops="c") + layer("Scale", "scale_param { bias_term: true }", "c", "s", name="s")
             + layer("Pooling", "pooling_param { pool: AVE kernel_size: 3 stride: 2 pad: 1 }", "s", "p", name="p")
             + layer("InnerProduct", "inner_product_param { num_output: 4 }", "p", "i", name="i") + layer("SoftmaxWithLoss", "", "i x1", "loss", name="loss"))
@@ -640,19 +603,6 @@ def test_training_mode():
 
 
 @with_torch
-def test_recurrent_state_is_kept():
-    """From call to call, as in Caffe; cont of 0 starts a sequence."""
-    net = net_of(layer("LSTM", "recurrent_param { num_output: 3 }", "x0 x1"), (2, 2, 4), (2, 2))
-    model, dice = model_of(net), np.random.default_rng(0)
-    for going in (0, 1, 1, 0):
-        x, cont = dice.normal(0, 1, (2, 2, 4)).astype(np.float32), np.full((2, 2), 1, np.float32)
-        cont[0] = going
-        net.feed(x0=x, x1=cont)
-        net.forward_from_to(0, len(net.nodes) - 1)
-        np.testing.assert_allclose(model(torch.from_numpy(x), torch.from_numpy(cont)).detach(), net.blobs["y"].data, atol=1e-6)
-
-
-@with_torch
 @pytest.mark.parametrize("mean", [None, 3, [1, 2, 3], np.arange(48).reshape(3, 4, 4)])
 def test_preprocessing_in_a_module(mean):
     net = net_of(layer("Convolution", "convolution_param { num_output: 2 kernel_size: 3 }"), (2, 3, 4, 4))
@@ -660,17 +610,12 @@ def test_preprocessing_in_a_module(mean):
 
 
 @with_torch
-def test_a_wrong_writer_is_found(tmp_path, monkeypatch):
-    """The comparison names the first layer that differs, and nothing is written."""
+def test_wrong_and_rounding_writers(tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(WRITERS, "TanH", lambda source, node: [f"{source.bottom()}.sigmoid()"])
     text = layer("ReLU", tops="a") + layer("TanH", "", "a", "a", name="wrong") + layer("AbsVal", "", "a", name="after")
     with pytest.raises(errors.DataError, match=r"layer 'wrong' \(TanH\) differs first, in 'a' by"):
         export(net_of(text, X), tmp_path / "a")
     assert not list(tmp_path.iterdir())
-
-
-@with_torch
-def test_rounding_before_a_selecting_layer(monkeypatch, caplog):
     net = net_of(THRESHOLD_OF_1 + layer("AbsVal", "", "b", name="last"), (3,))
     monkeypatch.setitem(WRITERS, "ReLU", lambda source, node: [f"1.000001 * {source.bottom()}.relu()"])
     module = to_module(net)
