@@ -8,7 +8,7 @@ import sys
 import pytest
 from tiny import COMMAND, PATIENCE, run
 
-from minicaffe import __version__, cli
+from minicaffe import __version__, cli, entry_points
 from minicaffe.cli import app
 from minicaffe.cli.options import normalize_arguments
 from minicaffe.cli.train import train
@@ -61,6 +61,12 @@ def test_device_query_in_both_spellings(capsys):
     (["train", "net.prototxt", "-bse_lr", "1"], ["--base-lr"])])
 def test_wrong_words(arguments, texts, capsys):
     assert check_failed(capsys, arguments, 2, *texts).count("\n") == 1
+
+
+def test_command_without_add_ons(monkeypatch, capsys):
+    monkeypatch.setattr(entry_points, "entries", lambda group: [])
+    for name in "plot", "draw_net":
+        check_failed(capsys, [name, "a.log"], 2, f"no command '{name.removesuffix('_net')}'", "others are of add-ons, and none is installed")
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), BrokenPipeError(32, "Broken pipe")])

@@ -11,14 +11,14 @@ from rich.console import Console
 import minicaffe as caffe
 from minicaffe import cli
 from minicaffe import layer as registry
-from minicaffe.cli import layer_reference
-from minicaffe.cli.layer_reference import describe
+from minicaffe.addons.reference import layer_reference
+from minicaffe.addons.reference.layer_reference import describe
 from minicaffe.errors import ConfigError
 from minicaffe.layer import layer_types
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_fields
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 OWN = sorted(name for name, cls in layer_types().items() if cls.__module__.startswith("minicaffe.layers."))
 
 
@@ -76,7 +76,7 @@ def test_messages_of_fields(capsys):
 
 
 def test_width_of_a_terminal(capsys, monkeypatch):
-    monkeypatch.setattr("minicaffe.cli.layers.bars.table_console", lambda: Console(width=70, highlight=False))
+    monkeypatch.setattr("minicaffe.addons.reference.layers.bars.table_console", lambda: Console(width=70, highlight=False))
     assert cli.main(["layers", "MultiBoxLoss"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(len(line) for line in lines) <= 70

@@ -19,7 +19,7 @@ def layers(type):
 
     TYPE is a word such as Convolution, as field `type` of a layer has it.
     """
-    from minicaffe.cli.layer_reference import describe
+    from minicaffe.addons.reference.layer_reference import describe
     from minicaffe.layer import layer_types  # imports all layers, which --help should not
     if type is not None:
         return show(describe(type))

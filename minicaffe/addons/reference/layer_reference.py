@@ -15,7 +15,7 @@ import numpy as np
 from google.protobuf import descriptor_pb2
 
 from minicaffe import entry_points
-from minicaffe.cli.course import SOURCE
+from minicaffe.addons.reference.course import SOURCE
 from minicaffe.errors import FileError
 from minicaffe.layer import layer_class
 from minicaffe.proto import caffe_pb2, unknown
