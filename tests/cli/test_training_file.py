@@ -152,7 +152,7 @@ KINDS = {"TEXT": ("word", "word"), "true|false": ("true", True), "NUMBER": ("-0.
 
 @pytest.mark.parametrize("field", list(solver_options.FIELDS), ids=lambda field: field.name)
 def test_option_of_each_field(field):
-    assert field.name in solver_options.HELP
+    assert solver_options.FieldOption(field).help
     kind = solver_options.FieldOption(field).type
     text, value = VALUES.get(field.name) or KINDS.get(kind.name) or ("", None)
     option = solver_options.FieldOption(field).opts[0]

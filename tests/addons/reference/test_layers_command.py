@@ -16,6 +16,7 @@ from minicaffe.addons.reference.layer_reference import describe
 from minicaffe.errors import ConfigError
 from minicaffe.layer import layer_types
 from minicaffe.proto import caffe_pb2
+from minicaffe.proto.comments import comments
 from minicaffe.proto.text import parse_fields
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -92,13 +93,6 @@ def test_all_is_shown(name, capsys):
     assert [field.name for message in entry.messages for field in message.fields if field.name not in fields] == []
 
 
-def test_comments_that_are_not_installed(tmp_path, monkeypatch, capsys):
-    layer_reference._comments.cache_clear()
-    monkeypatch.setattr(layer_reference, "COMMENTS", tmp_path / "none")
-    assert cli.main(["layers", "Pooling"]) == 1
-    assert "none: the installed minicaffe lacks this file; install it again" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("word, hint", [("convolutoin", "did you mean 'Convolution'"), ("MultiStageMeanfield", "the fork .* has it")])
 def test_unknown_type(capsys, word, hint):
     assert cli.main(["layers", word]) == 2
@@ -170,8 +164,7 @@ def test_fields_and_sources(name):
 
 
 def test_names_in_comments():
-    layer_reference._comments.cache_clear()
-    names = list(layer_reference._comments())
+    names = list(comments())
     assert len(names) > 500 and len(set(names)) == len(names)
     for name in names:
         part = caffe_pb2.DESCRIPTOR
