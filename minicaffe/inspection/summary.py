@@ -6,7 +6,7 @@ from html import escape
 from minicaffe.blob import NUMPY_TYPES
 from minicaffe.inspection import cost
 from minicaffe.memory.sizes import scaled_text, size_text
-from minicaffe.net.definitions import window_text
+from minicaffe.proto.fields import window_sizes
 
 CONVOLUTIONS = ("Convolution", "Deconvolution", "Im2col", "ConvolutionDepthwise", "DepthwiseConvolution")
 HEADS = "layer", "type", "output", "parameters", "data", "diff", "scratch", "FLOPs", "computed by"
@@ -197,6 +197,7 @@ def sizes(layer):
 
 
 def _window(param):
-    """Return ``kernel/stride+pad`` of a ConvolutionParameter or PoolingParameter, stride 1 and pad 0 left out."""
-    kernel, stride, pad = (window_text(param, name) for name in ("kernel_size", "stride", "pad"))
+    """Return ``kernel/stride+pad`` of a ConvolutionParameter or PoolingParameter, stride 1 and pad 0 left out; 3x3 is ``3``."""
+    sizes = (window_sizes(param, name) for name in ("kernel_size", "stride", "pad"))
+    kernel, stride, pad = ("x".join(map(str, each if len(set(each)) > 1 else each[:1])) for each in sizes)
     return kernel + (f"/{stride}" if stride not in ("", "1") else "") + (f"+{pad}" if pad not in ("", "0") else "")
