@@ -68,9 +68,9 @@ class Commands(click.Group):
         if ctx.resilient_parsing:       # a completion is no error
             return None
         hint = close_matches(word, commands() | ALIASES) or f"; there are {', '.join(commands())}"
-        hint += "" if entry_points.entries("commands") else "; others are of add-ons, and none is installed"
         if name in REPLACEMENTS:
             hint = f"; {REPLACEMENTS[name]} does the same"
+        hint += "" if entry_points.entries("commands") else "; others are of add-ons, and none is installed"
         raise click.UsageError(f"no command '{word}'{hint}", ctx)
 
     def format_commands(self, ctx, formatter):
