@@ -34,7 +34,7 @@ def counted(request, monkeypatch):
     if not hasattr(found, "made"):
         costs = {kind: (lambda node, kind=kind: node.costs[kind]) for kind in ("forward", "backward")}
         monkeypatch.setattr(build, "cost", SimpleNamespace(**costs))
-        monkeypatch.setattr(build.drawing, "net_svg", lambda net, standalone: "<svg/>")
+        monkeypatch.setattr("minicaffe.addons.drawing.draw.net_svg", lambda net, standalone: "<svg/>")
         story = found.story
         device = {"kind": story.dice.choice(["cpu", "sim", "gpu"]), "name": "made up", "threads": 1, "copy_bandwidth": 3e9}
         found.made = trace.Trace(build.document(story.parts, story.net, story.solver, device))

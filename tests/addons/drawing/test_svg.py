@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 import pytest
 
 import minicaffe as caffe
+from minicaffe.addons.drawing import svg as drawing
+from minicaffe.addons.drawing.svg import get_layer_lr_mult, is_included
 from minicaffe.errors import ConfigError
-from minicaffe.inspection import drawing
-from minicaffe.inspection.drawing import get_layer_lr_mult, is_included
 from minicaffe.net import net as core
 from minicaffe.proto import caffe_pb2, text, upgrade
 
@@ -53,7 +53,7 @@ def test_layers_of_a_phase(include, exclude, phases):
         assert is_included(layer, getattr(caffe, phase)) == (phase in phases.split())
 
 
-@pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("models/**/*.prototxt")), ids=lambda p: p.parent.name + "/" + p.name)
+@pytest.mark.parametrize("path", sorted(Path(__file__).parents[3].glob("models/**/*.prototxt")), ids=lambda p: p.parent.name + "/" + p.name)
 def test_every_model_is_drawn(path):
     if "solver" not in path.name:
         net = upgrade.read_net_file(path)[0]
@@ -266,7 +266,7 @@ def text_of(prototxt):
 
 
 def test_chains_and_branches():
-    from minicaffe.inspection.graph_layout import Box, place
+    from minicaffe.addons.drawing.graph_layout import Box, place
     boxes = [Box(10, breadth) for breadth in (40, 20, 20, 30, 30, 40)]
     bends = place(boxes, [(0, 0, 1, 0), (1, 0, 2, 0), (0, 0, 3, 0), (3, 0, 4, 0), (2, 0, 5, 0), (4, 0, 5, 0), (0, 0, 5, 0)])
     assert [box.rank for box in boxes] == [0, 1, 2, 1, 2, 3] and list(map(len, bends)) == [0, 0, 0, 0, 0, 0, 2]
