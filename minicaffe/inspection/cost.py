@@ -14,16 +14,12 @@ weights, writes the diffs of bottoms and adds to those of parameters. A top that
 moves nothing, nor does an Input, whose tops the caller fills.
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 from minicaffe.blob import NUMPY_TYPES
 
-
-class Cost(NamedTuple):
-    """Cost of a pass of a node: `flops`, floating-point operations; `bytes`, read and written."""
-
-    flops: int
-    bytes: int
+# Cost of a pass of a node: floating-point operations; bytes that are read and written.
+Cost = namedtuple("Cost", "flops bytes")
 
 
 def forward(node):
