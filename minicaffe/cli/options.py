@@ -145,11 +145,6 @@ def apply_settings(ctx):
             entry_points.import_target(setting)(value) if isinstance(setting, str) else setting(ctx, value)
 
 
-def _restrict(ctx, untrusted):
-    """Let the command use add-ons of minicaffe alone, and those that --import names."""
-    ctx.with_resource(entry_points.restricted())
-
-
 def _import_modules(ctx, names):
     """Import modules that register layer types: files, and dotted names, for which the working directory is searched last."""
     sys.path.append(os.getcwd())
@@ -237,7 +232,8 @@ def _choose_allocators(ctx, names):
 # the name of one of the value, which is imported when it is needed; None if ``ctx.meta`` has the value for the command.
 SETTINGS = {
     "quiet": None, "verbose": None, "debug": None, "skip_unknown_fields": None, "plan": None, "allow_python_layers": None,
-    "untrusted": _restrict, "device": _use_device, "gpu": _use_gpu, "allocator": _choose_allocators,
+    "untrusted": lambda ctx, _: ctx.with_resource(entry_points.restricted()),   # --import adds to the add-ons of minicaffe
+    "device": _use_device, "gpu": _use_gpu, "allocator": _choose_allocators,
     "threads": "minicaffe.device.threads:set_num_threads", "precision": "minicaffe.engines.engine:set_precision",
     "exact": "minicaffe.engines.engine:set_exact", "modules": _import_modules,
 }

@@ -13,7 +13,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from minicaffe.cli import options
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2, comments, text
-from minicaffe.proto.fields import is_repeated
+from minicaffe.proto.fields import is_repeated, set_field
 
 FIELDS = caffe_pb2.SolverParameter.DESCRIPTOR.fields
 OTHER_NAMES = {"snapshot": ("--snapshot-interval",), "random_seed": ("--random-seed", "--seed")}
@@ -78,9 +78,4 @@ def set_fields(param, values):
         if name == "solver_type":
             param.ClearField("type")
         param.ClearField(name)
-        if isinstance(value, tuple):
-            getattr(param, name).extend(value)
-        elif hasattr(value, "CopyFrom"):
-            getattr(param, name).CopyFrom(value)
-        else:
-            setattr(param, name, value)
+        set_field(param, name, list(value) if isinstance(value, tuple) else value)
