@@ -334,7 +334,7 @@ def _node(node, fused):
     operations = list(node.layer.operations())
     blobs = [*node.bottoms, *node.tops, *node.blobs]
     layout = next((layout.name for blob in node.tops if (layout := blob.layout_of_data()) is not None), None)
-    costs = {"forward": cost.forward(node), "backward": cost.backward(node)}
+    costs = {direction: cost.of_node(node, direction) for direction in ("forward", "backward")}
     engines = dict.fromkeys(engine for operation in operations if (engine := operation.describe()["engine"]) is not None)
     return {
         "name": node.name, "type": node.type, "line": node.line,
