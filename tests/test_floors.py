@@ -19,7 +19,7 @@ FLOORS = {
     "minicaffe.layers": 5, "minicaffe.net": 5,
     "minicaffe.solver": 6,
     "minicaffe.pycaffe": 7, "minicaffe.inspection": 8,
-    "minicaffe": 9, "minicaffe.alias": 9, "minicaffe.public_modules": 9, "minicaffe.as_caffe": 10,
+    "minicaffe": 9, "minicaffe.as_caffe": 9, "minicaffe.public_modules": 9,
     "minicaffe.cli": 10, "minicaffe.__main__": 10,
     "minicaffe.addons": 11,
 }

@@ -1,4 +1,4 @@
-"""Eleven scripts as people wrote them for pycaffe run unchanged: ``import caffe`` gives minicaffe (minicaffe/alias.py)."""
+"""Eleven scripts as people wrote them for pycaffe run unchanged: ``import caffe`` gives minicaffe (minicaffe/as_caffe.py)."""
 
 import os
 import subprocess
