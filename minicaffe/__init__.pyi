@@ -8,7 +8,7 @@ from minicaffe.addons.drawing import draw as draw
 from minicaffe.addons.gradcheck.gradient_check import gradcheck as gradcheck
 from minicaffe.addons.opencv import dnn as dnn
 from minicaffe.addons.ssd import model_libs as model_libs
-from minicaffe.alias import install_as_caffe as install_as_caffe
+from minicaffe.as_caffe import install_as_caffe as install_as_caffe
 from minicaffe.device.threads import get_num_threads as get_num_threads
 from minicaffe.device.threads import set_num_threads as set_num_threads
 from minicaffe.engines.engine import get_exact as get_exact

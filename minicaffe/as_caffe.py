@@ -10,10 +10,10 @@ import re
 import runpy
 import sys
 import sysconfig
+from importlib.machinery import PathFinder
 from pathlib import Path
 
-import minicaffe
-from minicaffe import alias
+from minicaffe.errors import ConfigError
 
 USAGE = """usage: python -m minicaffe.as_caffe [--force] script.py [argument ...]
        python -m minicaffe.as_caffe --install [FOLDER]"""
@@ -23,6 +23,56 @@ PYTHON_2 = re.compile(r"call to '(print|exec)'|multiple exception types|leading 
                       r"name '(xrange|unicode|raw_input|basestring|unichr|long|reduce|reload|file|execfile|cmp)'|"
                       r"attribute '(iteritems|itervalues|iterkeys|has_key)'|>>: 'builtin_function|"
                       r"named '(cPickle|c?StringIO|urllib2|urlparse|ConfigParser|Queue|Tkinter)'")
+TEXT = '''"""minicaffe under the name caffe, written by: python -m minicaffe.as_caffe --install"""
+
+import minicaffe
+
+minicaffe.install_as_caffe(force=True)
+
+
+def __getattr__(name):      # a thread that waits for this import gets this module
+    return getattr(minicaffe, name)
+'''
+
+
+def install_as_caffe(force=False):
+    """Make ``import caffe``, ``from caffe import layers as L, params as P``, ``from caffe.proto import caffe_pb2`` give minicaffe.
+
+    Parameters
+    ----------
+    force : bool
+        Do so where another caffe is installed or imported too. What imported that one before keeps it.
+
+    Raises
+    ------
+    ConfigError
+        If there is another caffe, without `force`.
+    """
+    ours, present = sys.modules["minicaffe"], sys.modules.get("caffe")
+    found = other_caffe(sys.path) if present is None else getattr(present, "__file__", None)
+    if found and not force and present is not ours:
+        raise ConfigError(f"another caffe is there ({found}); install_as_caffe(force=True) hides it from this process")
+    for name in [name for name in sys.modules if name == "caffe" or name.startswith("caffe.")]:
+        del sys.modules[name]
+    sys.modules["caffe"] = ours
+    ours.public_modules.name_modules("caffe", "minicaffe")
+
+
+def other_caffe(paths):
+    """Return the file of a caffe besides the alias that could be imported from `paths`, or None.
+
+    A folder of that name without ``__init__.py``, as of Caffe's sources, is none.
+    """
+    for path in paths:
+        spec = PathFinder.find_spec("caffe", [path])
+        if spec is not None and spec.has_location and not is_alias(Path(spec.origin)):
+            return spec.origin
+    return None
+
+
+def is_alias(path):
+    """Return whether a file is the module that ``python -m minicaffe.as_caffe --install`` writes."""
+    return path.is_file() and path.read_bytes() == TEXT.encode()
 
 
 def main(arguments):
@@ -40,12 +90,12 @@ def main(arguments):
         return 2
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     try:
-        minicaffe.install_as_caffe(force=force)
-    except minicaffe.errors.ConfigError as error:
+        install_as_caffe(force)
+    except ConfigError as error:
         print(f"minicaffe: {error}; to override it, run: python -m minicaffe.as_caffe --force {script}", file=sys.stderr)
         return 2
     if os.environ.get("MINICAFFE_DEVICE") not in (None, "", "cpu"):
-        minicaffe.set_mode_gpu()
+        sys.modules["minicaffe"].set_mode_gpu()
     sys.argv = arguments
     try:
         runpy.run_path(script, run_name="__main__")
@@ -60,13 +110,13 @@ def install(folder=None):
     """Write caffe.py into a folder, by default that of the environment's packages, and return the exit status."""
     folder = os.path.abspath(folder or sysconfig.get_path("purelib"))
     path = Path(folder, "caffe.py")
-    other = alias.other_caffe([*sys.path, folder]) or (path.exists() and not alias.is_alias(path) and path)
+    other = other_caffe([*sys.path, folder]) or (path.exists() and not is_alias(path) and path)
     if other:
         print(f"minicaffe: another caffe is installed ({other}); uninstall it first", file=sys.stderr)
         return 2
     try:
         os.makedirs(folder, exist_ok=True)
-        path.write_text(alias.TEXT)
+        path.write_text(TEXT)
     except OSError as error:
         print(f"minicaffe: {path}: cannot be written: {error.strerror}; name another FOLDER of Python's path", file=sys.stderr)
         return 1

@@ -13,7 +13,7 @@ import importlib.util
 import logging
 import sys
 import threading
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 from minicaffe.errors import ConfigError
 
@@ -29,12 +29,8 @@ log = logging.getLogger(__name__)
 _local = threading.local()
 
 
-class Addition(NamedTuple):
-    """A name that an add-on adds to a group: `value` is a target ``module:attribute``, or what the group has in place of it."""
-
-    addon: str
-    package: str
-    value: Any
+# A name that an add-on adds to a group: `value` is a target ``module:attribute``, or what the group has in place of it.
+Addition = namedtuple("Addition", "addon package value")
 
 
 @contextlib.contextmanager

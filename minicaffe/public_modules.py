@@ -19,7 +19,7 @@ OF_CORE = {
     "Layer": "minicaffe.layers.python:Layer",
     "UpdateRule": "minicaffe.solver.rules:UpdateRule",
     "allow_python_layers": "minicaffe.layers.python:allow_python_layers",
-    "install_as_caffe": "minicaffe.alias:install_as_caffe",
+    "install_as_caffe": "minicaffe.as_caffe:install_as_caffe",
     "io": "minicaffe.pycaffe.io",
     "net_spec": "minicaffe.pycaffe.net_spec",
 }

@@ -1,4 +1,4 @@
-"""Nine scripts as people wrote them for pycaffe run unchanged: ``import caffe`` gives minicaffe (minicaffe/alias.py)."""
+"""Nine scripts as people wrote them for pycaffe run unchanged: ``import caffe`` gives minicaffe (minicaffe/as_caffe.py)."""
 
 import os
 import subprocess

@@ -1,9 +1,9 @@
-"""Write minicaffe/proto/caffe.descriptor and proto/comments.tsv from proto/caffe.proto; ``--check`` only compares.
+"""Write minicaffe/proto/caffe.descriptor and comments.tsv from proto/caffe.proto; ``--check`` only compares.
 
 It needs grpcio-tools.
 
 The descriptor is compiled by protoc; caffe_pb2.py builds the classes of it when imported. The comments are not in it:
-`minicaffe layers` shows them.
+`minicaffe layers` and `minicaffe train --help` show them.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from google.protobuf import descriptor_pb2
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "proto" / "caffe.proto"
 TARGET = ROOT / "minicaffe" / "proto" / "caffe.descriptor"
-COMMENTS = SOURCE.with_name("comments.tsv")
+COMMENTS = TARGET.with_name("comments.tsv")
 COMMENTS_HEAD = "# Written by tools/gen_proto.py from proto/caffe.proto; do not edit. Message, field or value, and its comment.\n"
 # protobuf's pool is one per process and keyed by file name: "caffe.proto" is what other Caffes call theirs.
 NAME_IN_POOL = "minicaffe/proto/caffe.proto"
@@ -72,7 +72,7 @@ def main():
         COMMENTS.write_text(comments)
         return
     if COMMENTS.read_text() != comments:
-        sys.exit("proto/comments.tsv does not come from proto/caffe.proto: run tools/gen_proto.py")
+        sys.exit("minicaffe/proto/comments.tsv does not come from proto/caffe.proto: run tools/gen_proto.py")
     if TARGET.read_bytes() != serialized:
         sys.exit("minicaffe/proto/caffe.descriptor does not come from proto/caffe.proto: run tools/gen_proto.py")
 

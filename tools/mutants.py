@@ -82,7 +82,7 @@ MODULES = {
 IMPORTS = {".pyx": "from minicaffe.mutants cimport mutant as MUTANT", ".py": "from minicaffe.mutants_of_python import MUTANT",
            ".hpp": '#include "minicaffe/mutants.hpp"', ".cpp": '#include "minicaffe/mutants.hpp"'}
 # Files that are imported before the switches can be, or that the build writes.
-LEFT_OUT = re.compile(r"__init__|__main__|_pb2|alias\.py|as_caffe\.py|/course/")
+LEFT_OUT = re.compile(r"__init__|__main__|_pb2|as_caffe\.py|/course/")
 
 OPENING, CLOSING = "([{", ")]}"
 ASSIGNMENTS = {"=", "+=", "-=", "*=", "/=", "//=", "|=", "&="}

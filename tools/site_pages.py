@@ -13,8 +13,8 @@ from pathlib import Path
 from mkdocs.structure.files import File, InclusionLevel
 
 from minicaffe import layer
-from minicaffe.cli.layer_reference import describe
-from minicaffe.cli.layers import text_of
+from minicaffe.addons.reference.layer_reference import describe
+from minicaffe.addons.reference.layers import text_of
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

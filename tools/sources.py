@@ -13,7 +13,7 @@ INSTALLED = (
     # NVRTC reads the kernels by name, users' Cython layers cimport ours, and .pyx files are there to be read
     ".py", ".pyi", ".pyx", ".pxd", ".hpp", "/py.typed",
     # tables, pages, and the trained nets of minicaffe/pretrained
-    "/caffe.descriptor", "/forks.tsv", "/convolution.html", "/page.html", "/page.css", ".js",
+    "/caffe.descriptor", "/comments.tsv", "/forks.tsv", "/convolution.html", "/page.html", "/page.css", ".js",
     "/net.prototxt", "/deploy.prototxt", "/deploy.caffemodel", "/labels.txt")
 
 

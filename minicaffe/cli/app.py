@@ -19,7 +19,6 @@ from minicaffe.errors import ConfigError, ConfigWarning, Error, ShapeError, clos
 
 # Command of the core: its heading in `minicaffe --help`, its module, and its line there, for which no module is imported.
 COMMANDS = {
-    "plot": ("Train and test", "minicaffe.cli.plot", "Draw loss, accuracy and rate of trainings, or write CSV."),
     "test": ("Train and test", "minicaffe.cli.test", "Score the weights of a net on its test data."),
     "train": ("Train and test", "minicaffe.cli.train", "Train a net, with a solver or without."),
     "classify": ("Use a trained net", "minicaffe.cli.classify", "Give pictures the scores of a classifier."),
@@ -28,10 +27,7 @@ COMMANDS = {
     "show": ("Look into a net", "minicaffe.cli.show", "Show what a file of weights holds, or how two differ."),
     "summary": ("Look into a net", "minicaffe.cli.summary", "Show what a net consists of, and what a training needs."),
     "time": ("Look into a net", "minicaffe.cli.time", "Measure a net layer by layer."),
-    "deploy": ("Convert a net", "minicaffe.cli.deploy", "Make the net that predicts from a training net."),
     "upgrade": ("Convert a net", "minicaffe.cli.upgrade", "Bring old net, weights and solver files up to date."),
-    "course": ("Learn", "minicaffe.cli.course", "Copy the course in reading the framework to a folder."),
-    "layers": ("Learn", "minicaffe.cli.layers", "List the layer types, or show one with its fields."),
     "cache": ("This machine", "minicaffe.cli.cache", "Show or clear the kernels compiled for GPUs."),
     "addons": ("This machine", "minicaffe.cli.addons", "List the installed add-ons and what each adds."),
     "device_query": ("This machine", "minicaffe.cli.device_query", "Show the processors that this build can use."),
@@ -74,6 +70,7 @@ class Commands(click.Group):
         hint = close_matches(word, commands() | ALIASES) or f"; there are {', '.join(commands())}"
         if name in REPLACEMENTS:
             hint = f"; {REPLACEMENTS[name]} does the same"
+        hint += "" if entry_points.entries("commands") else "; others are of add-ons, and none is installed"
         raise click.UsageError(f"no command '{word}'{hint}", ctx)
 
     def format_commands(self, ctx, formatter):

@@ -9,7 +9,6 @@ import logging
 import os
 import re
 
-from minicaffe.errors import ConfigError
 from minicaffe.proto.atomic import write_error
 
 logger = logging.getLogger("minicaffe.cli")
@@ -44,12 +43,6 @@ def keep_earlier_file(path):
     """Keep the file `path`, if it exists, and log its new name."""
     for old, new in zip(*keep_files([path]), strict=True):
         logger.warning("%s of an earlier run is kept as %s; --force overwrites it", old, new)
-
-
-def check_is_no_input(path, option, read):
-    """Raise ConfigError if the file `path`, which `option` names to be written, is one of the files `read`: it would be lost."""
-    if path and any(other and is_same(path, other) for other in read):
-        raise ConfigError("is a file that this training reads; name another", file=path, field=option)
 
 
 def is_same(path, other):

@@ -1,4 +1,4 @@
-"""What the commands share: options as gflags writes them, logging, GPU, level and stages, and the listing of outputs."""
+"""What the commands share: options as gflags writes them, logging, GPU, level and stages."""
 
 import contextlib
 import functools
@@ -145,11 +145,6 @@ def apply_settings(ctx):
             entry_points.import_target(setting)(value) if isinstance(setting, str) else setting(ctx, value)
 
 
-def _restrict(ctx, untrusted):
-    """Let the command use add-ons of minicaffe alone, and those that --import names."""
-    ctx.with_resource(entry_points.restricted())
-
-
 def _import_modules(ctx, names):
     """Import modules that register layer types: files, and dotted names, for which the working directory is searched last."""
     sys.path.append(os.getcwd())
@@ -237,7 +232,8 @@ def _choose_allocators(ctx, names):
 # the name of one of the value, which is imported when it is needed; None if ``ctx.meta`` has the value for the command.
 SETTINGS = {
     "quiet": None, "verbose": None, "debug": None, "skip_unknown_fields": None, "plan": None, "allow_python_layers": None,
-    "untrusted": _restrict, "device": _use_device, "gpu": _use_gpu, "allocator": _choose_allocators,
+    "untrusted": lambda ctx, _: ctx.with_resource(entry_points.restricted()),   # --import adds to the add-ons of minicaffe
+    "device": _use_device, "gpu": _use_gpu, "allocator": _choose_allocators,
     "threads": "minicaffe.device.threads:set_num_threads", "precision": "minicaffe.engines.engine:set_precision",
     "exact": "minicaffe.engines.engine:set_exact", "modules": _import_modules,
 }
@@ -302,13 +298,18 @@ def named_shapes(form):
     def read(ctx, param, texts):
         shapes = {}
         for text in texts:
-            found = re.fullmatch(r"(.+)=(\d+(?:x\d+)*)", text)
-            sizes = tuple(map(int, found[2].split("x"))) if found else ()
-            if not found or not all(0 < size <= INT_MAX for size in sizes):
+            name, _, sizes = text.rpartition("=")
+            shapes[name] = sizes_of(sizes)
+            if not name or not shapes[name]:
                 raise click.BadParameter(f"write {form}, got '{text}'")
-            shapes[found[1]] = sizes
         return shapes
     return read
+
+
+def sizes_of(text):
+    """Return the sizes of a text such as ``3x224x224`` as a tuple; None for any other text, and for sizes that no axis has."""
+    sizes = tuple(map(int, text.split("x"))) if re.fullmatch(r"[0-9]{1,10}(x[0-9]{1,10})*", text) else (0,)
+    return sizes if all(0 < size <= INT_MAX for size in sizes) else None
 
 
 def check_outputs(*paths, force=False):
@@ -336,12 +337,6 @@ def one_file(file, option, option_name, what):
         got = "got none" if file is None else f"got {file} and {option_name} {option}"
         raise click.UsageError(f"give one {what}, as argument or as {option_name}; {got}")
     return file if file is not None else option
-
-
-def output_text(record):
-    """Return ``loss = 0.3 (* 1 = 0.3 loss)``, as Caffe logs it, for an output record of `minicaffe.solver.report`."""
-    value, weight = record["value"], record["loss_weight"]
-    return f"{record['name']} = {value:g}" + (f" (* {weight:g} = {weight * value:g} loss)" if weight else "")
 
 
 def suggest_data_command(error):

@@ -9,9 +9,9 @@ import shlex
 import time
 
 from minicaffe.cli import ranks
-from minicaffe.cli.options import notify, output_text
+from minicaffe.cli.options import notify
 from minicaffe.errors import FileError
-from minicaffe.solver.report import images_per_iteration
+from minicaffe.solver.report import images_per_iteration, output_text
 from minicaffe.solver.snapshot import complete_states
 
 logger = logging.getLogger("minicaffe.cli")

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from minicaffe.cli import bars, options
 from minicaffe.errors import ConfigError, DataError, Error, close_matches
+from minicaffe.inspection import watch
 from minicaffe.proto import upgrade
 from minicaffe.proto.binary import read_blob
 from minicaffe.proto.files import is_hdf5
@@ -42,9 +43,8 @@ def show(weights, other, layers):
         s = statistics(array)
         table.add_row(name, shown(array.shape), *(f"{s[key]:.4g}" for key in ("min", "max", "mean", "std", "norm")),
                       f"{s['zeros']:.1%}")
-        if s["not_finite"]:
-            where = np.argwhere(~np.isfinite(array))[0].tolist()
-            notes.append(f"{name}: {s['not_finite']} values are not finite, the first at {where}; the other numbers leave them out")
+        if s["wrong"]:
+            notes.append(f"{name}: {s['wrong']} values are not finite, the first at {s['first']}; the other numbers leave them out")
     console.print(table)
     console.print(f"{len(first)} parameters, {sum(one.array.size for one in first):,} values")
     for note in notes:
@@ -106,17 +106,13 @@ def select_layers(parameters, layers, path):
 
 
 def statistics(array):
-    """Return a row's min, max, mean, std (over N, not N - 1), L2 norm, share of zeros, of finite values; and how many are not."""
-    finite = array[np.isfinite(array)]
+    """Return a row's min, max, mean, std (over N, not N - 1), L2 norm, share of zeros, of finite values; and `watch.extremes`."""
+    finite, found = array[np.isfinite(array)], watch.extremes(array)
     if not finite.size:
-        nothing = dict.fromkeys(("min", "max", "mean", "std", "norm", "zeros"), math.nan)
-        return {**nothing, "not_finite": int(array.size)}
-    mean = float(finite.mean(dtype=np.float64))
+        return {**found, **dict.fromkeys(("min", "max", "mean", "std", "norm", "zeros"), math.nan)}
     with np.errstate(over="ignore"):    # of float64 that is as large as it gets
-        norm = math.sqrt(float(np.square(finite, dtype=np.float64).sum()))
-        std = float(finite.std(dtype=np.float64))
-    return {"min": float(finite.min()), "max": float(finite.max()), "mean": mean, "std": std, "norm": norm,
-            "zeros": float(np.mean(finite == 0)), "not_finite": int(array.size - finite.size)}
+        return {**found, "mean": finite.mean(dtype=np.float64), "std": finite.std(dtype=np.float64),
+                "norm": watch.norm(finite.astype(np.float64)), "zeros": np.mean(finite == 0)}
 
 
 def compare(console, path, first, other_path, second):

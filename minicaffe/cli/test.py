@@ -14,7 +14,7 @@ from minicaffe.cli.picture_nets import open_data_net
 from minicaffe.cli.records import finite_values
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
-from minicaffe.solver.report import OutputMeans, RecordCounts, evaluation_of, output_records, run_batches
+from minicaffe.solver.report import OutputMeans, RecordCounts, evaluation_of, output_records, output_text, run_batches
 
 logger = logging.getLogger("minicaffe.cli")
 VERSIONS = "Integral", "MaxIntegral", "11point"     # of average precision
@@ -71,7 +71,7 @@ def test(file, model, weights, iterations, ap_version, json_path, force, level, 
             report("testing", i + 1, iterations)
     if ranks.group.rank != 0:
         return
-    for line in (f"Loss: {means.loss():g}", *map(options.output_text, means.records())):
+    for line in (f"Loss: {means.loss():g}", *map(output_text, means.records())):
         logger.info("%s", line)
         click.echo(line)
     if evaluation is not None:

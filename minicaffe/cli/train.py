@@ -186,7 +186,8 @@ def run(ctx, solver, given):
         snapshot.check_prefix(param)
     log_path = f"{param.snapshot_prefix}.log" if param.snapshot_prefix else None
     for path, option in ((given["json_path"], "--json"), (log_path, "snapshot_prefix")):
-        earlier_files.check_is_no_input(path, option, read)
+        if path and any(other and earlier_files.is_same(path, other) for other in read):     # it would be lost
+            raise ConfigError("is a file that this training reads; name another", file=path, field=option)
         if path and log_path and option.startswith("--") and os.path.realpath(path) == os.path.realpath(log_path):
             raise ConfigError("is the log of this training; name another file", file=path, field=option)
     records = display = kept = watch = None

@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import logging.handlers
 import sys
 
 import click
@@ -38,21 +37,14 @@ def upgrade(kind, source, out, force):
         current, losses, notes = new == old, False, []
     else:
         old, positions = read(source, caffe_pb2.NetParameter) if kind == "net_text" else (parse_binary(source), None)
-        logged = logging.handlers.BufferingHandler(sys.maxsize)
-        logging.getLogger("minicaffe.proto.upgrade").addHandler(logged)
-        try:
-            new, notes = upgrade_net(old, positions)
-        finally:
-            logging.getLogger("minicaffe.proto.upgrade").removeHandler(logged)
-        levels = {record.getMessage(): record.levelno for record in logged.buffer}    # a loss is logged as an error
-        current, losses = new is old, logging.ERROR in levels.values()
-        notes = [note for note in notes if levels.get(note, logging.INFO) < logging.WARNING]
+        new, notes = upgrade_net(old, positions)
+        current, losses = new is old, any(level == logging.ERROR for level, _ in notes)
     if current:
         logger.error("%s is in today's form already; it is written again", source)
     write_bytes(out, new.SerializeToString() if kind == "net_binary" else write_text(new).encode())
     click.echo(f"wrote {out}")
     if sys.stderr.isatty():     # the log, which has them, shows warnings only
-        for note in notes:
+        for note in (text for level, text in notes if level < logging.WARNING):
             options.notify(note)
     if losses:
         logger.warning("a part of the old net has no counterpart, see above; OUT lacks it")

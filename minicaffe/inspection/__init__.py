@@ -1,1 +1,1 @@
-"""Tables and drawings of a net: layers, schedule, costs, times. Modules are imported when they are used."""
+"""Tables of a net: layers, schedule, costs, times. Modules are imported when they are used."""

@@ -14,39 +14,35 @@ weights, writes the diffs of bottoms and adds to those of parameters. A top that
 moves nothing, nor does an Input, whose tops the caller fills.
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 from minicaffe.blob import NUMPY_TYPES
 
-
-class Cost(NamedTuple):
-    """Cost of a pass of a node: `flops`, floating-point operations; `bytes`, read and written."""
-
-    flops: int
-    bytes: int
+# Cost of a pass of a node: floating-point operations; bytes that are read and written.
+Cost = namedtuple("Cost", "flops bytes")
 
 
-def forward(node):
-    """Return the Cost of a node's forward.
+def of_node(node, direction):
+    """Return the Cost of a pass of a node, nothing where it has no backward; the bytes are those in plain order.
 
     Parameters
     ----------
     node : Node
         Of a net that was reshaped.
+    direction : str
+        ``forward`` or ``backward``.
 
     Returns
     -------
     Cost
     """
-    return Cost(node.layer.flops(node.bottoms, node.tops), _traffic(node, "forward"))
-
-
-def backward(node):
-    """Return the Cost of a node's backward, nothing where it has none; see `forward`."""
-    if not node.needs_backward:
+    if direction == "forward":
+        flops = node.layer.flops(node.bottoms, node.tops)
+    elif not node.needs_backward:
         return Cost(0, 0)
-    flops = node.layer.backward_flops(node.bottoms, node.tops, node.bottom_needs)
-    return Cost(flops, _traffic(node, "backward"))
+    else:
+        flops = node.layer.backward_flops(node.bottoms, node.tops, node.bottom_needs)
+    return Cost(flops, sum(nbytes(blobs) for parts in arrays(node, direction) for _, blobs in parts))
 
 
 def step(nodes, direction):
@@ -66,7 +62,6 @@ def step(nodes, direction):
     -------
     Cost
     """
-    of = forward if direction == "forward" else backward
     read, written, writes, passed = {}, {}, {}, set()
     for node in nodes if direction == "forward" else nodes[::-1]:
         reads, writes = (dict(_stored_size(blob, part) for part, blobs in parts for blob in blobs)
@@ -75,7 +70,7 @@ def step(nodes, direction):
         read |= {key: size for key, size in reads.items() if key not in written}
         written |= writes
     kept = (size for key, size in written.items() if key in writes or key not in passed)
-    return Cost(sum(of(node).flops for node in nodes), sum(read.values()) + sum(kept))
+    return Cost(sum(of_node(node, direction).flops for node in nodes), sum(read.values()) + sum(kept))
 
 
 def arrays(node, direction):
@@ -96,11 +91,6 @@ def arrays(node, direction):
     data = [*(bottoms if layer.backward_reads_bottoms else ()), *(tops if layer.backward_reads_tops else ()),
             *(layer.blobs[:1] if written else ())]
     return [("diff", [*tops, *learned]), ("data", data)], [("diff", [*written, *learned])]
-
-
-def _traffic(node, direction):
-    """Return the bytes that a node reads and writes, which `Cost` has, in plain order: before a run no layouts are known."""
-    return sum(nbytes(blobs) for parts in arrays(node, direction) for _, blobs in parts)
 
 
 def _stored_size(blob, part):

@@ -6,7 +6,7 @@ from html import escape
 from minicaffe.blob import NUMPY_TYPES
 from minicaffe.inspection import cost
 from minicaffe.memory.sizes import scaled_text, size_text
-from minicaffe.net.definitions import window_text
+from minicaffe.proto.fields import window_sizes
 
 CONVOLUTIONS = ("Convolution", "Deconvolution", "Im2col", "ConvolutionDepthwise", "DepthwiseConvolution")
 HEADS = "layer", "type", "output", "parameters", "data", "diff", "scratch", "FLOPs", "computed by"
@@ -72,7 +72,7 @@ class Summary:
                 steps[len(by)] = row.layers[1:] + [row.part_of] * (row.part_of is not None)
                 by.update(enumerate([""] + row.layers[:1] * (len(row.layers) - 1), len(by)))
         for i, (node, fused, owner) in enumerate(zip(net.nodes, steps, owners, strict=True)):
-            forward_cost, backward_cost = cost.forward(node), cost.backward(node)
+            flops = [cost.of_node(node, direction).flops for direction in ("forward", "backward")]
             engines = [operation.describe()["engine"] for operation in node.layer.operations()]
             layouts = [layout.name for blob in node.tops if (layout := blob.layout_of_data()) is not None]
             row = LayerRow(
@@ -80,7 +80,7 @@ class Summary:
                 sum(blob.count for blob in node.blobs if _is_new(blob.data_memory, seen)),
                 cost.nbytes(blob for blob in node.tops if _is_new(blob.data_memory, seen)),
                 cost.nbytes(blob for blob in node.tops if node.needs_backward and _is_new(blob.diff_memory, seen)),
-                forward_cost.flops, backward_cost.flops, "/".join(dict.fromkeys(filter(None, engines))) or None,
+                *flops, "/".join(dict.fromkeys(filter(None, engines))) or None,
                 next(iter(layouts), None), fused, by[i], (scratch or {}).get(node.name), owner)
             if node.type != "Split" or row.diff or row.data:
                 self.rows.append(row)
@@ -197,6 +197,7 @@ def sizes(layer):
 
 
 def _window(param):
-    """Return ``kernel/stride+pad`` of a ConvolutionParameter or PoolingParameter, stride 1 and pad 0 left out."""
-    kernel, stride, pad = (window_text(param, name) for name in ("kernel_size", "stride", "pad"))
+    """Return ``kernel/stride+pad`` of a ConvolutionParameter or PoolingParameter, stride 1 and pad 0 left out; 3x3 is ``3``."""
+    sizes = (window_sizes(param, name) for name in ("kernel_size", "stride", "pad"))
+    kernel, stride, pad = ("x".join(map(str, each if len(set(each)) > 1 else each[:1])) for each in sizes)
     return kernel + (f"/{stride}" if stride not in ("", "1") else "") + (f"+{pad}" if pad not in ("", "0") else "")

@@ -9,7 +9,7 @@ from collections import namedtuple
 from minicaffe.errors import ConfigError, close_matches, located
 from minicaffe.layer import layer_class
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.fields import copy_of, unknown_of, window_sizes
+from minicaffe.proto.fields import copy_of, unknown_of
 from minicaffe.proto.text import parse_fields
 from minicaffe.proto.unknown import find_unknown
 
@@ -175,9 +175,3 @@ def with_batch_size(layer):
     """Return name and value of the fields of a layer that have a `batch_size`, such as `data_param`, for ``--batch-size``."""
     return [(field.name, value) for field, value in layer.ListFields()
             if field.name.endswith("_param") and hasattr(value, "DESCRIPTOR") and "batch_size" in value.DESCRIPTOR.fields_by_name]
-
-
-def window_text(param, name):
-    """Return a size of a convolution or pooling: from ``<name>_size`` or `name`, or from _h and _w. Equal sizes are one number."""
-    value = window_sizes(param, name)
-    return "x".join(map(str, value if len(set(value)) > 1 else value[:1]))

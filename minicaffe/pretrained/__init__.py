@@ -4,8 +4,8 @@ The folder of a net has its deploy net, its training net with the preprocessing,
 classes. tools/train_pretrained.py writes the weights.
 """
 
+from collections import namedtuple
 from pathlib import Path
-from typing import NamedTuple
 
 from minicaffe.errors import MissingNameError, close_matches
 
@@ -14,12 +14,8 @@ DEFAULT = "lenet"
 PICTURES = "Fashion-MNIST: ten classes of clothes, light on black, grey, 28 x 28"
 
 
-class Pretrained(NamedTuple):
-    """Paths of the files of a net: `model` (a deploy net), `weights` (a caffemodel) and `labels` (a class name a line)."""
-
-    model: str
-    weights: str
-    labels: str
+# Paths of the files of a net: a deploy net, a caffemodel, and the names of the classes, one a line.
+Pretrained = namedtuple("Pretrained", "model weights labels")
 
 
 def names():

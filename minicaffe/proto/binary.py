@@ -115,15 +115,8 @@ def read_solver_state(path):
     for index, content in enumerate(history):
         with located(file=path, field=f"history[{index}]"):
             history[index] = parse_blob(content)
-    return StoredState(
-        iter=state.iter,
-        learned_net=state.learned_net if state.HasField("learned_net") else None,
-        current_step=state.current_step,
-        resume_state=state.resume_state if state.HasField("resume_state") else None,
-        history=history,
-        minimum_loss=state.minimum_loss,
-        iter_last_event=state.iter_last_event,
-    )
+    return StoredState(state.iter, state.learned_net, state.current_step, state.resume_state, history, state.minimum_loss,
+                       state.iter_last_event)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ number of values are checked in 64 bits before any memory is taken; Caffe checks
 
 import dataclasses
 import math
+from collections import namedtuple
 
 import numpy as np
 
@@ -63,17 +64,8 @@ class LayerBlobs:
     blobs: list
 
 
-@dataclasses.dataclass
-class StoredState:
-    """A solver state: see SolverState in proto/caffe.proto. `history` is a list of `StoredBlob`; None means unset."""
-
-    iter: int
-    learned_net: str | None
-    current_step: int
-    resume_state: str | None
-    history: list
-    minimum_loss: float
-    iter_last_event: int
+# A solver state: see SolverState in proto/caffe.proto. `history` is a list of `StoredBlob`; a text that is unset is empty.
+StoredState = namedtuple("StoredState", "iter learned_net current_step resume_state history minimum_loss iter_last_event")
 
 
 def equal_but_unit_axes(one, other):

@@ -14,8 +14,7 @@ An object of that group, such as a module, may have these functions:
   has by index what V1 files wrote as the type of a layer, where the enum lacks it.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections import namedtuple
 
 from minicaffe import entry_points
 from minicaffe.errors import ConfigError, close_matches
@@ -40,23 +39,12 @@ def never(training=True, asked=True):
     return False
 
 
-class Found(NamedTuple):
-    """The knowledge of an add-on about a field or value: the end of the error about it, and ``may_skip(training, asked)``.
+Found = namedtuple("Found", "text may_skip", defaults=(never,))
+Found.__doc__ = """A field or value that a message lacks: the text of the error, of which an add-on gives the end.
 
-    `may_skip` returns whether a net computes the same without it; with `training`, whether training does, too; `asked`: by
-    skip_unknown_fields.
-    """
-
-    about: str
-    may_skip: Callable
-
-
-class Unknown(NamedTuple):
-    """A field or value that a message lacks: the text of the error, `may_skip` as of `Found`, and whether an add-on knows it."""
-
-    text: str
-    may_skip: Callable = never
-    known: bool = False
+``may_skip(training, asked)`` returns whether a net computes the same without it; with `training`, whether training does, too;
+`asked`: by skip_unknown_fields. It is `never` of a field that no add-on knows.
+"""
 
 
 def _ask(function, *args):
@@ -68,7 +56,7 @@ def _ask(function, *args):
 
 
 def find_unknown(descriptor, name, value):
-    """Return the `Unknown` of a field that a message lacks, or of a value that its enum lacks."""
+    """Return the `Found` of a field that a message lacks, or of a value that its enum lacks."""
     field = descriptor.fields_by_name.get(name)
     if field is not None and field.enum_type is not None:
         return find_value(field.enum_type, value)
@@ -76,20 +64,20 @@ def find_unknown(descriptor, name, value):
     found, text = None, f"unknown field in {message}"
     other, remedy = OTHER_FILE.get(message, (None, ""))
     if other is not None and name in other.DESCRIPTOR.fields_by_name:
-        return Unknown(text + remedy)
+        return Found(text + remedy)
     if (found := _ask("find_field", message, name, value)) is not None:
-        return Unknown(text + found.about, found.may_skip, True)
+        return Found(text + found.text, found.may_skip)
     known = [field for field in descriptor.fields_by_name if field != "fork_fields"]
-    return Unknown(text + (close_matches(name, known) or (f"; it has {', '.join(known)}" if len(known) <= 20 else "")))
+    return Found(text + (close_matches(name, known) or (f"; it has {', '.join(known)}" if len(known) <= 20 else "")))
 
 
 def find_value(enum, value):
-    """Return the `Unknown` of a value that an enum lacks; it may also be a number or a message."""
+    """Return the `Found` of a value that an enum lacks; it may also be a number or a message."""
     text = f"{one_of(enum)}, got {value}"
     found = _ask("find_value", enum.full_name.partition(".")[2], value)
     if found is None:
-        return Unknown(text + close_matches(str(value), enum.values_by_name))
-    return Unknown(text + found.about, found.may_skip, True)
+        return Found(text + close_matches(str(value), enum.values_by_name))
+    return Found(text + found.text, found.may_skip)
 
 
 def one_of(enum):

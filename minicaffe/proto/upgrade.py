@@ -141,7 +141,7 @@ def foreign_layers(net):
 def upgrade_net(net, positions=None, prefix=""):
     """Bring a net into today's form; `net` is not changed, and is itself returned if nothing in it is old, as in every result.
 
-    Return the net and notes of the changes and of parts of the old net without a counterpart; all are logged.
+    Return the net, and (level, text) for each change and each part of the old net without a counterpart; all are logged.
     `positions` are those of the file of `net`; afterwards they accept paths of the upgraded net. `prefix` is the path of the net in
     that file, with a dot at its end: ``net_param.`` inside a solver. Raises ConfigError if old and new layers are mixed, a type is
     unknown, or an old net cannot be understood.
@@ -229,7 +229,7 @@ class _Upgrade:
 
     def note(self, level, text):
         """Keep a note, and log it. Changes that lose nothing (level INFO) are one line at the end, as several files may be read."""
-        self.notes.append(text)
+        self.notes.append((level, text))
         if level > logging.INFO:
             logger.log(level, "%s", text)
         else:

@@ -63,7 +63,7 @@ def set_mode_gpu():
     """Compute on the GPU that `set_device` chose, by default the first; with MINICAFFE_DEVICE=sim on the simulated one.
 
     Different from Caffe: threads started later compute there too. The CPU computes, with one warning, if MINICAFFE_DEVICE is cpu,
-    or for a program that imports caffe (minicaffe/alias.py) on a machine without a GPU.
+    or for a program that imports caffe (minicaffe/as_caffe.py) on a machine without a GPU.
 
     Raises
     ------

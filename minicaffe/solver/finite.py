@@ -84,11 +84,6 @@ class FiniteWatch:
         return LOWER_RATE if iteration > self.begin else CHECK_START
 
 
-def is_finite(blob):
-    """Whether every value of the data of `blob` is finite."""
-    return math.isfinite(blob.asum_data())
-
-
 def first_blob(net):
     """Find the first top, in the order of the layers, that the last forward pass left with a value that is not finite.
 
@@ -102,7 +97,7 @@ def first_blob(net):
     recycled = False
     for blob in net.blob_list:
         recycled = recycled or blob.data_memory.head == SyncedHead.RECYCLED
-        if not recycled and not is_finite(blob):
+        if not recycled and not math.isfinite(blob.asum_data()):
             writers = [node for node in net.nodes if blob in node.tops]
             layers = " and ".join(f"layer '{node.name}' ({node.type})" for node in writers)
             return f"the first blob that is not finite is '{blob.name}' of {layers}", not writers[0].bottoms
@@ -115,7 +110,7 @@ def first_parameter(solver):
     """Return as text, for errors, the first parameter or history with a value that is not finite; None if all are finite."""
     params, table = solver.net.learnable_params, solver.net.param_table
     for k, blob in enumerate(params + solver.history):
-        if not is_finite(blob):
+        if not math.isfinite(blob.asum_data()):
             what = "parameters are" if k < len(params) else "the history of parameters is"
             return f"{what} no longer finite, the first is {table.places[table.learnable[k % len(params)]]}"
     return None

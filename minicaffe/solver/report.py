@@ -212,9 +212,13 @@ def output_records(net, values=None):
 def log_outputs(phase, records):
     """Log ``    Train net output #0: loss = 2.3 (* 1 = 2.3 loss)`` for each record; `phase` is Train or Test."""
     for record in records:
-        value, weight = record["value"], record["loss_weight"]
-        suffix = f" (* {weight:g} = {weight * value:g} loss)" if weight else ""
-        log.info("    %s net output #%d: %s = %g%s", phase, record["index"], record["name"], value, suffix)
+        log.info("    %s net output #%d: %s", phase, record["index"], output_text(record))
+
+
+def output_text(record):
+    """Return ``loss = 0.3 (* 1 = 0.3 loss)``, as Caffe logs it, for an output record."""
+    value, weight = record["value"], record["loss_weight"]
+    return f"{record['name']} = {value:g}" + (f" (* {weight:g} = {weight * value:g} loss)" if weight else "")
 
 
 def batch_size(net):

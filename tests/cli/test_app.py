@@ -8,7 +8,7 @@ import sys
 import pytest
 from tiny import COMMAND, PATIENCE, run
 
-from minicaffe import __version__, cli
+from minicaffe import __version__, cli, entry_points
 from minicaffe.cli import app
 from minicaffe.cli.options import normalize_arguments
 from minicaffe.cli.train import train
@@ -39,7 +39,7 @@ def test_version_help_and_devices(capsys):
 
 @pytest.mark.parametrize("code, names", [
     ("from minicaffe import cli; cli.main(['--help'])", "rich lmdb h5py cv2 minicaffe.cli.train"),
-    ("import minicaffe", "click rich minicaffe.cli minicaffe.addons.gradcheck minicaffe.inspection.summary minicaffe.inspection.drawing minicaffe.addons.trace")])
+    ("import minicaffe", "click rich minicaffe.cli minicaffe.addons.gradcheck minicaffe.inspection.summary minicaffe.addons.drawing minicaffe.addons.trace")])
 def test_what_is_not_imported(code, names):
     code += f"; import sys; print(set({names.split()!r}) & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
@@ -58,6 +58,12 @@ def test_late_imports():
     (["train", "net.prototxt", "-bse_lr", "1"], ["--base-lr"])])
 def test_wrong_words(arguments, texts, capsys):
     assert check_failed(capsys, arguments, 2, *texts).count("\n") == 1
+
+
+def test_command_without_add_ons(monkeypatch, capsys):
+    monkeypatch.setattr(entry_points, "entries", lambda group: [])
+    for name in "plot", "draw_net":
+        check_failed(capsys, [name, "a.log"], 2, f"no command '{name.removesuffix('_net')}'", "others are of add-ons, and none is installed")
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), BrokenPipeError(32, "Broken pipe")])

@@ -53,10 +53,10 @@ def test_every_kind_of_file_is_read(minicaffe, files, tmp_path):
 
 def test_numbers_and_names(tmp_path, minicaffe, monkeypatch):
     found = statistics(np.float32([[0, -3, 4, 0], [np.nan, np.inf, 0, 0]]))
-    assert (found["min"], found["max"], found["norm"], found["zeros"], found["not_finite"]) == (-3, 4, 5, 4 / 6, 2)
+    assert (found["min"], found["max"], found["norm"], found["zeros"], found["wrong"]) == (-3, 4, 5, 4 / 6, 2)
     assert found["mean"] == pytest.approx(1 / 6) and found["std"] == pytest.approx(np.std([0, -3, 4, 0, 0, 0]))
     nothing = statistics(np.float32([np.nan]))
-    assert np.isnan(nothing["mean"]) and nothing["not_finite"] == 1
+    assert np.isnan(nothing["mean"]) and nothing["wrong"] == 1
     assert np.isnan(statistics(np.zeros(0))["min"])
     with h5py.File(tmp_path / "w.h5", "w") as file:
         for i in (0, 2, 11, 1, 10, 3):

@@ -53,13 +53,3 @@ def test_classify_skips_arrays(minicaffe, there, array):
     assert "1 of 2 inputs cannot be read" in minicaffe("classify", "0.png", "w.npy", "--out=r.json", *COMMON, status=1)
     assert ("w.npy" if array is None else "w.npy: must hold numbers (N, height, width, 3), got ") in minicaffe.log
     assert [row["filename"] for row in json.loads((there / "r.json").read_text())["pictures"]] == ["0.png"]
-
-
-def test_plot_skips(minicaffe, there):
-    pytest.importorskip("matplotlib")
-    (there / "a.jsonl").write_text('{"event": "train", "iteration": 1, "loss": 2, "outputs": [{"name": "loss", "value": 3}]}\n')
-    (there / "bad.jsonl").write_text("{ no json\n")
-    for words in (("--out=p.png",), ()):
-        assert "1 of 2 inputs cannot be read" in minicaffe("plot", "bad.jsonl", "a.jsonl", *words, status=1)
-        assert "bad.jsonl:1: " in minicaffe.log
-    assert (there / "p.png").exists()

@@ -30,21 +30,21 @@ def test_convolution(fields, group):
     node = node_of(f'layer {{ name: "c" type: "Convolution" bottom: "x" top: "y" convolution_param {{ num_output: 6 kernel_h: 3 kernel_w: 2 {fields} }} }}',
                    2, 4, 7, 9)
     products = 2 * counted(2, 4, 6, group, node.tops[0].shape[2:], (3, 2))
-    assert cost.forward(node).flops == products
-    assert cost.backward(node).flops == 2 * products + node.tops[0].count       # bottom, weights, and the sums of the bias
+    assert cost.of_node(node, "forward").flops == products
+    assert cost.of_node(node, "backward").flops == 2 * products + node.tops[0].count       # bottom, weights, and the sums of the bias
     node.bottom_needs = [False]
-    assert cost.backward(node).flops == products + node.tops[0].count
+    assert cost.of_node(node, "backward").flops == products + node.tops[0].count
     node.layer.param_propagate_down = [False, False]
-    assert cost.backward(node).flops == 0
+    assert cost.of_node(node, "backward").flops == 0
 
 
 def test_inner_product_and_bytes():
     node = node_of('layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 10 } }', 3, 8)
-    assert cost.forward(node) == (2 * 3 * 8 * 10, 4 * (3 * 8 + 80 + 10 + 3 * 10))
+    assert cost.of_node(node, "forward") == (2 * 3 * 8 * 10, 4 * (3 * 8 + 80 + 10 + 3 * 10))
     # reads dy, x, W and the two gradients it adds to; writes dx and the gradients
-    assert cost.backward(node) == (2 * 2 * 3 * 8 * 10 + 30, 4 * (30 + 24 + 80 + 2 * 90 + 24))
+    assert cost.of_node(node, "backward") == (2 * 2 * 3 * 8 * 10 + 30, 4 * (30 + 24 + 80 + 2 * 90 + 24))
     node.bottom_needs = [False]     # neither W nor dx
-    assert cost.backward(node) == (2 * 3 * 8 * 10 + 30, 4 * (30 + 24 + 2 * 90))
+    assert cost.of_node(node, "backward") == (2 * 3 * 8 * 10 + 30, 4 * (30 + 24 + 2 * 90))
 
 
 @pytest.mark.parametrize("kind, gates", [("LSTM", 4), ("RNN", 1)])
@@ -54,26 +54,26 @@ def test_recurrent_layers(kind, gates):
                    inputs, more=f'layer {{ name: "c" type: "Input" top: "cont" input_param {{ shape {{ dim: {steps} dim: {n} }} }} }}')
     rows = steps * n
     products = 2 * rows * gates * size * (inputs + size) + (2 * rows * size * size if kind == "RNN" else 0)
-    assert cost.forward(node).flops == products and cost.backward(node).flops == 2 * products
+    assert cost.of_node(node, "forward").flops == products and cost.of_node(node, "backward").flops == 2 * products
     node.bottom_needs = [False, False]
-    assert cost.backward(node).flops == 2 * products - 2 * rows * gates * size * inputs
+    assert cost.of_node(node, "backward").flops == 2 * products - 2 * rows * gates * size * inputs
 
 
 def test_rules_of_other_layers():
     pool = node_of('layer { name: "p" type: "Pooling" bottom: "x" top: "y" pooling_param { kernel_h: 3 kernel_w: 2 stride: 2 } }', 1, 2, 9, 12)
-    assert cost.forward(pool).flops == cost.backward(pool).flops == 2 * 9 * 12
+    assert cost.of_node(pool, "forward").flops == cost.of_node(pool, "backward").flops == 2 * 9 * 12
     relu = node_of('layer { name: "r" type: "ReLU" bottom: "x" top: "x" }', 2, 5)
-    assert cost.forward(relu) == (10, 80) and cost.backward(relu).flops == 10
+    assert cost.of_node(relu, "forward") == (10, 80) and cost.of_node(relu, "backward").flops == 10
     entry = Net(parse_text(INPUT % "dim: 2 dim: 3", caffe_pb2.NetParameter)[0]).nodes[0]
-    assert cost.forward(entry) == cost.backward(entry) == (0, 0)
+    assert cost.of_node(entry, "forward") == cost.of_node(entry, "backward") == (0, 0)
     flat = node_of('layer { name: "f" type: "Flatten" bottom: "x" top: "y" }', 2, 3, 5)
-    assert cost.forward(flat) == cost.backward(flat) == (0, 0)
+    assert cost.of_node(flat, "forward") == cost.of_node(flat, "backward") == (0, 0)
     split = node_of('layer { name: "s" type: "Split" bottom: "x" top: "a" top: "b" top: "c" }', 2, 5)
-    assert cost.forward(split) == (0, 0) and cost.backward(split) == (0, 4 * (30 + 10))
+    assert cost.of_node(split, "forward") == (0, 0) and cost.of_node(split, "backward") == (0, 4 * (30 + 10))
     node = node_of('layer { name: "d" type: "Deconvolution" bottom: "x" top: "y" convolution_param { num_output: 6 kernel_h: 4 kernel_w: 3 '
                    'stride: 2 bias_term: false } }', 2, 4, 5, 7)
-    assert cost.forward(node).flops == 2 * 2 * 5 * 7 * 4 * 6 * 12
-    assert cost.backward(node).flops == 2 * cost.forward(node).flops
+    assert cost.of_node(node, "forward").flops == 2 * 2 * 5 * 7 * 4 * 6 * 12
+    assert cost.of_node(node, "backward").flops == 2 * cost.of_node(node, "forward").flops
     from minicaffe.net.net import read_net
     net = Net(read_net("models/lenet/deploy.prototxt", caffe_pb2.TEST)[0])
     images = net.nodes[0].tops[0].shape[0]
@@ -88,7 +88,7 @@ def test_fused_layers():
     pairs = {last: Net(parse_text(text % ("a", "a", last), caffe_pb2.NetParameter)[0]).nodes[1:] for last in "ab"}
     for pair in pairs.values():
         assert cost.step(pair, "forward") == (2 * 24, 4 * 2 * 24)
-        assert cost.step(pair[:1], "forward") == cost.forward(pair[0]) and cost.step(pair[:1], "backward") == cost.backward(pair[0])
+        assert cost.step(pair[:1], "forward") == cost.of_node(pair[0], "forward") and cost.step(pair[:1], "backward") == cost.of_node(pair[0], "backward")
     pair = pairs["b"]
     # reads the gradient of b and the data that a ReLU reads; writes the gradient of x
     data = {id(blob) for node in pair for blob in [*(node.bottoms if node.layer.backward_reads_bottoms else ()),
@@ -100,5 +100,5 @@ def test_fused_layers():
 @pytest.mark.parametrize("kind", ["ReLU", "TanH"])
 def test_layers_in_place(kind):
     apart, inside = (node_of(f'layer {{ name: "a" type: "{kind}" bottom: "x" top: "{top}" }}', 2, 3) for top in "yx")
-    assert cost.forward(inside) == cost.forward(apart) == (apart.layer.flops(apart.bottoms, apart.tops), 4 * 2 * 6)
-    assert cost.backward(inside).bytes == cost.backward(apart).bytes == 4 * 3 * 6       # dy and what the type reads; dx
+    assert cost.of_node(inside, "forward") == cost.of_node(apart, "forward") == (apart.layer.flops(apart.bottoms, apart.tops), 4 * 2 * 6)
+    assert cost.of_node(inside, "backward").bytes == cost.of_node(apart, "backward").bytes == 4 * 3 * 6       # dy and what the type reads; dx

@@ -69,10 +69,10 @@ def test_fused_missing_and_changed_layers(where):
     net = make()
     times = timing.measure(net, 1)
     norm = next(step for step in times.steps if step.layers[0] == "norm" and step.direction == "forward")
-    alone = [cost.forward(node) for node in net.nodes[2:4]]
+    alone = [cost.of_node(node, "forward") for node in net.nodes[2:4]]
     assert norm.flops == alone[0].flops + alone[1].flops and norm.bytes == alone[0].bytes   # in place: what ReLU reads is there
     conv = next(step for step in times.steps if step.layers == ["conv"])
-    assert (conv.flops, conv.bytes) == cost.forward(net.nodes[1])
+    assert (conv.flops, conv.bytes) == cost.of_node(net.nodes[1], "forward")
     times = timing.measure(make("name: 'none'"), 1)
     assert times.steps == []
     net = make()

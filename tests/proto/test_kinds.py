@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from minicaffe.addons.caffe2.serialization import read_file
+from minicaffe.addons.plotting.parse_log import no_log_error, read_run
 from minicaffe.addons.ssd.label_map import read_label_map, read_name_sizes
 from minicaffe.addons.trace import load
-from minicaffe.cli.parse_log import no_log_error, read_run
 from minicaffe.data.db import open_db
 from minicaffe.data.image_list import ImageList, decode_picture
 from minicaffe.data.mean_file import read_mean

@@ -8,9 +8,9 @@ from google.protobuf import descriptor_pb2, text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minicaffe.addons.plotting.parse_log import read_run
 from minicaffe.addons.ssd.label_map import read_label_map
 from minicaffe.cli.classify import read_labels
-from minicaffe.cli.parse_log import read_run
 from minicaffe.data.image_list import ImageList
 from minicaffe.errors import ConfigError, DataError, FileError
 from minicaffe.proto import caffe_pb2

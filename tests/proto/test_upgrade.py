@@ -64,8 +64,9 @@ def test_v0(tmp_path, caplog):
     net = net_of(V0)
     before = net.SerializeToString()
     with caplog.at_level(logging.INFO, logger="minicaffe"):
-        today, notes = upgrade_net(net)
-    assert today == net_of(TODAY)
+        today, changes = upgrade_net(net)
+    levels, notes = zip(*changes)
+    assert today == net_of(TODAY) and levels == (logging.ERROR, *[logging.INFO] * (len(levels) - 1))
     assert net.SerializeToString() == before
     assert today is not net
     assert not needs_upgrade(today)
@@ -365,7 +366,7 @@ def test_old_parts(text, old):
 
 def test_v0_with_newer_parts(caplog):
     """They are left out, and each is named; entries of V1 among those of V0 are taken as they are."""
-    net, notes = upgrade_net(parse_text(
+    net, changes = upgrade_net(parse_text(
         "name: 'n' force_backward: true debug_info: true state { phase: TEST } input: 'x' input_dim: [1, 2, 3, 4]\n"
         "layers { layer { name: 'c' type: 'relu' } bottom: 'x' top: 'c' }\n"
         "layers { name: 'ip' type: INNER_PRODUCT bottom: 'c' top: 'ip' blobs_lr: 2 inner_product_param { num_output: 3 } }\n"
@@ -378,7 +379,7 @@ def test_v0_with_newer_parts(caplog):
         "layer { name: 'out' type: 'HDF5Output' bottom: 'ip' hdf5_output_param { file_name: 'f' } } layer { name: 'own' type: 'ReLU' bottom: 'ip' top: 'y' }")
     losses = ["Ignored state, which nets of version 0 did not have", "Ignored debug_info, which nets of version 0 did not have",
               "Ignored hdf5_output_param of layer 'own': a relu layer has no such parameter"]
-    assert sorted(record.getMessage() for record in caplog.records if record.levelname == "ERROR") == sorted(losses) and set(losses) < set(notes)
+    assert sorted(record.getMessage() for record in caplog.records if record.levelname == "ERROR") == sorted(losses) and set(losses) < {text for _, text in changes}
 
 
 def test_parameters_of_v0():
@@ -494,7 +495,7 @@ def test_offsets_of_random_nets(tmp_path, seed):
 ])
 def test_each_change_has_a_note(text, notes):
     net, made = upgrade_net(parse_text(text, caffe_pb2.NetParameter)[0])
-    assert made == notes and not needs_upgrade(net)
+    assert made == [(logging.INFO, note) for note in notes] and not needs_upgrade(net)
     for layer in net.layer:
         for field in ("data_param", "image_data_param", "window_data_param"):
             old = getattr(layer, field)

@@ -6,9 +6,9 @@ Different from Caffe: the direction is from top to bottom unless ``--rankdir`` s
 import click
 
 from minicaffe.addons.drawing.draw import check_format, svg_to_png
+from minicaffe.addons.drawing.svg import RANKDIRS, is_included, net_svg
 from minicaffe.cli import options
 from minicaffe.errors import ConfigError
-from minicaffe.inspection.drawing import RANKDIRS, is_included, net_svg
 from minicaffe.inspection.replace_sources import replace_sources
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2

@@ -1,14 +1,14 @@
 """Pictures of nets as graphs (pycaffe ``caffe.draw``).
 
-Different from pycaffe: a picture is an SVG, or a PNG made of it, by a layout of our own (minicaffe/inspection/drawing.py). So
+Different from pycaffe: a picture is an SVG, or a PNG made of it, by a layout of our own (svg.py). So
 neither pydot nor Graphviz is needed, and pydot's graph (``get_pydot_graph``) and its labels do not exist.
 """
 
 import os
 import re
 
+from minicaffe.addons.drawing.svg import get_layer_lr_mult, net_svg
 from minicaffe.errors import ConfigError, DependencyError
-from minicaffe.inspection.drawing import get_layer_lr_mult, net_svg
 from minicaffe.proto.atomic import write_bytes
 
 __all__ = ["draw_net", "draw_net_to_file", "get_layer_lr_mult"]

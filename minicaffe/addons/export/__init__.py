@@ -1,6 +1,7 @@
-"""Nets in other forms: ONNX, PyTorch, folded ones (docs/taking_your_net_elsewhere.md); nets from ONNX (docs/bringing_a_net.md)."""
+"""Nets in other forms: deploy, ONNX, PyTorch, folded (docs/taking_your_net_elsewhere.md); from ONNX (docs/bringing_a_net.md)."""
 
 COMMANDS = {
+    "deploy": ("Convert a net", f"{__name__}.deploy_command:deploy", "Make the net that predicts from a training net."),
     "export": ("Convert a net", f"{__name__}.export_command:export", "Write a net as a model of ONNX, or a module of PyTorch."),
     "fold": ("Convert a net", f"{__name__}.fold_command:fold", "Fold BatchNorm, Scale and Bias into weights before them."),
     "import": ("Convert a net", f"{__name__}.import_command:import_", "Turn a model of ONNX into a prototxt and a caffemodel."),

@@ -14,7 +14,7 @@ from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layers.python import Layer
 from minicaffe.proto.fields import unknown_of
 from minicaffe.proto.text import parse_fields
-from minicaffe.proto.unknown import find_unknown
+from minicaffe.proto.unknown import find_unknown, never
 
 
 class ForkLayer(Layer):
@@ -67,7 +67,7 @@ def check_known(param):
     """Raise ConfigError for the first field of a LayerParameter that neither minicaffe nor a fork has: a misspelled message."""
     for message, path, name, value in unknown_of(param.DESCRIPTOR, parse_fields(param.fork_fields)):
         unknown = find_unknown(message, name, value)
-        if name not in message.fields_by_name and not unknown.known:
+        if name not in message.fields_by_name and unknown.may_skip is never:
             raise ConfigError(unknown.text, field=path)
 
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from minicaffe import cuda, sim
+from minicaffe import cuda, public_modules, sim
 from minicaffe.addons.trace import kernels
 from minicaffe.addons.trace.bandwidth import device_bandwidth, host_bandwidth
 from minicaffe.addons.trace.schema import FORMAT
@@ -14,7 +14,7 @@ from minicaffe.common import caffe
 from minicaffe.device.processor import cpuinfo_value
 from minicaffe.device.threads import get_num_threads
 from minicaffe.errors import OutOfMemoryError
-from minicaffe.inspection import cost, drawing
+from minicaffe.inspection import cost
 from minicaffe.memory.states import SyncedHead
 from minicaffe.proto import caffe_pb2
 
@@ -117,13 +117,14 @@ def document(parts, net, solver, device):
         "took": [event.took for event in events],
     }
     launched = dict.fromkeys(event.name for event in events if event.kind == "launch")
+    draw = public_modules.attribute("draw") if nodes else None      # of another add-on, which may be missing
     return {
         "format": FORMAT,
         "minicaffe": importlib.metadata.version("minicaffe"),
         "device": device,
         "net": {"name": net.name if net is not None else "", "file": getattr(net, "file", None) or "",
                 "phase": caffe_pb2.Phase.Name(net.phase) if net is not None else "", "nodes": nodes,
-                "drawing": drawing.net_svg(net, standalone=False) if nodes else None},
+                "drawing": draw and draw.net_svg(net, standalone=False)},
         "memories": list(known.values()),
         "start": {"time": began, "heads": heads, "blocks": start.blocks, "arenas": start.arenas},
         "strings": list(strings),
@@ -333,7 +334,7 @@ def _node(node, fused):
     operations = list(node.layer.operations())
     blobs = [*node.bottoms, *node.tops, *node.blobs]
     layout = next((layout.name for blob in node.tops if (layout := blob.layout_of_data()) is not None), None)
-    costs = {"forward": cost.forward(node), "backward": cost.backward(node)}
+    costs = {direction: cost.of_node(node, direction) for direction in ("forward", "backward")}
     engines = dict.fromkeys(engine for operation in operations if (engine := operation.describe()["engine"]) is not None)
     return {
         "name": node.name, "type": node.type, "line": node.line,

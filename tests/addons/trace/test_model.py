@@ -614,13 +614,22 @@ def test_records_of_everything(on_cpu, make_solver):
     assert [event.name for event in made.events if event.kind == "head"] == [f"m{i} data" for i in range(10)]
 
 
+def test_trace_without_drawings(on_cpu, make_solver, monkeypatch):
+    """They are of another add-on, which may be missing."""
+    monkeypatch.setattr("minicaffe.public_modules.attribute", lambda name: None)
+    net = make_solver().net
+    with trace.record(net) as made:
+        net.forward_from_to(0, 1)
+    assert made.document["net"]["drawing"] is None and len(made.document["net"]["nodes"]) == len(net.nodes)
+
+
 def test_file_and_drawing_of_the_net(on_cpu, tmp_path, make_solver):
-    from minicaffe.inspection import drawing
+    from minicaffe.addons.drawing import svg
     (tmp_path / "net.prototxt").write_text(NET)
     for net, file in ((minicaffe.Net(str(tmp_path / "net.prototxt"), minicaffe.TRAIN), str(tmp_path / "net.prototxt")), (make_solver().net, None)):
         with trace.record(net) as made:
             net.forward_from_to(0, 1)
-        assert made.document["net"]["drawing"] == drawing.net_svg(net, standalone=False)
+        assert made.document["net"]["drawing"] == svg.net_svg(net, standalone=False)
         assert file is None or made.document["net"]["file"] == file
         assert made.titles["conv data"] == "conv" and html.page(made).count("<title>small: a trace of minicaffe</title>") == 1
     assert "<title>a net: a trace of minicaffe</title>" in html.page(trace.Trace(None))

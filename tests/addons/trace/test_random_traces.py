@@ -32,9 +32,8 @@ def counted(request, monkeypatch):
     """A recount, with the trace that minicaffe makes of the same record."""
     found = recount(request.param)
     if not hasattr(found, "made"):
-        costs = {kind: (lambda node, kind=kind: node.costs[kind]) for kind in ("forward", "backward")}
-        monkeypatch.setattr(build, "cost", SimpleNamespace(**costs))
-        monkeypatch.setattr(build.drawing, "net_svg", lambda net, standalone: "<svg/>")
+        monkeypatch.setattr(build, "cost", SimpleNamespace(of_node=lambda node, direction: node.costs[direction]))
+        monkeypatch.setattr("minicaffe.addons.drawing.draw.net_svg", lambda net, standalone: "<svg/>")
         story = found.story
         device = {"kind": story.dice.choice(["cpu", "sim", "gpu"]), "name": "made up", "threads": 1, "copy_bandwidth": 3e9}
         found.made = trace.Trace(build.document(story.parts, story.net, story.solver, device))

@@ -364,7 +364,7 @@ def test_bytes_of_step_by_element(bf16):
         net = make(text)
         for _ in range(2):
             net.forward_from_to(0, 2)
-        found[name] = cost.step(net.nodes[-1:], "forward"), net.nodes[-1].bottoms[0], cost.forward(net.nodes[-1])
+        found[name] = cost.step(net.nodes[-1:], "forward"), net.nodes[-1].bottoms[0], cost.of_node(net.nodes[-1], "forward")
     (wide, _, plain), (narrow, y, _) = found["float32"], found["bf16"]
     assert y.layout_of_data().dtype != y.dtype and wide == plain
     assert narrow.flops == wide.flops and narrow.bytes <= wide.bytes - 2 * y.count

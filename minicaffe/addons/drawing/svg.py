@@ -17,8 +17,8 @@ import json
 from dataclasses import dataclass, field
 from html import escape
 
+from minicaffe.addons.drawing.graph_layout import Box, place
 from minicaffe.errors import ConfigError
-from minicaffe.inspection.graph_layout import Box, place
 from minicaffe.inspection.summary import sizes
 
 WEIGHTED = {"Convolution": "convolution_param", "Deconvolution": "convolution_param", "InnerProduct": "inner_product_param"}

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import click
 
+from minicaffe.addons.plotting.parse_log import COLUMNS, no_log_error, read_run
 from minicaffe.cli import options
 from minicaffe.cli.inputs import SkippedInputs, csv_bytes, read_each
-from minicaffe.cli.parse_log import COLUMNS, no_log_error, read_run
 from minicaffe.errors import ConfigError, DependencyError, FileError
 from minicaffe.proto.atomic import replacing, write_bytes
 

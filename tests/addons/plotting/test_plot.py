@@ -6,11 +6,11 @@ import re
 import sys
 
 import pytest
-from tiny import LINES
+from tiny import LINES, run
 
-from minicaffe.cli import plot
-from minicaffe.cli.parse_log import Run, read_run
-from minicaffe.cli.plot import Curve, curves, plot_panel
+from minicaffe.addons.plotting import plot
+from minicaffe.addons.plotting.parse_log import Run, read_run
+from minicaffe.addons.plotting.plot import Curve, curves, plot_panel
 
 
 def test_curves(logs):
@@ -125,3 +125,25 @@ def test_scales_of_panels(monkeypatch, tmp_path, minicaffe):
         drawn.clear()
         minicaffe("plot", "r", "--force", *more)
         assert drawn == [(title, title in loud) for title in titles]
+
+
+def test_samples_of_watch(minicaffe, folder):
+    assert run("train", "solver.prototxt", "--watch", "--json", "w.jsonl", cwd=folder).returncode == 0
+    labels = {panel: [one.label for one in curves([read_run(folder / "w.jsonl")], panel, "NumIters")] for panel in ("diffs", "gradients", "activations")}
+    assert labels["diffs"] == ["scale scaled"] and "scale[0]" in labels["gradients"] and "scale scaled" in labels["activations"]
+    assert "w.jsonl.train: 3 rows" in minicaffe("plot", "w.jsonl", "--csv", ".")
+
+
+def test_sample_without_a_norm(minicaffe, tmp_path):
+    (tmp_path / "odd.jsonl").write_text('{"event": "watch", "time": 1, "iteration": 0, "samples": [{"layer": "a", "blob": "x"}]}\n')
+    assert "odd.jsonl:1: is no record of minicaffe train --json: 'norm'" in minicaffe("plot", "odd.jsonl", status=1)
+
+
+def test_skipped_logs(minicaffe, tmp_path):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "a.jsonl").write_text('{"event": "train", "iteration": 1, "loss": 2, "outputs": [{"name": "loss", "value": 3}]}\n')
+    (tmp_path / "bad.jsonl").write_text("{ no json\n")
+    for words in (("--out=p.png",), ()):
+        assert "1 of 2 inputs cannot be read" in minicaffe("plot", "bad.jsonl", "a.jsonl", *words, status=1)
+        assert "bad.jsonl:1: " in minicaffe.log
+    assert (tmp_path / "p.png").exists()

@@ -8,9 +8,9 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from minicaffe.cli import course
+from minicaffe.addons.reference import course
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 LISTED = (ROOT / "docs/course/files.txt").read_text().split()

@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 import pytest
 
 import minicaffe as caffe
+from minicaffe.addons.drawing import svg as drawing
+from minicaffe.addons.drawing.svg import get_layer_lr_mult, is_included
 from minicaffe.errors import ConfigError
-from minicaffe.inspection import drawing
-from minicaffe.inspection.drawing import get_layer_lr_mult, is_included
 from minicaffe.net import net as core
 from minicaffe.proto import caffe_pb2, text, upgrade
 
@@ -53,7 +53,7 @@ def test_layers_of_a_phase(include, exclude, phases):
         assert is_included(layer, getattr(caffe, phase)) == (phase in phases.split())
 
 
-@pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("models/**/*.prototxt")), ids=lambda p: p.parent.name + "/" + p.name)
+@pytest.mark.parametrize("path", sorted(Path(__file__).parents[3].glob("models/**/*.prototxt")), ids=lambda p: p.parent.name + "/" + p.name)
 def test_every_model_is_drawn(path):
     if "solver" not in path.name:
         net = upgrade.read_net_file(path)[0]

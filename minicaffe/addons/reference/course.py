@@ -12,7 +12,7 @@ from minicaffe.errors import FileError
 from minicaffe.proto.atomic import temporary_folder, write_error
 from minicaffe.proto.files import absolute
 
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parents[2]
 SOURCE = PACKAGE / "course" if (PACKAGE / "course").is_dir() else PACKAGE.parent    # meson.build installs it below the package
 PAGE_LINK = re.compile(r"!?\[([^\]]*)\]\(\.\./[^)]*\)")
 

@@ -1,12 +1,11 @@
 """``minicaffe layers``: all layer types, or what one computes and takes (layer_reference.py)."""
 
-import re
-
 import click
 from rich.markdown import Markdown
 from rich.text import Text
 
 from minicaffe.cli import bars, options
+from minicaffe.proto.comments import one_line
 
 WIDTH = 100     # of the text, on a terminal that is wider, and in a pipe
 
@@ -19,7 +18,7 @@ def layers(type):
 
     TYPE is a word such as Convolution, as field `type` of a layer has it.
     """
-    from minicaffe.cli.layer_reference import describe
+    from minicaffe.addons.reference.layer_reference import describe
     from minicaffe.layer import layer_types  # imports all layers, which --help should not
     if type is not None:
         return show(describe(type))
@@ -60,8 +59,6 @@ def table_of(fields):
     """Return a table of FieldEntry objects in Markdown."""
     rows = ["| field | type | default | meaning |", "|---|---|---|---|"]
     for each in fields:
-        first, *rest = [re.sub(" {2,}", ": ", line) for line in each.comment.splitlines()] or [""]
-        meaning = f"{first}{' ' if first.endswith('.') else '; '}{'; '.join(rest)}" if rest else first
-        cells = f"`{each.name}`", each.type, f"`{each.default}`" if each.default else "", meaning
+        cells = f"`{each.name}`", each.type, f"`{each.default}`" if each.default else "", one_line(each.comment)
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows)

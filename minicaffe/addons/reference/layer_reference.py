@@ -1,27 +1,25 @@
 """A layer type in words: what it computes, its bottoms and tops, its fields; ``minicaffe layers`` prints them.
 
 Nothing is written here twice. What a type computes is in the docstrings of its module and class, how many blobs it takes in the
-class, the fields in the messages, and what they mean in the comments of proto/caffe.proto, which tools/gen_proto.py copies to
-proto/comments.tsv. A type whose message no .proto file has declares it: `message` and `fields_of_message`, as forks' types do.
+class, the fields in the messages, and what they mean in the comments of proto/caffe.proto (proto/comments.py). A type whose
+message no .proto file has declares it: `message` and `fields_of_message`, as forks' types do.
 """
 
 import functools
 import re
 import sys
 import textwrap
-from typing import NamedTuple
+from collections import namedtuple
 
 import numpy as np
 from google.protobuf import descriptor_pb2
 
 from minicaffe import entry_points
-from minicaffe.cli.course import SOURCE
-from minicaffe.errors import FileError
 from minicaffe.layer import layer_class
 from minicaffe.proto import caffe_pb2, unknown
+from minicaffe.proto.comments import comments
 from minicaffe.proto.fields import Fields, is_repeated
 
-COMMENTS = SOURCE / "proto" / "comments.tsv"
 OWN = ("minicaffe.layers.", "minicaffe.addons.")
 # Fields of LayerParameter that a type reads, where its name does not say them.
 PARAMS = {
@@ -46,41 +44,17 @@ PARAMS = {
 }
 
 
-class FieldEntry(NamedTuple):
-    """A field of a message: its type as in a .proto file (``enum`` for all enums), its default as in a prototxt ("": none)."""
+# A field of a message: its type as in a .proto file (``enum`` for all enums), its default as in a prototxt ("": none).
+FieldEntry = namedtuple("FieldEntry", "name type default comment")
+# A message: its comment, and a `FieldEntry` for each field.
+MessageEntry = namedtuple("MessageEntry", "name comment fields")
+LayerEntry = namedtuple("LayerEntry", "name summary text blobs bottoms tops origin rules params messages")
+LayerEntry.__doc__ = """A layer type: a summary of one line, paragraphs of its docstring, and its blobs such as ``bottom[0]``.
 
-    name: str
-    type: str
-    default: str
-    comment: str
-
-
-class MessageEntry(NamedTuple):
-    """A message: its comment, and a `FieldEntry` for each field."""
-
-    name: str
-    comment: str
-    fields: list
-
-
-class LayerEntry(NamedTuple):
-    """A layer type: a summary of one line, the paragraphs of its docstring, and what that says of blobs such as ``bottom[0]``.
-
-    `bottoms` and `tops` are numbers in words (``2 to 3``); `origin` is BVLC, the fork that has the type, or its package or module;
-    `params` has the fields of LayerParameter that it reads, and the message of each; `messages` has those messages, then all that
-    their fields have.
-    """
-
-    name: str
-    summary: str
-    text: list
-    blobs: dict
-    bottoms: str
-    tops: str
-    origin: str
-    rules: list
-    params: dict
-    messages: list
+`bottoms` and `tops` are numbers in words (``2 to 3``); `origin` is BVLC, the fork that has the type, or its package or module;
+`rules` are sentences; `params` has the fields of LayerParameter that it reads, and the message of each; `messages` has those
+messages, then all that their fields have.
+"""
 
 
 def describe(name):
@@ -102,15 +76,6 @@ def describe(name):
     bottoms, tops = (_count_blobs(cls, name, which) for which in ("bottom", "top"))
     return LayerEntry(name, _first_sentence(summary), text, sections, bottoms, tops, _origin(name, cls), _rules(cls), params,
                       messages)
-
-
-@functools.cache
-def _comments():
-    """Return the comments of messages, ``Message.field`` and ``Message.Enum.VALUE`` by name."""
-    if not COMMENTS.is_file():
-        raise FileError("the installed minicaffe lacks this file; install it again", file=str(COMMENTS))
-    rows = COMMENTS.read_text(encoding="utf-8").splitlines()[1:]
-    return {name: comment.replace("\\n", "\n") for name, comment in (row.split("\t") for row in rows)}
 
 
 @functools.cache
@@ -201,7 +166,7 @@ def _messages_of(names):
         if name in done:
             continue
         fields = caffe_pb2.DESCRIPTOR.message_types_by_name[name].fields
-        done[name] = MessageEntry(name, _comments().get(name, ""), [_field_entry(name, each) for each in fields])
+        done[name] = MessageEntry(name, comments().get(name, ""), [_field_entry(name, each) for each in fields])
         todo += [each.message_type.name for each in fields if each.message_type is not None]
     return list(done.values())
 
@@ -219,17 +184,17 @@ def _declared_message(cls):
 
 
 def _field_entry(message, each):
-    comments, kind = _comments(), descriptor_pb2.FieldDescriptorProto.Type.Name(each.type).removeprefix("TYPE_").lower()
-    comment = comments.get(f"{message}.{each.name}", "")
+    kind = descriptor_pb2.FieldDescriptorProto.Type.Name(each.type).removeprefix("TYPE_").lower()
+    comment = comments().get(f"{message}.{each.name}", "")
     if each.message_type is not None:
         kind = each.message_type.name
     elif each.enum_type is not None:
         owner = each.enum_type.full_name.split(".", 1)[1]
-        values = {value.name: comments.get(f"{owner}.{value.name}", "") for value in each.enum_type.values}
+        values = {value.name: comments().get(f"{owner}.{value.name}", "") for value in each.enum_type.values}
         known = [f"{name}: {about}" for name, about in values.items()]
         if not all(values.values()):
             known = ["one of " + ", ".join(f"{name} ({about})" if about else name for name, about in values.items())]
-        comment = "\n".join([f"{comments.get(owner, '')} {comment}".strip(), *known]).strip()
+        comment = "\n".join([f"{comments().get(owner, '')} {comment}".strip(), *known]).strip()
     return FieldEntry(each.name, f"{'repeated ' * is_repeated(each)}{kind}", _default(each), comment)
 
 

@@ -1,11 +1,13 @@
 """minicaffe deploy: the net that predicts, its parameters, and what happens to mean and scale."""
 
+import os
+
 import numpy as np
 import pytest
 from test_classify import pictures  # noqa: F401  (a fixture)
 
 from minicaffe import errors
-from minicaffe.cli import deploy
+from minicaffe.addons.export import deploy_command
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
@@ -64,12 +66,12 @@ def test_layers_and_numbers(minicaffe, net, tmp_path):
 def test_means():
     mean = np.arange(162, dtype=np.float32).reshape(3, 6, 9)
     net = parse_text(TRAIN.partition("\n")[0] % ("Input", ""), caffe_pb2.NetParameter)[0]
-    arrays = deploy.add_preprocessing(net, mean, None, (3, 2, 3), "net.prototxt")      # the centre, as a crop of TEST
+    arrays = deploy_command.add_preprocessing(net, mean, None, (3, 2, 3), "net.prototxt")      # the centre, as a crop of TEST
     assert np.array_equal(arrays["minus_mean"], -mean[:, 2:4, 3:6]) and net.layer[1].bias_param.num_axes == 3
     for size in (7, 2), (2, 10):
         with pytest.raises(errors.ConfigError, match=rf"net.prototxt: the mean has the shape \[3, 6, 9\], a record \[3, {size[0]}, {size[1]}\]"):
-            deploy.add_preprocessing(net, mean, None, (3, *size), "net.prototxt")
-    bias = deploy.add_preprocessing(net, [1, 2, 3], None, (3, 5, 2), "net.prototxt")["minus_mean"]
+            deploy_command.add_preprocessing(net, mean, None, (3, *size), "net.prototxt")
+    bias = deploy_command.add_preprocessing(net, [1, 2, 3], None, (3, 5, 2), "net.prototxt")["minus_mean"]
     assert bias.dtype == np.float32 and bias.tolist() == [-1, -2, -3] and net.layer[1].bias_param.num_axes == 1
 
 
@@ -89,6 +91,13 @@ def test_wrong_nets_and_words(minicaffe, tmp_path, text, words, status, wrong):
     (tmp_path / "net.prototxt").write_text(text)
     assert wrong in minicaffe("deploy", "net.prototxt", "-o", "o", *words, status=status)
     assert not list(tmp_path.glob("o.*"))
+
+
+def test_name_that_is_not_utf8(minicaffe, tmp_path):
+    name = os.fsdecode(b"net\xff.prototxt")
+    (tmp_path / name).write_text(MEMORY)
+    minicaffe("deploy", name, "-o", "deploy")
+    assert (tmp_path / "deploy.prototxt").read_text().startswith("# The deploy net of net\\udcff.prototxt.\n")
 
 
 def test_half_precision(minicaffe, net, tmp_path):

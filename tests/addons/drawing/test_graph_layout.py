@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from minicaffe.inspection import graph_layout
-from minicaffe.inspection.graph_layout import Box, place
+from minicaffe.addons.drawing import graph_layout
+from minicaffe.addons.drawing.graph_layout import Box, place
 
 SEEDS = pytest.mark.parametrize("seed", range(20))
 

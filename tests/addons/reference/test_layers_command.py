@@ -11,14 +11,15 @@ from rich.console import Console
 import minicaffe as caffe
 from minicaffe import cli
 from minicaffe import layer as registry
-from minicaffe.cli import layer_reference
-from minicaffe.cli.layer_reference import describe
+from minicaffe.addons.reference import layer_reference
+from minicaffe.addons.reference.layer_reference import describe
 from minicaffe.errors import ConfigError
 from minicaffe.layer import layer_types
 from minicaffe.proto import caffe_pb2
+from minicaffe.proto.comments import comments
 from minicaffe.proto.text import parse_fields
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 OWN = sorted(name for name, cls in layer_types().items() if cls.__module__.startswith("minicaffe.layers."))
 
 
@@ -76,7 +77,7 @@ def test_messages_of_fields(capsys):
 
 
 def test_width_of_a_terminal(capsys, monkeypatch):
-    monkeypatch.setattr("minicaffe.cli.layers.bars.table_console", lambda: Console(width=70, highlight=False))
+    monkeypatch.setattr("minicaffe.addons.reference.layers.bars.table_console", lambda: Console(width=70, highlight=False))
     assert cli.main(["layers", "MultiBoxLoss"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(len(line) for line in lines) <= 70
@@ -90,13 +91,6 @@ def test_all_is_shown(name, capsys):
     assert f"{name} ({entry.origin}): " in out
     fields = re.findall(r"^ (\w+) +", out.partition("meaning")[2], re.M)
     assert [field.name for message in entry.messages for field in message.fields if field.name not in fields] == []
-
-
-def test_comments_that_are_not_installed(tmp_path, monkeypatch, capsys):
-    layer_reference._comments.cache_clear()
-    monkeypatch.setattr(layer_reference, "COMMENTS", tmp_path / "none")
-    assert cli.main(["layers", "Pooling"]) == 1
-    assert "none: the installed minicaffe lacks this file; install it again" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("word, hint", [("convolutoin", "did you mean 'Convolution'"), ("MultiStageMeanfield", "the fork .* has it")])
@@ -170,8 +164,7 @@ def test_fields_and_sources(name):
 
 
 def test_names_in_comments():
-    layer_reference._comments.cache_clear()
-    names = list(layer_reference._comments())
+    names = list(comments())
     assert len(names) > 500 and len(set(names)) == len(names)
     for name in names:
         part = caffe_pb2.DESCRIPTOR

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tiny import LINES, run
 
-from minicaffe.cli.parse_log import read_run, times_of
-from minicaffe.cli.plot import Curve, curves, rounded
+from minicaffe.addons.plotting.parse_log import read_run, times_of
+from minicaffe.addons.plotting.plot import Curve, curves, rounded
 
 
 class Training:

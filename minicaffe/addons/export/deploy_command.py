@@ -15,23 +15,13 @@ from minicaffe.proto.fields import copy_of
 from minicaffe.proto.text import write_text
 
 
-def _sizes(ctx, param, text):
-    """Return the sizes of --shape as a tuple (the option's callback)."""
-    if text is None:
-        return None
-    sizes = text.split("x")
-    if not all(size.isdecimal() and 0 < int(size) <= options.INT_MAX for size in sizes):
-        raise click.BadParameter(f"write CHANNELSxHEIGHTxWIDTH, such as 3x224x224, got '{text}'")
-    return tuple(map(int, sizes))
-
-
 @click.command(cls=options.CaffeCommand)
 @click.argument("file", metavar="NET")
 @click.argument("weights", required=False)
 @click.option("-o", "--out", "out", required=True, metavar="NAME",
               help="NAME.prototxt is written, with WEIGHTS NAME.caffemodel, too.")
 @click.option("--batch", type=options.batch_size, default=1, show_default=True, help="Records in a batch.")
-@click.option("--shape", callback=_sizes, metavar="3x224x224", help="Of a record, if the data are not there.")
+@click.option("--shape", metavar="3x224x224", help="Of a record, if the data are not there.")
 @click.option("--preprocessing", type=click.Choice(["comments", "layers"]), default="comments", show_default=True,
               help="Write mean and scale as comments, or as layers, so that the net takes pixels.")
 @click.option("--half", is_flag=True, help="Store the parameters in half precision, two bytes each, as NVIDIA's fork and OpenCV "
@@ -48,6 +38,8 @@ def deploy(file, weights, out, batch, shape, preprocessing, half, force, level, 
     """
     if half and not weights:
         raise click.UsageError("--half: it is for the parameters; give WEIGHTS")
+    if shape is not None and (sizes := options.sizes_of(shape)) is None:
+        raise click.UsageError(f"--shape: write CHANNELSxHEIGHTxWIDTH, such as 3x224x224, got '{shape}'")
     options.check_outputs(f"{out}.prototxt", f"{out}.caffemodel" if weights else None, force=force)
     given = options.net_options()
     param, positions = read_net(file, caffe_pb2.TEST, level, stage, skip_unknown_fields=given["skip_unknown_fields"])
@@ -60,7 +52,7 @@ def deploy(file, weights, out, batch, shape, preprocessing, half, force, level, 
         if shape is None and training is None:
             raise ConfigError(f"the shape of a record of '{source.type}' is not known; give --shape", file=file, layer=source.name,
                               layer_type=source.type)
-        sizes = shape or training.input_shape()
+        sizes = training.input_shape() if shape is None else sizes
         made = deploy_net(param, (batch, *sizes), file, positions)
         mean, name = training.mean(sizes[0]) if training is not None else (None, "")
     scale = training.scale if training is not None else None
