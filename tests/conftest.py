@@ -54,6 +54,11 @@ def pytest_configure(config):
         from minicaffe.net.net import Net
         as_asked = Net.set_plan
         Net.set_plan = lambda net, asked, *rest: as_asked(net, asked or plan, *rest)
+    gc.disable()    # while tests are collected, which leaves little garbage and 18,000 objects that live on
+
+
+def pytest_collection_finish():
+    gc.enable()
 
 
 def addons_installed():
@@ -114,7 +119,21 @@ def pytest_xdist_make_scheduler(config, log):
     """A file stays in one process: what a module's fixtures made serves all of its tests. A test that ends its process has failed."""
     from xdist.scheduler import LoadFileScheduling
 
+    class Collected(list):
+        """The tests that a process found; pytest-xdist asks for the place of each."""
+        def __init__(self, tests):
+            super().__init__(tests)
+            self.places = {test: place for place, test in enumerate(self)}
+
+        def index(self, test):
+            return self.places[test]
+
     class Scheduling(LoadFileScheduling):
+        def add_node_collection(self, node, collection):
+            super().add_node_collection(node, collection)
+            if node in self.registered_collections:
+                self.registered_collections[node] = Collected(collection)
+
         def remove_node(self, node):
             """Return the test that ran; pytest-xdist gives it to the next process, too, until all have ended."""
             work = self.assigned_work[node]

@@ -104,12 +104,11 @@ def test_deconvolution_forward(name, shape, fields, stride, pad, dilation, group
 @pytest.mark.parametrize("layer_type", ["Convolution", "Deconvolution"])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c[0])
 def test_gradient(case, layer_type):
-    # The layer is linear, so that differences are exact but for rounding.
     if layer_type == "Convolution" or case in FITTING:
-        check_gradient(layer(f"{case[2]} {FILLERS}", layer_type), [RANDOM.standard_normal(case[1])], tolerance=1e-9)
+        check_gradient(layer(f"{case[2]} {FILLERS}", layer_type), [RANDOM.standard_normal(case[1])], tolerance=1e-9, linear=True)
     arrays = [RANDOM.standard_normal((2, 2, 4, 4)) for _ in "ab"]
     for bias in ("", "bias_term: false") if case[0] == "plain" else ():
-        check_gradient(layer(f"num_output: 3 kernel_size: 2 {bias} {FILLERS}", layer_type, bottoms="ab"), arrays, tolerance=1e-9)
+        check_gradient(layer(f"num_output: 3 kernel_size: 2 {bias} {FILLERS}", layer_type, bottoms="ab"), arrays, tolerance=1e-9, linear=True)
 
 
 def test_two_bottoms_and_leading_axes():
@@ -248,7 +247,7 @@ IM2COL = [
 @pytest.mark.parametrize("shape, fields, kernel, stride, pad, dilation", IM2COL, ids=["plain", "all", "sides", "one_axis", "three_axes"])
 def test_im2col(shape, fields, kernel, stride, pad, dilation):
     x = RANDOM.standard_normal(shape)
-    net = check_gradient(layer(fields, "Im2col"), [x], tolerance=1e-9)
+    net = check_gradient(layer(fields, "Im2col"), [x], tolerance=1e-9, linear=True)
     run_forward(net)
     y = net.tops[-1][0].cpu_data
     taps = int(np.prod(kernel))
