@@ -9,6 +9,7 @@ import pytest
 import minicaffe
 from minicaffe.blob import Blob
 from minicaffe.errors import DependencyError
+from minicaffe.memory.registry import registry
 
 
 @pytest.fixture(scope="session")
@@ -19,13 +20,16 @@ def place(device):
 
 @pytest.fixture(autouse=True)
 def gpu_mode(place, device, monkeypatch):
-    """GPU mode during each test, the present mode after it."""
+    """GPU mode during each test; after it the present mode, and the allocators of before."""
     monkeypatch.setenv("MINICAFFE_DEVICE", place)
     try:
         minicaffe.set_mode_gpu()
     except DependencyError as error:  # a build without CUDA, or --device gpu where there is none
         pytest.skip(str(error))
+    before = dict(registry._allocators)
     yield
+    registry._allocators.clear()
+    registry._allocators.update(before)
     gc.collect()
     if device == "cpu":
         minicaffe.set_mode_cpu()

@@ -4,9 +4,11 @@ import contextlib
 import gc
 from concurrent.futures import ThreadPoolExecutor
 
+import helpers
 import numpy as np
 import pytest
 from processes import run, run_gpu
+from training import recorded_launches
 
 import minicaffe
 from minicaffe import cuda, memory
@@ -15,9 +17,6 @@ from minicaffe.cuda import driver
 from minicaffe.errors import DeviceError, OutOfMemoryError, WrongTypeError
 from minicaffe.memory import Buffer, CUDAPlace, PinnedPlace
 from minicaffe.memory.registry import registry
-from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
 
 
 def test_each_call_finds_its_device():
@@ -314,30 +313,26 @@ def test_launch_without_time(sim, call, ran):
     device, blob = cuda.current(), Blob((100,))
     blob.data[...] = 3
     blob.scale_data(1)
-    device.record_launches(True)
-    try:
-        sim(f"fail={call}")
-        with memory.record() as events, pytest.raises(DeviceError, match=call.partition(":")[0]):
-            blob.scale_data(2)
-            device.synchronize()
-        assert not [event for event in events if event.kind == "launch"]
+    sim(f"fail={call}")
+    with recorded_launches() as events, pytest.raises(DeviceError, match=call.partition(":")[0]):
+        blob.scale_data(2)
         device.synchronize()
-        with memory.record() as events:
-            blob.scale_data(5)
-        assert [event.took >= 0 for event in events if event.kind == "launch"] == [True]
-        assert (blob.cpu_data == (30 if ran else 15)).all()
-    finally:
-        device.record_launches(False)
+    assert not [event for event in events if event.kind == "launch"]
+    device.synchronize()
+    with recorded_launches() as events:
+        blob.scale_data(5)
+    assert [event.took >= 0 for event in events if event.kind == "launch"] == [True]
+    assert (blob.cpu_data == (30 if ran else 15)).all()
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_work_after_a_recording(fails):
     """Random numbers are drawn from the generator's place again, memory comes from the allocator, launches have their time."""
-    net = Net(parse_text("""
+    net = helpers.make_net("""
         state { phase: TRAIN }
         layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 4000 } } }
         layer { name: "drop" type: "Dropout" bottom: "x" top: "y" }
-    """, caffe_pb2.NetParameter)[0])
+    """)
     net.blobs["x"].data[...] = 1
 
     def drawn():
@@ -358,12 +353,8 @@ def test_work_after_a_recording(fails):
     if not fails:
         graph.replay(0.5, 77)
     np.testing.assert_array_equal(drawn(), expected)
-    device.record_launches(True)
-    try:
-        with memory.record() as events:
-            blob.scale_data(2)
-    finally:
-        device.record_launches(False)
+    with recorded_launches() as events:
+        blob.scale_data(2)
     assert [event.took > 0 for event in events if event.kind == "launch"] == [True]
     gc.collect()
     before = memory.stats(CUDAPlace(device.index)).live

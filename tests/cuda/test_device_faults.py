@@ -16,13 +16,10 @@ from minicaffe.errors import ConfigError, DeviceError, OutOfMemoryError
 
 
 @pytest.fixture
-def plain():
+def plain(gpu_mode):
     """Every block from the driver, so that its calls can be counted."""
-    places = memory.CUDAPlace(0), memory.PinnedPlace()
-    before = [memory.use(p, "plain") for p in places]
-    yield
-    for p, allocator in zip(places, before):
-        memory.use(p, allocator)
+    for place in memory.CUDAPlace(0), memory.PinnedPlace():
+        memory.use(place, "plain")
 
 
 def test_allocators_in_a_reference_cycle():

@@ -6,10 +6,9 @@ Between iterations the gradients are filled with NaN, which would stay wherever 
 
 import numpy as np
 import pytest
-from training import NET, gradients, iteration, losses, make_net, make_solver
+from training import NET, gradients, iteration, losses, make_net, make_solver, recorded_launches
 
 import minicaffe
-from minicaffe import cuda, memory
 from minicaffe.memory import SyncedHead, SyncedMemory
 from minicaffe.memory.zeros import claim_lazy_zeros, mark_zero
 
@@ -21,10 +20,8 @@ def poison(net):
 
 def zeroed(work):
     """The names of the gradients that `work` fills with zeros by launches."""
-    cuda.current().record_launches(True)
-    with memory.record() as events:
+    with recorded_launches() as events:
         work()
-    cuda.current().record_launches(False)
     fills = [event.detail for event in events if event.kind == "launch" and event.name.startswith("ZeroAll")]
     assert any(event.kind == "launch" for event in events)
     return [part.split(" diff")[0] for detail in fills for part in detail.split("; ")[1:]]

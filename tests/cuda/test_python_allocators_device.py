@@ -29,28 +29,16 @@ class Watch(Allocator):
         super().free(address)
 
 
-@pytest.fixture
-def serve():
-    """Let allocators serve their places until the test ends."""
-    before = []
-
-    def use(*allocators):
-        for allocator in allocators:
-            before.append((allocator.place, memory.use(allocator.place, allocator)))
-
-    yield use
-    for place, allocator in reversed(before):
-        memory.use(place, allocator)
-
-
 @pytest.mark.parametrize("where", ["above", "below"])
-def test_each_place_takes_one(serve, where):
+def test_each_place_takes_one(where):
     if where == "above":
         watches = [Watch(memory.allocator_of(p, "caching")) for p in (CUDAPlace(0), PinnedPlace())]
-        serve(*watches)
+        serving = watches
     else:
         watches = [Watch(memory.allocator_of(p, "plain")) for p in (CUDAPlace(0), PinnedPlace())]
-        serve(CachingAllocator(watches[0]), CachingHostAllocator(watches[1]))
+        serving = CachingAllocator(watches[0]), CachingHostAllocator(watches[1])
+    for allocator in serving:
+        memory.use(allocator.place, allocator)
     blobs = [Blob((n, 1000)) for n in (1, 3, 700)]
     for n, blob in enumerate(blobs):
         blob.data[...] = n
@@ -68,8 +56,8 @@ def test_each_place_takes_one(serve, where):
 
 
 @pytest.mark.parametrize("where", [CUDAPlace(0), PinnedPlace()], ids=repr)
-def test_error_leaves_the_blob(serve, where):
-    serve(Watch(memory.allocator_of(where, "plain"), 5000))
+def test_error_leaves_the_blob(where):
+    memory.use(where, Watch(memory.allocator_of(where, "plain"), 5000))
     blob = Blob((2000,))
     for _ in range(2):
         with pytest.raises(OutOfMemoryError, match="8000 are too many"):
@@ -81,7 +69,7 @@ def test_error_leaves_the_blob(serve, where):
 
 
 @pytest.mark.parametrize("above", [CachingAllocator, BuddyAllocator])
-def test_middle_of_a_block(serve, above):
+def test_middle_of_a_block(above):
     """No red zones lie there then, as they begin with an allocation of the driver."""
     class Header(Allocator):
         def __init__(self, upstream):
@@ -94,7 +82,7 @@ def test_middle_of_a_block(serve, above):
             super().free(address - 64)
 
     cut = above(Header(memory.allocator_of(CUDAPlace(0), "plain")))
-    serve(cut)
+    memory.use(cut.place, cut)
     blobs = [Blob((n,)) for n in (1, 100, 5000, 2_000_000)]
     for n, blob in enumerate(blobs):
         blob.data[...] = n

@@ -20,9 +20,8 @@ def allocator(request, place):
         pytest.skip("only the simulated device watches the bounds of blocks")
     if request.param != "plain" and "deferred=1" in checks_on():
         pytest.skip("with deferred=1 the simulated device closes no blocks of a pool")
-    before = memory.use(CUDAPlace(0), request.param)
-    yield registry.allocator(CUDAPlace(0))
-    memory.use(CUDAPlace(0), before)
+    memory.use(CUDAPlace(0), request.param)
+    return registry.allocator(CUDAPlace(0))
 
 
 def fill(address, nbytes):

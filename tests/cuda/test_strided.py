@@ -1,16 +1,15 @@
 """Views of device memory against NumPy, every refusal, and copies of rows in strides."""
 
+import helpers
 import numpy as np
 import pytest
 from strided_arrays import Foreign, numbered
+from training import recorded_launches
 
-from minicaffe import cuda, memory
+from minicaffe import memory
 from minicaffe.device import strided
 from minicaffe.device.strided import DeviceArray
 from minicaffe.errors import ConfigError, ShapeError, WrongTypeError
-from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
 
 ALL = np.s_[...]
 
@@ -111,17 +110,13 @@ def test_sizes_and_strides():
 @pytest.mark.parametrize(("channels", "word"), [((4, 8), "Pack<float>"), ((3, 8), "float"), ((4, 7), "float")])
 def test_rows_copied_by_words(channels, word):
     """Concat copies rows of `channels` pixels; one that is no multiple of 4 moves the next row off the words."""
-    net = Net(parse_text(f"""layer {{ name: "in" type: "Input" top: "a" top: "b"
+    net = helpers.make_net(f"""layer {{ name: "in" type: "Input" top: "a" top: "b"
       input_param {{ shape {{ dim: 2 dim: {channels[0]} dim: 3 }} shape {{ dim: 2 dim: {channels[1]} dim: 3 }} }} }}
-      layer {{ name: "join" type: "Concat" bottom: "a" bottom: "b" top: "y" }}""", caffe_pb2.NetParameter)[0])
+      layer {{ name: "join" type: "Concat" bottom: "a" bottom: "b" top: "y" }}""")
     values = [np.random.default_rng(0).standard_normal(blob.shape).astype(np.float32) for blob in net.input_blobs]
     for blob, value in zip(net.input_blobs, values, strict=True):
         blob.data[...] = value
-    cuda.current().record_launches(True)
-    try:
-        with memory.record() as events:
-            net.forward_from_to(0, 1)
-    finally:
-        cuda.current().record_launches(False)
+    with recorded_launches() as events:
+        net.forward_from_to(0, 1)
     assert [event.name for event in events if event.kind == "launch"] == [f"Each<StridedCopy<{word}, {word}, unsigned int> >"] * 2
     np.testing.assert_array_equal(net.output_blobs[0].cpu_data, np.concatenate(values, 1))

@@ -8,9 +8,11 @@ import re
 import threading
 import time
 
+import helpers
 import numpy as np
 import pytest
 from sim_checks import checks_on
+from training import recorded_launches
 
 import minicaffe
 from minicaffe import cuda, memory
@@ -21,9 +23,6 @@ from minicaffe.errors import ConfigError, DeviceError
 from minicaffe.memory import Buffer, CUDAPlace, PinnedPlace, SyncedHead, SyncedMemory
 from minicaffe.memory.registry import registry
 from minicaffe.memory.states import TABLE, Action, Call
-from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
 
 N = 4096
 
@@ -164,13 +163,9 @@ def test_launches_are_recorded_on_request():
     before = device.launches
     with memory.record() as quiet:
         blob.scale_data(2)
-    device.record_launches(True)
-    try:
-        with memory.record() as events:
-            blob.scale_data(2)
-            blob.asum_data()
-    finally:
-        device.record_launches(False)
+    with recorded_launches() as events:
+        blob.scale_data(2)
+        blob.asum_data()
     assert not [e for e in quiet if e.kind == "launch"]
     launches = [e for e in events if e.kind == "launch"]
     assert launches[0].name == "Vector<Scaled<float>, float, 1>" and launches[0].place == CUDAPlace(0)
@@ -182,23 +177,19 @@ def test_launches_are_recorded_on_request():
 def test_a_launch_names_each_block_once(no_cudnn):
     """In the order of the parameters, however often they point into it: bytes of kernels in place would count twice."""
     gc.collect()
-    blob, net = Blob((1000,), name="x"), Net(parse_text("""
+    blob, net = Blob((1000,), name="x"), helpers.make_net("""
         layer { name: "in" type: "Input" top: "y" input_param { shape { dim: 2 dim: 300 } } }
         layer { name: "relu" type: "ReLU" bottom: "y" top: "y" relu_param { negative_slope: 0.5 } }
         layer { name: "out" type: "TanH" bottom: "y" top: "z" }
-    """, caffe_pb2.NetParameter)[0])
+    """)
     blob.data[...] = 3
     blob.diff[...] = 1
     net.blobs["y"].data[...] = -1
     for run in blob.update, lambda: net.forward_from_to(0, 2):    # with all on the device
         run()
-    cuda.current().record_launches(True)
-    try:
-        with memory.record() as events:
-            blob.update()
-            net.forward_from_to(0, 2)
-    finally:
-        cuda.current().record_launches(False)
+    with recorded_launches() as events:
+        blob.update()
+        net.forward_from_to(0, 2)
     launches = [e for e in events if e.kind == "launch"]
     assert [launch_of(e).arrays for e in launches] == [
         [("x data", 4000), ("x diff", 4000)], [("y data", 2400)], [("y data", 2400), ("z data", 2400)]]

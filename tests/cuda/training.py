@@ -1,8 +1,11 @@
 """Small nets to train in these tests."""
 
+import contextlib
+
 import numpy as np
 
 import minicaffe
+from minicaffe import cuda, memory
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2, text
 from minicaffe.solver import create_solver
@@ -91,3 +94,15 @@ def gradients(net):
 def iteration(net):
     net.clear_param_diffs()
     net.forward_backward()
+
+
+@contextlib.contextmanager
+def recorded_launches():
+    """Record events with each launch of a kernel among them; gives their list."""
+    device = cuda.current()
+    device.record_launches(True)
+    try:
+        with memory.record() as events:
+            yield events
+    finally:
+        device.record_launches(False)
