@@ -8,7 +8,7 @@ from records import datum
 from minicaffe.data.convert import compute_mean, convert_images, quiet_opencv, resize_size
 from minicaffe.data.datum import picture_of, read_datum
 from minicaffe.data.db import open_db
-from minicaffe.data.image_list import ImageList, decode_picture, read_content
+from minicaffe.data.image_list import decode_picture, read_content
 from minicaffe.data.mean_file import read_mean, write_mean
 from minicaffe.errors import ConfigError, DataError, FileError, ShapeError
 from minicaffe.proto import caffe_pb2
@@ -81,19 +81,6 @@ def test_shuffle_and_check_size(folder):
     labels = [read_datum(v).label for v in records.values()]
     assert sorted(labels) == list(range(50)) != labels  # in order once in 50! runs
     assert list(records)[7] == "00000007_a.png"
-
-
-def test_lists(tmp_path):
-    for text, size, message in (
-            (None, None, "no such file"), ("\n\n", None, "the image list is empty"),
-            ("a 1\nno_label\n", None, "2: a line must be a path, a space and a label, got 'no_label'"), ("a 4294967296\n", None, "1: label 4294967296 does not fit"),
-            ("a.png 1", 2, "1: a line must be a path, a space and 2 labels, got 'a.png 1'"),
-            ("a 1\nb seven\n", None, "2: label 'seven' is not an integer; a line must end in the number")):
-        if text is not None:
-            (tmp_path / "list").write_text(text)
-        with pytest.raises((DataError, FileError)) as caught:
-            ImageList(tmp_path / "list", size)
-        assert str(caught.value).startswith(f"{tmp_path}/list:") and message in str(caught.value)
 
 
 def test_wrong_roots(folder):

@@ -59,6 +59,7 @@ def test_labels_of_a_record():
 
 @pytest.mark.parametrize("text, size, words", [
     ("a.png cat\nb.png dog\n", None, "list.txt:1: label 'cat' is not an integer; a line must end in the number of its class\n"),
+    ("a.png 4294967296\n", None, "list.txt:1: label 4294967296 does not fit"),
     ("a.png 1e1\n", None, "not an integer; label_size of ImageData, or --float-labels, takes labels that are real numbers\n"),
     ("a.png\n", None, "list.txt:1: a line must be a path, a space and a label, got 'a.png'"), ("\n", 2, "list.txt: the image list is empty"),
     ("a.png 1 2\nb.png 1\n", 2, "list.txt:2: a line must be a path, a space and 2 labels, got 'b.png 1'"),

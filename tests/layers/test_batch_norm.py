@@ -6,7 +6,6 @@ from gradient import check_gradient, forward_net, layer_net, run_backward, run_f
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST, TRAIN
-from minicaffe.device.threads import set_num_threads
 from minicaffe.errors import ConfigError, ShapeError
 
 RANDOM = np.random.default_rng(13)
@@ -129,21 +128,13 @@ def test_launches(device, shape, most):
 
 @pytest.mark.parametrize("shape", [(0, 3, 2, 2), (2, 3, 4097), (70000, 2), (3, 5, 64, 65)])
 @pytest.mark.parametrize("text", [batch_norm, mvn])
-def test_sizes_and_threads(text, shape):
+def test_nan_stays_in_its_channel(text, shape):
     x = RANDOM.standard_normal(shape).astype(np.float32)
-    if x.size:
-        x[0, 1] = np.nan  # stays in its channel
-    results = []
-    for threads in (1, 2):
-        set_num_threads(threads)
-        net = forward_net(text(), [x], Dtype.FLOAT)
-        run_backward(net, [0], [np.ones(net.blob_by_name("y").shape)])
-        results.append([net.blob_by_name("y").data.copy(), net.blob_by_name("x").diff.copy()]
-                       + [b.data.copy() for b in net.layers[-1].blobs])
-    for one, two in zip(*results):
-        np.testing.assert_array_equal(one, two)
-    if x.size:
-        assert np.isnan(results[0][0][0, 1]).all() and not np.isnan(results[0][0][:, 0]).any()
+    x[:1, 1] = np.nan
+    net = forward_net(text(), [x], Dtype.FLOAT)
+    run_backward(net, [0], [np.ones(net.blob_by_name("y").shape)])
+    y = net.blob_by_name("y").data
+    assert np.isnan(y[:1, 1]).all() and not np.isnan(y[:, 0]).any()
 
 
 def test_param_entries():

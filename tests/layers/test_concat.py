@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gradient import check_gradient, forward_net, layer_net, run_backward
+from gradient import check_gradient, forward_net, layer_net
 
 from minicaffe.blob import Dtype
 from minicaffe.device.threads import set_num_threads
@@ -51,15 +51,11 @@ def test_gradients():
     check_gradient(layer("Crop", "crop_param { axis: 1 offset: 2 offset: 1 }", 2), [whole, np.zeros((1, 3, 2))], check=[0])
 
 
-def test_single_parts_and_unwanted_diffs():
-    for type in "Concat", "Slice":   # a single part is not copied
-        net = forward_net(layer(type, ""), [RANDOM.standard_normal((2, 3))])
-        bottom, top = net.blob_by_name("b0"), net.blob_by_name("t0")
-        assert top.data.ctypes.data == bottom.data.ctypes.data and top.diff.ctypes.data == bottom.diff.ctypes.data
-    net = forward_net(layer("Concat", "", 2), [np.ones((2, 2)), np.ones((2, 1))])
-    net.blob_by_name("b0").diff[...] = 9
-    run_backward(net, [1], [np.full((2, 3), 4.0)])
-    assert (net.blob_by_name("b0").diff == 9).all() and (net.blob_by_name("b1").diff == 4).all()
+@pytest.mark.parametrize("type", ["Concat", "Slice"])
+def test_a_single_part_is_not_copied(type):
+    net = forward_net(layer(type, ""), [RANDOM.standard_normal((2, 3))])
+    bottom, top = net.blob_by_name("b0"), net.blob_by_name("t0")
+    assert top.data.ctypes.data == bottom.data.ctypes.data and top.diff.ctypes.data == bottom.diff.ctypes.data
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (3, 4), (2000, 4), (2, 80000)])

@@ -1,6 +1,5 @@
 """Data: depth of the prefetch, errors, labels that are real numbers; its pixels are tested in tests/data."""
 
-import lmdb
 import numpy as np
 import pytest
 
@@ -9,7 +8,6 @@ cv2 = pytest.importorskip("cv2")
 from pictures import batch, source_net  # noqa: E402
 
 from minicaffe.blob import Dtype  # noqa: E402
-from minicaffe.common import caffe  # noqa: E402
 from minicaffe.data.db import open_db  # noqa: E402
 from minicaffe.errors import ConfigError, DataError, Error, ShapeError  # noqa: E402
 from minicaffe.proto import caffe_pb2, unknown  # noqa: E402
@@ -82,21 +80,6 @@ def test_add_on_steps_unknown(source, monkeypatch):
         with pytest.raises(ConfigError, match=rf"^test.prototxt:1: layer 'd' \(Data\): transform_param.{step}: unknown field in "
                            r"TransformationParameter: the core lacks it, and so do the installed add-ons \(red\)$"):
             source_net(text(source[0], f"mirror: true {step} {{ }}"))
-
-
-@pytest.mark.parametrize("how", [{}, {"readonly": True, "lock": False}])
-def test_beside_the_programs_own_lmdb(source, how):
-    """pycaffe's programs open the database of a net, before the net reads it or after."""
-    path, pixels = source
-    with lmdb.open(path, **how) as env:
-        net = source_net(text(path, ""))
-        np.testing.assert_array_equal(batch(net)[0], pixels[:2])
-        assert env.stat()["entries"] == 3
-    with lmdb.open(path, **how) as env, env.begin() as transaction:
-        data, labels = batch(net)
-        np.testing.assert_array_equal(data, pixels[[2, 0]])
-        assert caffe_pb2.Datum.FromString(transaction.get(b"00000002")).label == labels[0] == 6
-        np.testing.assert_array_equal(batch(source_net(text(path, "")))[0], pixels[:2])
 
 
 # ---- labels that are real numbers
@@ -173,27 +156,3 @@ def test_other_types_refuse_label_size(kind, param):
         source_net(definition)
     with pytest.raises(ConfigError, match=r"layer 'd' \(Data\): data_param.label_size: must be at least 1, got 0"):
         source_net(with_size(text("nowhere", ""), 0))
-
-
-def test_draws_depend_on_record_number(source, tmp_path, monkeypatch):
-    for path, label_size in (source[0], None), (real_valued(tmp_path)[0], 3):
-        check_draws(path, "mirror: true crop_size: 5", label_size, monkeypatch)
-
-
-def check_draws(path, transform, label_size, monkeypatch):
-    """Compare records of batches of several sizes, in one process and in several that share the records."""
-    found = {}
-    for size, count in ((1, 1), (2, 1), (6, 1), (1, 2), (2, 3), (3, 2)):
-        records = {}
-        for rank in range(count):
-            monkeypatch.setattr(caffe, "solver_count", count)
-            monkeypatch.setattr(caffe, "solver_rank", rank)
-            definition = text(path, transform, size)
-            net = source_net(with_size(definition, label_size) if label_size else definition)
-            for k in range(12 // size // count):
-                for i, (data, label) in enumerate(zip(*batch(net), strict=True)):
-                    records[(k * size + i) * count + rank] = data.tobytes(), label.tobytes()
-        assert sorted(records) == list(range(12))
-        found[size, count] = records
-    assert all(records == found[1, 1] for records in found.values())
-    assert len({data for data, _ in found[1, 1].values()}) > 3      # three pictures, in several places

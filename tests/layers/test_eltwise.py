@@ -59,14 +59,6 @@ def test_product_gradient_at_zeros():
         np.testing.assert_array_equal(net.blob_by_name("b0").diff, wanted)
 
 
-def test_bottoms_without_gradient_unchanged():
-    net = forward_net(eltwise("coeff: 2 coeff: 3", 2), [np.ones(4), np.ones(4)])
-    net.blob_by_name("b0").diff[...] = 7
-    run_backward(net, [1], [np.ones(4)])
-    np.testing.assert_array_equal(net.blob_by_name("b0").diff, np.full(4, 7))
-    np.testing.assert_array_equal(net.blob_by_name("b1").diff, np.full(4, 3))
-
-
 @pytest.mark.parametrize("count", [0, 1, 65537])
 @pytest.mark.parametrize("operation", ["SUM", "PROD", "MAX"])
 def test_sizes_and_special_values(count, operation):

@@ -80,15 +80,6 @@ def test_filter():
     np.testing.assert_array_equal(net.blob_by_name("tx").data, x)
 
 
-def test_indices_have_no_gradient():
-    for text, arrays, bottom in ((embed(), [np.zeros(2)], 0), (REINDEX, [np.ones((2, 2)), np.zeros(2)], 1),
-                                 (FILTER, [np.ones(2), np.ones(2), np.ones(2)], 2)):
-        net = forward_net(text, arrays)
-        assert not net.layers[-1].allow_force_backward(bottom)
-        with pytest.raises(ConfigError, match=rf"bottom\[{bottom}\]"):
-            run_backward(net, [bottom])
-
-
 @pytest.mark.parametrize("text, shapes, error, field", [
     (embed("num_output: 0 input_dim: 2"), [(2,)], ConfigError, "embed_param.num_output"),
     (embed("num_output: 2"), [(2,)], ConfigError, "embed_param.input_dim"),

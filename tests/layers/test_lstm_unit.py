@@ -5,7 +5,6 @@ import pytest
 from gradient import check_gradient, forward_net, run_backward
 
 from minicaffe.blob import Dtype
-from minicaffe.errors import ConfigError
 
 TEXT = 'layer { name: "u" type: "LSTMUnit" bottom: "c" bottom: "g" bottom: "cont" top: "c1" top: "h1" }'
 
@@ -56,16 +55,3 @@ def test_forgotten_and_far_values():
     run_backward(net, [0, 1], [np.ones((1, 1, 1)), np.ones((1, 1, 1))])
     np.testing.assert_allclose(net.blob_by_name("c1").cpu_data, [[[2]]])
     np.testing.assert_array_equal(net.blob_by_name("g").cpu_diff, np.zeros((1, 1, 4)))
-
-
-def test_which_gradients_are_written():
-    net = forward_net(TEXT, inputs())
-    for blob in net.bottoms[-1]:
-        blob.diff[...] = 7
-    run_backward(net, [])
-    assert all((blob.cpu_diff == 7).all() for blob in net.bottoms[-1])
-    run_backward(net, [0])
-    assert all((blob.cpu_diff != 7).all() for blob in net.bottoms[-1][:2])
-    with pytest.raises(ConfigError, match=r"bottom\[2\]: LSTMUnit has no gradient"):
-        run_backward(net, [0, 1, 2])
-    assert [net.layers[-1].allow_force_backward(i) for i in range(3)] == [True, True, False]

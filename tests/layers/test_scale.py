@@ -5,7 +5,6 @@ import pytest
 from gradient import check_gradient, forward_net, layer_net, run_backward
 
 from minicaffe.blob import Dtype
-from minicaffe.device.threads import set_num_threads
 from minicaffe.errors import ConfigError, ShapeError
 
 RANDOM = np.random.default_rng(11)
@@ -85,22 +84,14 @@ def test_reduction(operation, formula, axis):
 
 @pytest.mark.parametrize("shape", [(0, 3, 2), (2, 3, 0), (1, 3, 4097), (3, 2, 40000), (40000, 3), (2, 50001), (1, 1, 70000)])
 @pytest.mark.parametrize("type", ["Scale", "Bias", "PReLU", "Reduction"])
-def test_sizes_threads_and_special_values(type, shape):
+def test_sizes_and_special_values(type, shape):
     x = RANDOM.standard_normal(shape).astype(np.float32)
     x.reshape(-1)[:3] = [np.nan, np.inf, -0.0][:x.size]
     diff = RANDOM.standard_normal(shape[:1] if type == "Reduction" else shape)
-    results = []
-    for threads in (1, 2):
-        set_num_threads(threads)
-        param = "axis: 1" if type == "Reduction" else RANDOM_FILLER
-        net = forward_net(layer(type, param), [x], Dtype.FLOAT)
-        run_backward(net, [0], [diff])
-        results.append([net.blob_by_name("y").data.copy(), net.blob_by_name("b0").diff.copy()]
-                       + [b.diff.copy() for b in net.layers[-1].blobs])
-    for one, two in zip(*results):
-        np.testing.assert_array_equal(one, two)
+    net = forward_net(layer(type, "axis: 1" if type == "Reduction" else RANDOM_FILLER), [x], Dtype.FLOAT)
+    run_backward(net, [0], [diff])
     if x.size and type != "Reduction":
-        y, gradient = results[0][0].reshape(-1), results[0][-1]
+        y, gradient = net.blob_by_name("y").data.reshape(-1), net.layers[-1].blobs[-1].diff
         assert np.isnan(y[0]) and np.isinf(y[1])
         with np.errstate(invalid="ignore"):
             terms = {"Scale": x * diff, "Bias": diff, "PReLU": np.where(x > 0, 0, x * diff)}[type]

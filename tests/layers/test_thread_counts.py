@@ -24,6 +24,10 @@ CASES = [
     ('type: "Softmax"', [(3, 20, 1000)], [0]),
     ('type: "InnerProduct" inner_product_param { num_output: 90 weight_filler { value: 3 } bias_filler { value: 1 } }', [INTEGERS], [0]),   # exact sums
     ('type: "Dropout"', [(100001,)], [0]),
+    *((f'type: "{kind}"', [shape], [0]) for kind in ("BatchNorm", "MVN") for shape in ((2, 3, 4097), (70000, 2), (3, 5, 64, 65)) if kind == "BatchNorm" or len(shape) > 2),
+    *((f'type: "{kind}" {kind.lower()}_param {{ filler {{ type: "uniform" min: 0.5 max: 2 }} }}', [shape], [0]) for kind in ("Scale", "Bias", "PReLU")
+      for shape in ((3, 2, 40000), (40000, 3), (2, 50001), (1, 1, 70000))),
+    *(('type: "Reduction" reduction_param { axis: 1 }', [shape], [0]) for shape in ((3, 2, 40000), (40000, 3))),
     *((f'type: "Eltwise" eltwise_param {{ operation: {operation} }}', [(65537,), (65537,)], [0, 1]) for operation in ("SUM", "PROD", "MAX")),
 ]
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from helpers import layer_text, make_net
 
-import minicaffe as caffe
 from minicaffe.addons.export.fold import fold
 from minicaffe.errors import ConfigError, Error, ShapeError
 from minicaffe.net.net import Net
@@ -256,14 +255,6 @@ def test_sharing_of_repeated_names():
     other.layers[1].blobs[0].data[...] = 7
     assert (net.layers[1].blobs[0].cpu_data == 7).all()
     np.testing.assert_array_equal(net.layers[2].blobs[0].cpu_data, second)
-
-
-def test_old_pycaffe_scripts_share(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.prototxt").write_text(NET.replace("OWNER", "").replace("SHARER", ""))
-    net = caffe.Net("net.prototxt", caffe.TRAIN)
-    net.params["one"][0].data[...] = 5
-    assert (net.params["two"][0].data == 5).all()
 
 
 def test_share_of_other_shape_changes_nothing():

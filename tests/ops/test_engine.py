@@ -196,20 +196,6 @@ def test_choice_holds_until_setting_changes(seed):
             assert primitives() == last
 
 
-def test_refused_engine_tried_after_change():
-    """A refusal is one of the settings at that time."""
-    if settings.mode != "cpu":
-        pytest.skip("engine WINOGRAD computes on the CPU alone")
-    net = make_net(layer_text("Input", "x", more="input_param { shape { dim: [2, 16, 12, 12] } }")
-                   + layer_text("Convolution", "c", "x", more="convolution_param { num_output: 16 kernel_size: 3 }"))
-    computed = lambda: (net.forward_from_to(0, 1), net.engines()[0]["engine"])[1]    # noqa: E731
-    engine.prefer("WINOGRAD")
-    for exact in (False, True, False, True):
-        engine.set_exact(exact)
-        assert computed() == ("CAFFE" if exact else "WINOGRAD")
-        assert list(net.engines()[0]["refused"]) == (["WINOGRAD"] if exact else [])
-
-
 def test_an_unknown_engine_in_the_environment(monkeypatch):
     monkeypatch.setattr(engine, "_preferred", None)
     monkeypatch.setenv("MINICAFFE_ENGINE", "mkl")

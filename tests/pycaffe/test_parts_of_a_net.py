@@ -7,7 +7,7 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe import _caffe
-from minicaffe.errors import ConfigError, MissingNameError, ShapeError, WrongTypeError
+from minicaffe.errors import ConfigError, MissingNameError, WrongTypeError
 
 NET = """
 name: "small"
@@ -56,17 +56,9 @@ def test_views_by_name_stay_dicts(net):
             assert "more" not in held
 
 
-def test_arrays_that_do_not_fit(net):
-    for shape in (2, 3, 9, 5), (2, 3), (2, 2, 1, 1), (2, 1, 2, 3, 4, 5), (5, 3, 4, 5):
-        with pytest.raises(ShapeError) as caught:
-            net.forward(data=np.zeros(shape, np.float32))
-        assert isinstance(caught.value, ValueError)
-        assert str(caught.value).startswith(f"inputs: 'data' has {shape}, the blob (2, 3, 4, 5)")
-        assert ("net.blobs['data'].reshape" in str(caught.value)) == (len(shape) >= 4)     # no advice that drops an axis
+def test_arrays_that_broadcast(net):
     net.forward(data=np.float32([[3], [4]]).reshape(2, 1, 1, 1))        # it broadcasts
     assert (net.blobs["data"].data == np.float32([3, 4]).reshape(2, 1, 1, 1)).all()
-    with pytest.raises(ShapeError, match=r"outputs: 'out' has \(2, 3\), the blob \(2, 4\)"):
-        net.backward(out=np.zeros((2, 3)))
     with pytest.raises(ConfigError, match=r"inputs \['data'\] and outputs \['out'\], got \['dat'\]"):
         net.forward_backward_all(dat=np.zeros((2, 3, 4, 5)))
     ran = []

@@ -116,29 +116,6 @@ def test_best_test_is_restored(tmp_path, exact):
     assert seen == [{"value": 3}, {"value": 3}]
 
 
-LSTM = """layer { name: "x" type: "DummyData" top: "x" top: "cont" dummy_data_param { shape { dim: 2 dim: 1 dim: 3 } shape { dim: 2 dim: 1 }
-  data_filler { value: 1 } data_filler { value: 1 } } }
-layer { name: "lstm" type: "LSTM" bottom: "x" bottom: "cont" top: "h" recurrent_param { num_output: 2 weight_filler { type: "uniform" min: -1 } } }
-layer { name: "loss" type: "Reduction" bottom: "h" top: "loss" loss_weight: 1 }"""
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_states_of_sequences_of_other_ranks(tmp_path, caplog, ranks):
-    """A recurrent layer keeps its state if as many ranks continue, and begins with zeros otherwise."""
-    solver, resumed = built(tmp_path, net=LSTM), built(tmp_path, net=LSTM)
-    solver.step(2)
-    _, path = solver.snapshot()
-    state = snapshot.own_state(solver)
-    rewrite(path, resume_state=json.dumps({**state, "ranks": [state] * ranks}))
-    resumed.step(1)
-    resumed.restore(path)
-    found = resumed.net.layers[1].get_state()
-    resumed.net.layers[1].reset()
-    stored, zeros = state["train"]["lstm"], resumed.net.layers[1].get_state()
-    assert found == (stored if ranks == 1 else zeros) and stored != zeros
-    assert ("was written by 2 ranks, and 1 process continues" in caplog.text) == (ranks == 2)
-
-
 @pytest.mark.parametrize("form", FORMATS)
 def test_solve_resumes(tmp_path, form):
     fields = "max_iter: 9 snapshot: 4 momentum: 0.5 snapshot_after_train: true"

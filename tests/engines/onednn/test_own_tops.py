@@ -466,15 +466,6 @@ def test_a_run_that_stopped_between_parts(monkeypatch, keep):
     assert fused(net) == {"a": ["joined"], "b": ["joined"]}
 
 
-def test_parts_of_another_shape():
-    net, watched = two_nets(BRANCHES + joined("a", "b") + LAST)
-    for shape in ((1, 3, 9, 8), (1, 3, 12, 12), (2, 3, 64, 64), (1, 3, 5, 5)):
-        feed((net, watched), *shape)
-        for _ in range(2):
-            assert_same_output(net, watched)
-        assert {"a", "b"} <= set(fused(net))
-
-
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("engine", ["ONEDNN", "WINOGRAD"])
 def test_parts_wait_for_whole_shape(engine):
