@@ -35,21 +35,14 @@ def read_net(path):
             raise DataError("holds no layer, so it is no caffemodel")
         net = parse_message(caffe_pb2.NetParameter, definition)
     layers = []
-    for layer, contents in zip([*net.layer, *net.layers], blobs, strict=True):
-        layers.append(_layer_blobs(layer))
+    stored = [*net.layer, *(old.layer if old.HasField("layer") else old for old in net.layers)]
+    for layer, contents in zip(stored, blobs, strict=True):
+        kind = layer.type if isinstance(layer.type, str) else caffe_pb2.V1LayerParameter.LayerType.Name(layer.type)
+        layers.append(LayerBlobs(layer.name, kind, []))
         for index, content in enumerate(contents):
-            with located(file=path, layer=layers[-1].name, layer_type=layers[-1].type, field=f"blobs[{index}]"):
+            with located(file=path, layer=layer.name, layer_type=kind, field=f"blobs[{index}]"):
                 layers[-1].blobs.append(parse_blob(content))
     return net, layers
-
-
-def _layer_blobs(layer):
-    """Return an empty `LayerBlobs` with the name and type of a LayerParameter or V1LayerParameter."""
-    if isinstance(layer, caffe_pb2.LayerParameter):
-        return LayerBlobs(layer.name, layer.type, [])
-    if layer.HasField("layer"):
-        return LayerBlobs(layer.layer.name, layer.layer.type, [])
-    return LayerBlobs(layer.name, caffe_pb2.V1LayerParameter.LayerType.Name(layer.type), [])
 
 
 def split_net(data):

@@ -126,10 +126,9 @@ def read_weights(path):
     net, layers = read_net(path)
     for blobs, layer in zip(layers[len(net.layer):], net.layers, strict=True):
         if layer.HasField("layer"):
-            from minicaffe.proto.v0 import v0_type
-            blobs.type = _type_of(v0_type(layer))
-        else:
-            blobs.type = _type_of(layer.type)
+            from minicaffe.proto.v0 import TYPES
+            blobs.type = TYPES.get(blobs.type, "NONE")
+        blobs.type = _type_today(blobs.type)
     return layers
 
 
@@ -265,7 +264,7 @@ class _Upgrade:
             layer = self.net.layer.add()
             for field, value in old.ListFields():
                 if field.name == "type":
-                    layer.type = _type_of(value)
+                    layer.type = _type_today(caffe_pb2.V1LayerParameter.LayerType.Name(value))
                 elif field.name == "fork_fields":
                     fields = parse_fields(value)
                     for word in pop_field(fields, "type"):
@@ -323,11 +322,6 @@ def set_fork_fields(layer, fields):
     layer.ClearField("fork_fields")
     if fields:
         layer.fork_fields = "\n".join(lines_of(fields))
-
-
-def _type_of(number):
-    """Return today's name of a V1 layer type."""
-    return _type_today(caffe_pb2.V1LayerParameter.LayerType.Name(number))
 
 
 def _type_today(word):

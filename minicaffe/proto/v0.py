@@ -91,11 +91,6 @@ def _is_padding(entry):
     return entry.layer.type == "padding"
 
 
-def v0_type(entry):
-    """Return the V1 type (its number) of a V0 entry; NONE for a type that never existed, or padding."""
-    return caffe_pb2.V1LayerParameter.LayerType.Value(TYPES.get(entry.layer.type, "NONE"))
-
-
 def _upgrade_layer(entry, new, note, error):
     """Fill the V1 layer `new` from an entry of V0."""
     if not entry.HasField("layer"):
@@ -109,7 +104,7 @@ def _upgrade_layer(entry, new, note, error):
     for field, value in old.ListFields():
         name = field.name
         if name == "type":
-            new.type = v0_type(entry)
+            new.type = caffe_pb2.V1LayerParameter.LayerType.Value(TYPES[value])
         elif name in COPIED_FIELDS or name == "hdf5_output_param" and old.type == "hdf5_output":
             set_field(new, name, value)
         elif name not in IGNORED and not _move(new, name, value, old.type):
