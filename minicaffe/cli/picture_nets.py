@@ -17,7 +17,6 @@ from minicaffe import pretrained
 from minicaffe.cli import options, ranks
 from minicaffe.cli.training_file import trial
 from minicaffe.common import caffe
-from minicaffe.data.datum import opencv
 from minicaffe.data.image_list import decode_picture, read_content
 from minicaffe.data.mean_file import read_mean
 from minicaffe.data.transform import Transformer
@@ -358,8 +357,6 @@ def find_training(param, model, given):
 def load_picture(path, net):
     """Return a picture in [0, 1], RGB or grey, in the size that `net` needs, read and resized as by `minicaffe data images`."""
     channels = net.transformer.inputs[net.inputs[0]][1]
-    image = decode_picture(read_content(path), path, color=channels != 1)
-    height, width = map(int, net.image_dims)
-    image = opencv().resize(image, (width, height)) if image.shape[:2] != (height, width) else image
+    image = decode_picture(read_content(path), path, channels != 1, tuple(net.image_dims.tolist()))
     image = image[:, :, np.newaxis] if image.ndim == 2 else image[:, :, ::-1]
     return image.astype(np.float32) / 255

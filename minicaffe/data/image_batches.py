@@ -5,7 +5,6 @@ Different from Caffe: the order of an epoch is a function of the seed and the ep
 
 import numpy as np
 
-from minicaffe.data.datum import opencv
 from minicaffe.data.image_list import decode_picture, read_content
 from minicaffe.errors import DataError, FileError, ShapeError
 from minicaffe.memory.sizes import check_bytes
@@ -55,7 +54,8 @@ class ImageBatches:
         paths, labels = zip(*(self.images.entries[index] for index in indices), strict=True)
         for number, index, path in zip(numbers, indices, paths, strict=True):
             try:
-                image = self._read(self.root + path)
+                path = self.root + path
+                image = decode_picture(read_content(path, self.within), path, self.color, self.size)
                 pictures.append(image if self.augmenter is None else self.augmenter.picture(image, number))
                 held += pictures[-1].nbytes
                 check_bytes(held, f"the {len(pictures)} first decoded pictures of a batch")  # before crop_size reduces them
@@ -69,11 +69,3 @@ class ImageBatches:
             if error.record is None:
                 raise
             raise self.images.locate(error, indices[error.record])
-
-    def _read(self, path):
-        """Return a picture as OpenCV decodes it, in the size of the layer's new_height and new_width."""
-        image = decode_picture(read_content(path, self.within), path, self.color)
-        if self.size is None:
-            return image
-        height, width = self.size
-        return opencv().resize(image, (width, height))

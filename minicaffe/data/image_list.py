@@ -99,8 +99,11 @@ def read_content(path, within=None):
         raise FileError(f"'{path}' cannot be read: {getattr(error, 'strerror', None) or error}; check the path") from None
 
 
-def decode_picture(content, path, color=True):
-    """Decode a picture file to uint8, (H, W, 3) in BGR, or (H, W) unless `color`. Raises DataError if OpenCV cannot."""
+def decode_picture(content, path, color=True, size=None):
+    """Decode a picture file to uint8, (H, W, 3) in BGR, or (H, W) unless `color`; resize it to `size`, (height, width), if given.
+
+    Raises DataError if OpenCV cannot decode it.
+    """
     image, why = opencv_decode(content, opencv().IMREAD_COLOR if color else opencv().IMREAD_GRAYSCALE)
     if image is None:
         error = DataError(f"'{path}' is no picture: {why}; replace the file or drop it")
@@ -108,4 +111,4 @@ def decode_picture(content, path, color=True):
         if kind is not None and kind.name != "picture":
             error.message = f"'{path}' {kinds.describe(kind, 'a picture')}"
         raise error
-    return image
+    return image if size in (None, image.shape[:2]) else opencv().resize(image, size[::-1])
