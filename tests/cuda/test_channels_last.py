@@ -14,14 +14,7 @@ import pytest
 from channels_last_cases import FORWARDS, LAYERS, TRAININGS, variants
 from processes import start
 
-
-@pytest.fixture(scope="module", autouse=True)
-def on_a_device(request):
-    """Nets with an emulated cuDNN take long: the run on the simulated device has them."""
-    if request.config.getoption("--device") == "cpu":
-        pytest.skip("nets on a device with cuDNN or an emulation: pytest --device sim, as .ci/run does")
-
-
+pytestmark = pytest.mark.usefixtures("on_a_device")
 HERE = Path(__file__).resolve().parent
 CHECKED = "residual views", "mixed batches", "test net", "planes"
 

@@ -11,14 +11,7 @@ import re
 import pytest
 from processes import run
 
-
-@pytest.fixture(scope="module", autouse=True)
-def on_a_device(request):
-    """Nets with an emulated cuDNN take long: the run on the simulated device has them."""
-    if request.config.getoption("--device") == "cpu":
-        pytest.skip("nets on a device with cuDNN or an emulation: pytest --device sim, as .ci/run does")
-
-
+pytestmark = pytest.mark.usefixtures("on_a_device")
 NET = """
 import json
 import numpy as np

@@ -5,19 +5,8 @@ import re
 import pytest
 from processes import command
 from test_driver import DRIVERLESS
-from training import NET
 
 pytestmark = pytest.mark.slow(12)    # all together
-
-SOLVER = 'net: "net.prototxt" base_lr: 0.01 lr_policy: "fixed" max_iter: 3 display: 1 solver_mode: GPU snapshot_after_train: false\n'
-
-
-@pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "net.prototxt").write_text(NET)
-    (tmp_path / "solver.prototxt").write_text(SOLVER)
-    return tmp_path
-
 
 @pytest.mark.parametrize("arguments", [["--device", "sim"], ["-device=sim"]])
 def test_train_on_the_simulated_device(folder, arguments):

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from processes import command, run, run_gpu
 from test_cudnn import calls_of, engines, products, record
-from training import NET
 
 import minicaffe
 from minicaffe import cuda, errors
@@ -24,8 +23,6 @@ from gradient import layer_net, run_forward  # noqa: E402
 HERE = Path(__file__).resolve().parent
 PRODUCT = """layer {{ name: "ip" type: "InnerProduct" bottom: "x" top: "y"
   inner_product_param {{ num_output: {outputs} weight_filler {{ type: "gaussian" }} }} }}"""
-SOLVER = 'net: "net.prototxt" base_lr: 0.01 lr_policy: "fixed" max_iter: 2 solver_mode: GPU snapshot_after_train: false\n'
-
 pytestmark = pytest.mark.slow(40)    # all together
 
 
@@ -35,13 +32,6 @@ def set_precision():
     before = minicaffe.get_precision()
     yield minicaffe.set_precision
     minicaffe.set_precision(before)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "net.prototxt").write_text(NET)
-    (tmp_path / "solver.prototxt").write_text(SOLVER)
-    return tmp_path
 
 
 def product(dtype=Dtype.FLOAT):
