@@ -301,16 +301,3 @@ def test_threads_that_feed_one_net(net):
         return "done"
 
     assert list(in_threads(work, list(range(4))).values()) == ["done"] * 4
-
-
-def test_pycaffe_forward_takes_feed_and_broadcasts(tmp_path):
-    (tmp_path / "net.prototxt").write_text(NET)
-    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
-    more = np.ones((4, 2))
-    expected = net.forward(data=X, label=np.zeros(4), more=more)["loss"].copy()
-    for data in X.astype(np.float64), X.tolist(), X[::-1][::-1]:
-        assert net.forward(data=data, label=[0] * 4, more=more)["loss"] == expected
-    net.forward(data=np.full((4, 1), 2), label=np.zeros(4), more=more)
-    assert (data_of(net) == 2).all()
-    with pytest.raises(ShapeError, match="first dimension"):
-        net.forward(data=X[:2], label=np.zeros(4), more=more)

@@ -131,19 +131,6 @@ def test_notices_of_several_weight_files(weights, tmp_path, caplog):
     assert lines(caplog) == [("WARNING", f"{weights}: took 1 of 2 layers; not used: ip2"), ("INFO", "new.caffemodel: took 2 of 2 layers")]
 
 
-def test_layers_with_shared_parameters_not_new(weights, caplog):
-    shared = NET.replace("inner_product_param", 'param { name: "w" } param { name: "b" } inner_product_param')
-    more = shared + shared.splitlines()[3].replace('"ip2"', '"ip3"').replace('"b" inner', '"c" inner').replace('top: "b"', 'top: "c"')
-    with open("shared.prototxt", "w") as file:
-        file.write(more.replace('"ip1"', '"other"'))
-    caplog.set_level(logging.INFO, "minicaffe.net")
-    net = caffe.Net("shared.prototxt", caffe.TEST)
-    caplog.clear()
-    net.copy_from(weights)
-    assert lines(caplog) == [("WARNING", f"{weights}: took 1 of 3 layers; not used: ip1")]
-    np.testing.assert_array_equal(net.params["other"][0].data, caffe.Net("net.prototxt", caffe.TEST, weights=weights).params["ip2"][0].data)
-
-
 def test_other_blob_count_names_remedy(tmp_path):
     text = """layer {{ name: "in" type: "Input" top: "x" input_param {{ shape {{ dim: 2 dim: 3 }} }} }}
               layer {{ name: "a" type: "{0}" bottom: "x" top: "y" {1} }}"""

@@ -386,22 +386,6 @@ def test_first_infinite_loss_is_reported_once(log):
     assert "parameters are no longer finite, the first is layer 'scale' blobs[0]" in lost and solver.iter == 60
 
 
-@pytest.mark.no_plan("which blob was not finite first is not known where blobs share memory")
-def test_infinite_blob_named_with_writers(log):
-    huge, infinite = (LINE.replace('type: "gaussian"', f"value: {value}") for value in ("1e30", "inf"))
-    for net, words in ((huge.replace('scale: 0.5', "scale: 1e30"), "'y' of layer 'scale' (Scale) and layer 'half' (Power); no update was made before"),
-                       (infinite, "is 'x' of layer 'in' (DummyData); correct the data")):
-        log.clear()
-        make_solver(net=net).step(1)
-        assert words in warnings_of(log)[0]
-    log.clear()
-    solver, passes = make_solver("iter_size: 2", LINE), []
-    solver.net.add_hook(0, lambda layer: passes.append(layer) if layer == 0 else None)
-    solver.net.add_hook(1, lambda layer: solver.net.blob_by_name("loss").data.fill(np.inf) if (layer, len(passes)) == (3, 1) else None)
-    solver.step(1)
-    assert "no blob holds such a value any more" in warnings_of(log)[0]
-
-
 def test_parameters_checked_only_with_reason(monkeypatch, tmp_path):
     looked, check = [], Solver.check_finite
     monkeypatch.setattr(Solver, "check_finite", lambda solver, effect=None: looked.append(solver.iter) or check(solver, effect))

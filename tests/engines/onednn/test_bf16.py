@@ -24,12 +24,13 @@ NEAR = 0.02     # relative to the largest value: bf16 has 8 bits, and 2^-9 is lo
 
 
 @pytest.fixture
-def bf16(onednn):
+def bf16(onednn, monkeypatch):
     """Compute in bf16; a visible skip where the processor does not."""
     try:
         library.check_bf16()
     except errors.DependencyError as error:
         pytest.skip(str(error))
+    monkeypatch.setattr(engine, "_logged_refusals", set())
     engine.set_precision("bf16")
     yield
     engine.set_precision("float32")
@@ -88,9 +89,8 @@ def test_one_channel_gradient_by_caffe_engine(bf16):
 @pytest.mark.parametrize("rows, phase, param, expected", [
     (128, caffe.TRAIN, "", "CAFFE"), (129, caffe.TRAIN, "", "ONEDNN"), (1, caffe.TEST, "", "ONEDNN"),
     (1, caffe.TRAIN, "param { lr_mult: 0 }", "ONEDNN"), (1, caffe.TRAIN, "param { decay_mult: 0 }", "CAFFE")])
-def test_few_rows_multiplied_in_float32(bf16, caplog, monkeypatch, rows, phase, param, expected):
+def test_few_rows_multiplied_in_float32(bf16, caplog, rows, phase, param, expected):
     """Unless the engine was named: rounding the weights after each update takes longer than bf16 saves."""
-    monkeypatch.setattr(engine, "_logged_refusals", set())
     text = input_layer((rows, 64)) + layer("InnerProduct", "x", "y", param + " inner_product_param { num_output: 32 }")
 
     def computed():
@@ -108,10 +108,9 @@ def test_few_rows_multiplied_in_float32(bf16, caplog, monkeypatch, rows, phase, 
     assert all(f"inner product of {rows} rows" in line and "float32 instead" in line for line in messages)
 
 
-def test_partial_blocks_convolved_in_float32(bf16, caplog, monkeypatch):
+def test_partial_blocks_convolved_in_float32(bf16, caplog):
     """By WINOGRAD where that pays; a layer that has an engine of its own keeps it."""
-    monkeypatch.setattr(engine, "_logged_refusals", set())
-    monkeypatch.setattr(engine, "_preferred", "")
+    engine.prefer("")
     fields = "num_output: 50 kernel_size: 5"
     text = input_layer((8, 20, 24, 24)) + conv("a", "x", "a", fields) + conv("b", "x", "b", f"{fields} engine: CAFFE") + conv(
         "c", "x", "c", "num_output: 20 kernel_size: 1") + conv("d", "c", "d", fields) + conv(
@@ -126,10 +125,9 @@ def test_partial_blocks_convolved_in_float32(bf16, caplog, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["Pooling", "LRN"])
-def test_layout_dependence_is_no_warning(bf16, caplog, monkeypatch, kind):
+def test_layout_dependence_is_no_warning(bf16, caplog, kind):
     """A bottom in plain order is float32 already, so nothing is lost there."""
-    monkeypatch.setattr(engine, "_logged_refusals", set())
-    monkeypatch.setattr(engine, "_preferred", "")
+    engine.prefer("")
     net = make(input_layer((2, 16, 6, 6)) + layer(kind, "x", "y", "pooling_param { kernel_size: 2 }" * (kind == "Pooling")))
     with caplog.at_level(logging.WARNING, engine.log.name):
         step(net)
