@@ -459,7 +459,7 @@ def test_small_values_of_a_sigmoid(tmp_path):
     assert made.differences[0].absolute < 2.0 ** -21
 
 
-@pytest.mark.parametrize("file", [pytest.param(file, marks=[pytest.mark.slow(7)] * file.startswith("resnet50")) for file in DEPLOY
+@pytest.mark.parametrize("file", [pytest.param(file, marks=[pytest.mark.slow(7)] * file.startswith(("resnet50", "googlenet"))) for file in DEPLOY
                                   if file.startswith(("lenet", "mlp", "mobilenet", "resnet50", "googlenet", "autoencoder", "siamese"))])
 def test_there_and_back(tmp_path, file):
     """Exported, imported and exported again: the layers have their names, and the numbers are the same."""
