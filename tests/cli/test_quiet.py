@@ -106,13 +106,13 @@ def test_verbose_on_a_terminal(there):
 LONG = "a_block_with_a_long_name_{}/conv"
 
 
-def test_time_in_a_pipe(there, device):
+def test_time_in_a_pipe(there, device, minicaffe):
     done = run("time", "net.prototxt", "--iterations", 1, "--quiet", cwd=there)
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and "engine" not in lines[0] and "refused" not in done.stdout and "…" not in done.stdout
     for n in range(BLOCKS):
         assert sum(LONG.format(n) in line for line in lines) == 2      # forward and backward
-    verbose = run("time", "net.prototxt", "--iterations", 1, "--verbose", cwd=there).stdout
+    verbose = minicaffe("time", "net.prototxt", "--iterations", 1, "--verbose")
     assert verbose.splitlines()[0].split()[:3] == ["layer", "type", "engine"] and "CAFFE" in verbose
     assert device != "cpu" or " refused: " in verbose      # on the simulated device there is no other engine
 
@@ -123,23 +123,22 @@ def test_time_on_a_terminal(there, size):
     assert process.finish()[0] == 0 and "…" not in process.text and "share" in process.text and "  engine  " not in process.text
 
 
-def test_rows_of_summary(there):
-    done = run("summary", "net.prototxt", cwd=there)
-    lines = done.stdout.splitlines()
+def test_rows_of_summary(there, minicaffe):
+    lines = minicaffe("summary", "net.prototxt").splitlines()
     end = lines.index("", 2)
     assert lines[2].split()[:4] == ["layer", "type", "output", "parameters"] and "computed by" not in lines[2]
     assert [line.split()[0] for line in lines[3:end]] == [
         "in", *(name for n in range(BLOCKS) for name in (LONG.format(n), f"relu{n}")), "ip", "loss"]
     assert lines[end + 1].startswith("63 layers, 556 parameters")
-    verbose = run("summary", "net.prototxt", "--verbose", cwd=there).stdout.splitlines()
+    verbose = minicaffe("summary", "net.prototxt", "--verbose").splitlines()
     assert verbose[2].endswith("computed by") and "CAFFE" in "\n".join(verbose)
 
 
-def test_summary_on_a_narrow_terminal(there):
+def test_summary_on_a_narrow_terminal(there, minicaffe):
     process = Process("summary", "net.prototxt", cwd=there, size=(24, 90))
     assert process.finish()[0] == 0
     assert re.search("left out at 90 columns: (scratch, )?diff", process.text) and LONG.format(29) in process.text
-    assert "left out" not in run("summary", "net.prototxt", cwd=there).stdout
+    assert "left out" not in minicaffe("summary", "net.prototxt")
 
 
 def test_depth_of_summary(there, capsys):
@@ -155,9 +154,9 @@ def test_depth_of_summary(there, capsys):
     assert made["rows"][1]["block"] == "a_block_with_a_long_name_0"
 
 
-def test_tables_in_a_pipe(there):
+def test_tables_in_a_pipe(there, minicaffe):
     for name in ("trace", "gradcheck"):
-        out = run(*COMMANDS[name][1].split(), cwd=there).stdout
+        out = minicaffe(*COMMANDS[name][1].split())
         assert len(out.splitlines()) >= 5 and not re.search(" $", out, re.M), out
 
 
