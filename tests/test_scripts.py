@@ -231,12 +231,44 @@ def test_cpu_of_the_environment(tmp_path):
 
 # ---- scripts in Python 2
 
+FORKING = """
+import os, runpy, sys
+import minicaffe, minicaffe.public_modules
+for line in sys.stdin:
+    module, script, errors = line.split()
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(errors, os.O_CREAT | os.O_WRONLY), 2)
+        sys.argv = [module, script]
+        runpy.run_module(module, run_name="__main__")
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def forking():
+    """A process that has imported minicaffe, which takes most of the time of a script, and runs each module in a child."""
+    with subprocess.Popen([sys.executable, "-c", FORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.stdin.close()
+
+
+@pytest.fixture
+def run_forked(forking, tmp_path):
+    """Return a function that runs ``python -m module script``, and returns its status and what it wrote on standard error."""
+    def run(module, script):
+        print(module, script, tmp_path / "errors", file=forking.stdin, flush=True)
+        return int(forking.stdout.readline()), (tmp_path / "errors").read_text()
+    return run
+
+
 @pytest.mark.parametrize("python, line", [
     *((2, line) for line in ('print "a"', "print x, y", "x = 0777", 'exec "x = 1"', "try: pass\nexcept ValueError, e: print e", "xrange(3)",
                              "{}.iteritems()", "{}.has_key(1)", "import cPickle", "import sys; print >>sys.stderr, 'x'")),
     *((3, line) for line in ("x = (1", "raise ValueError('a' 3)", "y = [].reduce", "import nowhere", "print(1", "x = dict(a='3x3_pool' b=1)"))])
-def test_faults_of_scripts(python, line, tmp_path):
+def test_faults_of_scripts(python, line, tmp_path, run_forked):
     (tmp_path / "old.py").write_text(f"# old\n{line}\n")
-    done = run("-m", "minicaffe.as_caffe", "old.py", cwd=tmp_path)
-    assert done.returncode == 1 and f'old.py", line {2 + line.count(chr(10))}' in done.stderr, done.stderr
-    assert ("\nthis is Python 2: convert it with 2to3" in done.stderr) == (python == 2)
+    status, errors = run_forked("minicaffe.as_caffe", tmp_path / "old.py")
+    assert status == 1 and f'old.py", line {2 + line.count(chr(10))}' in errors, errors
+    assert ("\nthis is Python 2: convert it with 2to3" in errors) == (python == 2)
