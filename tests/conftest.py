@@ -4,6 +4,7 @@ files of tests side by side, on up to eight processes.
 
 import contextlib
 import faulthandler
+import functools
 import gc
 import importlib.util
 import logging
@@ -31,6 +32,7 @@ def pytest_addoption(parser):
     parser.addoption("--examples", type=int, metavar="N", help="how many sequences of calls each state machine of tests/second_use tries, at random")
     parser.addoption("--program", type=int, metavar="SEED", help="run only this one of the random programs of tests/second_use")
     parser.addoption("--every", action="store_true", help="let each call of an iteration fail in tests/second_use, not a part of them; run a few slow tests, too")
+    parser.addoption("--of-addons", action="store_true", help="run only the tests that a core without add-ons leaves out")
     parser.addoption("--rehearse", action="store_true", help="rehearse tools/gpu_check and what it measures (minutes)")
     parser.addoption("--all-architectures", action="store_true", help="compile every kernel for every supported GPU (minutes)")
 
@@ -65,21 +67,30 @@ def addons_installed():
     return importlib.util.find_spec("minicaffe.addons") is not None
 
 
-def pytest_ignore_collect(collection_path, config):
-    """Without minicaffe/addons leave out tests/addons, and the files that import add-ons, by their names or by public ones."""
-    if not addons_installed() and (collection_path == Path(__file__).with_name("addons") or collection_path.suffix == ".py"
-                                   and OF_ADDONS.search(collection_path.read_text(encoding="utf-8"))):
-        return True
-    return None
+@functools.cache
+def uses_addons(path):
+    """Whether a folder or file of tests is of add-ons, or imports them, by their names or by public ones."""
+    folder = Path(__file__).with_name("addons")
+    return path == folder or folder in path.parents or path.suffix == ".py" and bool(OF_ADDONS.search(path.read_text(encoding="utf-8")))
+
+
+def pytest_ignore_collect(collection_path):
+    """Without minicaffe/addons leave out tests/addons, and the files that import add-ons."""
+    return True if not addons_installed() and uses_addons(collection_path) else None
 
 
 def pytest_collection_modifyitems(config, items):
-    """Without minicaffe/addons leave out the tests of the core that use types or commands of add-ons: needs_addons.txt has patterns."""
-    if not addons_installed():
-        patterns = re.compile("|".join(Path(__file__).with_name("needs_addons.txt").read_text(encoding="utf-8").splitlines()))
-        left_out = [item for item in items if patterns.match(item.nodeid.removeprefix("tests/"))]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    """Without minicaffe/addons leave out the tests of the core that use types or commands of add-ons: needs_addons.txt has patterns.
+    With --of-addons leave out all that runs without add-ons.
+    """
+    if addons_installed() and not config.getoption("--of-addons"):
+        return
+    patterns = re.compile("|".join(Path(__file__).with_name("needs_addons.txt").read_text(encoding="utf-8").splitlines()))
+    parts = {True: [], False: []}
+    for item in items:
+        parts[uses_addons(item.path) or bool(patterns.match(item.nodeid.removeprefix("tests/")))].append(item)
+    config.hook.pytest_deselected(items=parts[not addons_installed()])
+    items[:] = parts[addons_installed()]
 
 
 def pytest_runtest_setup(item):

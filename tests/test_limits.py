@@ -157,10 +157,25 @@ def test_isa_of_the_environment(monkeypatch, caplog, isa, known):
     assert (f"MINICAFFE_ISA must be baseline, avx2, avx512, got '{isa}'; it is ignored" in caplog.text) is not known
 
 
-@pytest.mark.parametrize(("settings", "message"), [     # others are in tests/sim
+SETTINGS = [    # others are in tests/sim
     ("devices=8", ""), ("devices=9", "must be 0 to 8"), ("memory=0", "up to 64GiB"), ("memory=64GiB", ""), ("memory=65GiB", "up to 64GiB"),
-    *((f"{flag}=2", "must be 0 or 1") for flag in ("race", "uninitialized", "leak", "deferred"))])
-def test_settings_of_the_simulated_device(settings, message):
-    done = subprocess.run([sys.executable, "-c", "import minicaffe.cuda as c; print(c.count())"], capture_output=True, text=True,
-                          env={**os.environ, "MINICAFFE_DEVICE": "sim", "MINICAFFE_SIM": settings})
-    assert message in done.stderr if message else done.returncode == 0, done.stderr
+    *((f"{flag}=2", "must be 0 or 1") for flag in ("race", "uninitialized", "leak", "deferred"))]
+EACH_IN_A_CHILD = """
+import os, sys
+from minicaffe import cuda
+for settings in sys.argv[1:]:
+    if os.fork() == 0:
+        os.environ["MINICAFFE_SIM"] = settings
+        print(cuda.count(), flush=True)
+        os._exit(0)
+    print("status", os.wait()[1], "of", settings, file=sys.stderr, flush=True)
+"""
+
+
+def test_settings_of_the_simulated_device():
+    done = subprocess.run([sys.executable, "-c", EACH_IN_A_CHILD, *dict(SETTINGS)], capture_output=True, text=True,
+                          env={**os.environ, "MINICAFFE_DEVICE": "sim", "MINICAFFE_SIM": ""})
+    errors = done.stderr
+    for settings, message in SETTINGS:
+        error, end, errors = errors.partition(f" of {settings}\n")
+        assert end and (message in error if message else error == "status 0"), done.stderr

@@ -115,13 +115,13 @@ def test_commands_on_terminals(there):
 LONG = "a_block_with_a_long_name_{}/conv"
 
 
-def test_time_in_a_pipe(there, device):
+def test_time_in_a_pipe(there, device, minicaffe):
     done = run("time", "net.prototxt", "--iterations", 1, "--quiet", cwd=there)
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and "engine" not in lines[0] and "refused" not in done.stdout and "…" not in done.stdout
     for n in range(BLOCKS):
         assert sum(LONG.format(n) in line for line in lines) == 2      # forward and backward
-    verbose = run("time", "net.prototxt", "--iterations", 1, "--verbose", cwd=there).stdout
+    verbose = minicaffe("time", "net.prototxt", "--iterations", 1, "--verbose")
     assert verbose.splitlines()[0].split()[:3] == ["layer", "type", "engine"] and "CAFFE" in verbose
     assert device != "cpu" or " refused: " in verbose      # on the simulated device there is no other engine
 
@@ -132,15 +132,14 @@ def test_time_on_a_terminal(there, size):
     assert process.finish()[0] == 0 and "…" not in process.text and "share" in process.text and "  engine  " not in process.text
 
 
-def test_rows_and_depth_of_summary(there, capsys):
-    done = run("summary", "net.prototxt", cwd=there)
-    lines = done.stdout.splitlines()
+def test_rows_and_depth_of_summary(there, minicaffe, capsys):
+    lines = minicaffe("summary", "net.prototxt").splitlines()
     end = lines.index("", 2)
     assert lines[2].split()[:4] == ["layer", "type", "output", "parameters"] and "computed by" not in lines[2]
     assert [line.split()[0] for line in lines[3:end]] == [
         "in", *(name for n in range(BLOCKS) for name in (LONG.format(n), f"relu{n}")), "ip", "loss"]
     assert lines[end + 1].startswith("63 layers, 556 parameters")
-    verbose = run("summary", "net.prototxt", "--verbose", cwd=there).stdout.splitlines()
+    verbose = minicaffe("summary", "net.prototxt", "--verbose").splitlines()
     assert verbose[2].endswith("computed by") and "CAFFE" in "\n".join(verbose)
     assert cli.main(["summary", "net.prototxt", "--depth", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -154,7 +153,7 @@ def test_rows_and_depth_of_summary(there, capsys):
     assert made["rows"][1]["block"] == "a_block_with_a_long_name_0"
 
 
-def test_tables_in_a_pipe(there):
+def test_tables_in_a_pipe(there, minicaffe):
     for name in ("trace", "gradcheck"):
-        out = run(*COMMANDS[name][1].split(), cwd=there).stdout
+        out = minicaffe(*COMMANDS[name][1].split())
         assert len(out.splitlines()) >= 5 and not re.search(" $", out, re.M), out

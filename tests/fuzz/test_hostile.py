@@ -208,7 +208,7 @@ def entry(content, tag=b"\xa2\x06"):
 @pytest.mark.parametrize("content, words", [
     (entry(b"") * (MAX_LAYERS + 1), f"has {MAX_LAYERS + 1} layers, a net has at most {MAX_LAYERS}"),
     (entry(b"", b"\x12") * (MAX_LAYERS + 1), f"has {MAX_LAYERS + 1} layers, a net has at most {MAX_LAYERS}"),
-    (entry(b"") * 1_000_000, f"more than {MAX_PARTS} parts"),
+    (entry(b"") * (MAX_PARTS + 1), f"more than {MAX_PARTS} parts"),
     (entry(b"\x3a\x00" * (MAX_PARTS + 1)), f"more than {MAX_PARTS} parts"),
     (entry(b"\x3a\x00" * 1000) * (MAX_PARTS // 1000 + 1), f"has more than {MAX_PARTS} parts"),
     (entry(entry(bytes(MAX_DEFINITION), b"\x92\x3f")), f"more than {MAX_DEFINITION} bytes without its numbers"),
@@ -377,15 +377,15 @@ def test_impossible_shapes(shape):
 
 
 def test_time_of_many_layers(here):
-    """A text of 400 KB: what looked every name up in a list took minutes."""
+    """What looks every name up in a list takes a minute."""
     started = time.process_time()
     net = build(INPUT.format("dim: 2") + "".join(
-        f'layer {{ name: "l{i}" type: "EuclideanLoss" bottom: "x" bottom: "x" top: "y{i}" }}\n' for i in range(6000)))
+        f'layer {{ name: "l{i}" type: "EuclideanLoss" bottom: "x" bottom: "x" top: "y{i}" }}\n' for i in range(2500)))
     net.save_hdf5("many.h5")
     net.copy_from("many.h5")
     net.save("many.caffemodel")
     net.copy_from("many.caffemodel")
-    assert time.process_time() - started < 15
+    assert time.process_time() - started < 6
 
 
 @pytest.mark.parametrize("content, words", [

@@ -67,6 +67,7 @@ TRAINING = {
     "shapes/net": {"data": ((4, 3, 48, 48), None), "label": ((4,), 45)},
     "lstm_text/net": {"data": ((5, 3), 96), "cont": ((5, 3), 2), "label": ((5, 3), 96)},
 }
+LARGE = {"caffenet/deploy", "vgg16/deploy", "resnet50/net"}   # like alexnet/deploy, vgg16/net, resnet50/deploy
 ELSEWHERE = {"ssd/train", "ssd/test"}  # addons/ssd/test_small_ssd.py
 AUXILIARY = 6_379_728  # parameters of GoogLeNet's two classifiers for training
 
@@ -165,7 +166,7 @@ def test_deeper_resnets(depth, count):
     assert defined(net) == count
 
 
-@pytest.mark.parametrize("model", sorted(DEPLOY))
+@pytest.mark.parametrize("model", [pytest.param(model, marks=[pytest.mark.slow(2)] * (model in LARGE)) for model in sorted(DEPLOY)])
 def test_deploy_nets(model):
     count, shapes = DEPLOY[model]
     made = deployed(model)
@@ -205,7 +206,7 @@ def solver_param(model):
     return param
 
 
-@pytest.mark.parametrize("model", sorted(TRAINING))
+@pytest.mark.parametrize("model", [pytest.param(model, marks=[pytest.mark.slow(2)] * (model in LARGE)) for model in sorted(TRAINING)])
 def test_one_training_step(model):
     net_param, _ = upgrade.read_net_file(str(MODELS / f"{model}.prototxt"))
     phases = [layer.include[0].phase for layer in net_param.layer if layer.type in ("Data", "HDF5Data")]

@@ -5,13 +5,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import scan_names
 
 import minicaffe as caffe
 
 ROOT = Path(__file__).resolve().parents[2]
-SCAN = ROOT / "tools" / "scan_names.py"
 CALLABLE = {
     "caffe": """Net SGDSolver NesterovSolver AdaGradSolver RMSPropSolver AdaDeltaSolver AdamSolver Timer init_log log set_mode_cpu
         set_mode_gpu set_device Layer get_solver layer_type_list set_random_seed solver_count set_solver_count solver_rank set_solver_rank
@@ -107,12 +108,17 @@ def test_names_of_the_page():
     assert not (names | {"_gpu_data_ptr", "_gpu_diff_ptr"}) - words
 
 
-def scan(*paths):
-    return subprocess.run([sys.executable, str(SCAN), *map(str, paths)], capture_output=True, text=True, timeout=120)
+@pytest.fixture
+def scan(capsys):
+    """Return a function that runs tools/scan_names.py in this process."""
+    def run(*paths):
+        status = scan_names.main(list(map(str, paths)))
+        return SimpleNamespace(returncode=status, **capsys.readouterr()._asdict())
+    return run
 
 
 def test_names_of_the_scripts():
-    done = scan(ROOT / "tests" / "scripts")
+    done = subprocess.run([sys.executable, scan_names.__file__, ROOT / "tests" / "scripts"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and re.search(r"\d+ with caffe, \d{2,} names: 0 missing", done.stdout), done.stdout
 
 
@@ -128,25 +134,25 @@ caffe.model_libs.VGGNetBody, caffe.Net.forward, caffe.Net.fly
 """
 
 
-def test_scan(tmp_path):
+def test_scan(tmp_path, scan):
     (tmp_path / "a.py").write_text(PROGRAM)
     done = scan(tmp_path)
-    lines = [line.removeprefix(f"{tmp_path}/").partition(": missing")[0] for line in done.stdout.splitlines()]
+    lines = [line.removeprefix(f"{tmp_path}/").partition(": missing")[0] for line in done.out.splitlines()]
     assert done.returncode == 1 and lines[:-2] + lines[-2:-1] == [
         "a.py:3: caffe.nothing", "a.py:4: caffe.io.gone", "a.py:7: caffe.draw.lost", "a.py:7: caffe.no_such.thing", "a.py:7: caffe.proto.caffe_pb2.Unknown",
         "a.py:8: caffe.io.skimage.io.imread: left out: scikit-image, which caffe.io imported; write import skimage", "a.py:9: caffe.Net.fly"]
     assert lines[-1].startswith("1 files, 1 with caffe") and lines[-1].endswith("6 missing, 1 left out with a reason")
 
 
-def test_scan_of_other_files(tmp_path):
+def test_scan_of_other_files(tmp_path, scan):
     (tmp_path / "a.ipynb").write_text('{"cells": [{"cell_type": "code", "source": ["%matplotlib inline\\n", "import caffe as c\\n"]}, '
                                       '{"cell_type": "markdown", "source": ["c.what"]}, {"cell_type": "code", "source": "c.absent()"}]}')
     (tmp_path / "b.py").write_text("import caffe\nprint caffe.TEST, caffe.missing.x\n")
     (tmp_path / "c.ipynb").write_text("no notebook")
     done = scan(tmp_path)
-    assert done.returncode == 1 and "a.ipynb:cell 3:1: caffe.absent: missing: caffe has no absent" in done.stdout
-    assert "b.py:2: caffe.missing.x: missing: caffe has no missing" in done.stdout and "2 missing, 0 left out" in done.stdout
-    assert "b.py: is no Python 3, searched by pattern" in done.stderr and "c.ipynb: cannot be read, left out" in done.stderr
+    assert done.returncode == 1 and "a.ipynb:cell 3:1: caffe.absent: missing: caffe has no absent" in done.out
+    assert "b.py:2: caffe.missing.x: missing: caffe has no missing" in done.out and "2 missing, 0 left out" in done.out
+    assert "b.py: is no Python 3, searched by pattern" in done.err and "c.ipynb: cannot be read, left out" in done.err
     assert (scan(tmp_path / "none").returncode, scan(tmp_path / "a.ipynb", tmp_path / "empty").returncode) == (2, 2)
     (tmp_path / "empty").mkdir()
-    assert "no .py or .ipynb file there" in scan(tmp_path / "empty").stderr
+    assert "no .py or .ipynb file there" in scan(tmp_path / "empty").err
