@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from minicaffe.addons.workflows.confusion import Confusion, Prediction
-from minicaffe.addons.workflows.wrong_pictures import WrongPictures, _safe, picture_source
+from minicaffe.addons.workflows.test_options import WrongPictures, _safe, picture_source
 
 SEEDS = pytest.mark.parametrize("seed", range(40))
 

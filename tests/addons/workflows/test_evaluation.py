@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe.addons.workflows import confusion, wrong_pictures
+from minicaffe.addons.workflows import confusion, test_options
 from minicaffe.data.db import open_db
 from minicaffe.errors import FileError
 from minicaffe.proto import caffe_pb2
@@ -178,7 +178,7 @@ def test_ctrl_c_leaves_the_earlier_folder(minicaffe, data, tmp_path, monkeypatch
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(wrong_pictures, "write_png", stop)
+    monkeypatch.setattr(test_options, "write_png", stop)
     for folder in ("bad", "new"):
         minicaffe(*TEST, f"--wrong={folder}", "--force", status=130)
     assert sorted(path.name for path in tmp_path.iterdir()) == there
@@ -325,7 +325,7 @@ def test_outputs_alone_as_json(minicaffe, data, tmp_path):
 
 @pytest.mark.parametrize("force", [False, True])
 def test_folder_made_during_the_test(tmp_path, force):
-    kept = object.__new__(wrong_pictures.WrongPictures)
+    kept = object.__new__(test_options.WrongPictures)
     kept.confusion, kept.found, kept.kept = SimpleNamespace(name=str), 0, []
     folder = tmp_path / "wrong"
     folder.mkdir()
