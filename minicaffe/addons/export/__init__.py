@@ -1,8 +1,8 @@
 """Nets in other forms: ONNX, PyTorch, folded ones (docs/taking_your_net_elsewhere.md); nets from ONNX (docs/bringing_a_net.md)."""
 
 COMMANDS = {
-    "export": ("Convert a net", f"{__name__}.export_command:export", "Write a net as a model of ONNX, or a module of PyTorch."),
-    "fold": ("Convert a net", f"{__name__}.fold_command:fold", "Fold BatchNorm, Scale and Bias into weights before them."),
-    "import": ("Convert a net", f"{__name__}.import_command:import_", "Turn a model of ONNX into a prototxt and a caffemodel."),
+    "export": ("Convert a net", f"{__name__}.commands:export", "Write a net as a model of ONNX, or a module of PyTorch."),
+    "fold": ("Convert a net", f"{__name__}.commands:fold", "Fold BatchNorm, Scale and Bias into weights before them."),
+    "import": ("Convert a net", f"{__name__}.commands:import_", "Turn a model of ONNX into a prototxt and a caffemodel."),
 }
 MODULES = {"onnx": f"{__name__}.onnx", "pytorch": f"{__name__}.pytorch"}

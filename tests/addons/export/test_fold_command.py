@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minicaffe.addons.export import fold_command as command
+from minicaffe.addons.export import commands as command
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 
