@@ -46,6 +46,15 @@ def test_what_is_not_imported(code, names):
 def test_late_imports():
     import minicaffe
     assert "gradcheck" in dir(minicaffe) and minicaffe.gradcheck.__module__ == "minicaffe.addons.gradcheck.gradient_check"
+    code = """import minicaffe as caffe
+assert "SGDSolver" in dir(caffe) and "register_solver" in dir(caffe) and not hasattr(caffe, "nothing")
+top = caffe.layers.ReLU(caffe.layers.Input(shape={"dim": [1, 2]}))
+print(caffe.SGDSolver.__module__, caffe.get_solver.__name__, caffe.parallel.__name__, caffe.solver.__name__, top.fn.type_name)
+from minicaffe import *
+print(AdamSolver.__name__, register_solver.__name__, layers is caffe.layers, type(layers).__name__)"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    assert result.stdout.splitlines() == ["minicaffe.pycaffe.solvers get_solver minicaffe.parallel minicaffe.solver ReLU",
+                                          "AdamSolver register_solver True Layers"], result
 
 
 def test_device_query_in_both_spellings(capsys):
