@@ -65,10 +65,12 @@ def _parts(param, boxes, random):
 
 def _accepted(limits, parts, boxes):
     """Return for each part whether there is no limit, or one of the boxes meets all limits at once."""
+    if not limits.ListFields():
+        return np.ones(len(parts), bool)
     wrong = np.zeros((len(parts), len(boxes)), bool)
     for name, share in zip(LIMITS, overlaps(parts, boxes)):
         wrong |= (share < _limit(limits, f"min_{name}")) | (share > _limit(limits, f"max_{name}"))
-    return ~wrong.all(1) | (not limits.ListFields())
+    return ~wrong.all(1)
 
 
 def _limit(limits, name):
