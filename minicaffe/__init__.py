@@ -13,18 +13,17 @@ except ModuleNotFoundError as _error:
         raise
     raise ImportError(f"{__path__[0]} is the source of minicaffe, which is not compiled; Python was started in the folder above: "
                       "use python -P or another folder for an installed minicaffe, or run pip install . there") from None
-from minicaffe import cuda, errors, memory, public_modules, pycaffe
+from minicaffe import cuda, errors, layers, memory, public_modules, pycaffe  # noqa: F401 - layers: it finds the types
 from minicaffe.device.threads import get_num_threads, set_num_threads
 from minicaffe.engines.engine import get_exact, get_precision, set_exact, set_precision
 from minicaffe.layer import register_layer
 from minicaffe.net import net as _net
 from minicaffe.pycaffe import *  # noqa: F403
-from minicaffe.solver import register_solver
 
 __all__ = [
-    *pycaffe.__all__, "Classifier", "Detector", "Layer", "UpdateRule", "allow_python_layers", "cuda", "errors", "get_exact",  # noqa: F405
-    "get_num_threads", "get_precision", "gradcheck", "install_as_caffe", "io", "memory", "register_layer", "register_solver",  # noqa: F405
-    "set_exact", "set_num_threads", "set_precision",
+    *pycaffe.__all__, *pycaffe.SOLVERS, "Classifier", "Detector", "Layer", "UpdateRule", "allow_python_layers", "cuda",  # noqa: F405
+    "errors", "get_exact", "get_num_threads", "get_precision", "gradcheck", "install_as_caffe", "io", "memory",  # noqa: F405
+    "register_layer", "register_solver", "set_exact", "set_num_threads", "set_precision",  # noqa: F405
 ]
 _net.views.update(summary="minicaffe.inspection.summary:Summary", schedule="minicaffe.inspection.schedule_table:Listing")
 if _os.environ.keys() & {"GLOG_minloglevel", "MINICAFFE_ISA"}:

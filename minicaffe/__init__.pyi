@@ -26,6 +26,7 @@ from minicaffe.pycaffe import io as io
 from minicaffe.pycaffe import net_spec as net_spec
 from minicaffe.pycaffe.classifier import Classifier as Classifier
 from minicaffe.pycaffe.detector import Detector as Detector
+from minicaffe.pycaffe.solvers import *  # noqa: F403
 from minicaffe.solver import register_solver as register_solver
 from minicaffe.solver.rules import UpdateRule as UpdateRule
 

@@ -8,7 +8,6 @@ found in the core, and never by ``import minicaffe``. The add-ons in ``minicaffe
 import contextlib
 import functools
 import importlib
-import importlib.metadata
 import importlib.util
 import logging
 import sys
@@ -47,8 +46,9 @@ def restricted():
 @functools.cache
 def entries(group):
     """Return the (add-on, package, target) of each entry point of a group; not those of minicaffe whose folder is not installed."""
+    from importlib.metadata import entry_points  # it is slow
     found = []
-    for entry in importlib.metadata.entry_points(group=f"minicaffe.{group}"):
+    for entry in entry_points(group=f"minicaffe.{group}"):
         package = entry.dist.name if entry.dist is not None else entry.module.partition(".")[0]
         if package != "minicaffe" or _is_installed(entry.module):
             found.append((entry.name, package, entry.value))

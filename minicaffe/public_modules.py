@@ -8,6 +8,7 @@ import importlib.machinery
 import sys
 
 from minicaffe import entry_points
+from minicaffe.pycaffe import SOLVERS
 
 OF_CORE = {
     "Classifier": "minicaffe.pycaffe.classifier:Classifier",
@@ -22,6 +23,8 @@ OF_CORE = {
     "install_as_caffe": "minicaffe.as_caffe:install_as_caffe",
     "io": "minicaffe.pycaffe.io",
     "net_spec": "minicaffe.pycaffe.net_spec",
+    "register_solver": "minicaffe.solver:register_solver",
+    **{name: f"minicaffe.pycaffe.solvers:{name}" for name in SOLVERS},
 }
 _own_names = {}     # public name of a module: its own
 
@@ -77,7 +80,7 @@ def attribute(name):
     """Return what ``minicaffe.NAME`` is, of the core or an add-on; None if there is none."""
     target = _target_of(name)
     if not target:
-        return None
+        return importlib.import_module(f"minicaffe.{name}") if not name.startswith("_") and _is_file(name) else None
     return entry_points.import_target(target) if ":" in target else importlib.import_module(f"minicaffe.{name}")
 
 

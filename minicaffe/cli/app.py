@@ -13,7 +13,8 @@ import warnings
 import click
 from click.shell_completion import CompletionItem
 
-from minicaffe import entry_points, parallel
+import minicaffe.parallel as parallel
+from minicaffe import entry_points
 from minicaffe.cli import ranks
 from minicaffe.errors import ConfigError, ConfigWarning, Error, ShapeError, close_matches
 

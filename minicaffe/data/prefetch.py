@@ -8,7 +8,7 @@ A fixed number of buffers is reused: up to `depth` are full, `hold` more are use
 refers to the two queues, not to the Prefetcher. So it ends when the Prefetcher (or the layer that holds it) is freed.
 
 A batch reader fills the buffers: with records of a database (record_batches.py), pictures of a list (image_batches.py), windows of
-pictures (window_batches.py) or frames of a video (video_batches.py). A batch reader has
+pictures (window_batches.py) or frames of a video (video_data.py). A batch reader has
 
     source           the file or database, for names and errors
     fill(numbers, buffer)

@@ -4,7 +4,6 @@ import contextlib
 import logging
 import math
 import os
-from pathlib import Path
 
 from minicaffe.errors import ConfigError, int_of, shown
 
@@ -95,7 +94,8 @@ def usable_processors(root="/"):
     """
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
-        quota, period = map(int, Path(root, "sys/fs/cgroup/cpu.max").read_text().split())    # the quota may be max
+        with open(os.path.join(root, "sys/fs/cgroup/cpu.max")) as file:
+            quota, period = map(int, file.read().split())    # the quota may be max
     except (OSError, ValueError):
         return count
     return max(1, min(count, math.ceil(quota / period))) if quota > 0 and period > 0 else count

@@ -7,12 +7,9 @@ leaves at most that file, ``.<name>.<8 hex digits>.tmp``, which nothing reads. C
 import contextlib
 import errno
 import os
-import secrets
-import shutil
 import signal
 import stat
 import threading
-from pathlib import Path
 
 from minicaffe.errors import FileError
 from minicaffe.proto.files import NO_DIRECTORY, path_of
@@ -104,6 +101,8 @@ def check_writable(path):
 @contextlib.contextmanager
 def temporary_folder(target):
     """Yield a new hidden folder, a Path, beside `target`; the end of the block removes it with its content."""
+    import shutil  # here, as these are slow
+    from pathlib import Path
     folder = Path(_temporary_name(target))
     try:
         folder.mkdir(parents=True)
@@ -119,7 +118,7 @@ def _temporary_name(target):
     """Return a new hidden name beside `target`."""
     folder, name = os.path.split(target)
     start = os.fsdecode(os.fsencode(name)[:200])  # a name has 255 bytes at most
-    return os.path.join(folder, f".{start}.{secrets.token_hex(4)}.tmp")
+    return os.path.join(folder, f".{start}.{os.urandom(4).hex()}.tmp")
 
 
 def _target(path):

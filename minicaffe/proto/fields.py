@@ -146,6 +146,14 @@ def set_field(message, name, value):
         setattr(message, name, value)
 
 
+def unused_name(name, taken):
+    """Return a name, with underscores behind it until it is not in the set `taken`, and add it to the set."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
 def is_repeated(field):
     """Return whether a FieldDescriptor is of a repeated field."""
     # protobuf will remove FieldDescriptor.label, and its older releases lack is_repeated.

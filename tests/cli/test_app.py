@@ -39,7 +39,8 @@ def test_version_help_and_devices(capsys):
 
 @pytest.mark.parametrize("code, names", [
     ("from minicaffe import cli; cli.main(['--help'])", "rich lmdb h5py cv2 minicaffe.cli.train"),
-    ("import minicaffe", "click rich minicaffe.cli minicaffe.addons.gradcheck minicaffe.inspection.summary minicaffe.addons.drawing minicaffe.addons.trace")])
+    ("import minicaffe", "click rich minicaffe.cli minicaffe.addons minicaffe.inspection minicaffe.data minicaffe.parallel "
+     "minicaffe.solver minicaffe.sim minicaffe.cuda.driver lmdb h5py cv2 importlib.metadata mpi4py")])
 def test_what_is_not_imported(code, names):
     code += f"; import sys; print(set({names.split()!r}) & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
@@ -49,6 +50,15 @@ def test_what_is_not_imported(code, names):
 def test_late_imports():
     import minicaffe
     assert "gradcheck" in dir(minicaffe) and minicaffe.gradcheck.__module__ == "minicaffe.addons.gradcheck.gradient_check"
+    code = """import minicaffe as caffe
+assert "SGDSolver" in dir(caffe) and "register_solver" in dir(caffe) and not hasattr(caffe, "nothing")
+top = caffe.layers.ReLU(caffe.layers.Input(shape={"dim": [1, 2]}))
+print(caffe.SGDSolver.__module__, caffe.get_solver.__name__, caffe.parallel.__name__, caffe.solver.__name__, top.fn.type_name)
+from minicaffe import *
+print(AdamSolver.__name__, register_solver.__name__, layers is caffe.layers, type(layers).__name__)"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    assert result.stdout.splitlines() == ["minicaffe.pycaffe.solvers get_solver minicaffe.parallel minicaffe.solver ReLU",
+                                          "AdamSolver register_solver True Layers"], result
 
 
 @pytest.mark.parametrize("arguments, texts", [

@@ -278,7 +278,7 @@ def layers(options, rows):
     Without cuDNN all is in plain order, which the rows say.
     """
     from minicaffe import cuda
-    from minicaffe.addons.trace.bandwidth import device_bandwidth
+    from minicaffe.addons.trace.build import device_bandwidth
     from minicaffe.engines.engine import get_precision
     from minicaffe.inspection import timing
     from minicaffe.net.net import Net
@@ -318,7 +318,7 @@ def passes_of_a_step(options, rows):
 
     from minicaffe import cuda
     from minicaffe.addons import trace
-    from minicaffe.addons.trace.bandwidth import device_bandwidth
+    from minicaffe.addons.trace.build import device_bandwidth
     from minicaffe.cuda import compile
     from minicaffe.device.threads import get_num_threads
     from minicaffe.engines.engine import get_precision

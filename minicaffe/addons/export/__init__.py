@@ -2,8 +2,8 @@
 
 COMMANDS = {
     "deploy": ("Convert a net", f"{__name__}.deploy_command:deploy", "Make the net that predicts from a training net."),
-    "export": ("Convert a net", f"{__name__}.export_command:export", "Write a net as a model of ONNX, or a module of PyTorch."),
-    "fold": ("Convert a net", f"{__name__}.fold_command:fold", "Fold BatchNorm, Scale and Bias into weights before them."),
-    "import": ("Convert a net", f"{__name__}.import_command:import_", "Turn a model of ONNX into a prototxt and a caffemodel."),
+    "export": ("Convert a net", f"{__name__}.commands:export", "Write a net as a model of ONNX, or a module of PyTorch."),
+    "fold": ("Convert a net", f"{__name__}.commands:fold", "Fold BatchNorm, Scale and Bias into weights before them."),
+    "import": ("Convert a net", f"{__name__}.commands:import_", "Turn a model of ONNX into a prototxt and a caffemodel."),
 }
 MODULES = {"onnx": f"{__name__}.onnx", "pytorch": f"{__name__}.pytorch"}

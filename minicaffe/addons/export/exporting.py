@@ -1,11 +1,11 @@
-"""The common parts of the exports to ONNX and PyTorch: reading of fields, preprocessing, layers without an exporter."""
+"""The common parts of the exports to ONNX and PyTorch: names, preprocessing, layers without an exporter, comparison of values."""
 
 import logging
+from collections.abc import Container
 from typing import NamedTuple
 
 import numpy as np
 
-from minicaffe.addons.export.comparison import TOLERANCE, difference, run_layers
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, DataError, Error
 
@@ -13,12 +13,14 @@ UNKNOWN_SIZES = ("DetectionOutput", "Filter")   # types whose tops have a size t
 log = logging.getLogger(__name__)
 
 
-def registration(table, names):
-    """Return a decorator that puts a function into a table under each of the names, in place of an earlier one."""
-    def register(function):
-        table.update(dict.fromkeys(names, function))
-        return function
-    return register
+def registration(table):
+    """Return the decorator with names as arguments that puts a function into a table by each name, in place of an earlier one."""
+    def named(*names):
+        def register(function):
+            table.update(dict.fromkeys(names, function))
+            return function
+        return register
+    return named
 
 
 def unique(wanted, taken):
@@ -62,21 +64,51 @@ class Preprocessing(NamedTuple):
     order: tuple = ()
 
 
-def check_net(net, known, target, register):
-    """Return the output blobs of a net; raise ConfigError if it has none, is in phase TRAIN, or has types without an exporter.
+class Target(NamedTuple):
+    """A form that nets are exported to.
 
-    Parameters are those of `check_types`.
+    Attributes
+    ----------
+    known : container of str
+        Types that have an exporter.
+    name : str
+        For messages: "a model of ONNX".
+    register : str
+        The function that registers a type.
     """
-    if net.phase != TEST:
-        raise ConfigError("the net is in phase TRAIN; build it for TEST", file=net.file)
-    check_types([(node.name, node.type, node.line) for node in net.nodes], net.file, known, target, register)
-    outputs = [blob for blob in net.output_blobs if blob not in net.input_blobs]
-    for blob in net.output_blobs:
-        if blob in net.input_blobs:
-            log.warning("no layer reads the last value of input '%s', which is not an output of %s", blob.name, target)
-    if not outputs:
-        raise ConfigError("the net has no output: its layers have no top that is left for one", file=net.file)
-    return outputs
+
+    known: Container
+    name: str
+    register: str
+
+    def check_net(self, net):
+        """Return the output blobs of a net; raise ConfigError without one, in phase TRAIN, and for types without an exporter."""
+        if net.phase != TEST:
+            raise ConfigError("the net is in phase TRAIN; build it for TEST", file=net.file)
+        self.check_types([(node.name, node.type, node.line) for node in net.nodes], net.file)
+        outputs = [blob for blob in net.output_blobs if blob not in net.input_blobs]
+        for blob in net.output_blobs:
+            if blob in net.input_blobs:
+                log.warning("no layer reads the last value of input '%s', which is not an output of %s", blob.name, self.name)
+        if not outputs:
+            raise ConfigError("the net has no output: its layers have no top that is left for one", file=net.file)
+        return outputs
+
+    def check_types(self, nodes, file):
+        """Raise ConfigError, which names every layer without an exporter; `nodes` are tuples of name, type and line."""
+        found = [node for node in nodes if node[1] != "Input" and node[1] not in self.known]
+        if not found:
+            return
+        name, kind, line = found[0]
+        if kind == "Python":
+            why = (f"{self.name} cannot call a Python layer; write its formula with other layers, or register a function that "
+                   f"exports it ({self.register}('Python'))")
+        elif kind.endswith("Data"):
+            why = f"{self.name} reads no data; make the deploy net (minicaffe deploy), whose inputs are Input layers"
+        else:
+            why = f"there is no exporter for this type; register one with {self.register}('{kind}')"
+        others = "".join(f"; also '{other}' ({of})" for other, of, _ in found[1:])
+        raise ConfigError(why + others, file=file, line=line, layer=name, layer_type=kind)
 
 
 def export_layers(net, values, add):
@@ -101,18 +133,128 @@ def export_layers(net, values, add):
         raise errors[0]
 
 
-def compare(net, inputs, preprocessing, target, run):
-    """Return the Difference of each output of a net and of what it was exported to; it raises what `minicaffe.onnx.compare` does.
+def checked_preprocessing(net, how):
+    """Return the order of the channels, a list, and the mean, float32 to be broadcast against a record, of a Preprocessing.
+
+    The list is empty if they stay as they are; the mean may be None. Raises ConfigError unless they fit the first input.
+    """
+    blob = net.input_blobs[0]
+    channels = blob.shape[1] if blob.num_axes > 1 else 0
+    if how.order and sorted(how.order) != list(range(channels)):
+        raise ConfigError(f"must have each of the {channels} channels of input '{blob.name}' once, got {list(how.order)}",
+                          field="preprocessing.order")
+    if how.mean is None:
+        return list(how.order), None
+    mean = np.asarray(how.mean, np.float32)
+    if mean.shape == (channels,) and channels > 1:
+        mean = mean.reshape(channels, *[1] * (blob.num_axes - 2))
+    elif mean.size != 1 and mean.shape != blob.shape[1:]:
+        raise ConfigError(f"must be one number, one for each of {channels} channels, or of the shape {list(blob.shape[1:])}, "
+                          f"got the shape {list(mean.shape)}", field="preprocessing.mean")
+    return list(how.order), mean
+
+
+# ---- the values of a net's blobs on given inputs, and how far others are from them
+
+TOLERANCE = 1e-4    # of the greatest absolute value of an output
+
+
+def classes(axis):
+    return 1, lambda node: node.bottoms[0].shape[axis(node.param)]
+
+
+INTEGERS = {        # type -> the bottom whose values are integers from 0 on, and how many values there are
+    "Embed": (0, lambda node: node.param.embed_param.input_dim), "BatchReindex": (1, lambda node: node.bottoms[0].shape[0]),
+    "LSTM": (1, lambda node: 2), "RNN": (1, lambda node: 2), "Filter": (-1, lambda node: 2), "ContrastiveLoss": (2, lambda node: 2),
+    "SigmoidCrossEntropyLoss": (1, lambda node: 2), "Accuracy": classes(lambda param: param.accuracy_param.axis),
+    "SoftmaxWithLoss": classes(lambda param: param.softmax_param.axis), "HingeLoss": classes(lambda param: 1),
+    "InfogainLoss": classes(lambda param: param.infogain_loss_param.axis), "MultinomialLogisticLoss": classes(lambda param: 1)}
+
+
+class Difference(NamedTuple):
+    """Difference of the values of a blob from those of the model.
+
+    Attributes
+    ----------
+    blob : str
+    shape : tuple of int
+    absolute : float
+        Greatest absolute difference.
+    relative : float
+        That, divided by the greatest absolute value of the net's blob.
+    """
+
+    blob: str
+    shape: tuple
+    absolute: float
+    relative: float
+
+    def __str__(self):
+        return (f"{self.blob} {' x '.join(map(str, self.shape))}: differs by at most {self.absolute:.2g}, "
+                f"{self.relative:.1g} of the greatest value")
+
+
+def random_inputs(net):
+    """Return arrays of random numbers for the inputs of a net: integers where a layer needs them, else normal numbers.
 
     Parameters
     ----------
-    net, inputs, preprocessing
-        As of `minicaffe.addons.export.onnx.compare`.
-    target : str
-        "model" or "module", for messages.
-    run : callable
-        Called with the inputs of the target, returns its outputs by name. Called with the values of all tops of the net, too, by
-        (index of the layer, blob): returns the target's tops by the same, all computed from bottoms that have the net's values.
+    net : minicaffe.net.net.Net
+
+    Returns
+    -------
+    dict of str to ndarray
+        float32, of the shapes of the inputs.
+    """
+    rng, made = np.random.default_rng(0), {}
+    for blob in net.input_blobs:
+        made[blob.name] = rng.normal(0, 1, blob.shape).astype(np.float32)
+    origin = {name: name for name in made}
+    for node in net.nodes:
+        if node.type == "Split" and node.bottoms[0].name in origin:
+            origin |= {blob.name: origin[node.bottoms[0].name] for blob in node.tops}
+        for i, bottom in enumerate(node.bottoms):
+            name = origin.get(bottom.name)
+            if name is None:
+                continue
+            at, count = INTEGERS.get(node.type, (None, None))
+            if at is not None and i == at % len(node.bottoms):
+                made[name] = rng.integers(0, count(node), made[name].shape).astype(np.float32)
+            elif node.type in ("Log", "Power", "MultinomialLogisticLoss"):
+                made[name] = np.abs(made[name]) + np.float32(0.5)
+    return made
+
+
+def run_layers(net, inputs):
+    """Return (index of the layer, blob) -> value, for all tops of a net; layer by layer, so that none is freed or left out."""
+    net.feed(**inputs)
+    made = {}
+    for i, node in enumerate(net.nodes):
+        net.forward_from_to(i, i)
+        made.update(((i, blob.name), np.array(blob.data)) for blob in node.tops)
+    return made
+
+
+def run_net(net, inputs):
+    """Return the values of all blobs of a net after a forward."""
+    return {name: value for (_, name), value in run_layers(net, inputs).items()}
+
+
+def difference(name, wanted, found):
+    """Return the Difference of two arrays; infinite where their shapes or what is not finite differ."""
+    finite = np.isfinite(wanted)
+    if wanted.shape != found.shape or not np.array_equal(wanted[~finite], found[~finite], equal_nan=True):
+        return Difference(name, found.shape, np.inf, np.inf)
+    largest = float(np.abs(wanted[finite] - found[finite]).max(initial=0))
+    scale = float(np.abs(wanted[finite]).max(initial=0))
+    return Difference(name, found.shape, largest, largest / scale if scale else largest)
+
+
+def compare(net, inputs, preprocessing, target, run):
+    """Return the Difference of each output of a net and of its `target`, "model" or "module"; see `minicaffe.onnx.compare`.
+
+    ``run(inputs)`` returns the outputs of the target by name. ``run(inputs, tops)``, with the values of all tops of the net by
+    (index of the layer, blob), returns the target's tops by the same, all computed from bottoms that have the net's values.
     """
     names = [blob.name for blob in net.input_blobs]
     if inputs.keys() != set(names):
@@ -139,64 +281,3 @@ def compare(net, inputs, preprocessing, target, run):
     log.warning("output '%s' of the %s differs by %.3g (%.2g of the greatest), though on equal bottoms each layer gives equal "
                 "tops: rounding errors add up, or change what a layer selects", worst.blob, target, worst.absolute, worst.relative)
     return found
-
-
-def check_types(nodes, file, known, target, register):
-    """Raise ConfigError if layers have a type without an exporter; the error names all of them.
-
-    Parameters
-    ----------
-    nodes : iterable of tuple
-        Name, type and line of each layer.
-    file : str or None
-    known : container of str
-        Types that have an exporter.
-    target : str
-        What the net is exported to, for the message: "a model of ONNX".
-    register : str
-        The function that registers a type.
-    """
-    found = [node for node in nodes if node[1] != "Input" and node[1] not in known]
-    if not found:
-        return
-    name, kind, line = found[0]
-    if kind == "Python":
-        why = (f"{target} cannot call a Python layer; write its formula with other layers, or register a function that exports it "
-               f"({register}('Python'))")
-    elif kind.endswith("Data"):
-        why = f"{target} reads no data; make the deploy net (minicaffe deploy), whose inputs are Input layers"
-    else:
-        why = f"there is no exporter for this type; register one with {register}('{kind}')"
-    others = "".join(f"; also '{other}' ({of})" for other, of, _ in found[1:])
-    raise ConfigError(why + others, file=file, line=line, layer=name, layer_type=kind)
-
-
-def checked_preprocessing(net, how):
-    """Return the order and the mean of a Preprocessing of the first input, checked.
-
-    Returns
-    -------
-    order : list of int
-        Empty if the channels stay as they are.
-    mean : ndarray or None
-        float32, in a shape that is broadcast against a record.
-
-    Raises
-    ------
-    ConfigError
-        If they do not fit the input.
-    """
-    blob = net.input_blobs[0]
-    channels = blob.shape[1] if blob.num_axes > 1 else 0
-    if how.order and sorted(how.order) != list(range(channels)):
-        raise ConfigError(f"must have each of the {channels} channels of input '{blob.name}' once, got {list(how.order)}",
-                          field="preprocessing.order")
-    if how.mean is None:
-        return list(how.order), None
-    mean = np.asarray(how.mean, np.float32)
-    if mean.shape == (channels,) and channels > 1:
-        mean = mean.reshape(channels, *[1] * (blob.num_axes - 2))
-    elif mean.size != 1 and mean.shape != blob.shape[1:]:
-        raise ConfigError(f"must be one number, one for each of {channels} channels, or of the shape {list(blob.shape[1:])}, "
-                          f"got the shape {list(mean.shape)}", field="preprocessing.mean")
-    return list(how.order), mean

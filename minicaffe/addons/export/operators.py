@@ -22,6 +22,7 @@ from minicaffe.proto.binary import read_blob
 POOLING = caffe_pb2.PoolingParameter
 LOSS = caffe_pb2.LossParameter
 LAYERS = {}     # layer type -> function
+layer = registration(LAYERS)
 log = logging.getLogger(__name__)
 
 
@@ -46,11 +47,6 @@ class Writer:
     def bottoms(self):
         """Return the values of all bottoms."""
         return [self.bottom(i) for i in range(len(self.node.bottoms))]
-
-
-def layer(*types):
-    """Return a decorator that registers a function as that of layer types."""
-    return registration(LAYERS, types)
 
 
 def preprocess(out, net, how):

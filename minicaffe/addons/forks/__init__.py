@@ -3,14 +3,12 @@
 # The types of each module; the class of a type is called as the type is, with Layer behind it.
 _MODULES = {
     "bn": ("BN",),
-    "convolution_depthwise": ("ConvolutionDepthwise", "DepthwiseConvolution"),
     "orders": ("Reverse", "Squeeze", "ShuffleChannel", "Reorg", "Rearrange"),
     "proposals": ("Proposal", "DecodeBBox", "BoxOutput"),
     "regions": ("ROIPooling", "PSROIPooling", "ROIAlign"),
-    "relu_x": ("ReLUX", "ReLU6"),
     "resizing": ("Interp", "Resize", "Upsample"),
     "sequences": ("Lstm", "ContinuationIndicator", "CTCGreedyDecoder"),
-    "variants": ("ChannelNormalize",),
+    "variants": ("ConvolutionDepthwise", "DepthwiseConvolution", "ReLUX", "ReLU6", "ChannelNormalize"),
     "yolo": ("YoloDetectionOutput", "Yolov3DetectionOutput"),
 }
 LAYERS = {name: f"{__name__}.{module}:{name}Layer" for module, names in _MODULES.items() for name in names}

@@ -8,7 +8,7 @@ leaves FORMS (minicaffe.register_layer). Types in RENAMED get another type's nam
 from minicaffe.addons.forks.messages import Field, checked_message, parse_filler
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.fields import Fields, copy_of, lines_of, pop_field
+from minicaffe.proto.fields import Fields, copy_of, lines_of, pop_field, unused_name
 from minicaffe.proto.text import parse_fields, parse_text
 
 AXPY = ('layer { type: "Reshape" bottom: "x" top: "a" reshape_param { shape { dim: 0 dim: 0 } } }'
@@ -226,7 +226,7 @@ def rewrite(layers, index, taken):
         made.MergeFrom(part)
         if layer.loss_weight and i == len(parts) - 1:
             made.loss_weight[:] = layer.loss_weight     # not the formula's
-        made.name = _unused_name(f"{layer.name}_{i}", set(taken)) if i else layer.name
+        made.name = unused_name(f"{layer.name}_{i}", set(taken)) if i else layer.name
         made.ClearField("fork_fields")      # one that is set and empty is written to files
         if own_lines := [*part.fork_fields.splitlines(), *(lines_of(fields) if i == 0 else ())]:
             made.fork_fields = "\n".join(own_lines)
@@ -234,23 +234,15 @@ def rewrite(layers, index, taken):
             made.propagate_down[:] = [needs[name] for name in part.bottom]
             needs[part.top[0]] = any(made.propagate_down)
         for names in (made.bottom, made.top):
-            names[:] = [blobs.get(name) or blobs.setdefault(name, _unused_name(f"{layer.name}_{name}", taken)) for name in names]
+            names[:] = [blobs.get(name) or blobs.setdefault(name, unused_name(f"{layer.name}_{name}", taken)) for name in names]
         part.CopyFrom(made)
     if between:
-        between.name = _unused_name(f"{layer.name}_{len(parts)}", set(taken))
+        between.name = unused_name(f"{layer.name}_{len(parts)}", set(taken))
         parts.append(between)
     del layers[index]
     for i, part in enumerate(parts):
         layers.insert(index + i, part)
     return len(parts)
-
-
-def _unused_name(name, taken):
-    """Return a name, with underscores behind it until it is not taken, and add it to the set."""
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
 
 
 def _out_of_place(layers, index, blobs, taken):
@@ -263,7 +255,7 @@ def _out_of_place(layers, index, blobs, taken):
     makers = [before for before in layers[:index] if old in before.top and old not in before.bottom]
     is_input = not makers or any(before.type == "Input" for before in makers)
     x_or_y, others = ("y", layers[index + 1:]) if is_input else ("x", layers[:index])
-    blobs[x_or_y] = _unused_name(f"{layer.name}_{x_or_y}", taken)
+    blobs[x_or_y] = unused_name(f"{layer.name}_{x_or_y}", taken)
     for names in (names for other in others for names in (other.bottom, other.top)):
         names[:] = [blobs[x_or_y] if name == old else name for name in names]
     rules = [(list(one.include), list(one.exclude)) for one in (layer, *makers)]

@@ -17,16 +17,7 @@ import numpy as np
 from minicaffe import cuda, pycaffe
 from minicaffe.common import TEST, caffe
 from minicaffe.data.datum import opencv
-from minicaffe.errors import (
-    ConfigError,
-    MissingNameError,
-    ShapeError,
-    WrongTypeError,
-    close_matches,
-    float_of,
-    names_of,
-    shown,
-)
+from minicaffe.errors import ConfigError, MissingNameError, ShapeError, WrongTypeError, close_matches, float_of, names_of, shown
 from minicaffe.proto.files import path_of
 from minicaffe.proto.upgrade import load_net
 

@@ -14,6 +14,6 @@ LAYERS = {
 }
 COMMANDS = {
     "detect": ("Use a trained net", f"{__name__}.detect:detect", "Find boxes on pictures by a net of SSD.", "parallel"),
-    "convert_annoset": ("Data", f"{__name__}.convert_annoset:convert_annoset", "Make a database of pictures with boxes."),
+    "convert_annoset": ("Data", f"{__name__}.annosets:convert_annoset", "Make a database of pictures with boxes."),
 }
 MODULES = {"model_libs": f"{__name__}.model_libs"}

@@ -1,4 +1,4 @@
-"""Pictures with boxes to a database of AnnotatedDatum (SSD's convert_annoset.cpp).
+"""``minicaffe convert_annoset``: pictures with boxes to a database of AnnotatedDatum (SSD's convert_annoset.cpp).
 
 Different from Caffe: an annotation that cannot be read, a box turned inside out and a name that the label map lacks are errors
 that name the file. Suspicious annotations that are stored as in Caffe, such as boxes outside of their picture, are counted;
@@ -12,7 +12,11 @@ import random
 from collections import namedtuple
 from xml.etree import ElementTree
 
+import click
+
 from minicaffe.addons.ssd.label_map import read_label_map
+from minicaffe.cli import bars, options
+from minicaffe.cli.data import from_list
 from minicaffe.data.convert import check_picture, picture_datum, resize_size, write_records
 from minicaffe.data.datum import opencv
 from minicaffe.data.numbers import integer
@@ -86,6 +90,28 @@ def convert_annotated(root, list_file, path, *, label_map=None, label_type="xml"
     for what, (count, first) in oddities.items():
         log.warning("%s: %d %s; the first: %s", path, count, what, first)
     return counts
+
+
+@click.command(cls=options.CaffeCommand)
+@click.argument("root")
+@click.argument("list_file", metavar="LIST")
+@click.argument("db")
+@click.option("--label-map-file", "label_map", metavar="FILE", help="A LabelMap: numbers of the names.")
+@click.option("--label-type", type=click.Choice(["xml", "json", "txt"]), default="xml", show_default=True)
+@from_list
+@click.option("--min-dim", type=click.IntRange(0, options.INT_MAX), default=0, help="Scale the shorter side to this; 0: do not.")
+@click.option("--max-dim", type=click.IntRange(0, options.INT_MAX), default=0,
+              help="The longer side gets no longer than this; 0: any length.")
+@options.messages
+def convert_annoset(root, list_file, db, **more):
+    """Make DB of pictures and the boxes on them, for AnnotatedData.
+
+    Each line of LIST is the path of a picture, a space and that of its annotation: VOC's xml, COCO's json, or lines of a label's
+    number and four corners in pixels. ROOT is put before both unchanged.
+    """
+    with bars.progress() as progress:
+        written, skipped = convert_annotated(root, list_file, db, progress=progress, **more)
+    click.echo(f"{db}: {written} records" + (f", {skipped} pictures could not be read" if skipped else ""))
 
 
 def _count_oddities(oddities, file, objects, size, picture):

@@ -9,16 +9,7 @@ distorted and expanded like encoded ones; noise is added with probability `prob`
 
 import numpy as np
 
-from minicaffe.addons.ssd.resize import (
-    MOST_PIXELS,
-    add_border,
-    boxes_from_frame,
-    boxes_to_frame,
-    check_probability,
-    check_resize,
-    content_box,
-    resize_picture,
-)
+from minicaffe.addons.ssd import resize
 from minicaffe.data.datum import opencv
 from minicaffe.data.mean_file import read_mean
 from minicaffe.errors import ConfigError, DataError, ShapeError
@@ -28,7 +19,6 @@ BOX_COLUMNS = slice(2, 6)
 POSTERIZE_STEP = 64
 BLUR_SIZE, BLUR_SIGMA = (7, 7), 1.5
 CLAHE_LIMIT = 4.0
-Resize = caffe_pb2.ResizeParameter
 
 
 class Augmenter:
@@ -41,13 +31,13 @@ class Augmenter:
         self.param, self.samplers = param, samplers
         self.seed = seed & 0xFFFFFFFFFFFFFFFF
         if param.HasField("resize_param"):
-            check_resize(param.resize_param, "transform_param.resize_param")
+            resize.check_resize(param.resize_param, "transform_param.resize_param")
         if param.HasField("distort_param"):
             _check_distortion(param.distort_param)
         if param.HasField("noise_param"):
             _check_noise(param.noise_param)
         if param.HasField("expand_param"):
-            check_probability(param.expand_param, "prob", "transform_param.expand_param")
+            resize.check_probability(param.expand_param, "prob", "transform_param.expand_param")
             if not 1 <= param.expand_param.max_expand_ratio < 1000:
                 raise ConfigError(f"must be at least 1 and below 1000, got {param.expand_param.max_expand_ratio:g}",
                                   field="transform_param.expand_param.max_expand_ratio")
@@ -57,7 +47,7 @@ class Augmenter:
                                   "channel in place of the mean file", field="transform_param.expand_param")
         emit = param.emit_constraint
         if emit.emit_type == caffe_pb2.EmitConstraint.MIN_OVERLAP:
-            check_probability(emit, "emit_overlap", "transform_param.emit_constraint")
+            resize.check_probability(emit, "emit_overlap", "transform_param.emit_constraint")
         self.border_colour = _mean_colour(param)
 
     def picture(self, image, number):
@@ -75,10 +65,10 @@ class Augmenter:
         if self.samplers:
             image, objects = self._sample(image, objects, random)
         if param.HasField("resize_param") and random.random() < param.resize_param.prob:
-            frame = content_box(param.resize_param, *image.shape[:2])
-            image = resize_picture(param.resize_param, image, random)
+            frame = resize.content_box(param.resize_param, *image.shape[:2])
+            image = resize.resize_picture(param.resize_param, image, random)
             objects = objects.copy()
-            objects[:, BOX_COLUMNS] = boxes_from_frame(frame, objects[:, BOX_COLUMNS])
+            objects[:, BOX_COLUMNS] = resize.boxes_from_frame(frame, objects[:, BOX_COLUMNS])
         if param.HasField("noise_param"):
             noise = param.noise_param
             if not noise.HasField("prob") or random.random() < noise.prob:
@@ -93,18 +83,18 @@ class Augmenter:
         ratio = random.uniform(1, param.max_expand_ratio)
         height, width, channels = image.shape
         rows, columns = int(height * ratio), int(width * ratio)
-        if rows * columns > MOST_PIXELS:
+        if rows * columns > resize.MOST_PIXELS:
             raise ShapeError(f"a picture of {height} x {width} would become {rows} x {columns}; lower max_expand_ratio",
                              field="transform_param.expand_param")
         top, left = int(random.integers(rows - height + 1)), int(random.integers(columns - width + 1))
         colour = self.border_colour if len(self.border_colour) in (1, channels) else self.border_colour.mean(keepdims=True)
-        larger = add_border(image, top, rows - height - top, left, columns - width - left, np.resize(colour, channels))
+        larger = resize.add_border(image, top, rows - height - top, left, columns - width - left, np.resize(colour, channels))
         return larger, self.project(objects, np.array([-left / width, -top / height, (columns - left) / width,
                                                        (rows - top) / height]))
 
     def _sample(self, image, objects, random):
         """Cut out one of the parts that the samplers find, if there is any."""
-        part = self.samplers.draw(np.ascontiguousarray(objects[:, BOX_COLUMNS]), int(random.integers(2**64, dtype=np.uint64)))
+        part = self.samplers.draw(objects[:, BOX_COLUMNS], random)
         if part is None:
             return image, objects
         height, width = image.shape[:2]
@@ -124,8 +114,8 @@ class Augmenter:
                 centre = (boxes[:, :2] + boxes[:, 2:]) / 2
                 shown = ((centre >= frame[:2]) & (centre <= frame[2:])).all(1)
             else:
-                shown = _coverage(boxes, frame) > emit.emit_overlap
-        clipped = np.clip(boxes_to_frame(frame, boxes), 0, 1)
+                shown = resize.overlaps(boxes, frame[np.newaxis])[1][:, 0] > emit.emit_overlap
+        clipped = np.clip(resize.boxes_to_frame(frame, boxes), 0, 1)
         shown &= (clipped[:, :2] < clipped[:, 2:]).all(1)
         objects = objects[shown]
         objects[:, BOX_COLUMNS] = clipped[shown]
@@ -138,17 +128,10 @@ class Augmenter:
         if flipped:
             objects[:, [2, 4]] = 1 - objects[:, [4, 2]]
         param = self.param.resize_param
-        if param.resize_mode == Resize.FIT_SMALL_SIZE and param.height_scale:
+        if param.resize_mode == resize.Resize.FIT_SMALL_SIZE and param.height_scale:
             # The boxes are in units of a fixed size, whatever size the picture has.
             objects[:, BOX_COLUMNS] *= np.tile([columns / param.width_scale, rows / param.height_scale], 2)
         return objects
-
-
-def _coverage(boxes, frame):
-    """The share of each box that lies in `frame`."""
-    sides = np.maximum(np.minimum(boxes[:, 2:], frame[2:]) - np.maximum(boxes[:, :2], frame[:2]), 0)
-    area = np.maximum(boxes[:, 2:] - boxes[:, :2], 0).prod(1)
-    return np.where(area > 0, sides.prod(1) / np.where(area > 0, area, 1), 0)
 
 
 def _mean_colour(param):
@@ -165,7 +148,7 @@ def _mean_colour(param):
 def _check_distortion(param):
     place = "transform_param.distort_param"
     for name in ("brightness", "contrast", "hue", "saturation", "random_order"):
-        check_probability(param, f"{name}_prob", place)
+        resize.check_probability(param, f"{name}_prob", place)
     for name in ("brightness_delta", "hue_delta"):
         if not 0 <= getattr(param, name) < 1e6:
             raise ConfigError(f"must be at least 0 and below 1e6, got {getattr(param, name):g}", field=f"{place}.{name}")
@@ -219,8 +202,8 @@ def _linear_in_hsv(image, plane, factor, offset, name):
 
 def _check_noise(param):
     place = "transform_param.noise_param"
-    check_probability(param, "prob", place)
-    check_probability(param.saltpepper_param, "fraction", f"{place}.saltpepper_param")
+    resize.check_probability(param, "prob", place)
+    resize.check_probability(param.saltpepper_param, "fraction", f"{place}.saltpepper_param")
     if param.saltpepper and param.saltpepper_param.fraction > 0 and not param.saltpepper_param.value:
         raise ConfigError("give the value of the pixels, one for all channels or one for each",
                           field=f"{place}.saltpepper_param.value")

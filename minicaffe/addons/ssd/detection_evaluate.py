@@ -10,7 +10,7 @@ import numpy as np
 from minicaffe.addons.ssd.detection_output import check_rows
 from minicaffe.addons.ssd.label_map import read_name_sizes
 from minicaffe.addons.ssd.mean_precision import DetectionOutputs
-from minicaffe.addons.ssd.resize import boxes_to_pixels, check_resize
+from minicaffe.addons.ssd.resize import boxes_to_pixels, check_resize, overlaps
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, ShapeError, in_field
 from minicaffe.layer import Layer
@@ -99,10 +99,10 @@ class DetectionEvaluateLayer(Layer):
             found_rows, known_rows = np.flatnonzero(found[:, 0] == image), np.flatnonzero(known[:, 0] == image)
             if not len(known_rows):
                 continue
-            overlaps = _overlaps(found[found_rows, 3:], known[known_rows, 3:7], self.sizes is not None)
-            overlaps[found[found_rows, 1][:, np.newaxis] != known[known_rows, 1]] = -1
-            best = overlaps.argmax(1)
-            enough = overlaps[range(len(found_rows)), best] >= self.param.detection_evaluate_param.overlap_threshold
+            shares = overlaps(found[found_rows, 3:], known[known_rows, 3:7], self.sizes is not None)[0]
+            shares[found[found_rows, 1][:, np.newaxis] != known[known_rows, 1]] = -1
+            best = shares.argmax(1)
+            enough = shares[range(len(found_rows)), best] >= self.param.detection_evaluate_param.overlap_threshold
             for i, k in zip(found_rows[enough], known_rows[best[enough]]):
                 result[i] = (not taken[k], taken[k]) if counts[k] else (0, 0)
                 taken[k] |= counts[k]
@@ -117,22 +117,8 @@ class DetectionEvaluateLayer(Layer):
                 boxes[of == image] = boxes_to_pixels(self.resize, boxes[of == image], height, width)
         self.seen += images
 
-    def backward_cpu(self, top, propagate_down, bottom):
-        if any(propagate_down):
-            raise ConfigError("DetectionEvaluate has no gradient; it is a layer for the TEST phase")
-
     def get_state(self):
         return {"seen": self.seen} if self.sizes is not None else None
 
     def set_state(self, state):
         self.seen, = state_numbers(state, {"seen": 1 << 63})
-
-
-def _overlaps(a, b, pixels):
-    """Return the intersection over union of each box of `a` with each of `b`; with `pixels` a side is xmax - xmin + 1."""
-    a = a[:, np.newaxis]
-    apart = ((b[:, :2] > a[..., 2:]) | (b[:, 2:] < a[..., :2])).any(2)     # also by less than a pixel
-    sides = np.minimum(a[..., 2:], b[:, 2:]) - np.maximum(a[..., :2], b[:, :2]) + pixels
-    inside = np.where(~apart & (sides > 0).all(2), sides.prod(2), 0)
-    areas = [np.where((box[..., 2:] < box[..., :2]).any(-1), 0, (box[..., 2:] - box[..., :2] + pixels).prod(-1)) for box in (a, b)]
-    return np.divide(inside, areas[0] + areas[1] - inside, out=np.zeros(inside.shape), where=inside > 0)

@@ -104,16 +104,9 @@ class DetectionFiles:
 
 
 def draw_boxes(image, rows, names):
-    """Draw boxes with names and scores on a picture.
+    """Draw the boxes of `rows` (N, 7), of a DetectionOutput, on a picture (H, W, 3) in BGR, with their names and scores.
 
-    Parameters
-    ----------
-    image : uint8 array, shape (H, W, 3)
-        BGR; drawn on.
-    rows : array, shape (N, 7)
-        Of a DetectionOutput.
-    names : dict of int to str
-        Of the labels; one without a name is written as its number.
+    `names` is a dict by label; a label without a name is written as its number.
     """
     cv2 = opencv()
     height, width = image.shape[:2]

@@ -115,10 +115,6 @@ cdef class DetectionOutputLayer(Layer):
             check_finite(rows)
             self.files.add(self.rule.images, rows)
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
-        if any(propagate_down):
-            raise ConfigError("DetectionOutput has no gradient; it is a layer for the TEST phase")
-
 
 def check_fields(name, param, rules):
     """Raise ConfigError for the first field of `param` that breaks a rule of both layers, or of `rules`, (field, wrong, rule)."""

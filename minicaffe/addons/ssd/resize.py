@@ -97,6 +97,18 @@ def content_box(param, height, width):
     return np.array([left, top, 1 - left, 1 - top])
 
 
+def overlaps(a, b, pixels=0):
+    """Return the area of each box of `a` that each of `b` covers, (n, m), divided by that of both, of the first, of the second.
+
+    Edges belong to a box; with `pixels` 1 a side is xmax - xmin + 1. A box turned inside out has no area, and 0 / 0 is 0.
+    """
+    a = a[:, np.newaxis]
+    sides = np.minimum(a[..., 2:], b[:, 2:]) - np.maximum(a[..., :2], b[:, :2])
+    common = np.where((sides >= 0).all(2), (sides + pixels).prod(2), 0)  # 0 of boxes less than a pixel apart, too
+    areas = [np.where((box[..., 2:] < box[..., :2]).any(-1), 0, (box[..., 2:] - box[..., :2] + pixels).prod(-1)) for box in (a, b)]
+    return [np.divide(common, area, out=np.zeros(common.shape), where=common > 0) for area in (sum(areas) - common, *areas)]
+
+
 def boxes_from_frame(frame, boxes):
     """Convert boxes from units of `frame`, a box, to units of the picture that contains `frame`."""
     return boxes * np.tile(frame[2:] - frame[:2], 2) + np.tile(frame[:2], 2)

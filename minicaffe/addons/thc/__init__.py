@@ -2,8 +2,8 @@
 
 MODULES = {
     "cuda.Kernel": f"{__name__}.kernel:Kernel",
-    "cuda.elementwise": f"{__name__}.pointwise:elementwise",
-    "cuda.kernel": f"{__name__}.kernel:kernel",
+    "cuda.elementwise": f"{__name__}.pointwise:Elementwise",
+    "cuda.kernel": f"{__name__}.kernel:Kernel",
     "cuda.sleep": f"{__name__}.kernel:sleep",
     "cuda.state": f"{__name__}.state:state",
 }

@@ -27,15 +27,29 @@ from minicaffe.memory.buffer import wrap
 
 
 class Kernel:
-    """A kernel that is compiled at its first call on each device; made by `kernel`.
+    """A kernel from CUDA C++ text, in the manner of CuPy's RawKernel; it is compiled at its first call on each device.
 
-    Attributes
+    Call it as ``k((blocks,), (threads,), (blob, numpy.float32(2), blob.count))``.
+
+    Parameters
     ----------
-    name : str
     source : str
+        Contains ``__global__ void name(...)``, best as ``extern "C"``: profilers then show the plain name.
+    name : str
+        With its namespace and template arguments: ``"mine::scale<float>"``.
+    options : sequence of str
+        For NVRTC, such as ``"-DN=4"``.
+
+    Raises
+    ------
+    ConfigError
+        If the text has no such function.
     """
 
     def __init__(self, source, name, options=()):
+        function = re.sub("<.*", "", name, flags=re.DOTALL).rpartition("::")[2]
+        if not re.search(rf"\b{re.escape(function)}\s*\(", source):
+            raise ConfigError(f"the source holds no function '{name}'", field="cuda.kernel.name")
         self.source, self.name, self.options = source, name, tuple(options)
         self._text, self._function_name = renamed(source, name)
         self._functions = {}  # device index -> address of the function
@@ -133,34 +147,6 @@ def renamed(source, name):
     other = f"mc_kernel_{name}"
     text = re.sub(rf"(__global__[^;{{}}]*\b){name}(?=\s*\()", rf"\g<1>{other}", source) if name.isidentifier() else source
     return text, name if text == source else other
-
-
-def kernel(source, name, options=()):
-    """Make a kernel from CUDA C++ text, in the manner of CuPy's RawKernel.
-
-    Parameters
-    ----------
-    source : str
-        Contains ``__global__ void name(...)``, best as ``extern "C"``: profilers then show the plain name.
-    name : str
-        With its namespace and template arguments: ``"mine::scale<float>"``.
-    options : sequence of str
-        For NVRTC, such as ``"-DN=4"``.
-
-    Returns
-    -------
-    Kernel
-        Call it as ``k((blocks,), (threads,), (blob, numpy.float32(2), blob.count))``.
-
-    Raises
-    ------
-    ConfigError
-        If the text has no such function.
-    """
-    function = re.sub("<.*", "", name, flags=re.DOTALL).rpartition("::")[2]
-    if not re.search(rf"\b{re.escape(function)}\s*\(", source):
-        raise ConfigError(f"the source holds no function '{name}'", field="cuda.kernel.name")
-    return Kernel(source, name, options)
 
 
 def sleep(cycles, stream=None):

@@ -9,23 +9,42 @@ import itertools
 
 import numpy as np
 
-from minicaffe.addons.thc.kernel import kernel
+from minicaffe.addons.thc.kernel import Kernel
 from minicaffe.addons.thc.walk import CONTIGUOUS, Walk, broadcast, may_overlap_itself, overlap
 from minicaffe.cuda.foreign_array import check_memory, interface_stream
 from minicaffe.cuda.mode import current
 from minicaffe.device.strided import DeviceArray, HasDeviceArray, device_array
 from minicaffe.errors import ConfigError, ShapeError, WrongTypeError
 
-# Types of `elementwise` -> their names in C++; T is the type of the arrays.
+# Types of `Elementwise` -> their names in C++; T is the type of the arrays.
 TYPES = {"float32": "float", "float64": "double", "float": "float", "double": "double", "T": None, "int32": "int", "int": "int"}
 NUMPY_TYPES = {"float": np.dtype(np.float32), "double": np.dtype(np.float64), "int": np.dtype(np.int32)}
 C_TYPES = {numpy_type: c for c, numpy_type in NUMPY_TYPES.items()}
 
 
 class Elementwise:
-    """An element-wise operation on blobs and arrays of the device; made by `elementwise`."""
+    """An element-wise operation in one line, in the manner of CuPy's ElementwiseKernel.
 
-    def __init__(self, inputs, outputs, operation, name):
+    Call it as ``f(x, y, z)``, with blobs, ``x.gpu_data[:, 1:3]``, ``z.mutable_gpu_data``, or arrays of other libraries.
+
+    Parameters
+    ----------
+    inputs, outputs : str
+        Types and names: ``"T x, T y"``. T is the type of the arrays; float32, float64 and int32 are fixed.
+    operation : str
+        C++ on the names: ``"z = (x - y) * (x - y)"``.
+    name : str
+        An identifier.
+
+    Raises
+    ------
+    ConfigError
+        For an invalid type or name.
+    """
+
+    def __init__(self, inputs, outputs, operation, name="elementwise"):
+        if not name.isidentifier():
+            raise ConfigError(f"must be an identifier, got '{name}'", field="cuda.elementwise.name")
         self.inputs, self.outputs = _parameters(inputs), _parameters(outputs)
         names = [parameter for _, parameter in self.inputs + self.outputs]
         if len(set(names)) < len(names):
@@ -77,7 +96,7 @@ class Elementwise:
         key = real, scalars, walk.kind, walk.index
         run = self._kernels.get(key)
         if run is None:
-            run = self._kernels[key] = kernel(self._source(*key), self.name)
+            run = self._kernels[key] = Kernel(self._source(*key), self.name)
         values = [self._number(a, t, name, real) if s else array for (t, name), a, array, s in zip(names, args, operands, scalars)]
         info = [] if walk.kind == CONTIGUOUS else [walk.pack()]
         run((min(-(-walk.count // 256), 65535),), (256,), (*values, *info, np.int64(walk.count)))
@@ -174,33 +193,6 @@ class Elementwise:
                 f"  for ({index} mc_i = blockIdx.x * ({index})blockDim.x + threadIdx.x; mc_i < ({index})mc_n; "
                 f"mc_i += ({index})gridDim.x * blockDim.x) {{\n"
                 f"    {place}{' '.join(loads)}\n    {self.operation};\n    {' '.join(stores)}\n  }}\n}}\n")
-
-
-def elementwise(inputs, outputs, operation, name="elementwise"):
-    """Define an element-wise operation in one line, in the manner of CuPy's ElementwiseKernel.
-
-    Parameters
-    ----------
-    inputs, outputs : str
-        Types and names: ``"T x, T y"``. T is the type of the arrays; float32, float64 and int32 are fixed.
-    operation : str
-        C++ on the names: ``"z = (x - y) * (x - y)"``.
-    name : str
-        An identifier.
-
-    Returns
-    -------
-    Elementwise
-        Call it as ``f(x, y, z)``, with blobs, ``x.gpu_data[:, 1:3]``, ``z.mutable_gpu_data``, or arrays of other libraries.
-
-    Raises
-    ------
-    ConfigError
-        For an invalid type or name.
-    """
-    if not name.isidentifier():
-        raise ConfigError(f"must be an identifier, got '{name}'", field="cuda.elementwise.name")
-    return Elementwise(inputs, outputs, operation, name)
 
 
 def _parameters(text):

@@ -1,20 +1,26 @@
 """Build the document of a trace (docs/trace.md) from recorded events: the owner of each memory, and the step of each event."""
 
+import functools
 import importlib.metadata
 import math
 import os
+import timeit
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from minicaffe import cuda, public_modules, sim
 from minicaffe.addons.trace import kernels
-from minicaffe.addons.trace.bandwidth import device_bandwidth, host_bandwidth
 from minicaffe.addons.trace.schema import FORMAT
 from minicaffe.common import caffe
 from minicaffe.device.processor import cpuinfo_value
 from minicaffe.device.threads import get_num_threads
 from minicaffe.errors import OutOfMemoryError
 from minicaffe.inspection import cost
+from minicaffe.memory import Buffer, CUDAPlace
+from minicaffe.memory.registry import registry
 from minicaffe.memory.states import SyncedHead
 from minicaffe.proto import caffe_pb2
 
@@ -358,3 +364,34 @@ def present_device():
     except OutOfMemoryError:
         bandwidth = None
     return {"kind": "sim" if sim.selected() else "gpu", "name": device.name, "threads": threads, "copy_bandwidth": bandwidth}
+
+
+@functools.cache
+def host_bandwidth(threads):
+    """Measure how fast `threads` threads copy large arrays, in bytes each second, read and written."""
+    source, target = np.ones(1 << 23, np.float32), np.zeros(1 << 23, np.float32)    # 32 MiB each: more than caches of a core hold
+    parts = list(zip(np.array_split(target, threads), np.array_split(source, threads)))
+    with ThreadPoolExecutor(threads) as pool:
+        return _peak_rate(lambda: list(pool.map(lambda part: np.copyto(*part), parts)), 2 * source.nbytes)
+
+
+@functools.cache
+def device_bandwidth(index):
+    """Measure how fast device `index` copies within its memory. Raises OutOfMemoryError if there is none for them."""
+    place = CUDAPlace(index)
+    nbytes = 1 << 20 if sim.selected() else 1 << 28
+    allocator, side, device = registry.allocator(place, "plain"), registry.device_side(place), cuda.get_device(index)
+    source, target = Buffer(allocator, nbytes), Buffer(allocator, nbytes)
+    side.zero(source.address, nbytes)
+
+    def copies():
+        for _ in range(10):
+            side.copy_within(target.address, source.address, nbytes)
+        device.synchronize()
+
+    return _peak_rate(copies, 20 * nbytes)
+
+
+def _peak_rate(work, amount):
+    """Return the amount each second of the fastest of some runs."""
+    return int(amount / min(timeit.repeat(work, number=1, repeat=6)))

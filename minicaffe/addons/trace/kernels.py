@@ -23,23 +23,10 @@ def source_of(name):
 @functools.cache
 def definition(word):
     """Return header and text of the struct called `word`, with the comment above it; None if no kernel header has it."""
-    begins = re.compile(rf"\bstruct {word}\b(?!\s*;)")
-    for header, text in _texts().items():
-        found = begins.search(text)
-        if found is None:
-            continue
-        lines = text.splitlines()
-        first = i = text.count("\n", 0, found.start())
-        while first > 0 and re.match(r"\s*(//|template\b)", lines[first - 1]):
-            first -= 1
-        depth, last = 0, i
-        for last in range(i, len(lines)):
-            code = lines[last].partition("//")[0]
-            depth += code.count("{") - code.count("}")
-            if depth <= 0 and "{" in "".join(lines[i : last + 1]):
-                break
-        return header, "\n".join(lines[first : last + 1])
-    return None
+    # It ends on its first line, or with the first line of }; in the column in which that begins.
+    struct = re.compile(rf"^(?:[ \t]*(?://|template\b).*\n)*([ \t]*)(?:template\b.*)?\bstruct {word}\b(?!\s*;)"
+                        r"(?:.*};.*|(?:.*\n)+?\1};.*)", re.MULTILINE)
+    return next(((header, found[0]) for header, text in _texts().items() if (found := struct.search(text))), None)
 
 
 @functools.cache

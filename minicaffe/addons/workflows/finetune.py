@@ -21,7 +21,7 @@ from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
-from minicaffe.proto.fields import copy_of
+from minicaffe.proto.fields import copy_of, unused_name
 from minicaffe.proto.files import read_lines
 from minicaffe.proto.text import write_text
 
@@ -103,12 +103,9 @@ finetune.params.extend(param for param in train.train.params if param.name not i
 class Pictures:
     """The training and test databases that ``minicaffe data images --from-folders`` writes; all records are read for their labels.
 
-    Parameters
-    ----------
-    db : str
-        The folder with train_lmdb and test_lmdb, or train_leveldb and test_leveldb, and with labels.txt if the classes have names.
-    batch_size : int
-        Largest batch of training; no batch is larger than its database.
+    `db` is the folder with train_lmdb and test_lmdb, or train_leveldb and test_leveldb, and with labels.txt if the classes have
+    names. `batch_size` is that of the largest batch of training; no batch is larger than its database. Raises FileError if `db`
+    lacks one of the databases, DataError if a label is negative or has no name in labels.txt.
 
     Attributes
     ----------
@@ -120,13 +117,6 @@ class Pictures:
         The names in labels.txt; without this file the numbers from 0 to the largest label.
     shape : (int, int, int)
         Channels, height, width of the first record, before a crop.
-
-    Raises
-    ------
-    FileError
-        If `db` lacks one of the databases.
-    DataError
-        If a label is negative, or has no name in labels.txt.
     """
 
     def __init__(self, db, batch_size):
@@ -251,13 +241,6 @@ def replace_last_layer(net, score_layer, count, suffix):
     for rate, decay in list(zip(rates, (1, 0)))[:1 + param.bias_term]:
         score_layer.param.add(lr_mult=rate or 1, decay_mult=decay)
     return old, outputs
-
-
-def unused_name(name, taken):
-    """Return `name`, with underscores added while it is in `taken`."""
-    while name in taken:
-        name += "_"
-    return name
 
 
 def scale_learning_rates(net, score_layer, weights, factor, **options):

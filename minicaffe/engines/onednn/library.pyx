@@ -12,7 +12,6 @@ import math
 import os
 import sys
 import weakref
-from pathlib import Path
 
 from libc.stdint cimport uintptr_t
 
@@ -95,10 +94,10 @@ def candidates(named=None, prefixes=None):
     if named:
         return [named]
     if prefixes is None:
-        prefixes = [sys.prefix, os.environ.get("CONDA_PREFIX"), *(Path(folder).parents[2] for folder in sys.path
+        prefixes = [sys.prefix, os.environ.get("CONDA_PREFIX"), *(os.path.normpath(f"{folder}/../../..") for folder in sys.path
                                                                   if folder.endswith("-packages"))]
-    files = [Path(prefix) / "lib" / "libdnnl.so.3" for prefix in prefixes if prefix]
-    return [str(file) for file in dict.fromkeys(files) if file.exists()] + ["libdnnl.so.3"]
+    files = dict.fromkeys(os.path.join(prefix, "lib", "libdnnl.so.3") for prefix in prefixes if prefix)
+    return [*filter(os.path.exists, files), "libdnnl.so.3"]
 
 
 def _open():

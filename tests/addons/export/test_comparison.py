@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minicaffe.addons.export.comparison import Difference, difference, random_inputs, run_net
+from minicaffe.addons.export.exporting import Difference, difference, random_inputs, run_net
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text

@@ -82,7 +82,7 @@ def test_import_with_folded_layers(minicaffe, tmp_path, monkeypatch):
     np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-5)
     printed = minicaffe("import", "m.onnx", "-o", "p", "--fold", "--no-check").splitlines()
     assert len(printed) == 3 and printed[-1].endswith("0 removed, not compared")
-    monkeypatch.setattr("minicaffe.addons.export.fold_command.TOLERANCE", -1)
+    monkeypatch.setattr("minicaffe.addons.export.commands.TOLERANCE", -1)
     assert "output 'y' of the folded net differs by" in minicaffe("import", "m.onnx", "-o", "q", "--fold", status=1)
     assert not list(tmp_path.glob("q.*"))
 

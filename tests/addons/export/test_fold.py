@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minicaffe import errors
-from minicaffe.addons.export import fold_command as command
-from minicaffe.addons.export.comparison import difference, random_inputs, run_net
+from minicaffe.addons.export import commands as command
+from minicaffe.addons.export.exporting import difference, random_inputs, run_net
 from minicaffe.addons.export.fold import fold
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2

@@ -246,7 +246,7 @@ def test_gray_and_float_pictures(tmp_path):
 
 
 def test_sizes_of_surroundings_and_boxes(some, monkeypatch):
-    monkeypatch.setattr("minicaffe.addons.ssd.augment.MOST_PIXELS", 48 * 64)
+    monkeypatch.setattr("minicaffe.addons.ssd.resize.MOST_PIXELS", 48 * 64)
     with pytest.raises(ShapeError, match="transform_param.expand_param: a picture of 48 x 64 would become .*; lower max_expand_ratio"):
         source_net(text(some[0], "expand_param { max_expand_ratio: 9 }"))
     source_net(text(some[0], "expand_param { max_expand_ratio: 1 }"))       # exactly as many as are allowed

@@ -5,22 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from minicaffe.addons.ssd.samplers import LIMITS, Samplers
-from minicaffe.data.transform import draw
+from minicaffe.addons.ssd.samplers import LIMITS, TRIALS_AT_ONCE, Samplers
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2
-
-
-class Draws:
-    """The random numbers of one picture, in order."""
-
-    def __init__(self, seed):
-        self.seed, self.counter = seed, 0
-
-    def uniform(self, lo, hi):
-        first, second = (draw(self.seed, self.counter, which, 1 << 32) for which in (0, 1))
-        self.counter += 1
-        return lo + (hi - lo) * ((first << 21 | second >> 11) * 2.0**-53)
 
 
 def area(box):
@@ -37,26 +24,29 @@ def measures(part, box):
     return both / (area(part) + area(box) - both), both / area(part), both / area(box)
 
 
-def slow_parts(params, boxes, draws):
+def slow_parts(params, boxes, random):
     """Return all parts that are found."""
     parts = []
     for param in params:
-        if not param.use_original_image:
-            continue
         sampler, limits, found = param.sampler, param.sample_constraint, 0
         given = [(getattr(limits, f"{end}_{name}"), end, i) for i, name in enumerate(LIMITS) for end in ("min", "max")
                  if limits.HasField(f"{end}_{name}")]
-        for _ in range(param.max_trials):
-            if param.HasField("max_sample") and found >= param.max_sample:
-                break
-            scale = draws.uniform(sampler.min_scale, sampler.max_scale)
-            ratio = draws.uniform(sampler.min_aspect_ratio, sampler.max_aspect_ratio)
+        for trial in range(param.max_trials if param.use_original_image else 0):
+            if trial % TRIALS_AT_ONCE == 0:
+                if param.HasField("max_sample") and found == param.max_sample:
+                    break
+                count = min(param.max_trials - trial, TRIALS_AT_ONCE)
+                scales = random.uniform(sampler.min_scale, sampler.max_scale, count)
+                ratios = random.uniform(sampler.min_aspect_ratio, sampler.max_aspect_ratio, count)
+                places = random.random((count, 2))
+            scale, ratio, (x, y) = (numbers[trial % TRIALS_AT_ONCE] for numbers in (scales, ratios, places))
             ratio = min(max(ratio, scale**2), 1 / scale**2)
             width, height = min(scale * math.sqrt(ratio), 1), min(scale / math.sqrt(ratio), 1)
-            left, top = draws.uniform(0, 1 - width), draws.uniform(0, 1 - height)
+            left, top = x * (1 - width), y * (1 - height)
             part = left, top, left + width, top + height
-            if not given or any(all(measures(part, box)[i] >= limit if end == "min" else measures(part, box)[i] <= limit
-                                    for limit, end, i in given) for box in boxes):
+            fits = not given or any(all(measures(part, box)[i] >= limit if end == "min" else measures(part, box)[i] <= limit
+                                        for limit, end, i in given) for box in boxes)
+            if fits and not (param.HasField("max_sample") and found == param.max_sample):
                 parts.append(part)
                 found += 1
     return parts
@@ -64,7 +54,7 @@ def slow_parts(params, boxes, draws):
 
 def random_sampler(random):
     """Return a BatchSampler with none, one or several limits."""
-    param = caffe_pb2.BatchSampler(max_trials=int(random.integers(0, 12)), use_original_image=bool(random.random() < 0.85))
+    param = caffe_pb2.BatchSampler(max_trials=int(random.choice([0, 3, 11, TRIALS_AT_ONCE + 3])), use_original_image=bool(random.random() < 0.85))
     if random.random() < 0.7:
         param.max_sample = int(random.integers(0, 4))
     least, most = np.sort(random.uniform(0.1, 1, 2))
@@ -89,16 +79,15 @@ def test_random_samplers_like_a_plain_model(seed):
         samplers = Samplers(params, "batch_sampler")
         assert len(samplers) == sum(param.use_original_image for param in params)
         for start in (3, 1 << 40, 2**64 - 1):
-            draws = Draws(start)
-            parts = slow_parts(params, corners.tolist(), draws)
-            got = samplers.draw(corners, start)
+            slow, fast = np.random.default_rng(start), np.random.default_rng(start)
+            parts, got = slow_parts(params, corners.tolist(), slow), samplers.draw(corners, fast)
             if not parts:
                 assert got is None
                 none += 1
                 continue
-            which = min(int(draws.uniform(0, len(parts))), len(parts) - 1)
-            np.testing.assert_allclose(got, parts[which], rtol=1e-12)
-            chosen.add(which)
+            which = slow.integers(len(parts))
+            np.testing.assert_allclose(got, parts[which], rtol=1e-12, atol=1e-15)
+            chosen.add(int(which))
     assert none > 5 and len(chosen) > 3
 
 
@@ -108,8 +97,8 @@ def test_parts_at_their_limits(name):
         param = caffe_pb2.BatchSampler(max_trials=1)
         param.sampler.min_scale = param.sampler.max_scale = 1
         setattr(param.sample_constraint, f"{end}_{name}", limit)
-        got = Samplers([param], "x").draw(np.array([[0.0, 0, 1, 1]]), 0)
-        assert got == ((0, 0, 1, 1) if limit == 1 else None)
+        got = Samplers([param], "x").draw(np.array([[0.0, 0, 1, 1]]), np.random.default_rng(0))
+        assert got is None if limit != 1 else got.tolist() == [0, 0, 1, 1]
 
 
 def test_ratio_without_a_limit():

@@ -128,7 +128,7 @@ class Capture:
 
 def reader_of(video, monkeypatch, skip):
     from minicaffe.addons.ssd.augment import Augmenter
-    from minicaffe.addons.ssd.video_batches import VideoBatches
+    from minicaffe.addons.ssd.video_data import VideoBatches
     from minicaffe.data.transform import Transformer
     from minicaffe.proto import caffe_pb2
     param, capture = caffe_pb2.TransformationParameter(), Capture()

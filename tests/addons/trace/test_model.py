@@ -13,7 +13,7 @@ from small_net import NET, recorded
 import minicaffe
 from minicaffe import memory
 from minicaffe.addons import trace
-from minicaffe.addons.trace import bandwidth, build, html, perfetto, table
+from minicaffe.addons.trace import build, html, perfetto, table
 from minicaffe.addons.trace.lives import Lives
 from minicaffe.addons.trace.model import launch_of
 from minicaffe.blob import Blob
@@ -364,8 +364,8 @@ def test_snapshot_events_are_left_out(on_cpu, make_solver, monkeypatch):
 def test_measuring_the_copy(where, make_solver, monkeypatch):
     """It is not recorded; without memory for it there is no bandwidth."""
     solver = make_solver()
-    bandwidth.host_bandwidth.cache_clear()
-    bandwidth.device_bandwidth.cache_clear()
+    build.host_bandwidth.cache_clear()
+    build.device_bandwidth.cache_clear()
     recorder = trace.Recorder(solver)
     recorder.start()
     lengths = [len(recorder.trace()) for _ in range(2)]
@@ -374,8 +374,8 @@ def test_measuring_the_copy(where, make_solver, monkeypatch):
     def none(*arguments):
         raise OutOfMemoryError("none is left")
 
-    bandwidth.device_bandwidth.cache_clear()
-    monkeypatch.setattr(bandwidth, "Buffer", none)
+    build.device_bandwidth.cache_clear()
+    monkeypatch.setattr(build, "Buffer", none)
     with trace.record(make_solver()) as made:
         pass
     assert (made.document["device"]["copy_bandwidth"] is None) == (where != "cpu")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minicaffe.addons import trace
-from minicaffe.addons.export import comparison
+from minicaffe.addons.export import exporting
 from minicaffe.inspection import timing
 from minicaffe.layer import Layer, register_layer
 from minicaffe.memory import reporter
@@ -54,7 +54,7 @@ def measured(solver):
 
 
 def compared(solver):
-    comparison.run_net(solver.net, INPUTS)
+    exporting.run_net(solver.net, INPUTS)
 
 
 OBSERVERS = {function.__name__: (function, passes) for function, passes in (

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe.addons.workflows import confusion, wrong_pictures
+from minicaffe.addons.workflows import confusion, test_options
 from minicaffe.addons.workflows.confusion import Confusion, Prediction
-from minicaffe.addons.workflows.wrong_pictures import WrongPictures, _safe, picture_source
+from minicaffe.addons.workflows.test_options import WrongPictures, _safe, picture_source
 from minicaffe.data.db import open_db
 from minicaffe.errors import FileError
 from minicaffe.proto import caffe_pb2
@@ -182,7 +182,7 @@ def test_ctrl_c_leaves_the_earlier_folder(minicaffe, data, tmp_path, monkeypatch
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(wrong_pictures, "write_png", stop)
+    monkeypatch.setattr(test_options, "write_png", stop)
     for folder in ("bad", "new"):
         minicaffe(*TEST, f"--wrong={folder}", "--force", status=130)
     assert sorted(path.name for path in tmp_path.iterdir()) == there
@@ -323,7 +323,7 @@ def test_names_and_outputs(minicaffe, data, tmp_path):
 
 @pytest.mark.parametrize("force", [False, True])
 def test_folder_made_during_the_test(tmp_path, force):
-    kept = object.__new__(wrong_pictures.WrongPictures)
+    kept = object.__new__(test_options.WrongPictures)
     kept.confusion, kept.found, kept.kept = SimpleNamespace(name=str), 0, []
     folder = tmp_path / "wrong"
     folder.mkdir()

@@ -1,9 +1,8 @@
 """Nets of Caffe in ONNX (https://onnx.ai), the format that other runtimes read. Needs ``pip install "minicaffe[onnx]"``."""
 
-from minicaffe.addons.export.comparison import random_inputs
-from minicaffe.addons.export.onnx.check import compare
+from minicaffe.addons.export.exporting import random_inputs
 from minicaffe.addons.export.onnx.conversion import importer
-from minicaffe.addons.export.onnx.export import Preprocessing, check_types, export, to_model
+from minicaffe.addons.export.onnx.export import Preprocessing, check_types, compare, export, to_model
 from minicaffe.addons.export.onnx.graph import exporter
 from minicaffe.addons.export.onnx.load import Imported, load
 

@@ -21,7 +21,7 @@ def importer(*operators):
     The function has the arguments `made`, a `Conversion`, and `node`, a NodeProto. It adds layers by ``made.layer``, and raises
     `Unsupported` for what they cannot express.
     """
-    return registration(IMPORTERS, operators)
+    return registration(IMPORTERS)(*operators)
 
 
 class Conversion:

@@ -2,16 +2,15 @@
 
 import minicaffe
 from minicaffe.addons.export import exporting
-from minicaffe.addons.export.comparison import random_inputs
-from minicaffe.addons.export.exporting import Preprocessing  # noqa: F401 - public here
-from minicaffe.addons.export.onnx import detection, forks, layers, losses  # noqa: F401 - they register exporters
-from minicaffe.addons.export.onnx.check import compare
-from minicaffe.addons.export.onnx.graph import BATCH, EXPORTERS, OPSET, Graph, helper, onnx, reads, value_info
+from minicaffe.addons.export.exporting import Preprocessing, random_inputs  # noqa: F401 - the first is public here
+from minicaffe.addons.export.onnx import forks, layers, losses  # noqa: F401 - they register exporters
+from minicaffe.addons.export.onnx.graph import BATCH, EXPORTERS, OPSET, Graph, helper, onnx, reads, run_model, value_info
 from minicaffe.addons.export.operators import preprocess
 from minicaffe.errors import ConfigError
 from minicaffe.proto.atomic import replacing
 
-TARGET = EXPORTERS, "a model of ONNX", "minicaffe.addons.export.onnx.exporter"      # for `exporting.check_types`
+TARGET = exporting.Target(EXPORTERS, "a model of ONNX", "minicaffe.addons.export.onnx.exporter")
+check_types = TARGET.check_types
 
 
 def to_model(net, dynamic_batch=False, preprocessing=None):
@@ -38,7 +37,7 @@ def to_model(net, dynamic_batch=False, preprocessing=None):
     DependencyError
         Without the package onnx.
     """
-    output_blobs = exporting.check_net(net, *TARGET)
+    output_blobs = TARGET.check_net(net)
     shapes = batch_shapes(net) if dynamic_batch else {name: list(blob.shape) for name, blob in net.blobs.items()}
     graph = Graph(shapes, net.nodes)
     for at in [i for i, node in enumerate(net.nodes) if node.type in exporting.UNKNOWN_SIZES][:1]:
@@ -64,11 +63,6 @@ def to_model(net, dynamic_batch=False, preprocessing=None):
     helper.set_model_props(model, {"source": str(net.file or ""), "caffe_layers": str(len(net.nodes))})
     onnx.checker.check_model(model)
     return model
-
-
-def check_types(nodes, file):
-    """Raise ConfigError, which names every layer without an exporter; `nodes` are tuples of name, type and line."""
-    exporting.check_types(nodes, file, *TARGET)
 
 
 def batch_shapes(net):
@@ -116,7 +110,7 @@ def export(net, path, *, dynamic_batch=False, preprocessing=None, check=True, in
 
     Returns
     -------
-    list of minicaffe.addons.export.comparison.Difference
+    list of minicaffe.addons.export.exporting.Difference
         Of each output; empty without `check`.
 
     Raises
@@ -138,3 +132,44 @@ def export(net, path, *, dynamic_batch=False, preprocessing=None, check=True, in
     with replacing(path) as file:
         file.write(model.SerializeToString())
     return found
+
+
+def compare(net, model, inputs, preprocessing=None):
+    """Run a net and its model on the same inputs; return the Difference of each output.
+
+    Parameters
+    ----------
+    net : minicaffe.net.net.Net
+    model : onnx.ModelProto
+    inputs : dict of str to array_like
+        Of the model, in the shapes of the net's inputs; the net gets the first after `preprocessing`.
+    preprocessing : Preprocessing, optional
+
+    Raises
+    ------
+    DataError
+        If an output differs by more than 1e-4 of its greatest absolute value, or has another shape, and so does a layer: all are
+        compared on equal bottoms. If they agree, a warning says that rounding errors are the reason.
+    DependencyError
+        Without onnxruntime.
+    """
+    def run(inputs, tops=None):
+        if tops is not None:
+            return _run_layers(net, model, inputs, tops)
+        return dict(zip([output.name for output in model.graph.output], run_model(model, inputs), strict=True))
+
+    return exporting.compare(net, inputs, preprocessing, "model", run)
+
+
+def _run_layers(net, model, inputs, tops):
+    """Return the values of tops by a model in which each top is an input with the net's value: its own is an output."""
+    made, value_of = onnx.ModelProto(), exporting.value_names(net.nodes)
+    made.CopyFrom(model)
+    computed = {name for node in model.graph.node for name in node.output}
+    keys = {value_of[key]: key for key in tops if value_of[key] in computed}     # a Split or a Dropout computes none
+    for node in made.graph.node:
+        node.output[:] = [f"{name}/computed" if name in keys else name for name in node.output]
+    del made.graph.value_info[:], made.graph.output[:]
+    made.graph.input.extend(value_info(name, tops[key].shape) for name, key in keys.items())
+    made.graph.output.extend(value_info(f"{name}/computed", None) for name in keys)
+    return dict(zip(keys.values(), run_model(made, inputs | {name: tops[key] for name, key in keys.items()}), strict=True))

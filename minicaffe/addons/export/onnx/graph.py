@@ -21,7 +21,8 @@ except ImportError as error:
 OPSET = 17          # the version of the operators
 BATCH = "batch"     # the name of an axis whose size the caller chooses
 EXPORTERS = dict(LAYERS)    # layer type -> function
-OPERATORS = {}      # operator of `minicaffe.addons.export.operators` that ONNX lacks -> function
+OPERATORS = {}      # operator of `minicaffe.addons.export.operators` that ONNX lacks -> function of graph, inputs, attributes
+operator = registration(OPERATORS)
 
 
 def exporter(*types):
@@ -30,12 +31,7 @@ def exporter(*types):
     The function has the arguments `graph`, a `Graph`, and `node`, a `minicaffe.net.node.Node`. It returns a list of the
     names of the tops' values. It replaces an exporter that the type already has.
     """
-    return registration(EXPORTERS, types)
-
-
-def operator(*names):
-    """Return a decorator for the function, of a graph, inputs and attributes by name, that adds an operator which ONNX lacks."""
-    return registration(OPERATORS, names)
+    return registration(EXPORTERS)(*types)
 
 
 class Graph(Writer):
@@ -196,3 +192,16 @@ def reads(node):
             for inner in graph.node:
                 names += reads(inner)
     return names
+
+
+def run_model(model, inputs, outputs=None):
+    """Return the outputs of a model by onnxruntime."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise DependencyError(f"onnxruntime is needed to compare ({error}); pip install \"minicaffe[onnx]\", or leave the "
+                              "comparison out (--no-check)") from error
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 4     # an error is raised, too
+    session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    return session.run(outputs, {info.name: inputs[info.name] for info in session.get_inputs()})

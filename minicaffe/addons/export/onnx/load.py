@@ -12,12 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minicaffe.addons.export.comparison import TOLERANCE, difference, run_net
-from minicaffe.addons.export.exporting import unique
+from minicaffe.addons.export.exporting import TOLERANCE, difference, run_net, unique
 from minicaffe.addons.export.onnx import importers  # noqa: F401 (registers the operators)
-from minicaffe.addons.export.onnx.check import run_model
 from minicaffe.addons.export.onnx.conversion import IMPORTERS, Conversion, Unsupported
-from minicaffe.addons.export.onnx.graph import numpy_helper, onnx, reads, value_info
+from minicaffe.addons.export.onnx.graph import numpy_helper, onnx, reads, run_model, value_info
 from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError, close_matches
 from minicaffe.memory.sizes import check_bytes
 from minicaffe.net.net import Net

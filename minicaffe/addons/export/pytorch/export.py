@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minicaffe.addons.export import exporting
-from minicaffe.addons.export.comparison import random_inputs
+from minicaffe.addons.export.exporting import random_inputs
 from minicaffe.addons.export.operators import preprocess
 from minicaffe.addons.export.pytorch import layers  # noqa: F401 - it registers writers and operators
-from minicaffe.addons.export.pytorch.check import compare
-from minicaffe.addons.export.pytorch.names import FORWARD_NAMES, identifiers
-from minicaffe.addons.export.pytorch.source import WRITERS, Source, helper_texts, helpers_used_by, line_of, plain
+from minicaffe.addons.export.pytorch.source import WRITERS, Source, class_name, helper_texts, helpers_used_by, line_of, plain
 from minicaffe.addons.export.pytorch.state import write_state
-from minicaffe.errors import ConfigError, shown
+from minicaffe.errors import ConfigError, DependencyError, shown
 from minicaffe.proto.atomic import replacing
 
-TARGET = WRITERS, "a module of PyTorch", "minicaffe.addons.export.pytorch.writer"       # for `exporting.check_types`
+TARGET = exporting.Target(WRITERS, "a module of PyTorch", "minicaffe.addons.export.pytorch.writer")
+check_types = TARGET.check_types
 
 
 class Module(NamedTuple):
@@ -93,13 +92,13 @@ def to_module(net, file_name="net", preprocessing=None):
     ConfigError
         For a layer that PyTorch cannot express; all such layers are named. For a net in phase TRAIN.
     """
-    outputs = exporting.check_net(net, *TARGET)
+    outputs = TARGET.check_net(net)
     source = Source(net.nodes, [blob.name for blob in outputs])
     inputs = [source.add_input(blob) for blob in net.input_blobs]
     if preprocessing is not None:
         source.add_line(f"{inputs[0]} = {preprocess(source, net, preprocessing)}")
     exporting.export_layers(net, source.values, source.add)
-    name, = identifiers([net.name or "Net"], {*helper_texts(), *FORWARD_NAMES}, "Net")
+    name = class_name(net.name)
     returned = [source.values[blob.name] for blob in outputs]
     given = ", ".join(f"{name}: {' x '.join(map(str, blob.shape))}" for name, blob in zip(inputs, net.input_blobs))
     description = f"forward({given}) returns {', '.join(returned)}. Sizes are those of the prototxt."
@@ -117,11 +116,6 @@ def _head(net, name, file_name):
     model.load_state_dict(torch.load("{file_name}.pt"))
     model.eval()
 """
-
-
-def check_types(nodes, file):
-    """Raise ConfigError, which names every layer without a writer; `nodes` are tuples of name, type and line."""
-    exporting.check_types(nodes, file, *TARGET)
 
 
 def check_file_name(path):
@@ -154,3 +148,56 @@ def export(net, path, *, preprocessing=None, check=True, inputs=None):
         if check:
             found = compare(net, module, state.name, inputs if inputs is not None else random_inputs(net), preprocessing)
     return found
+
+
+def load_torch():
+    """Return the module torch; DependencyError without PyTorch."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        raise DependencyError(f"PyTorch is needed to compare ({error}); pip install torch, or leave the comparison out "
+                              "(--no-check)") from error
+    return torch
+
+
+def compare(net, module, state, inputs, preprocessing=None):
+    """Run a net and its module on the same inputs; return the Difference of each output.
+
+    Parameters
+    ----------
+    net : minicaffe.net.net.Net
+    module : minicaffe.addons.export.pytorch.export.Module
+    state : str or file
+        The state dict, as `torch.load` takes it.
+    inputs, preprocessing
+        As of `minicaffe.addons.export.onnx.compare`.
+
+    Raises
+    ------
+    DataError
+        If an output differs by more than 1e-4 of its greatest absolute value, or has another shape, and so does a layer: all are
+        compared on equal bottoms. If they agree, a warning says that rounding errors are the reason.
+    DependencyError
+        Without PyTorch.
+    """
+    torch = load_torch()
+    state = torch.load(state, weights_only=True)
+
+    def run(inputs, tops=None):
+        space, found = {"__name__": "exported"}, {}
+        exec(compile(module.text(probed=tops is not None), "exported", "exec"), space)     # the text is our own
+        model = space[module.name]()
+        model.load_state_dict(state)
+        model.eval()
+
+        def probe(index, blob, value):
+            found[index, blob] = value.numpy()
+            return torch.from_numpy(tops[index, blob])
+
+        model._probe = probe    # no layer's attribute begins with _
+        with torch.no_grad():
+            returned = model(*(torch.from_numpy(value) for value in inputs.values()))
+        returned = returned if isinstance(returned, tuple) else (returned,)
+        return found or {name: value.numpy() for name, value in zip(module.outputs, returned, strict=True)}
+
+    return exporting.compare(net, inputs, preprocessing, "module", run)

@@ -7,18 +7,31 @@ functions of `helpers.py`. Those that are used are copied into the text.
 
 import ast
 import functools
+import keyword
 import re
+import unicodedata
 from pathlib import Path
 
 import numpy as np
 
-from minicaffe.addons.export.exporting import UNKNOWN_SIZES, registration, unique
+from minicaffe.addons.export.exporting import UNKNOWN_SIZES, registration, unique, unique_names
 from minicaffe.addons.export.operators import LAYERS, Writer
-from minicaffe.addons.export.pytorch.names import FORWARD_NAMES, MODULE_ATTRIBUTES, identifier, identifiers
 from minicaffe.errors import ConfigError
 
 WRITERS = dict(LAYERS)      # layer type -> function
-OPERATORS = {}  # operator of `minicaffe.addons.export.operators` -> text or function, see `Source.op`
+OPERATORS = {}  # operator of `minicaffe.addons.export.operators` -> text, see `Source.op`, or function
+operator = registration(OPERATORS)
+# The attributes of torch.nn.Module that a layer must not replace (dir(nn.Module()), without those that begin with "_").
+MODULE_ATTRIBUTES = frozenset("""
+    T_destination add_module apply bfloat16 buffers call_super_init children compile cpu cuda double dump_patches eval extra_repr
+    float forward get_buffer get_extra_state get_parameter get_submodule half ipu load_state_dict modules mtia named_buffers
+    named_children named_modules named_parameters parameters register_backward_hook register_buffer register_forward_hook
+    register_forward_pre_hook register_full_backward_hook register_full_backward_pre_hook register_load_state_dict_post_hook
+    register_load_state_dict_pre_hook register_module register_parameter register_state_dict_post_hook
+    register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule share_memory state_dict to to_empty train training
+    type xpu zero_grad""".split())
+# Names in the text of `forward`, besides helpers.
+FORWARD_NAMES = frozenset({"F", "nn", "self", "torch", "len", "max", "min", "range", "slice", "zip"})
 
 
 def writer(*types):
@@ -27,12 +40,7 @@ def writer(*types):
     The function has the arguments `source`, a `Source`, and `node`, a `minicaffe.net.node.Node`. It returns a list of an
     expression for each top, or one str that is a tuple of all tops. It replaces a writer that the type already has.
     """
-    return registration(WRITERS, types)
-
-
-def operator(*names):
-    """Return a decorator for the function, of a source, inputs and attributes by name, that writes an operator."""
-    return registration(OPERATORS, names)
+    return registration(WRITERS)(*types)
 
 
 class Source(Writer):
@@ -245,3 +253,25 @@ def helpers_used_by(text):
         found |= new
         new = set().union(*(helper_texts()[name][1] for name in new)) - found
     return [name for name in helper_texts() if name in found]
+
+
+# ---- names: "conv1/3x3_s2" becomes conv1_3x3_s2, "1x1" layer_1x1, "class" class_, and a second "a_b" beside "a/b" a_b_2
+
+def identifier(name, prefix):
+    """Return a valid identifier that resembles a name; `prefix` is put before one that does not begin with a letter."""
+    # Python normalizes identifiers in this form, so attributes and names in a state dict are equal.
+    text = "".join(c if f"a{c}".isidentifier() else "_" for c in unicodedata.normalize("NFKC", name))
+    if not text[:1].isalpha() or not text.isidentifier():
+        text = f"{prefix}_{text}"
+    return f"{text}_" if keyword.iskeyword(text) else text
+
+
+def class_name(name):
+    """Return the name of a module's class, which no name in its text equals."""
+    return identifiers([name or "Net"], {*helper_texts(), *FORWARD_NAMES}, "Net")[0]
+
+
+def identifiers(names, reserved, prefix):
+    """Return identifiers for names, that differ from each other and from those of `reserved`; `prefix` as in `identifier`."""
+    wanted = [identifier(name, prefix) for name in names]
+    return unique_names([f"{text}_" if text in reserved else text for text in wanted])

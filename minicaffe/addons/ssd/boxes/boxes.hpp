@@ -18,36 +18,14 @@ template <class T> struct Box {
 
 template <class T> Box<T> box_at(const T* corners) { return {corners[0], corners[1], corners[2], corners[3]}; }
 
-/// Width times height, 0 for an inverted box (xmax < xmin). With `pixels` both edges belong to the box, so a side is one longer.
-template <class T> T area(const Box<T>& b, bool pixels = false) {
-  if (b.xmax < b.xmin || b.ymax < b.ymin) return T(0);
-  return (b.width() + T(pixels)) * (b.height() + T(pixels));
-}
-
-/// Whether no point is in both; edges belong to a box.
-template <class T> bool apart(const Box<T>& a, const Box<T>& b) {
-  return b.xmin > a.xmax || b.xmax < a.xmin || b.ymin > a.ymax || b.ymax < a.ymin;
-}
-
-/// The common part; an inverted box if they are apart.
-template <class T> Box<T> intersection(const Box<T>& a, const Box<T>& b) {
-  return {std::max(a.xmin, b.xmin), std::max(a.ymin, b.ymin), std::min(a.xmax, b.xmax), std::min(a.ymax, b.ymax)};
-}
+/// Width times height, 0 for an inverted box (xmax < xmin).
+template <class T> T area(const Box<T>& b) { return b.xmax < b.xmin || b.ymax < b.ymin ? T(0) : b.width() * b.height(); }
 
 /// Intersection over union; 0 where the intersection has no area, for boxes without area too.
-template <class T> T overlap(const Box<T>& a, const Box<T>& b, bool pixels = false) {
-  if (apart(a, b)) return T(0);  // also by less than a pixel
-  const Box<T> both = intersection(a, b);
-  const T width = both.width() + T(pixels), height = both.height() + T(pixels);
-  if (width <= T(0) || height <= T(0)) return T(0);
-  const T inside = width * height;
-  return inside / (area(a, pixels) + area(b, pixels) - inside);
-}
-
-/// The share of `a` that `b` covers.
-template <class T> T coverage(const Box<T>& a, const Box<T>& b) {
-  const T inside = area(intersection(a, b));
-  return inside > T(0) ? inside / area(a) : T(0);
+template <class T> T overlap(const Box<T>& a, const Box<T>& b) {
+  const T inside = area(Box<T>{std::max(a.xmin, b.xmin), std::max(a.ymin, b.ymin),
+                               std::min(a.xmax, b.xmax), std::min(a.ymax, b.ymax)});
+  return inside > T(0) ? inside / (area(a) + area(b) - inside) : T(0);
 }
 
 template <class T> bool within_picture(const Box<T>& b) {

@@ -13,7 +13,7 @@ from pathlib import Path  # noqa: E402
 from onnx import numpy_helper  # noqa: E402
 
 from minicaffe import errors  # noqa: E402
-from minicaffe.addons.export.comparison import run_net  # noqa: E402
+from minicaffe.addons.export.exporting import run_net  # noqa: E402
 from minicaffe.addons.export.onnx import load  # noqa: E402
 
 STORED = sorted(path for folder in ("pytorch-operator", "simple") for path in (Path(onnx.__file__).parent / "backend/test/data" / folder).iterdir())

@@ -33,10 +33,17 @@ from export_cases import (
 from lines_of_modules import LINES, OTHERS
 
 from minicaffe import errors
-from minicaffe.addons.export.comparison import run_net
+from minicaffe.addons.export.exporting import run_net
 from minicaffe.addons.export.pytorch import Preprocessing, compare, export, random_inputs, to_module, writer
-from minicaffe.addons.export.pytorch.names import FORWARD_NAMES, MODULE_ATTRIBUTES, identifier, identifiers
-from minicaffe.addons.export.pytorch.source import WRITERS, helper_texts, number
+from minicaffe.addons.export.pytorch.source import (
+    FORWARD_NAMES,
+    MODULE_ATTRIBUTES,
+    WRITERS,
+    helper_texts,
+    identifier,
+    identifiers,
+    number,
+)
 from minicaffe.addons.export.pytorch.state import write_state
 from minicaffe.layer import layer_types
 from minicaffe.net.net import Net, read_net

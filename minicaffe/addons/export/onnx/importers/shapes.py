@@ -4,9 +4,8 @@ import logging
 
 import numpy as np
 
-from minicaffe.addons.export.onnx.check import run_model
 from minicaffe.addons.export.onnx.conversion import Unsupported, importer
-from minicaffe.addons.export.onnx.graph import helper, numpy_helper, value_info
+from minicaffe.addons.export.onnx.graph import helper, numpy_helper, run_model, value_info
 from minicaffe.memory.sizes import check_bytes
 from minicaffe.proto import caffe_pb2
 
