@@ -14,6 +14,7 @@ import re
 import signal
 import time
 import zlib
+from collections import OrderedDict
 from pathlib import Path
 
 import hypothesis
@@ -23,6 +24,8 @@ from compile_kernels import ARCHITECTURES, find_nvrtc
 # Imports of add-ons, by their own or public names, or of what imports them.
 OF_ADDONS = re.compile(r"^\s*(from|import) (minicaffe\.(addons|onnx|pytorch|trace|plan|serialization|dnn)\b|layers_table|"
                        r"test_nets_of_forks|minicaffe import .*\b(dnn|trace|onnx|Tensor|Slot|Workspace)\b)", re.M)
+# Files of few tests that take long: they train, search or start processes.
+LONG = re.compile(r"\b(second_use|parallel|models|cli|scripts)/|test_(course|scripts|five_users|docs|hostile|fuzz|ssd300|fine_tuning_page|kernels|grid)\.py")
 # Python processes that tests start import the installed package, not the source in the folder where pytest was called.
 os.environ["PYTHONSAFEPATH"] = "1"
 
@@ -171,6 +174,15 @@ def pytest_xdist_make_scheduler(config, log):
             return self.places[test]
 
     class Scheduling(LoadFileScheduling):
+        ordered = False
+
+        def _assign_work_unit(self, node):
+            """Begin with files of few long tests: at the end of a run other processes would wait for them."""
+            if not self.ordered:
+                self.workqueue = OrderedDict(sorted(self.workqueue.items(), key=lambda unit: not LONG.search(unit[0])))
+                self.ordered = True
+            super()._assign_work_unit(node)
+
         def add_node_collection(self, node, collection):
             super().add_node_collection(node, collection)
             if node in self.registered_collections:
