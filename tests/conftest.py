@@ -8,10 +8,13 @@ import functools
 import gc
 import importlib.util
 import logging
+import math
 import os
 import re
 import signal
+import time
 import zlib
+from collections import OrderedDict
 from pathlib import Path
 
 import hypothesis
@@ -21,11 +24,14 @@ from compile_kernels import ARCHITECTURES, find_nvrtc
 # Imports of add-ons, by their own or public names, or of what imports them.
 OF_ADDONS = re.compile(r"^\s*(from|import) (minicaffe\.(addons|onnx|pytorch|trace|plan|serialization|dnn)\b|layers_table|"
                        r"test_nets_of_forks|minicaffe import .*\b(dnn|trace|onnx|Tensor|Slot|Workspace)\b)", re.M)
+# Files of few tests that take long: they train, search or start processes.
+LONG = re.compile(r"\b(second_use|parallel|models|cli|scripts)/|test_(course|scripts|five_users|docs|hostile|fuzz|ssd300|fine_tuning_page|kernels|grid)\.py")
 # Python processes that tests start import the installed package, not the source in the folder where pytest was called.
 os.environ["PYTHONSAFEPATH"] = "1"
 
 
 def pytest_addoption(parser):
+    parser.addini("process_timeout", "seconds after which a process ends whose test does not end; 0: never", default="0")
     parser.addoption("--device", default="cpu", choices=["cpu", "sim", "gpu"], help="where nets compute")
     parser.addoption("--plan", choices=["memory"], help="a plan for every net that asks for none; what reads a recycled blob is skipped")
     parser.addoption("--ranks", default="2", metavar="N,N", help="with how many processes those train together that tests compare with one")
@@ -37,12 +43,42 @@ def pytest_addoption(parser):
     parser.addoption("--all-architectures", action="store_true", help="compile every kernel for every supported GPU (minutes)")
 
 
+class Watchdog:
+    """Ends the process when a test lasts too long in C, where no signal is handled: a thread in C, which needs no GIL, writes all stacks.
+
+    It starts again once in a tenth of its time. pytest's own starts a thread for each test, which takes a busy machine milliseconds.
+    """
+
+    def __init__(self, seconds):
+        self.seconds, self.started = seconds, -math.inf
+        self.errors = os.dup(2)     # pytest captures the other one
+
+    def begin_test(self):
+        now = time.monotonic()
+        if self.seconds and now - self.started > self.seconds / 10:
+            faulthandler.dump_traceback_later(self.seconds, file=self.errors, exit=True)
+            self.started = now
+
+    def end(self):
+        faulthandler.cancel_dump_traceback_later()
+        os.close(self.errors)
+
+
+WATCHDOG = pytest.StashKey()    # of the configuration
+
+
+def pytest_unconfigure(config):
+    if WATCHDOG in config.stash:
+        config.stash[WATCHDOG].end()
+
+
 def pytest_configure(config):
     signal.signal(signal.SIGINT, signal.default_int_handler)    # tests send it; who started this may ignore it, as pytest-xdist does
     config.addinivalue_line("markers", "no_plan(reason): shows what a net with a plan does otherwise; not run with --plan")
     config.addinivalue_line("markers", "slow(seconds): a test for --every alone, so that the others take minutes; .ci/run has it")
     if config.getoption("--examples"):
         config.option.timeout = 0       # a long search is no hang
+    config.stash[WATCHDOG] = Watchdog(0 if config.getoption("--examples") else float(config.getini("process_timeout")))
     hypothesis.settings.register_profile("repeatable", derandomize=True, database=None)
     hypothesis.settings.load_profile("repeatable")
     device = config.getoption("--device")
@@ -99,8 +135,6 @@ def pytest_runtest_setup(item):
     minicaffe.set_random_seed(zlib.crc32(item.nodeid.encode()))
     if item.config.getoption("--device") != "cpu":
         minicaffe.set_mode_gpu()    # a test that ended in CPU mode must not take the next one along
-    if item.config.getoption("--examples"):
-        faulthandler.cancel_dump_traceback_later()      # the second end of a test that hangs (pyproject.toml)
     marker = item.get_closest_marker("no_plan")
     if marker and item.config.getoption("--plan"):
         pytest.skip(marker.args[0])
@@ -140,6 +174,15 @@ def pytest_xdist_make_scheduler(config, log):
             return self.places[test]
 
     class Scheduling(LoadFileScheduling):
+        ordered = False
+
+        def _assign_work_unit(self, node):
+            """Begin with files of few long tests: at the end of a run other processes would wait for them."""
+            if not self.ordered:
+                self.workqueue = OrderedDict(sorted(self.workqueue.items(), key=lambda unit: not LONG.search(unit[0])))
+                self.ordered = True
+            super()._assign_work_unit(node)
+
         def add_node_collection(self, node, collection):
             super().add_node_collection(node, collection)
             if node in self.registered_collections:
@@ -165,6 +208,7 @@ def pytest_runtest_protocol(item):
     log = logging.getLogger("minicaffe")
     level, propagate, handlers = log.level, log.propagate, list(log.handlers)
     item.stash[CHILDREN] = children()
+    item.config.stash[WATCHDOG].begin_test()
     done = yield
     log.setLevel(level)
     log.propagate, log.handlers[:] = propagate, handlers

@@ -63,7 +63,7 @@ def run(folder, *options):
     """Run the planted tests with the settings and the conftest.py of these tests, but one and two seconds; return status and text."""
     (folder / "test_planted.py").write_text(PLANTED)
     command = [sys.executable, "-m", "pytest", "-c", TESTS.parent / "pyproject.toml", "--rootdir", folder, "--confcutdir", folder, "-p", "conftest",
-               "-p", "no:cacheprovider", "--timeout=1", "-o", "faulthandler_timeout=2", *options, "test_planted.py"]
+               "-p", "no:cacheprovider", "--timeout=1", "-o", "process_timeout=2", *options, "test_planted.py"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
