@@ -1,5 +1,3 @@
-from cpython.pythread cimport PyThread_get_thread_ident
-
 from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.synced cimport SyncedMemory
 from minicaffe.device.context cimport Context
@@ -10,9 +8,6 @@ cdef extern from "minicaffe/kernels/types.hpp" namespace "mc":
         FLOAT    # float32
         DOUBLE   # float64
         INT      # int32, no arithmetic
-
-cdef inline unsigned long long this_thread() noexcept:
-    return <unsigned long long> PyThread_get_thread_ident()
 
 cdef class Blob(Shaped):
     cdef readonly str name

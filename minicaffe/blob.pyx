@@ -10,7 +10,8 @@ import numpy as np
 from minicaffe.blob_arithmetic cimport check_arithmetic, scale, subtract, total
 from minicaffe.device.context cimport Context, context, on_device, settle
 from minicaffe.kernels.types cimport item_size, kTypes, numpy_name
-from minicaffe.memory.buffer cimport Buffer
+from minicaffe.loops.strided.caffe cimport fill_typed
+from minicaffe.memory.buffer cimport Buffer, this_thread
 from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.states cimport HEAD_AT_CPU
 from minicaffe.memory.synced cimport SyncedMemory
@@ -24,9 +25,6 @@ from minicaffe.memory.copy import packed_array
 from minicaffe.proto.binary_writer import bytes_of
 from minicaffe.proto.stored import StoredBlob, parse_blob
 from minicaffe.shape import checked_shape
-
-cdef extern from "minicaffe/device/typed.hpp" nogil:
-    void fill_typed "mc::fill_typed"(const Context& on, int dtype, long long n, double value, void* y)
 
 NUMPY_TYPES = tuple(np.dtype(numpy_name(dtype).decode()) for dtype in range(kTypes))   # by Dtype
 

@@ -2,6 +2,7 @@
 
 from minicaffe.device.context cimport Context, context, cpu_context, settle
 from minicaffe.kernels.types cimport is_computed, item_size
+from minicaffe.loops.sums.caffe cimport absolute_sum, square_sum
 from minicaffe.memory.buffer cimport Buffer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.states cimport HEAD_AT_GPU, HEAD_AT_GPU_PRIVATE, HEAD_AT_PRIVATE, SYNCED_GPU_PRIVATE, UNINITIALIZED
@@ -11,10 +12,6 @@ from minicaffe.errors import ShapeError
 from minicaffe.memory.place import CUDAPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.synced import device_lock
-
-cdef extern from "minicaffe/loops/sums/caffe.hpp" nogil:
-    void absolute_sum "mc::sum_in_double<mc::AbsTerm>"(const Context& on, int dtype, long long n, double* out, const void* x)
-    void square_sum "mc::sum_in_double<mc::SquareTerm>"(const Context& on, int dtype, long long n, double* out, const void* x)
 
 cdef extern from "minicaffe/device/typed.hpp" nogil:
     void scaled "mc::map1<mc::Scaled>"(const Context& on, int dtype, long long n, const void* x, void* y, double factor)

@@ -8,9 +8,10 @@ import math
 
 import numpy as np
 
-from minicaffe.blob cimport Blob, checked_blob, this_thread
+from minicaffe.blob cimport Blob, checked_blob
 from minicaffe.common cimport Generator
 from minicaffe.device.threads cimport Threads, num_threads
+from minicaffe.memory.buffer cimport this_thread
 
 from minicaffe.errors import ConfigError, Error, check_message, check_type
 

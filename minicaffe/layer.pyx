@@ -14,6 +14,7 @@ import pkgutil
 from minicaffe.blob cimport FLOAT, Blob, checked_dtype
 from minicaffe.kernels.types cimport is_computed
 from minicaffe.device.context cimport Context, context, cpu_context, on_device, settle
+from minicaffe.loops.sums.caffe cimport dot
 from minicaffe.memory.states cimport UNINITIALIZED
 
 from minicaffe import entry_points
@@ -23,9 +24,6 @@ from minicaffe.errors import ConfigError, Error, RecycledError, ShapeError, Wron
 from minicaffe.filler import fill
 from minicaffe.memory.synced import device_lock
 from minicaffe.proto import unknown
-
-cdef extern from "minicaffe/loops/sums/caffe.hpp" nogil:
-    void dot "mc::sum_in_double<mc::DotTerm>"(const Context&, int, long long n, double* out, const void* x, const void* y)
 
 log = logging.getLogger(__name__)
 _warned_types = set()   # layer types that the log has reported as running on the CPU in GPU mode

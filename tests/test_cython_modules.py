@@ -1,13 +1,15 @@
 """The build compiles the .pyx files in one run of Cython (tools/cython_modules.py), and of these only what changed."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-TOOL = Path(__file__).resolve().parents[1] / "tools" / "cython_modules.py"
+ROOT = Path(__file__).resolve().parents[1]
+TOOL = ROOT / "tools" / "cython_modules.py"
 pytest.importorskip("Cython.Compiler.Main", reason="Cython is not installed: pip install Cython")
 
 
@@ -48,3 +50,13 @@ def test_only_what_changed_is_compiled(tmp_path):
     (package / "two.pyx").write_text("def two():\n    return 3\n")
     _, _, fourth = translate(tmp_path, "binding=False")  # other directives
     assert fourth[0] > second[0] and fourth[1]
+
+
+def test_templates_compiled_once():
+    """A module that cimports only these is compiled with -O1 (meson.build). So each is in the list of those compiled elsewhere."""
+    folders = [path.parent for path in ROOT.glob("minicaffe/*/*/caffe.cpp")]
+    assert len(folders) >= 3
+    for folder in folders:
+        declared = re.findall(r'"mc::(\w+)<mc::(\w+)>"', (folder / "caffe.pxd").read_text())
+        listed = re.findall(r"EXTERN template void (\w+)<(\w+)>", (folder / "caffe.hpp").read_text())
+        assert declared and sorted(declared) == sorted(set(listed) & set(declared)) and len(set(listed)) == len(listed), folder

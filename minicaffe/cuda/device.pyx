@@ -388,7 +388,7 @@ cdef int watch(CudaStream* stream, CudaKernel* kernel, void* function, unsigned 
         if code != cydriver.CUDA_SUCCESS:
             return code
         took = time_work(owner, False)
-        arrays = live_blocks_in(<const size_t*> arguments[0], <const size_t*> kernel.host.pointers[0],
+        arrays = live_blocks_in(<const size_t*> arguments[0], <const size_t*> kernel.host.pointers[0](),
                                 kernel.host.argument_sizes[0] // sizeof(size_t))
         detail = [f"{x}x{y}x{z} blocks of {threads} threads", *[f"{name} ({nbytes} bytes)" for name, nbytes in arrays]]
         _reporter.event("launch", CUDAPlace(stream.device), 0, sum([nbytes for _, nbytes in arrays]),

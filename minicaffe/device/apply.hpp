@@ -42,7 +42,7 @@ inline Isa detect_isa() {
   return kBaseline;
 }
 
-inline Isa isa() {
+__attribute__((noinline)) inline Isa isa() {
   static const Isa level = detect_isa();
   return level;
 }
@@ -89,9 +89,15 @@ template <class F> void range(const F& f, index_t begin, index_t end) {
 constexpr index_t kGrain = 16384;
 constexpr index_t kProductGrain = 100000;  // likewise for multiplications of a matrix product
 
+/// run(f, begin, end) of up to `threads` parts; not a template, as there are hundreds of functors.
+__attribute__((noinline)) inline void for_parts(Threads threads, index_t n, index_t cost, const void* f,
+                                                void (*run)(const void* f, index_t begin, index_t end)) {
+  parallel(threads, n, std::max<index_t>(1, kGrain / cost), [=](int, index_t b, index_t e) { run(f, b, e); });
+}
+
 /// f(i) for 0 <= i < n; `cost` is the work of one index in units of one element-wise operation.
 template <class F> void for_each(Threads threads, index_t n, const F& f, index_t cost = 1) {
-  parallel(threads, n, std::max<index_t>(1, kGrain / cost), [&](int, index_t b, index_t e) { range(f, b, e); });
+  for_parts(threads, n, cost, &f, [](const void* f, index_t b, index_t e) { range(*static_cast<const F*>(f), b, e); });
 }
 
 /// y[i] = f(x[i], ...); `rest` are further inputs and, last, y.

@@ -4,7 +4,7 @@ cdef extern from "minicaffe/device/context.hpp":
     struct HostKernel "mc::HostKernel":
         const char* name
         const unsigned* argument_sizes
-        const void* const* pointers
+        const void* (*const* pointers)() noexcept
     struct HostImage "mc::HostImage":
         pass
     HostImage image_of "mc::image_of"(const HostKernel* kernels, unsigned long long count) nogil

@@ -50,18 +50,25 @@ struct Stream {
 // Partial sums of two numbers for each channel: 1024 blocks of 128 channels (loops/sums/caffe.hpp). 2 MiB.
 constexpr int kScratch = 1 << 18;
 
-/// Run kernel k on grid_x x grid_y x grid_z blocks of K::kThreads threads.
-template <class K> void launch(Stream& stream, const K& k, unsigned grid_x, unsigned grid_y = 1, unsigned grid_z = 1) {
-  static Kernel kernel = {&host_kernel<K>(), {}};
+/// Run a kernel with the parameters k; not a template, as there are hundreds of kernels.
+__attribute__((noinline)) inline void launch(Stream& stream, Kernel& kernel, const void* k, unsigned grid_x, unsigned grid_y,
+                                             unsigned grid_z) {
+  const unsigned threads = kernel.host->max_threads;
   if (stream.failed || !grid_x || !grid_y || !grid_z || (stream.dry && stream.dry())) return;
   void* function = kernel.functions[stream.device];
   if (!function && !(function = stream.load(&stream, &kernel))) return;
-  void* arguments[] = {const_cast<K*>(&k)};
+  void* arguments[] = {const_cast<void*>(k)};
   int code = stream.recording
-      ? stream.watch(&stream, &kernel, function, grid_x, grid_y, grid_z, K::kThreads, arguments)
-      : stream.start(function, grid_x, grid_y, grid_z, K::kThreads, 1, 1, 0, stream.handle, arguments, nullptr);
+      ? stream.watch(&stream, &kernel, function, grid_x, grid_y, grid_z, threads, arguments)
+      : stream.start(function, grid_x, grid_y, grid_z, threads, 1, 1, 0, stream.handle, arguments, nullptr);
   ++stream.launches;
-  if (code) stream.fail(&stream, code, &kernel, grid_x * grid_y * grid_z, K::kThreads);
+  if (code) stream.fail(&stream, code, &kernel, grid_x * grid_y * grid_z, threads);
+}
+
+/// Run kernel k on grid_x x grid_y x grid_z blocks of K::kThreads threads.
+template <class K> void launch(Stream& stream, const K& k, unsigned grid_x, unsigned grid_y = 1, unsigned grid_z = 1) {
+  static Kernel kernel = {&kHostKernel<K>, {}};
+  launch(stream, kernel, &k, grid_x, grid_y, grid_z);
 }
 
 /// Number of blocks for n items, at most enough to fill every multiprocessor; the kernel needs a grid-stride loop.

@@ -1,7 +1,6 @@
 from minicaffe.blob cimport Blob, Dtype
 from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
-from minicaffe.engines.epilogue cimport Epilogue
 
 cdef int refuse() except -1
 cdef unsigned current_epoch() noexcept
@@ -25,7 +24,7 @@ cdef class Operation:
     cdef bint saves_for_backward        # backward needs data that the primitive stored in forward
     cdef bint depends_on_layout                 # the choice of engines depends on the layout of the bottom
     cdef Layout layout                  # this layout
-    cdef Epilogue epilogue              # for the next forward; set to None by a primitive that computes it
+    cdef object epilogue                # an Epilogue for the next forward; set to None by a primitive that computes it
     cdef dict refusals                  # engine -> reason
     cdef unsigned epoch                 # of the settings; with the members below the inputs of the last choice of engines
     cdef int threads

@@ -89,7 +89,7 @@ struct HostKernel {
   unsigned shared_size;
   int max_threads;
   int barriers;
-  const void* const* pointers;  // of each argument: a copy with ones in all pointers and zeros in the rest; null: unknown
+  const void* (*const* pointers)();  // of each argument: returns a copy with ones in all pointers, else zeros; null: unknown
 };
 
 /// The simulated device's cubin: the kernels of a module, by name. An argument of its cuModuleLoadData.
@@ -103,8 +103,9 @@ inline HostImage image_of(const HostKernel* kernels, unsigned long long count) {
   return {{'M', 'C', 'H', 'O', 'S', 'T', '1', 0}, kernels, count};
 }
 
-/// Run kernel K for one thread, or for all of a block in turn if it has no barriers: the simulated device calls it.
-template <class K> void call_on_host(void** arguments, Thread* thread, void* shared) {
+/// Run kernel K for one thread, or for all of a block in turn if it has no barriers: the simulated device calls it. It is cold:
+/// the compiler optimizes it for size, in less time.
+template <class K> __attribute__((cold)) void call_on_host(void** arguments, Thread* thread, void* shared) {
   const K& kernel = *static_cast<const K*>(arguments[0]);
   typename K::Shared& block = *static_cast<typename K::Shared*>(shared);
   if (K::kBarriers) return kernel(*thread, block);
@@ -124,7 +125,7 @@ template <size_t> using MarkOf = PointerMark;
 template <class T> std::false_type takes_marks(...);
 template <class T, size_t... i> auto takes_marks(std::index_sequence<i...>) -> decltype(T{MarkOf<i>()...}, std::true_type());
 
-template <class T, size_t... i> const void* marked(std::index_sequence<i...>) {
+template <class T, size_t... i> __attribute__((cold)) const void* marked(std::index_sequence<i...>) {
   static const T value = {MarkOf<i>()...};  // static: its padding is zero
   return &value;
 }
@@ -140,16 +141,14 @@ const void* pointers_in() {
 }
 
 /// The string "... [with K = mc::Some<float>]": GCC's and Clang's spelling of a type, which NVRTC can parse.
-template <class K> const char* spelling() { return __PRETTY_FUNCTION__; }
+template <class K> constexpr const char* spelling() { return __PRETTY_FUNCTION__; }
 
 /// The description of kernel K by which a launch finds its name, sizes and, on the simulated device, its code.
-template <class K> const HostKernel& host_kernel() {
-  static const unsigned size = sizeof(K);
-  static const void* const pointers[] = {pointers_in<K>()};
-  static const HostKernel kernel = {spelling<K>(), call_on_host<K>, &size, 1, unsigned(sizeof(typename K::Shared)),
-                                    K::kThreads, K::kBarriers, pointers};
-  return kernel;
-}
+template <class K> constexpr unsigned kArgumentSize = sizeof(K);
+template <class K> constexpr const void* (*kArgumentPointers)() = pointers_in<K>;
+template <class K> constexpr HostKernel kHostKernel = {
+    spelling<K>(), call_on_host<K>, &kArgumentSize<K>, 1, unsigned(sizeof(typename K::Shared)), K::kThreads, K::kBarriers,
+    &kArgumentPointers<K>};
 
 #endif
 

@@ -6,13 +6,10 @@ from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.engines.channels_last cimport find_strides
 from minicaffe.engines.layouts cimport data_layout, element, of_images, of_mode
-from minicaffe.loops.strided.caffe cimport copy_strided
+from minicaffe.loops.strided.caffe cimport copy_strided, fill_typed
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layers.base.checks import axis_of
-
-cdef extern from "minicaffe/device/typed.hpp" namespace "mc" nogil:
-    void fill_typed(const Context&, int dtype, long long n, double value, void* y)
 
 
 cdef class CropLayer(DeviceLayer):

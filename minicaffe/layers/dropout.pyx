@@ -8,7 +8,7 @@ that in Caffe's order of elements, in every layout.
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.broadcast.caffe cimport copy_typed
+from minicaffe.loops.strided.caffe cimport copy_typed
 from minicaffe.engines.layouts cimport data_layout, diff_layout, stored
 
 import math

@@ -1,9 +1,8 @@
 """PReLU: a leaky ReLU whose slopes are learned (Caffe prelu_layer.cpp)."""
 
 from minicaffe.layers.base.broadcast cimport Blob, BroadcastLayer, Context, Layout
-from minicaffe.ops.broadcast.caffe cimport prelu_backward, prelu_forward
+from minicaffe.ops.broadcast.caffe cimport channel_prelu_sums, prelu_backward, prelu_forward
 from minicaffe.engines.epilogue cimport Epilogue
-from minicaffe.loops.sums.caffe cimport channel_prelu_sums
 
 from minicaffe.errors import ShapeError
 from minicaffe.proto import caffe_pb2

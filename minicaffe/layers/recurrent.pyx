@@ -16,7 +16,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context, context, settle
 from minicaffe.kernels.types cimport FLOAT, item_size
 from minicaffe.layer cimport DeviceLayer
-from minicaffe.ops.broadcast.caffe cimport copy_typed, shift_by
+from minicaffe.ops.broadcast.caffe cimport shift_by
 from minicaffe.ops.gemm.blas cimport Blas, blas
 from minicaffe.ops.inner_product.operation cimport InnerProduct
 from minicaffe.loops.lanes.caffe cimport Channels
@@ -27,6 +27,7 @@ from minicaffe.ops.recurrent.caffe cimport (
     rnn_steps_backward,
     rnn_steps_forward,
 )
+from minicaffe.loops.strided.caffe cimport copy_typed
 from minicaffe.loops.sums.caffe cimport channel_sums
 
 from minicaffe.errors import ConfigError, Error, ShapeError, located

@@ -1,5 +1,4 @@
-from libcpp.unordered_map cimport unordered_map
-
+from minicaffe.memory.containers cimport unordered_map
 from minicaffe.memory.reporter cimport MemoryCounts
 
 
@@ -16,6 +15,7 @@ cdef class Allocator:
     cdef int forget(self, void* ptr) except -1
 
 
+cdef size_t bytes_of(value, str what) except? <size_t> -1
 cdef no_live_block(Allocator allocator, size_t address)
 cdef out_of_memory(Allocator allocator, size_t nbytes, str limit)
 cdef str limit_text(error)

@@ -19,7 +19,6 @@ from cython.operator cimport dereference
 from libc.stdlib cimport free as c_free
 from posix.stdlib cimport posix_memalign
 
-from minicaffe.memory.arguments cimport bytes_of
 from minicaffe.memory.reporter cimport Reporter, MemoryCounts
 
 from numbers import Integral
@@ -302,6 +301,13 @@ def nanoseconds(Allocator allocator not None, size_t nbytes, int times):
     for _i in range(times):
         allocator.free_ptr(allocator.alloc_ptr(nbytes))
     return (perf_counter_ns() - start) / times
+
+
+cdef size_t bytes_of(value, str what) except? <size_t> -1:
+    """Return a number of bytes or an address; raise WrongTypeError naming `what` unless it is an int from 0 to below 2^64."""
+    if type(value) is not int or not 0 <= value < 1 << 64:      # the usual case calls no Python function
+        value = checked(value, what)
+    return value
 
 
 cdef no_live_block(Allocator allocator, size_t address):

@@ -26,8 +26,7 @@ from libc.stdlib cimport free as c_free
 from libc.string cimport memcpy, memset
 from libcpp.map cimport map as ordered_map
 
-from minicaffe.memory.arguments cimport bytes_of
-from minicaffe.memory.allocator cimport Allocator, limit_text, no_live_block, out_of_memory
+from minicaffe.memory.allocator cimport Allocator, bytes_of, limit_text, no_live_block, out_of_memory
 from minicaffe.memory.red_zones cimport RedZones
 from minicaffe.memory.reporter cimport Reporter
 from minicaffe.memory.provider cimport StreamOrder

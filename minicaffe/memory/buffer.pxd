@@ -1,6 +1,9 @@
 from minicaffe.memory.allocator cimport Allocator
 from minicaffe.memory.reporter cimport MemoryCounts
 
+cdef extern from "Python.h":
+    unsigned long this_thread "PyThread_get_thread_ident"() nogil
+
 
 cdef class Buffer:
     cdef void* ptr

@@ -8,7 +8,6 @@ cimport cython
 from cpython.buffer cimport (
     PyBUF_ANY_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
 )
-from cpython.pythread cimport PyThread_get_thread_ident as this_thread
 
 from minicaffe.memory.allocator cimport Allocator
 from minicaffe.memory.reporter cimport Reporter

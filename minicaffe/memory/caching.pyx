@@ -44,11 +44,10 @@ cimport cython
 from cython.operator cimport dereference
 from libcpp.map cimport map as ordered_map
 from libcpp.pair cimport pair
-from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
-from minicaffe.memory.arguments cimport bytes_of
-from minicaffe.memory.allocator cimport Allocator, limit_text, no_live_block, out_of_memory
+from minicaffe.memory.allocator cimport Allocator, bytes_of, limit_text, no_live_block, out_of_memory
+from minicaffe.memory.containers cimport unordered_map
 from minicaffe.memory.red_zones cimport RedZones
 from minicaffe.memory.reporter cimport Reporter
 from minicaffe.memory.provider cimport StreamOrder

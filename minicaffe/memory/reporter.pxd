@@ -1,4 +1,4 @@
-from libcpp.unordered_set cimport unordered_set
+from minicaffe.memory.containers cimport unordered_set
 
 
 cdef class MemoryCounts:

@@ -1,7 +1,7 @@
-from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
 from minicaffe.memory.allocator cimport Allocator
+from minicaffe.memory.containers cimport unordered_map
 from minicaffe.memory.provider cimport StreamOrder
 
 

@@ -12,8 +12,7 @@ cimport cython
 from cython.operator cimport dereference
 from libcpp.vector cimport vector
 
-from minicaffe.memory.arguments cimport bytes_of
-from minicaffe.memory.allocator cimport Allocator
+from minicaffe.memory.allocator cimport Allocator, bytes_of
 from minicaffe.memory.provider cimport StreamOrder
 
 from collections import deque

@@ -1,10 +1,12 @@
-from cpython.ref cimport PyObject
-
 from minicaffe.memory.allocator cimport Allocator
 from minicaffe.memory.buffer cimport Buffer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.provider cimport DeviceSide
 from minicaffe.memory.states cimport SyncedHead
+
+cdef extern from "Python.h":
+    ctypedef struct PyObject
+    Py_ssize_t Py_REFCNT(PyObject* o)
 
 
 cdef class SyncedMemory:

@@ -10,12 +10,11 @@ plain side reorders, which is counted. A view of the plain side may be read and 
 private data is not assumed to be current (`plain_has_view`).
 """
 
-from cpython.ref cimport PyObject
 from libc.string cimport memset
 
 from minicaffe.device.context cimport current_gpu
 from minicaffe.kernels.types cimport BF16
-from minicaffe.memory.arguments cimport bytes_of
+from minicaffe.memory.allocator cimport bytes_of
 from minicaffe.memory.buffer cimport Buffer, foreign_buffer, wrap_array
 from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.reporter cimport Reporter
@@ -34,9 +33,6 @@ from minicaffe.memory.place import CPUPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import reporter
 from minicaffe.memory.states import Call, SyncedHead as Head
-
-cdef extern from "Python.h":
-    Py_ssize_t Py_REFCNT(PyObject* o)
 
 cdef Reporter _reporter = reporter
 cdef list HEADS = [Head(_state).name for _state in range(STATES)]

@@ -3,13 +3,11 @@
 Nets clear the gradients of all parameters before each backward, and most are then overwritten.
 """
 
-from cpython.ref cimport PyObject
-
 from minicaffe.device.context cimport current_gpu
-from minicaffe.memory.arguments cimport bytes_of
+from minicaffe.memory.allocator cimport bytes_of
 from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.states cimport HEAD_AT_CPU, HEAD_AT_GPU, HEAD_AT_PRIVATE, UNINITIALIZED, ZERO_DEVICE, ZERO_HOST
-from minicaffe.memory.synced cimport SyncedMemory, is_shared
+from minicaffe.memory.synced cimport PyObject, SyncedMemory, is_shared
 
 from minicaffe.memory.synced import device_lock
 

@@ -4,14 +4,10 @@ In an iteration forward runs all nodes, then backward those that need it, in rev
 Reshape) have one lifetime.
 """
 
-from cpython.object cimport PyObject
-
 from minicaffe.blob cimport Blob
+from minicaffe.memory.synced cimport Py_REFCNT, PyObject
 
 from minicaffe.net.node import overwrites_outputs
-
-cdef extern from "Python.h":
-    Py_ssize_t Py_REFCNT(PyObject* o)
 
 
 cdef class Lifetime:

@@ -5,7 +5,8 @@ Each blob stores which thread may change its shape. And a running net needs the 
 Python releases the GIL only every 5 ms by default.
 """
 
-from minicaffe.blob cimport Blob, this_thread
+from minicaffe.blob cimport Blob
+from minicaffe.memory.buffer cimport this_thread
 
 import sys
 from threading import Lock

@@ -138,7 +138,7 @@ void run_kernel(Operation& op, const Plan& plan) {
 
 /// A pointer in an argument must not be an address of ordinary host memory, which the device could not use.
 void refuse_host_pointers(const Function& function, int argument, const char* bytes, unsigned size) {
-  const auto pointers = static_cast<const char*>(function.kernel->pointers[argument]);
+  const auto pointers = static_cast<const char*>(function.kernel->pointers[argument]());
   for (unsigned i = 0; i + 8 <= size; i += 8) {
     uint64_t word, is_pointer;
     memcpy(&word, bytes + i, 8), memcpy(&is_pointer, pointers + i, 8);

@@ -153,7 +153,7 @@ struct TooMuchShared {
 };
 
 template <class K> mc::HostKernel named(const char* name) {
-  mc::HostKernel kernel = mc::host_kernel<K>();
+  mc::HostKernel kernel = mc::kHostKernel<K>;
   kernel.name = name;
   return kernel;
 }
@@ -162,7 +162,7 @@ const mc::HostKernel kKernels[] = {
     named<mc::Each<Scale>>("scale"), named<WriteAt>("write_at"), named<ReadAt>("read_at"), named<Reverse>("reverse"),
     named<Sum>("sum"), named<HalfBarrier>("half_barrier"), named<FiberWrite>("fiber_write"), named<SharedOut>("shared_out"),
     named<SharedOverrun>("shared_overrun"), named<StackHog>("stack_hog"), named<Position>("position"),
-    named<TooMuchShared>("too_much_shared"), named<mc::Each<Divide>>("divide"), mc::host_kernel<mc::Each<Scale>>()};
+    named<TooMuchShared>("too_much_shared"), named<mc::Each<Divide>>("divide"), mc::kHostKernel<mc::Each<Scale>>};
 
 }  // namespace test
 

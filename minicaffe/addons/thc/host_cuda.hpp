@@ -91,7 +91,7 @@ template <auto f> struct Entry;
 template <class... A, void (*f)(A...)> struct Entry<f> {
   static constexpr unsigned sizes[] = {sizeof(A)..., 0};
   static constexpr int count = sizeof...(A);
-  static inline const void* const pointers[] = {mc::pointers_in<A>()..., nullptr};
+  static inline const void* (*const pointers[])() = {mc::pointers_in<A>..., nullptr};
   template <size_t... i> static void apply(void** arguments, std::index_sequence<i...>) {
     (void)arguments;
     f(*static_cast<A*>(arguments[i])...);

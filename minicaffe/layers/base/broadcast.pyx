@@ -10,8 +10,9 @@ from minicaffe.memory.layout cimport Layout
 from minicaffe.loops.lanes.caffe cimport Channels
 from minicaffe.engines.epilogue cimport Epilogue
 from minicaffe.engines.layouts cimport by_channels, data_layout, diff_layout, stored
+from minicaffe.loops.strided.caffe cimport copy_typed
 from minicaffe.loops.sums.caffe cimport channel_dots, channel_sums
-from minicaffe.ops.broadcast.caffe cimport copy_typed, scale_by, scale_shift, shift_by
+from minicaffe.ops.broadcast.caffe cimport scale_by, scale_shift, shift_by
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.engines.engine import saved_bottom

@@ -8,7 +8,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.ops.activation.operation cimport Activation
-from minicaffe.ops.broadcast.caffe cimport copy_typed
+from minicaffe.loops.strided.caffe cimport copy_typed
 
 from minicaffe.errors import ConfigError
 from minicaffe.engines.engine import saved_bottom

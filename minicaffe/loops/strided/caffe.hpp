@@ -5,6 +5,7 @@
 // axis than y, CPU and device go by tiles; of rows that are contiguous in both the CPU copies each at once, a device 16 bytes a
 // thread where that divides all sizes; the rest computes offsets from indices.
 #pragma once
+#include <cstdint>
 #include "minicaffe/loops/strided/kernel.hpp"
 #include "minicaffe/device/typed.hpp"
 
@@ -184,6 +185,19 @@ template <class X, class Y> void copy_collapsed(const Context& on, Strides s, co
     }
   copy_by_offsets(on, s, x, y);
 }
+
+// caffe.cpp compiles these once.
+#define MC_COPY(EXTERN, X, Y) EXTERN template void copy_collapsed(const Context&, Strides, const X*, Y*);
+#define MC_COPIES(EXTERN)                                                                                     \
+  MC_COPY(EXTERN, float, float) MC_COPY(EXTERN, double, double) MC_COPY(EXTERN, Bf16, Bf16)                   \
+  MC_COPY(EXTERN, float, Bf16) MC_COPY(EXTERN, Bf16, float)                                                   \
+  EXTERN template void map1<Same>(const Context&, int, index_t, const void*, void*);                          \
+  EXTERN template void fill(const Context&, index_t, float, float*);                                          \
+  EXTERN template void fill(const Context&, index_t, double, double*);                                        \
+  EXTERN template void each_typed<TileBackward>(const Context&, int, index_t, index_t, index_t, index_t, const void*, void*);
+#ifdef MC_COMPILED_ONCE
+MC_COPIES(extern)
+#endif
 
 /// y = x for tensors of one shape and element types known only at run time, which are equal, or float and Bf16. Strides are in
 /// elements; x may repeat its values by strides of 0.

@@ -143,4 +143,19 @@ void channel_sums_typed(const Context& on, int dtype, const Channels& c, double 
   });
 }
 
+// Sums that many modules use: caffe.cpp compiles them once.
+#define MC_ARGUMENTS const Context&, int, index_t, double*, const void*
+#define MC_CHANNEL_ARGUMENTS const Context&, int, const Channels&, double, bool, void*, const void*
+#define MC_SUMS(EXTERN)                                                          \
+  EXTERN template void sum_in_double<AbsTerm>(MC_ARGUMENTS);                     \
+  EXTERN template void sum_in_double<SquareTerm>(MC_ARGUMENTS);                  \
+  EXTERN template void sum_in_double<DotTerm>(MC_ARGUMENTS, const void*);        \
+  EXTERN template void channel_sums_typed<SumTerm>(MC_CHANNEL_ARGUMENTS);        \
+  EXTERN template void channel_sums_typed<AbsTerm>(MC_CHANNEL_ARGUMENTS);        \
+  EXTERN template void channel_sums_typed<SquareTerm>(MC_CHANNEL_ARGUMENTS);     \
+  EXTERN template void channel_sums_typed<DotTerm>(MC_CHANNEL_ARGUMENTS, const void*);
+#ifdef MC_COMPILED_ONCE
+MC_SUMS(extern)
+#endif
+
 }  // namespace mc

@@ -5,7 +5,7 @@
 #pragma once
 #include "minicaffe/device/typed.hpp"
 #include "minicaffe/ops/broadcast/kernel.hpp"
-#include "minicaffe/loops/lanes/caffe.hpp"
+#include "minicaffe/loops/sums/caffe.hpp"
 
 namespace mc {
 namespace cpu {
@@ -108,5 +108,22 @@ void broadcast2(const Context& on, int dtype, const Channels& c, const void* a, 
     broadcast_binary(on, c, make<F<T>>(member<T>(members)...), member<T>(a), member<T>(b), member<T>(y));
   });
 }
+
+// caffe.cpp compiles these once; the last arguments are the members of the functors.
+#define MC_ARGUMENTS1 const Context&, int, const Channels&, const void*, void*, void*, const void*
+#define MC_ARGUMENTS2 const Context&, int, const Channels&, const void*, const void*, void*, const void*
+#define MC_BROADCASTS(EXTERN)                                                                            \
+  EXTERN template void broadcast1<ScaleBy>(MC_ARGUMENTS1);                                               \
+  EXTERN template void broadcast1<ScaleShift>(MC_ARGUMENTS1, const void*);                               \
+  EXTERN template void broadcast1<ShiftBy>(MC_ARGUMENTS1);                                               \
+  EXTERN template void broadcast1<PreluForward>(MC_ARGUMENTS1);                                          \
+  EXTERN template void broadcast1<SumBackward>(MC_ARGUMENTS1, double);                                   \
+  EXTERN template void broadcast1<AbsSumBackward>(MC_ARGUMENTS1, double);                                \
+  EXTERN template void broadcast1<SquareSumBackward>(MC_ARGUMENTS1, double);                             \
+  EXTERN template void broadcast2<PreluBackward>(MC_ARGUMENTS2);                                         \
+  EXTERN template void channel_sums_typed<PreluTerm>(MC_CHANNEL_ARGUMENTS, const void*);
+#ifdef MC_COMPILED_ONCE
+MC_BROADCASTS(extern)
+#endif
 
 }  // namespace mc

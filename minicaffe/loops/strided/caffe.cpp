@@ -1,0 +1,5 @@
+#include "minicaffe/loops/strided/caffe.hpp"
+
+namespace mc {
+MC_COPIES()
+}  // namespace mc

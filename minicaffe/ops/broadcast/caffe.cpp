@@ -1,0 +1,5 @@
+#include "minicaffe/ops/broadcast/caffe.hpp"
+
+namespace mc {
+MC_BROADCASTS()
+}  // namespace mc
