@@ -8,6 +8,7 @@ cv2 = pytest.importorskip("cv2")
 from pictures import batch, source_net  # noqa: E402
 
 from minicaffe.blob import Dtype  # noqa: E402
+from minicaffe.common import caffe  # noqa: E402
 from minicaffe.data.db import open_db  # noqa: E402
 from minicaffe.errors import ConfigError, DataError, Error, ShapeError  # noqa: E402
 from minicaffe.proto import caffe_pb2, unknown  # noqa: E402
@@ -149,3 +150,27 @@ def test_other_types_refuse_label_size(kind, param):
         source_net(definition)
     with pytest.raises(ConfigError, match=r"layer 'd' \(Data\): data_param.label_size: must be at least 1, got 0"):
         source_net(with_size(text("nowhere", ""), 0))
+
+
+def test_draws_depend_on_record_number(source, tmp_path, monkeypatch):
+    for path, label_size in (source[0], None), (real_valued(tmp_path)[0], 3):
+        check_draws(path, "mirror: true crop_size: 5", label_size, monkeypatch)
+
+
+def check_draws(path, transform, label_size, monkeypatch):
+    """Compare records of batches of several sizes, in one process and in several that share the records."""
+    found = {}
+    for size, count in ((1, 1), (2, 1), (6, 1), (1, 2), (2, 3), (3, 2)):
+        records = {}
+        for rank in range(count):
+            monkeypatch.setattr(caffe, "solver_count", count)
+            monkeypatch.setattr(caffe, "solver_rank", rank)
+            definition = text(path, transform, size)
+            net = source_net(with_size(definition, label_size) if label_size else definition)
+            for k in range(12 // size // count):
+                for i, (data, label) in enumerate(zip(*batch(net), strict=True)):
+                    records[(k * size + i) * count + rank] = data.tobytes(), label.tobytes()
+        assert sorted(records) == list(range(12))
+        found[size, count] = records
+    assert all(records == found[1, 1] for records in found.values())
+    assert len({data for data, _ in found[1, 1].values()}) > 3      # three pictures, in several places
