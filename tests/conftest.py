@@ -7,11 +7,14 @@ import faulthandler
 import functools
 import gc
 import importlib.util
+import json
 import logging
 import math
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 import zlib
 from collections import OrderedDict
@@ -326,3 +329,41 @@ def nvrtc():
     if library is None:
         pytest.skip('no NVRTC library: pip install nvidia-cuda-nvrtc (it is in tests/requirements.txt)')
     return library
+
+
+FORKING = """
+import json, os, runpy, sys
+import minicaffe
+for line in sys.stdin:
+    folder, output, arguments, environment = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        os.chdir(folder)
+        os.environ.update(environment)
+        for stream, name in (1, "stdout"), (2, "stderr"):
+            os.dup2(os.open(os.path.join(output, name), os.O_CREAT | os.O_TRUNC | os.O_WRONLY), stream)
+        sys.argv = arguments
+        (runpy.run_path if arguments[0].endswith(".py") else runpy.run_module)(arguments[0], run_name="__main__")
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="session")
+def forking():
+    """A process that has imported minicaffe, which takes most of the time of a short program, and runs each program in a child."""
+    with subprocess.Popen([sys.executable, "-c", FORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.stdin.close()
+
+
+@pytest.fixture
+def run_forked(forking, tmp_path_factory):
+    """Return a function that runs a script, or a module with arguments, in a folder; it returns what subprocess.run does."""
+    output = tmp_path_factory.mktemp("output")
+
+    def run(*arguments, cwd, **environment):
+        print(json.dumps([str(cwd), str(output), list(map(str, arguments)), environment]), file=forking.stdin, flush=True)
+        status = int(forking.stdout.readline())
+        return subprocess.CompletedProcess(arguments, status, *((output / name).read_text() for name in ("stdout", "stderr")))
+    return run

@@ -90,7 +90,8 @@ def rehearsal(on_cpu, monkeypatch):
     return lambda name: gpu_nets.Measurement(name, "float32", SimpleNamespace(device="sim", table=True), None)
 
 
-@pytest.mark.parametrize("name", [name for name in gpu_nets.BATCHES if name not in ("caffenet", "vgg16")])     # which have 20 million weights
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.slow(2)] * (name == "resnet50")) for name in gpu_nets.BATCHES if name not in ("caffenet", "vgg16")])     # which have 20 million weights
 def test_a_net_can_be_small(rehearsal, name):
     measurement = rehearsal(name)
     for net in Net(measurement.small(nets.training_net(name, 2))), nets.random_net(name, 2, measurement.small):

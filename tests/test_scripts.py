@@ -1,6 +1,5 @@
 """Nine scripts as people wrote them for pycaffe run unchanged: ``import caffe`` gives minicaffe (minicaffe/as_caffe.py)."""
 
-import json
 import os
 import subprocess
 import sys
@@ -21,47 +20,10 @@ def run(*arguments, cwd, **environment):
                           env={**os.environ, "OMP_NUM_THREADS": "2", **environment})
 
 
-FORKING = """
-import json, os, runpy, sys
-import minicaffe
-for line in sys.stdin:
-    folder, arguments, environment = json.loads(line)
-    child = os.fork()
-    if child == 0:
-        os.chdir(folder)
-        os.environ.update(environment)
-        for stream, name in (1, "stdout"), (2, "stderr"):
-            os.dup2(os.open(name, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), stream)
-        sys.argv = arguments
-        (runpy.run_path if arguments[0].endswith(".py") else runpy.run_module)(arguments[0], run_name="__main__")
-        sys.exit()
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-@pytest.fixture(scope="module")
-def forking():
-    """A process that has imported minicaffe, which takes most of the time of a script, and runs each script in a child."""
-    with subprocess.Popen([sys.executable, "-c", FORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                          env={**os.environ, "OMP_NUM_THREADS": "2"}) as process:
-        yield process
-        process.stdin.close()
-
-
-@pytest.fixture
-def run_forked(forking, tmp_path):
-    """Return a function that runs a script, or a module with arguments, in `tmp_path`, and returns what `run` does."""
-    def run(*arguments, **environment):
-        print(json.dumps([str(tmp_path), list(map(str, arguments)), environment]), file=forking.stdin, flush=True)
-        status = int(forking.stdout.readline())
-        return subprocess.CompletedProcess(arguments, status, *((tmp_path / name).read_text() for name in ("stdout", "stderr")))
-    return run
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_script(name, run_forked):
+def test_script(name, tmp_path, run_forked):
     pytest.importorskip("cv2")
-    done = run_forked("minicaffe.as_caffe", SCRIPTS / f"{name}.py")
+    done = run_forked("minicaffe.as_caffe", SCRIPTS / f"{name}.py", cwd=tmp_path)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 
@@ -253,9 +215,9 @@ def test_gpu_mode_by_own_name(call, tmp_path, run_forked):
     (tmp_path / "net.prototxt").write_text('layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 } } }')
     (tmp_path / "program.py").write_text(
         f"import minicaffe\nfrom minicaffe import dnn\nnet = minicaffe.Net('net.prototxt', 1)\n{call}\nprint(minicaffe.common.caffe.mode)")
-    done = run_forked("program.py", MINICAFFE_DEVICE="")
+    done = run_forked("program.py", cwd=tmp_path, MINICAFFE_DEVICE="")
     assert done.returncode == 1 and done.stderr.endswith("; with MINICAFFE_DEVICE=cpu set_mode_gpu() computes on the CPU\n"), done.stderr
-    done = run_forked("program.py", MINICAFFE_DEVICE="cpu")
+    done = run_forked("program.py", cwd=tmp_path, MINICAFFE_DEVICE="cpu")
     assert done.stdout == "cpu\n" and done.stderr.count(": MINICAFFE_DEVICE is cpu; the CPU computes\n") == 1, done.stderr
 
 
@@ -267,6 +229,6 @@ def test_gpu_mode_by_own_name(call, tmp_path, run_forked):
     *((3, line) for line in ("x = (1", "raise ValueError('a' 3)", "y = [].reduce", "import nowhere", "print(1", "x = dict(a='3x3_pool' b=1)"))])
 def test_faults_of_scripts(python, line, tmp_path, run_forked):
     (tmp_path / "old.py").write_text(f"# old\n{line}\n")
-    done = run_forked("minicaffe.as_caffe", "old.py")
+    done = run_forked("minicaffe.as_caffe", "old.py", cwd=tmp_path)
     assert done.returncode == 1 and f'old.py", line {2 + line.count(chr(10))}' in done.stderr, done.stderr
     assert ("\nthis is Python 2: convert it with 2to3" in done.stderr) == (python == 2)

@@ -81,13 +81,15 @@ def test_groups_of_the_page():
 
 # ---- completion
 
-def completions(words, shell="bash", cwd=None):
-    """Return the lines that the script of a shell reads: kind and value of each completion of the last word."""
-    place = words[-1] if shell == "fish" else str(len(words))
-    done = subprocess.run(COMMAND, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, env={
-        **os.environ, "_MINICAFFE_COMPLETE": f"{shell}_complete", "COMP_WORDS": " ".join(["minicaffe", *words]), "COMP_CWORD": place})
-    assert done.returncode == 0 and done.stderr == "", done.stderr
-    return list(filter(None, done.stdout.splitlines()))
+@pytest.fixture
+def completions(run_forked, tmp_path):
+    """Return a function that gives the lines that the script of a shell reads: kind and value of each completion of the last word."""
+    def complete(words, shell="bash"):
+        place = words[-1] if shell == "fish" else str(len(words))
+        done = run_forked("minicaffe", cwd=tmp_path, _MINICAFFE_COMPLETE=f"{shell}_complete", COMP_WORDS=" ".join(["minicaffe", *words]), COMP_CWORD=place)
+        assert done.returncode == 0 and done.stderr == "", done.stderr
+        return list(filter(None, done.stdout.splitlines()))
+    return complete
 
 
 @pytest.mark.parametrize(("words", "wanted"), [
@@ -96,17 +98,17 @@ def completions(words, shell="bash", cwd=None):
     (["train", "--snapshot-diff", ""], ["plain,true", "plain,false"]), (["train", "--wire", "b"], ["plain,bf16"]),
     (["train", "--precision", "t"], ["plain,tf32"]), (["train", "mo"], ["file,mo"]), (["train", "--weights", "x"], ["file,x"]),
     (["data", "im"], ["plain,images"]), (["data", "images", "--back"], ["plain,--backend"])])
-def test_completions(words, wanted):
+def test_completions(words, wanted, completions):
     assert completions(words) == wanted
 
 
-def test_completion_of_commands(tmp_path):
+def test_completion_of_commands(completions):
     assert [line.removeprefix("plain,") for line in completions([""])] == list(app.commands())
     assert completions(["s"]) == ["plain,show", "plain,summary"] and "plain,train" in completions(["xyzzy", ""])
     assert completions(["summ"], "fish") == ["plain,summary\tShow what a net consists of, and what a training needs."]
     assert completions(["summ"], "zsh") == ["plain", "summary", "Show what a net consists of, and what a training needs."]
-    assert completions(["train", "--gpu", "0,1", "--allocator", "none=x", "--threads", "2", "--me"], cwd=tmp_path) == []
-    assert completions(["train", "--gpu", "0,1", "--allocator", "none=x", "--momentum2"], cwd=tmp_path) == ["plain,--momentum2"]
+    assert completions(["train", "--gpu", "0,1", "--allocator", "none=x", "--threads", "2", "--me"]) == []
+    assert completions(["train", "--gpu", "0,1", "--allocator", "none=x", "--momentum2"]) == ["plain,--momentum2"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -108,14 +108,14 @@ def test_commands_that_read_nets():
     ("sub", "module 'sub' cannot be imported: ImportError: a folder without __init__.py"),
     ("again", "again.py:2: --import: module 'again' cannot be imported: ConfigError: "), ("calls.py", "calls.py:2: --import: module 'calls.py'"),
     ("text", "text.py:1: --import: module 'text' cannot be imported: SyntaxError: ")])  # fmt: skip
-def test_modules(folder, module, words):
+def test_modules(folder, module, words, run_forked):
     for name, text in (("fails", "x = 0\ny = 1 / x"), ("typo", "def f(:"), ("ends", "import sys; sys.exit(3)"), ("needs", "import nowhere"),
                        ("queue", MODULE), ("time", MODULE), ("my-twice", MODULE), ("calls", "import json\njson.loads('x')"),
                        ("again", "import minicaffe\nminicaffe.register_layer('ReLU', int)"), ("text", "import ast; ast.literal_eval('1 +')")):
         (folder / f"{name}.py").write_text(text)
     (folder / "sub").mkdir()
     (folder.parent / f"{folder.name}.py").write_text(MODULE)
-    done = run("--import", module.format(folder.name), "summary", "net.prototxt", cwd=folder)
+    done = run_forked("minicaffe", "--import", module.format(folder.name), "summary", "net.prototxt", cwd=folder)
     assert done.returncode == (2 if words else 0), done.stderr
     assert not words or words in done.stderr and done.stderr.count("\n") == 1, done.stderr
 

@@ -335,7 +335,7 @@ NET = model().SerializeToString()
 STATE = caffe_pb2.SolverState(iter=5, learned_net="a", history=[blob_proto((2, 2))]).SerializeToString()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(damaged(NET) | damaged(NET[-120:]) | st.binary(max_size=60))
 def test_damaged_models_raise_our_errors_only(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "fuzz.caffemodel"
@@ -350,7 +350,7 @@ def test_damaged_models_raise_our_errors_only(tmp_path_factory, content):
             blob.data.sum()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(damaged(STATE) | st.binary(max_size=40))
 def test_damaged_states_raise_our_errors_only(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "fuzz.solverstate"

@@ -59,7 +59,7 @@ def messages(draw, depth=2):
     return made
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(messages())
 def test_any_fields_are_read_back(made):
     text = "\n".join(lines_of(made))
@@ -73,7 +73,7 @@ pieces = st.sampled_from(["a", "layer", "layers", "param", "include", "phase", "
                           "{", "}", "<", ">", "[", "]", ":", ",", ";", "-", "1", "0x1", "08", "1.5", "'s'", '"', "inf", "#", "\n", "@"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(pieces, max_size=25), st.booleans(), st.booleans())
 def test_any_pieces_are_read_or_refused(words, keep_layer_fields, skip):
     try:
