@@ -20,8 +20,9 @@ from minicaffe.layer import register_layer
 from minicaffe.net import net as _net
 from minicaffe.pycaffe import *  # noqa: F403
 
+pycaffe.__all__ += pycaffe.SOLVERS      # now that no `import *` of this module imports them
 __all__ = [
-    *pycaffe.__all__, *pycaffe.SOLVERS, "Classifier", "Detector", "Layer", "UpdateRule", "allow_python_layers", "cuda",  # noqa: F405
+    *pycaffe.__all__, "Classifier", "Detector", "Layer", "UpdateRule", "allow_python_layers", "cuda",  # noqa: F405
     "errors", "get_exact", "get_num_threads", "get_precision", "gradcheck", "install_as_caffe", "io", "memory",  # noqa: F405
     "register_layer", "register_solver", "set_exact", "set_num_threads", "set_precision",  # noqa: F405
 ]

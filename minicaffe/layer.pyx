@@ -99,8 +99,8 @@ cdef class Layer:
 
     cpdef backward_cpu(self, list top, list propagate_down, list bottom):
         """Overwrite the diffs of the bottoms for which propagate_down is true; add to the diffs of the parameters."""
-        raise ConfigError(f"layer type {self.type} has no gradient; cut it off with propagate_down: false, or without "
-                          "force_backward")
+        raise ConfigError(f"layer type {self.type} has no gradient; cut it off with propagate_down: false, and build the net "
+                          "without force_backward")
 
     cpdef forward_gpu(self, list bottom, list top):
         """Compute the tops in GPU mode; a type without an implementation for it runs on the CPU, which the log says once."""

@@ -7,6 +7,7 @@ import faulthandler
 import functools
 import gc
 import importlib.util
+import itertools
 import json
 import logging
 import math
@@ -331,11 +332,12 @@ def nvrtc():
     return library
 
 
+PROGRAMS = itertools.count()
 FORKING = """
 import json, os, runpy, sys
 import minicaffe
 for line in sys.stdin:
-    folder, output, arguments, environment = json.loads(line)
+    number, folder, output, arguments, environment = json.loads(line)
     child = os.fork()
     if child == 0:
         os.chdir(folder)
@@ -345,7 +347,7 @@ for line in sys.stdin:
         sys.argv = arguments
         (runpy.run_path if arguments[0].endswith(".py") else runpy.run_module)(arguments[0], run_name="__main__")
         sys.exit()
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    print(number, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
@@ -363,7 +365,9 @@ def run_forked(forking, tmp_path_factory):
     output = tmp_path_factory.mktemp("output")
 
     def run(*arguments, cwd, **environment):
-        print(json.dumps([str(cwd), str(output), list(map(str, arguments)), environment]), file=forking.stdin, flush=True)
-        status = int(forking.stdout.readline())
+        number = next(PROGRAMS)
+        print(json.dumps([number, str(cwd), str(output), list(map(str, arguments)), environment]), file=forking.stdin, flush=True)
+        answer = next(line.split() for line in forking.stdout if line.startswith(f"{number} "))     # others are of tests that timed out
+        status = int(answer[1])
         return subprocess.CompletedProcess(arguments, status, *((output / name).read_text() for name in ("stdout", "stderr")))
     return run

@@ -6,6 +6,7 @@ tool calls the state to resume --snapshot.
 """
 
 import functools
+import re
 
 import click
 from google.protobuf.descriptor import FieldDescriptor
@@ -60,8 +61,10 @@ class FieldOption(click.Option):
 
     @functools.cached_property
     def help(self):
-        """str: the comment of the field, which is read for --help and completion alone."""
+        """str: the comment of the field, which is read for --help and completion alone; its `fields` are options here."""
         text = comments.one_line(comments.comments()[f"SolverParameter.{self.field.name}"])
+        fields = self.field.containing_type.fields_by_name
+        text = re.sub("`([a-z0-9_]+)`", lambda name: f"--{name[1].replace('_', '-')}" if name[1] in fields else name[0], text)
         return f"{text} Repeatable." if self.multiple else text
 
 

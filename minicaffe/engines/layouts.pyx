@@ -5,9 +5,11 @@ Padding is zero in every layout. So such an operation must map zero to zero, or 
 
 from minicaffe.kernels.types cimport BF16, item_size
 from minicaffe.memory.synced cimport SyncedMemory
-from minicaffe.loops.lanes.caffe cimport fill_padding
 
 import math
+
+cdef extern from "minicaffe/loops/lanes/caffe.hpp" nogil:
+    void fill_padding "mc::zero_padding"(int dtype, const Channels&, void* y)
 
 
 cdef Layout data_layout(const Context& on, list blobs, bint bf16=False):

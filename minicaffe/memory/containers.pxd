@@ -25,5 +25,5 @@ cdef extern from "<unordered_set>" namespace "std" nogil:
             bint operator!=(iterator)
         iterator begin()
         iterator end()
-        void insert(T)
+        void insert(T) except +
         size_t erase(T)

@@ -403,7 +403,7 @@ cdef class SyncedMemory:
     cdef void* overwrite_private_data_ptr(self, Layout layout) except? NULL nogil:
         if not self.ready(OVERWRITE_PRIVATE_DATA, layout):
             # If the array is smaller than the memory, the bytes after it must not be overwritten.
-            self.prepare_private(OVERWRITE_PRIVATE_DATA if layout.plain_nbytes == self.size else MUTABLE_PRIVATE_DATA, layout)
+            self.prepare_private(OVERWRITE_PRIVATE_DATA if layout.plain_nbytes >= self.size else MUTABLE_PRIVATE_DATA, layout)
         return self.private_side.ptr
 
     cdef bint ready(self, int call, Layout layout) noexcept nogil:

@@ -1,5 +1,7 @@
 """pycaffe's names, under which BVLC Caffe's ``python/caffe/`` is known: ``minicaffe`` has them all, and its own beside them."""
 
+import importlib
+
 from minicaffe.common import TEST, TRAIN
 from minicaffe.pycaffe import settings
 from minicaffe.pycaffe.net import Net, set_phase_test, set_phase_train
@@ -17,7 +19,11 @@ __all__ += settings.__all__
 
 
 def __getattr__(name):
-    if name not in SOLVERS:
+    if name != "solvers" and name not in SOLVERS:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    from minicaffe.pycaffe import solvers
-    return getattr(solvers, name)
+    solvers = importlib.import_module("minicaffe.pycaffe.solvers")
+    return solvers if name == "solvers" else getattr(solvers, name)
+
+
+def __dir__():
+    return sorted({*globals(), *SOLVERS})

@@ -121,7 +121,7 @@ def test_time_in_a_pipe(there, device, minicaffe):
     assert done.returncode == 0 and "engine" not in lines[0] and "refused" not in done.stdout and "…" not in done.stdout
     for n in range(BLOCKS):
         assert sum(LONG.format(n) in line for line in lines) == 2      # forward and backward
-    verbose = minicaffe("time", "net.prototxt", "--iterations", 1, "--verbose")
+    verbose = minicaffe("time", "net.prototxt", "--iterations", 1, "--verbose", "--device", device)
     assert verbose.splitlines()[0].split()[:3] == ["layer", "type", "engine"] and "CAFFE" in verbose
     assert device != "cpu" or " refused: " in verbose      # on the simulated device there is no other engine
 

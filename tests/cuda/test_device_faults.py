@@ -5,6 +5,7 @@ What loses the context ends in a process of its own.
 
 import gc
 
+import numpy as np
 import pytest
 from processes import run, run_gpu
 from training import losses, make_solver
@@ -166,6 +167,14 @@ def test_a_graph_is_recorded_once(sim, blob):
         blob.scale_data(5)
     graph.replay(0, 0)
     assert (blob.cpu_data == 6).all() and graph.nodes == 1
+
+
+@pytest.mark.parametrize("call", ["cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiateWithFlags", "cuGraphGetNodes"])
+def test_graph_that_cannot_be_recorded(sim, call):
+    expected, solver = losses(make_solver(), 8), make_solver()
+    losses(solver, 2)
+    sim(f"fail={call}:1")
+    np.testing.assert_allclose(losses(solver, 6), expected[2:], rtol=1e-5)
 
 
 def test_failed_copy_keeps_the_head(sim):

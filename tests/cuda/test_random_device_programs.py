@@ -7,8 +7,6 @@ import pytest
 from cplusplus import compiler
 from processes import start
 
-pytestmark = pytest.mark.slow(5)    # all together
-
 SCRIPT = Path(__file__).with_name("random_device_programs.py")
 
 

@@ -181,7 +181,7 @@ def test_type_without_gradient(name, bottoms, fields):
     net = net_of(name, bottoms, 1, fields)
     run_forward(net)
     net.nodes[-1].needs_backward, net.nodes[-1].bottom_needs = True, [True] + [False] * (len(bottoms) - 1)
-    with pytest.raises(ConfigError, match=rf"layer type {name} has no gradient; cut it off with propagate_down: false, or without force_backward"):
+    with pytest.raises(ConfigError, match=rf"layer type {name} has no gradient; cut it off with propagate_down: false, and build the net without"):
         net.backward_from_to(len(net.nodes) - 1, len(net.nodes) - 1)
 
 

@@ -90,7 +90,11 @@ def test_sizes_and_special_values(type, shape):
     diff = RANDOM.standard_normal(shape[:1] if type == "Reduction" else shape)
     net = forward_net(layer(type, "axis: 1" if type == "Reduction" else RANDOM_FILLER), [x], Dtype.FLOAT)
     run_backward(net, [0], [diff])
-    if x.size and type != "Reduction":
+    assert net.blob_by_name("y").shape == (shape[:1] if type == "Reduction" else shape)
+    if type == "Reduction":
+        of_all = np.broadcast_to(np.float32(diff).reshape(-1, *[1] * (x.ndim - 1)), shape)
+        np.testing.assert_array_equal(net.blob_by_name("b0").diff, of_all)
+    elif x.size:
         y, gradient = net.blob_by_name("y").data.reshape(-1), net.layers[-1].blobs[-1].diff
         assert np.isnan(y[0]) and np.isinf(y[1])
         with np.errstate(invalid="ignore"):

@@ -216,7 +216,7 @@ def test_layouts_refused(host, call):
     for wrong in 3, None, "plain":
         with pytest.raises(WrongTypeError, match="layout must be a Layout, got "):
             getattr(mem, call)(wrong)
-    with pytest.raises(ConfigError, match=rf"blob data: SyncedMemory.\w*private_data has {N} bytes, the layout needs {N + 1}"):
+    with pytest.raises(ConfigError, match=rf"blob data: SyncedMemory.{call} has {N} bytes, the layout needs {N + 1}"):
         getattr(mem, call)(Backwards(N + 1, 0))
     assert mem.head == SyncedHead.HEAD_AT_CPU and read(mem.cpu_data()) == CONTENT
 

@@ -154,6 +154,15 @@ def test_layers_not_fused():
             step(net), step(watched)
             assert not fused(net) and net.blob_by_name("y").shape[:3] == (3, 3, 3)
             assert_same(net, watched)
+    # a fused sum whose backward runs alone has the gradient of the sum, also where ReLU gave 0
+    net, _ = two_nets(sums())
+    step(net)
+    index = net.layer_index("sum")
+    for end in len(net.layers) - 1, index:
+        net.forward_from_to(0, end)
+        net.nodes[index].tops[0].diff[...] = 2
+        net.backward_from_to(index, index)
+        assert all((blob.diff == 2).all() for blob in net.nodes[index].bottoms)
     # BatchNorm needs no gradient, Scale does: it runs by itself
     net, watched = two_nets(OWN_TOP + SCALE + RELU + LOSS)
     step(net), step(watched)

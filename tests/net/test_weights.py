@@ -308,3 +308,16 @@ def test_missing_scale_behind_nvcaffe_batch_norm(tmp_path):
         file["data/bn_1/0"] = np.ones(3, np.float32)
     with pytest.raises(ShapeError, match=r"layer 'bn_1' \(Scale\): blobs\[1\]: is missing in the file"):
         caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST).load_hdf5(str(tmp_path / "w.h5"))
+
+
+def test_layers_with_shared_parameters_not_new(weights, caplog):
+    shared = NET.replace("inner_product_param", 'param { name: "w" } param { name: "b" } inner_product_param')
+    more = shared + shared.splitlines()[3].replace('"ip2"', '"ip3"').replace('"b" inner', '"c" inner').replace('top: "b"', 'top: "c"')
+    with open("shared.prototxt", "w") as file:
+        file.write(more.replace('"ip1"', '"other"'))
+    caplog.set_level(logging.INFO, "minicaffe.net")
+    net = caffe.Net("shared.prototxt", caffe.TEST)
+    caplog.clear()
+    net.copy_from(weights)
+    assert lines(caplog) == [("WARNING", f"{weights}: took 1 of 3 layers; not used: ip1")]
+    np.testing.assert_array_equal(net.params["other"][0].data, caffe.Net("net.prototxt", caffe.TEST, weights=weights).params["ip2"][0].data)

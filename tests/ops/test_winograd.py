@@ -320,6 +320,9 @@ def test_exact_sums(use):
     net.forward_from_to(0, 1)
     row = net.engines()[0]
     assert row["engine"] == "CAFFE" and row["refused"]["WINOGRAD"] == "exact sums are asked for (--exact, set_exact, MINICAFFE_EXACT)"
+    minicaffe.set_exact(False)
+    net.forward_from_to(0, 1)
+    assert net.engines()[0]["engine"] == "WINOGRAD" and not net.engines()[0]["refused"]
 
 
 @pytest.mark.parametrize(("value", "exact"), [("1", True), ("0", False), ("", False)])

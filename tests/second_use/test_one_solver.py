@@ -109,13 +109,13 @@ def plainest():
         generator.seed, generator.offset = before[3:]
 
 
-def change(values, work):
+def change(name, values, work):
     """Return a rule that calls ``work(machine, value)`` and takes some steps, as what is wrong shows there."""
-    @rule(value=st.sampled_from(values), then=THEN)
     def run(machine, value, then=0):
         work(machine, value)
         machine.step(then)
-    return run
+    run.__name__ = name     # by which Hypothesis chooses among rules, and prints them
+    return rule(value=st.sampled_from(values), then=THEN)(run)
 
 
 class SolverMachine(RuleBasedStateMachine):
@@ -147,9 +147,9 @@ class SolverMachine(RuleBasedStateMachine):
         self.stepped = True
         self.log.append(("step", n, self.solver.param.base_lr, self.solver.param.iter_size))
 
-    seed = change(range(6), lambda machine, seed: (minicaffe.set_random_seed(seed), machine.log.append(("seed", seed))))
-    write = change(range(6), lambda machine, seed: (write(machine.solver, seed), machine.log.append(("write", seed))))
-    write_history = change(range(6), lambda machine, seed: (write_history(machine.solver, seed), machine.log.append(("write_history", seed))))
+    seed = change("seed", range(6), lambda machine, seed: (minicaffe.set_random_seed(seed), machine.log.append(("seed", seed))))
+    write = change("write", range(6), lambda machine, seed: (write(machine.solver, seed), machine.log.append(("write", seed))))
+    write_history = change("write_history", range(6), lambda machine, seed: (write_history(machine.solver, seed), machine.log.append(("write_history", seed))))
 
     @rule(seed=st.integers(0, 5), then=THEN)
     def share(self, seed, then=0):
@@ -161,8 +161,8 @@ class SolverMachine(RuleBasedStateMachine):
         self.snapshot()
         self.step(then)
 
-    base_lr = change([0.02, 0.05, 0.0], lambda machine, rate: setattr(machine.solver.param, "base_lr", rate))
-    iter_size = change([1, 2], lambda machine, size: setattr(machine.solver.param, "iter_size", size))
+    base_lr = change("base_lr", [0.02, 0.05, 0.0], lambda machine, rate: setattr(machine.solver.param, "base_lr", rate))
+    iter_size = change("iter_size", [1, 2], lambda machine, size: setattr(machine.solver.param, "iter_size", size))
 
     # ---- what changes nothing
 
@@ -192,12 +192,12 @@ class SolverMachine(RuleBasedStateMachine):
         self.log = [("step", n, other.param.base_lr, 1)] if n else []
         self.step(then)
 
-    mode = precondition(lambda machine: machine.gpu)(change([minicaffe.set_mode_cpu, minicaffe.set_mode_gpu], lambda machine, mode: mode()))
-    graphs = change([False, True], lambda machine, use: setattr(machine.solver, "use_graphs", use))
-    threads = change([1, 2, 3], lambda machine, count: minicaffe.set_num_threads(count))
-    prefer = change(["", "CAFFE", "ONEDNN"], lambda machine, name: engine.prefer(name))
-    set_plan = change(["memory", None], lambda machine, plan: machine.solver.net.set_plan(plan, machine.solver.net.output_blobs, True))
-    release = change([None], lambda machine, _: machine.solver.net.release())
+    mode = precondition(lambda machine: machine.gpu)(change("mode", [minicaffe.set_mode_cpu, minicaffe.set_mode_gpu], lambda machine, mode: mode()))
+    graphs = change("graphs", [False, True], lambda machine, use: setattr(machine.solver, "use_graphs", use))
+    threads = change("threads", [1, 2, 3], lambda machine, count: minicaffe.set_num_threads(count))
+    prefer = change("prefer", ["", "CAFFE", "ONEDNN"], lambda machine, name: engine.prefer(name))
+    set_plan = change("set_plan", ["memory", None], lambda machine, plan: machine.solver.net.set_plan(plan, machine.solver.net.output_blobs, True))
+    release = change("release", [None], lambda machine, _: machine.solver.net.release())
 
     @rule(part=st.sampled_from(["data", "diff", "history"]))
     def view(self, part):

@@ -103,10 +103,12 @@ def overlaps(a, b, pixels=0):
     Edges belong to a box; with `pixels` 1 a side is xmax - xmin + 1. A box turned inside out has no area, and 0 / 0 is 0.
     """
     a = a[:, np.newaxis]
-    sides = np.minimum(a[..., 2:], b[:, 2:]) - np.maximum(a[..., :2], b[:, :2])
-    common = np.where((sides >= 0).all(2), (sides + pixels).prod(2), 0)  # 0 of boxes less than a pixel apart, too
+    apart = ((b[:, :2] > a[..., 2:]) | (b[:, 2:] < a[..., :2])).any(2)     # also by less than a pixel
+    sides = np.minimum(a[..., 2:], b[:, 2:]) - np.maximum(a[..., :2], b[:, :2]) + pixels
+    common = np.where(~apart & (sides > 0).all(2), sides.prod(2), 0)
     areas = [np.where((box[..., 2:] < box[..., :2]).any(-1), 0, (box[..., 2:] - box[..., :2] + pixels).prod(-1)) for box in (a, b)]
-    return [np.divide(common, area, out=np.zeros(common.shape), where=common > 0) for area in (sum(areas) - common, *areas)]
+    return [np.divide(common, area, out=np.zeros(common.shape), where=(common > 0) & (area != 0))
+            for area in (sum(areas) - common, *areas)]
 
 
 def boxes_from_frame(frame, boxes):

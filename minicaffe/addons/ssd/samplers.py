@@ -13,7 +13,7 @@ from minicaffe.errors import ConfigError
 
 LARGEST = sys.float_info.max
 LIMITS = ("jaccard_overlap", "sample_coverage", "object_coverage")  # in the order of the results of `overlaps`
-TRIALS_AT_ONCE = 64
+FIRST_TRIALS, MORE_TRIALS = 8, 64    # at once: most samplers find a part soon
 
 
 class Samplers:
@@ -32,44 +32,47 @@ class Samplers:
                 if least > most:    # false for one that is not given
                     raise ConfigError(f"must be at least min_{name}, {least:g}, got {most:g}",
                                       field=f"{place}.sample_constraint.max_{name}")
-        self.params = [param for param in params if param.use_original_image]
+        self.samplers = [(param, [(_limit(param.sample_constraint, f"min_{name}"), _limit(param.sample_constraint, f"max_{name}"))
+                                  for name in LIMITS] if param.sample_constraint.ListFields() else None)
+                         for param in params if param.use_original_image]
 
     def __len__(self):
-        return len(self.params)
+        return len(self.samplers)
 
     def draw(self, boxes, random):
         """Return one of the parts found as (xmin, ymin, xmax, ymax) in units of the picture; None if none is.
 
         `boxes` are the objects, (n, 4); `random` is the Generator of the draws.
         """
-        found = [part for param in self.params for parts in _parts(param, boxes, random) for part in parts]
+        found = [part for param, limits in self.samplers for parts in _parts(param, limits, boxes, random)
+                 for part in parts]
         return found[random.integers(len(found))] if found else None
 
 
-def _parts(param, boxes, random):
-    """Yield arrays (n, 4) of the parts that a sampler finds, until it has `max_sample` of them."""
+def _parts(param, limits, boxes, random):
+    """Yield arrays (n, 4) of the parts that a sampler finds, until it has `max_sample` of them; `limits`: see `_accepted`."""
     sampler, left = param.sampler, param.max_sample if param.HasField("max_sample") else None
-    for first in range(0, param.max_trials, TRIALS_AT_ONCE):
-        if left == 0:
-            return
-        count = min(param.max_trials - first, TRIALS_AT_ONCE)
+    trials, count = param.max_trials, FIRST_TRIALS
+    while trials and left != 0:
+        count = min(trials, count)
         scale = random.uniform(sampler.min_scale, sampler.max_scale, (count, 1))
         ratio = random.uniform(sampler.min_aspect_ratio, sampler.max_aspect_ratio, (count, 1)).clip(scale**2, 1 / scale**2)
         sides = np.minimum(scale * np.sqrt(ratio) ** [1, -1], 1)
         corners = random.random((count, 2)) * (1 - sides)
         parts = np.concatenate([corners, corners + sides], 1)
-        parts = parts[_accepted(param.sample_constraint, parts, boxes)][:left]
+        parts = parts[_accepted(limits, parts, boxes)][:left]
         left = None if left is None else left - len(parts)
         yield parts
+        trials, count = trials - count, MORE_TRIALS
 
 
 def _accepted(limits, parts, boxes):
-    """Return for each part whether there is no limit, or one of the boxes meets all limits at once."""
-    if not limits.ListFields():
+    """Return for each part whether one box is within all limits, (least, most) of each of `LIMITS`, or `limits` is None."""
+    if limits is None:
         return np.ones(len(parts), bool)
     wrong = np.zeros((len(parts), len(boxes)), bool)
-    for name, share in zip(LIMITS, overlaps(parts, boxes)):
-        wrong |= (share < _limit(limits, f"min_{name}")) | (share > _limit(limits, f"max_{name}"))
+    for (least, most), share in zip(limits, overlaps(parts, boxes)):
+        wrong |= (share < least) | (share > most)
     return ~wrong.all(1)
 
 

@@ -3,4 +3,3 @@ cdef extern from "minicaffe/loops/lanes/caffe.hpp" namespace "mc" nogil:
         Channels()
         Channels(long long outer, long long channels, long long inner)
         long long outer, channels, inner, lanes
-    void fill_padding "mc::zero_padding"(int dtype, const Channels&, void* y)

@@ -246,10 +246,11 @@ def test_gray_and_float_pictures(tmp_path):
 
 
 def test_sizes_of_surroundings_and_boxes(some, monkeypatch):
-    monkeypatch.setattr("minicaffe.addons.ssd.resize.MOST_PIXELS", 48 * 64)
-    with pytest.raises(ShapeError, match="transform_param.expand_param: a picture of 48 x 64 would become .*; lower max_expand_ratio"):
-        source_net(text(some[0], "expand_param { max_expand_ratio: 9 }"))
-    source_net(text(some[0], "expand_param { max_expand_ratio: 1 }"))       # exactly as many as are allowed
+    with monkeypatch.context() as patch:
+        patch.setattr("minicaffe.addons.ssd.resize.MOST_PIXELS", 48 * 64)
+        with pytest.raises(ShapeError, match="transform_param.expand_param: a picture of 48 x 64 would become .*; lower max_expand_ratio"):
+            source_net(text(some[0], "expand_param { max_expand_ratio: 9 }"))
+        source_net(text(some[0], "expand_param { max_expand_ratio: 1 }"))       # exactly as many as are allowed
     transform = "resize_param {{ resize_mode: FIT_SMALL_SIZE height: 96 width: 96 {} }}"
     plain = batch(source_net(text(some[0], transform.format(""))))[1][0, 0, 0, 3:7]
     scaled = batch(source_net(text(some[0], transform.format("height_scale: 48 width_scale: 64"))))[1][0, 0, 0, 3:7]

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from minicaffe.addons.ssd.samplers import LIMITS, TRIALS_AT_ONCE, Samplers
+from minicaffe.addons.ssd.samplers import FIRST_TRIALS, LIMITS, MORE_TRIALS, Samplers
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2
 
@@ -32,14 +32,15 @@ def slow_parts(params, boxes, random):
         given = [(getattr(limits, f"{end}_{name}"), end, i) for i, name in enumerate(LIMITS) for end in ("min", "max")
                  if limits.HasField(f"{end}_{name}")]
         for trial in range(param.max_trials if param.use_original_image else 0):
-            if trial % TRIALS_AT_ONCE == 0:
+            at = trial if trial < FIRST_TRIALS else (trial - FIRST_TRIALS) % MORE_TRIALS    # among those that are drawn at once
+            if at == 0:
                 if param.HasField("max_sample") and found == param.max_sample:
                     break
-                count = min(param.max_trials - trial, TRIALS_AT_ONCE)
+                count = min(param.max_trials - trial, MORE_TRIALS if trial else FIRST_TRIALS)
                 scales = random.uniform(sampler.min_scale, sampler.max_scale, count)
                 ratios = random.uniform(sampler.min_aspect_ratio, sampler.max_aspect_ratio, count)
                 places = random.random((count, 2))
-            scale, ratio, (x, y) = (numbers[trial % TRIALS_AT_ONCE] for numbers in (scales, ratios, places))
+            scale, ratio, (x, y) = (numbers[at] for numbers in (scales, ratios, places))
             ratio = min(max(ratio, scale**2), 1 / scale**2)
             width, height = min(scale * math.sqrt(ratio), 1), min(scale / math.sqrt(ratio), 1)
             left, top = x * (1 - width), y * (1 - height)
@@ -54,7 +55,7 @@ def slow_parts(params, boxes, random):
 
 def random_sampler(random):
     """Return a BatchSampler with none, one or several limits."""
-    param = caffe_pb2.BatchSampler(max_trials=int(random.choice([0, 3, 11, TRIALS_AT_ONCE + 3])), use_original_image=bool(random.random() < 0.85))
+    param = caffe_pb2.BatchSampler(max_trials=int(random.choice([0, 3, FIRST_TRIALS, 11, FIRST_TRIALS + MORE_TRIALS + 3])), use_original_image=bool(random.random() < 0.85))
     if random.random() < 0.7:
         param.max_sample = int(random.integers(0, 4))
     least, most = np.sort(random.uniform(0.1, 1, 2))

@@ -253,7 +253,9 @@ NORMS = (input_layer((4, 16, 14, 14)) + conv("conv1", "x", "a", "num_output: 20 
 
 
 def test_batch_norm_stays_in_bf16(bf16):
-    (_, ours), (_, exact) = both(NORMS)
+    (one, ours), (two, exact) = both(NORMS)
+    for a, b in zip(*(next(each for each in net.layers if each.type == "BatchNorm").blobs for net in (one, two)), strict=True):
+        assert np.abs(a.cpu_data - b.cpu_data).max() <= 3 * NEAR * np.abs(b.cpu_data).max()
     for name, values in exact.items():
         distance = np.linalg.norm(ours[name] - values)      # not the largest: rounding puts some values on ReLU's other side
         assert distance <= 3 * NEAR * max(np.linalg.norm(values), 4), name      # conv1's bias has no gradient but by rounding
