@@ -46,7 +46,10 @@ def keep_earlier_file(path):
 
 
 def is_same(path, other):
-    """Return whether two paths or descriptors are one file; False if one is missing, such as a file that rank 0 just renamed."""
+    """Return whether two paths or descriptors are one file; False if one is missing, such as a file that rank 0 just renamed.
+
+    A training refuses to write a file that it reads, and writes no log where its standard error, descriptor 2, already goes.
+    """
     try:
         return os.path.samefile(path, other)
     except OSError:

@@ -29,7 +29,8 @@ struct Rule {
 
 enum Draw { kMirror, kTop, kLeft };
 
-/// Random integer in [0, n), uniform up to n / 2^32; a pure function of its arguments.
+/// Random integer in [0, n), uniform up to n / 2^32; a pure function of its arguments. `ordinal` counts the records since the start
+/// of the training, in all epochs, so that a resumed training draws what one without a stop would have drawn.
 inline int64_t draw_below(uint64_t seed, uint64_t ordinal, int which, uint64_t n) {
   u32 bits[4];
   Philox{seed}(ordinal, bits);

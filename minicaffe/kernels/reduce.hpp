@@ -48,7 +48,8 @@ template <class T> struct SquaredDifferenceTerm {
   MC_HD T operator()(index_t i) const { return (x[i] - mean) * (x[i] - mean); }
 };
 
-/// The sum of term(i) for begin <= i < end, at most one block.
+/// The sum of term(i) for begin <= i < end in the type of the terms: of one block of a larger sum, or of a row of any length, whose
+/// rounding grows with its length.
 template <class T, class Term> MC_HD T block_sum(const Term& term, index_t begin, index_t end) {
   T lane[kSumLanes] = {};
   index_t i = begin;
