@@ -11,7 +11,7 @@ import pytest
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 SCRIPT = """
-import inspect, json, sys, threading
+import inspect, json, pathlib, sys, threading      # pathlib looks for modules of Windows, by all finders
 functions, lines, built = set(), set(), []
 
 def is_ours(code):      # functions, not modules, bodies of classes, and expressions inside of a function
