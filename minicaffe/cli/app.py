@@ -69,7 +69,7 @@ class Commands(click.Group):
         if ctx.resilient_parsing:       # a completion is no error
             return None
         known = commands()
-        hint = close_matches(word, [*known, *_aliases(known)]) or f"; there are {', '.join(known)}"
+        hint = close_matches(word, [*known, *aliases(known)]) or f"; there are {', '.join(known)}"
         if (done := REPLACEMENTS.get(name)) and done.split()[1] in known:
             hint = f"; {done} does the same"
         hint += "" if entry_points.entries("commands") else "; others are of add-ons, and none is installed"
@@ -83,7 +83,7 @@ class Commands(click.Group):
             with formatter.section(heading):
                 formatter.write_dl([(f"{name:{column}}", text) for name, (own, _, text) in rows.items() if own == heading])
         with formatter.section("Names of Caffe's tools"):
-            formatter.write_dl([(f"{name:{column}}", words) for name, words in _aliases(rows).items()])
+            formatter.write_dl([(f"{name:{column}}", words) for name, words in aliases(rows).items()])
 
     def shell_complete(self, ctx, incomplete):
         names = [CompletionItem(name, help=text) for name, (*_, text) in commands().items() if name.startswith(incomplete)]
@@ -93,7 +93,7 @@ class Commands(click.Group):
         return super().parse_args(ctx, command_first(args) or ["--help"])
 
 
-def _aliases(known):
+def aliases(known):
     """Return those `ALIASES` whose command is one of `known`."""
     return {name: words for name, words in ALIASES.items() if words.split()[0] in known}
 
