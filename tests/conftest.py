@@ -32,6 +32,9 @@ OF_ADDONS = re.compile(r"^\s*(from|import) (minicaffe\.(addons|onnx|pytorch|trac
 LONG = re.compile(r"\b(second_use|parallel|models|cli|scripts)/|test_(course|scripts|five_users|docs|hostile|fuzz|ssd300|fine_tuning_page|kernels|grid)\.py")
 # Python processes that tests start import the installed package, not the source in the folder where pytest was called.
 os.environ["PYTHONSAFEPATH"] = "1"
+# Processes side by side compute on one thread each: with more, threads would wait for others' processors. .ci/run has runs on two.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_addoption(parser):
