@@ -31,7 +31,7 @@ layer { name: "ip" type: "InnerProduct" bottom: "sum" top: "ip" inner_product_pa
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     random = np.random.default_rng(0)
-    return ranks.write_rows(tmp_path_factory.mktemp("records"), data=random.random((56, 1, 6, 6)), label=random.integers(0, 3, 56))
+    return ranks.write_rows(tmp_path_factory.mktemp("records"), data=random.random((56, 1, 6, 6), np.float32), label=random.integers(0, 3, 56))
 
 
 LAST = """
