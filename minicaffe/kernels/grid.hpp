@@ -103,8 +103,8 @@ inline HostImage image_of(const HostKernel* kernels, unsigned long long count) {
   return {{'M', 'C', 'H', 'O', 'S', 'T', '1', 0}, kernels, count};
 }
 
-/// Run kernel K for one thread, or for all of a block in turn if it has no barriers: the simulated device calls it. It is cold:
-/// the compiler optimizes it for size, in less time.
+/// Run kernel K for one thread, or for all threads of a block one after another if it has no barriers: the simulated device calls
+/// it. Compilers optimize a function with the attribute `cold` for size, in less time.
 template <class K> __attribute__((cold)) void call_on_host(void** arguments, Thread* thread, void* shared) {
   const K& kernel = *static_cast<const K*>(arguments[0]);
   typename K::Shared& block = *static_cast<typename K::Shared*>(shared);

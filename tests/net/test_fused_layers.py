@@ -163,7 +163,7 @@ def test_layers_not_fused():
         net.nodes[index].tops[0].diff[...] = 2
         net.backward_from_to(index, index)
         assert all((blob.diff == 2).all() for blob in net.nodes[index].bottoms)
-    # BatchNorm needs no gradient, Scale does: it runs by itself
+    # BatchNorm needs no gradient, Scale does: they are not fused
     net, watched = two_nets(OWN_TOP + SCALE + RELU + LOSS)
     step(net), step(watched)
     assert not fused(net).get("norm")

@@ -175,8 +175,7 @@ def compare(net, module, state, inputs, preprocessing=None):
     Raises
     ------
     DataError
-        If an output differs by more than 1e-4 of its greatest absolute value, or has another shape, and so does a layer: all are
-        compared on equal bottoms. If they agree, a warning says that rounding errors are the reason.
+        If an output differs, by the rule of `minicaffe.addons.export.onnx.compare`.
     DependencyError
         Without PyTorch.
     """
