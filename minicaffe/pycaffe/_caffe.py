@@ -5,7 +5,6 @@ from minicaffe.blob import Blob
 from minicaffe.layers.python import Layer
 from minicaffe.proto.caffe_pb2 import LayerParameter, SolverParameter
 from minicaffe.pycaffe import *  # noqa: F403
-from minicaffe.pycaffe.solvers import *  # noqa: F403
 from minicaffe.solver import Solver
 
-__all__ = [*pycaffe.__all__, *pycaffe.SOLVERS, "Blob", "Layer", "LayerParameter", "Solver", "SolverParameter"]
+__all__ = [*pycaffe.__all__, "Blob", "Layer", "LayerParameter", "Solver", "SolverParameter"]

@@ -49,6 +49,7 @@ def test_what_is_not_imported(code, names):
 
 def test_late_imports():
     import minicaffe
+    assert minicaffe.pycaffe.SOLVERS == minicaffe.pycaffe.solvers.__all__
     assert "gradcheck" in dir(minicaffe) and minicaffe.gradcheck.__module__ == "minicaffe.addons.gradcheck.gradient_check"
     code = """import minicaffe as caffe
 assert "SGDSolver" in dir(caffe) and "register_solver" in dir(caffe) and not hasattr(caffe, "nothing")
