@@ -25,6 +25,7 @@ import minicaffe.memory
 from minicaffe import cli, solver
 from minicaffe import layer as registry
 from minicaffe.addons.export.onnx import conversion, graph
+from minicaffe.addons.export.pytorch import source
 from minicaffe.cli.app import commands
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text, write_text
@@ -133,7 +134,7 @@ def page_folder(request, tmp_path, monkeypatch, on_cpu):
     monkeypatch.setenv("MINICAFFE_DEVICE", "cpu")
     monkeypatch.setattr(registry, "_types", registry.layer_types())  # what a page registers goes away with it
     monkeypatch.setattr(solver, "_types", solver.solver_types())
-    for table in (conversion.IMPORTERS, graph.EXPORTERS):
+    for table in (conversion.IMPORTERS, graph.EXPORTERS, source.WRITERS):
         patch = mock.patch.dict(table)
         patch.start()
         request.addfinalizer(patch.stop)
