@@ -48,8 +48,8 @@ def init_process_group(command):
     group.check_equal({"the command": command})      # else ranks of different commands wait for each other
     if how != "training":   # whose solver starts one that also watches the progress
         Heartbeat(group, timeout=0)
-    if not os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip().isdecimal():  # as device.threads reads it
-        from minicaffe.device.threads import set_num_threads
+    from minicaffe.device.threads import set_num_threads, threads_by_variable
+    if threads_by_variable() is None:
         set_num_threads(group.processors())
 
 

@@ -71,20 +71,18 @@ def is_dry_run():
     return num_threads().pool.dry() != 0
 
 
-def _default_threads():
-    """Return OMP_NUM_THREADS if it is a valid number of threads, else the number of processors that this process may use.
-
-    Ranks of one machine share its processors, which `minicaffe.cli.ranks` sets later if the variable has no number.
-    """
-    count = min(usable_processors(), kMaxThreads)
+def threads_by_variable():
+    """Return OMP_NUM_THREADS if it is a valid number of threads, else None. `minicaffe.cli.ranks` divides processors without it."""
     # Further items of a list are for nested parallelism.
     requested = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    if not requested:
-        return count
     if requested.isdecimal() and len(requested) < 9 and 1 <= int(requested) <= kMaxThreads:
         return int(requested)
-    log.warning("OMP_NUM_THREADS must be a number, 1 to %d, got '%s'; %d threads are used", kMaxThreads, requested[:40], count)
-    return count
+    if requested:
+        log.warning("OMP_NUM_THREADS must be a number, 1 to %d, got '%s'; it is not used", kMaxThreads, requested[:40])
+
+
+def _default_threads():
+    return threads_by_variable() or min(usable_processors(), kMaxThreads)
 
 
 def usable_processors(root="/"):
