@@ -140,8 +140,9 @@ def pytest_runtest_setup(item):
     # Nets without a seed have the same weights in each run of a test: what passes once passes again.
     import minicaffe
     minicaffe.set_random_seed(zlib.crc32(item.nodeid.encode()))
-    if item.config.getoption("--device") != "cpu":
-        minicaffe.set_mode_gpu()    # a test that ended in CPU mode must not take the next one along
+    # A test, or a command that it ran, may have ended in another mode.
+    device = os.environ["MINICAFFE_DEVICE"] = item.config.getoption("--device")
+    (minicaffe.set_mode_cpu if device == "cpu" else minicaffe.set_mode_gpu)()
     marker = item.get_closest_marker("no_plan")
     if marker and item.config.getoption("--plan"):
         pytest.skip(marker.args[0])
@@ -281,27 +282,26 @@ def device(request):
 
 
 @pytest.fixture
-def on_cpu(device):
+def on_cpu():
     """Compute on the CPU during one test, whatever the rest runs on."""
     import minicaffe
     minicaffe.set_mode_cpu()
-    yield
-    if device != "cpu":
-        minicaffe.set_mode_gpu()
 
 
 @pytest.fixture(autouse=True)
 def settings_restored():
-    """Restore the number of threads, the preferred engine and the exactness, which tests change."""
+    """Restore the number of threads, the preferred engine, the exactness and the precision, which tests change."""
     from minicaffe.device.threads import get_num_threads, set_num_threads
     from minicaffe.engines import engine
-    threads, preferred, exact = get_num_threads(), engine.preferred(), engine.get_exact()
+    threads, preferred, exact, precision = get_num_threads(), engine.preferred(), engine.get_exact(), engine.get_precision()
     yield
     set_num_threads(threads)
     if engine.preferred() != preferred:
         engine.prefer(preferred)
     if engine.get_exact() != exact:
         engine.set_exact(exact)
+    if engine.get_precision() != precision:
+        engine.set_precision(precision)
 
 
 @pytest.fixture
