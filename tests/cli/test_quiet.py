@@ -115,13 +115,13 @@ def test_commands_on_terminals(there):
 LONG = "a_block_with_a_long_name_{}/conv"
 
 
-def test_time_in_a_pipe(there, device):
+def test_time_in_a_pipe(there, device, minicaffe):
     done = run("time", "net.prototxt", "--iterations", 1, "--quiet", cwd=there)
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and "engine" not in lines[0] and "refused" not in done.stdout and "…" not in done.stdout
     for n in range(BLOCKS):
         assert sum(LONG.format(n) in line for line in lines) == 2      # forward and backward
-    verbose = run("time", "net.prototxt", "--iterations", 1, "--verbose", cwd=there).stdout
+    verbose = minicaffe("time", "net.prototxt", "--iterations", 1, "--verbose", "--device", device)
     assert verbose.splitlines()[0].split()[:3] == ["layer", "type", "engine"] and "CAFFE" in verbose
     assert device != "cpu" or " refused: " in verbose      # on the simulated device there is no other engine
 

@@ -77,10 +77,9 @@ def on_cpu(device):
         pytest.skip("a device has more columns and lines: tests/cuda/test_device_command.py")
 
 
-def test_tables_and_json_of_time(folder):
-    done = run("time", "net.prototxt", "--device", "cpu", "--iterations", "1", "--quiet", "--verbose", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    lines = [line.split() for line in done.stdout.splitlines()]
+def test_tables_and_json_of_time(on_cpu, folder, capsys):
+    assert cli.main(["time", "net.prototxt", "--device", "cpu", "--iterations", "1", "--quiet", "--verbose"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["layer", "type", "engine", "ms", "share", "GB/s", "GFLOP/s"]
     assert [line[:2] for line in lines[2:5]] == [["in", "DummyData"], ["scale", "Scale"], ["loss", "EuclideanLoss"]]
     assert [line[0] for line in lines] == ["layer", "forward", "in", "scale", "loss", "backward", "loss", "scale", "all"]
@@ -89,11 +88,9 @@ def test_tables_and_json_of_time(folder):
 layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
 layer { name: "scale" type: "Scale" bottom: "x" top: "s" }
 """)
-    done = run("time", "deploy.prototxt", "--device", "cpu", "--iterations", "1", "--phase", "test", "--quiet", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["layer", "forward", "in", "scale", "backward", "scale", "all"]
-    done = run("time", "net.prototxt", "--device", "cpu", "--iterations", "3", "--quiet", "--json", "times.json", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    assert cli.main(["time", "deploy.prototxt", "--device", "cpu", "--iterations", "1", "--phase", "test", "--quiet"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["layer", "forward", "in", "scale", "backward", "scale", "all"]
+    assert cli.main(["time", "net.prototxt", "--device", "cpu", "--iterations", "3", "--quiet", "--json", "times.json"]) == 0
     found = json.loads((folder / "times.json").read_text())
     assert found["device"] == "cpu"
     steps = {(step["direction"], *step["layers"]): step for step in found["steps"]}
@@ -101,11 +98,9 @@ layer { name: "scale" type: "Scale" bottom: "x" top: "s" }
     scale = steps["forward", "scale"]
     assert scale["bytes"] == 4 * (2 * 32 + 2 * 4) and scale["gb_s"] == pytest.approx(scale["bytes"] / scale["ms"] / 1e6)
     assert scale["gflop_s"] == pytest.approx(scale["flops"] / scale["ms"] / 1e6)
-    done = run("time", "net.prototxt", "--device", "cpu", "--iterations", "1", "--quiet", "--json", "times.json", cwd=folder)
-    assert done.returncode == 1, done.stderr
-    assert "--force" in done.stderr and json.loads((folder / "times.json").read_text()) == found
-    done = run("time", "net.prototxt", "--device", "cpu", "--iterations", "1", "--quiet", "--json", "times.json", "--force", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    assert cli.main(["time", "net.prototxt", "--device", "cpu", "--iterations", "1", "--quiet", "--json", "times.json"]) == 1
+    assert "--force" in capsys.readouterr().err and json.loads((folder / "times.json").read_text()) == found
+    assert cli.main(["time", "net.prototxt", "--device", "cpu", "--iterations", "1", "--quiet", "--json", "times.json", "--force"]) == 0
     assert json.loads((folder / "times.json").read_text()) != found
 
 
