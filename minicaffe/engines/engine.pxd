@@ -11,9 +11,11 @@ cdef class Primitive:
     cdef bint plain                     # it computes by the formulas (ops/*/plain.hpp)
     cdef readonly bint fuses            # forward computes epilogues (engines/epilogue.pyx)
     cdef readonly bint fuses_sum        # ... also with an addend
+    cdef bint has_backward_both         # backward_both takes less time than backward and backward_params
     cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1
     cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1
     cdef int backward_params(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1
+    cdef int backward_both(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1
 
 
 cdef class Operation:
@@ -40,6 +42,7 @@ cdef class Operation:
     cdef int forward(self, const Context& on, Blob bottom, Blob top, Blob weight=*, Blob bias=*) except -1
     cdef int backward(self, const Context& on, Blob bottom, Blob top, Blob weight=*, Blob bias=*) except -1
     cdef int backward_params(self, const Context& on, Blob bottom, Blob top, Blob weight, Blob bias=*) except -1
+    cdef int backward_both(self, const Context& on, Blob bottom, Blob top, Blob weight, Blob bias) except -1
     cdef int choose_engines(self, const Context& on, Blob bottom) except -1
     cdef void* scratch(self, const Context& on, long long count) except? NULL
     cdef Blob keep(self, shape)

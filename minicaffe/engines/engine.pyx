@@ -66,6 +66,10 @@ cdef class Primitive:
         """Add to the gradients of weight and bias; a blob is None if its gradient is not needed."""
         raise Refusal("no gradients of parameters")
 
+    cdef int backward_both(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
+        """Compute the bottom's gradient, and add to those of weight and bias, which may be None; it must not raise Refusal."""
+        raise Refusal("no gradients at once")
+
 
 cdef class Operation:
     """The description of a computation, and the primitives that compute it.
@@ -142,6 +146,17 @@ cdef class Operation:
         finally:
             end_scratch(self)
         return self.backward_params(on, bottom, top, weight, bias)
+
+    cdef int backward_both(self, const Context& on, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
+        """Compute the bottom's gradient, and add to those of weight and bias, which may be None."""
+        self.choose_engines(on, bottom)
+        if self.backward_impl is not self.weights_impl or not self.backward_impl.has_backward_both:
+            self.backward(on, bottom, top, weight)      # first, as a consumer of gradients may change the parameters
+            return self.backward_params(on, bottom, top, weight, bias)
+        try:
+            return self.backward_impl.backward_both(on, self, bottom, top, weight, bias)
+        finally:
+            end_scratch(self)
 
     cdef int choose(self, const Context& on, Blob bottom) except -1:
         """Choose the engine of the next forward, unless nothing that the choice depends on has changed since the last one."""

@@ -23,7 +23,10 @@ cdef class OperationLayer(DeviceLayer):
         cdef Blob weight = self.blobs[0] if params and self.needs_gradient(0) else None
         cdef Blob bias = self.blobs[1] if params > 1 and self.needs_gradient(1) else None
         for i in range(len(bottom)):
-            if propagate_down[i]:       # first, as a consumer of gradients may change the parameters
+            if propagate_down[i] and weight is not None:
+                self.op.backward_both(on, bottom[i], top[i], weight, bias)
+                continue
+            if propagate_down[i]:
                 self.op.backward(on, bottom[i], top[i], self.blobs[0] if params else None)
             if weight is not None or bias is not None:
                 self.op.backward_params(on, bottom[i], top[i], weight, bias)
