@@ -18,6 +18,8 @@ Nothing here releases the GIL. But `upstream` may, and recording an event may ru
 records are consistent before each such call.
 """
 
+import itertools
+
 cimport cython
 from cython.operator cimport dereference, predecrement, preincrement
 from libc.stdint cimport uint8_t, uint64_t
@@ -25,6 +27,7 @@ from libc.stdlib cimport calloc, malloc
 from libc.stdlib cimport free as c_free
 from libc.string cimport memcpy, memset
 from libcpp.map cimport map as ordered_map
+from libcpp.vector cimport vector
 
 from minicaffe.memory.allocator cimport Allocator, bytes_of, limit_text, no_live_block, out_of_memory
 from minicaffe.memory.red_zones cimport RedZones
@@ -58,6 +61,17 @@ cdef struct Pool:
     # For each leaf: the bytes of the block in use that starts there, plus one; 0 if none does; FREED_HERE if a free chunk
     # with FREED as its first word starts there. The system allocates these pages on first access.
     size_t* requested
+
+cdef enum:
+    FREE, WAITING, LIVE
+
+cdef tuple CHUNK_STATES = ("free", "waiting", "live")
+
+cdef struct Chunk:
+    size_t base, stream     # of the pool
+    int order
+    size_t address, nbytes, requested
+    int state
 
 
 @cython.final
@@ -370,28 +384,29 @@ cdef class BuddyAllocator(StreamAllocator):
 
     def snapshot(self):
         """Return a `Segment` (``caching.pyx``) for each pool, with its chunks, by address; for displays of the memory."""
+        cdef vector[Chunk] chunks
         names = {block.address: block.name for block in live() if block.place == self.place}
-        segments = []
-        for base in [item.first for item in self.pools]:
-            chunks = []
-            self.list_chunks(self.pools[base], 1, self.pools[base].order, names, chunks)
-            segments.append(Segment(base, self.min_chunk_size << self.pools[base].order, self.pools[base].stream, "buddy", chunks))
-        return segments
+        for item in self.pools:     # it runs no Python code, in which another thread or garbage collection would change the pools
+            self.list_chunks(item.second, 1, item.second.order, chunks)
+        rows = [(c.base, c.order, c.stream, SegmentBlock(c.address, c.nbytes, c.requested, CHUNK_STATES[c.state],
+                                                         names.get(c.address, "") if c.state == LIVE else "")) for c in chunks]
+        return [Segment(base, self.min_chunk_size << order, stream, "buddy", [row[3] for row in group])
+                for (base, order, stream), group in itertools.groupby(rows, lambda row: row[:3])]
 
-    cdef int list_chunks(self, Pool* pool, size_t node, int order, dict names, list chunks) except -1:
+    cdef int list_chunks(self, Pool* pool, size_t node, int order, vector[Chunk]& chunks) except -1:
         """Append the chunks below a node of a pool's tree to `chunks`, by address."""
         cdef size_t leaf = (node << order) - (<size_t>1 << pool.order)
-        cdef size_t address = pool.base + (leaf << self.shift)
         cdef size_t requested = pool.requested[leaf]
-        if pool.largest[node] == order + 1:
-            chunks.append(SegmentBlock(address, self.min_chunk_size << order, 0, "free", ""))
-        elif pool.largest[node] == 0 and requested not in (0, FREED_HERE) and self.order_of(requested - 1) == order:
-            waiting = self.waiting.count(address) > 0
-            chunks.append(SegmentBlock(address, self.min_chunk_size << order, 0 if waiting else requested - 1,
-                                       "waiting" if waiting else "live", "" if waiting else names.get(address, "")))
-        else:
-            self.list_chunks(pool, 2 * node, order - 1, names, chunks)
-            self.list_chunks(pool, 2 * node + 1, order - 1, names, chunks)
+        cdef Chunk chunk = Chunk(pool.base, pool.stream, pool.order, pool.base + (leaf << self.shift), self.min_chunk_size << order)
+        chunk.requested, chunk.state = 0, FREE
+        if pool.largest[node] != order + 1:
+            if pool.largest[node] or requested in (0, FREED_HERE) or self.order_of(requested - 1) != order:
+                self.list_chunks(pool, 2 * node, order - 1, chunks)
+                self.list_chunks(pool, 2 * node + 1, order - 1, chunks)
+                return 0
+            chunk.state = WAITING if self.waiting.count(chunk.address) else LIVE
+            chunk.requested = requested - 1 if chunk.state == LIVE else 0
+        chunks.push_back(chunk)
         return 0
 
     cdef Pool* pool_of(self, size_t address) noexcept:

@@ -6,6 +6,7 @@ test_random_allocators.py compares their addresses, blocks and statistics with a
 import ctypes
 import gc
 import pickle
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -52,6 +53,26 @@ def test_sizes_beyond_all_memory(kind, nbytes):
     with pytest.raises(OutOfMemoryError, match=f"no memory for {nbytes:,} bytes"):
         heap.alloc(nbytes)
     assert heap.stats()[:4] == (0, 0, 0, 0) and heap.upstream.stats().live == 0
+
+
+@pytest.mark.parametrize("kind", ["caching", "buddy"])
+def test_snapshot_and_another_thread(kind, monkeypatch):
+    """Another thread may free blocks and segments whenever `snapshot` runs Python code."""
+    heap = make_heap(kind)
+    blocks = [heap.alloc(3 * MIB if kind == "caching" else 900) for _ in range(8)]
+    segments = sys.modules[type(heap).__module__]
+    block_of = segments.SegmentBlock
+
+    def block_then_free(*fields):
+        while blocks:
+            heap.free(blocks.pop())
+        heap.empty_cache()
+        return block_of(*fields)
+
+    monkeypatch.setattr(segments, "SegmentBlock", block_then_free)
+    found = heap.snapshot()
+    assert len(found) >= 2 and [block.state for segment in found for block in segment.blocks].count("live") == 8
+    assert heap.stats().reserved == 0 and heap.snapshot() == []
 
 
 @pytest.mark.parametrize("kind", ["caching", "pinned", "buddy"])
