@@ -94,8 +94,8 @@ def attach(size_t stream, str device, store_failure, time_call):
     libraries.open_cudnn, libraries.fail, libraries.watch = open_cudnn, fail_cublas, watch
     if sim.selected() and not os.environ.get("MINICAFFE_CUDNN"):
         CUDNN.absent = True
-    _attached.push_back(libraries)
     attach_cublas(<CudaStream*> stream, libraries)
+    _attached.push_back(libraries)
     (<CudaStream*> stream).libraries = <CudaLibraries*> libraries
 
 

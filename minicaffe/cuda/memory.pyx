@@ -140,7 +140,8 @@ cdef class CudaCopier(DeviceSide):
 
     cpdef zero(self, size_t dst, size_t nbytes):
         self.begin()
-        check(cydriver.cuMemsetD8Async(dst, 0, nbytes, self.target_stream()), "cuMemsetD8Async", (hex(dst), 0, nbytes))
+        with device_lock:
+            check(cydriver.cuMemsetD8Async(dst, 0, nbytes, self.target_stream()), "cuMemsetD8Async", (hex(dst), 0, nbytes))
 
     cpdef copy_within(self, size_t dst, size_t src, size_t nbytes):
         self.begin()

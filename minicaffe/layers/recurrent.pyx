@@ -304,6 +304,9 @@ cdef class LSTMLayer(SequenceLayer):
         SequenceLayer.layer_setup(self, bottom, top)
         self.cells = self.new_blob(what="cells")
 
+    def scratch_blobs(self):
+        return [*SequenceLayer.scratch_blobs(self), self.cells]
+
     cpdef reshape(self, list bottom, list top):
         SequenceLayer.reshape(self, bottom, top)
         self.cells.reshape_like(top[0])
