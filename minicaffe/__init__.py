@@ -20,7 +20,7 @@ from minicaffe.layer import register_layer
 from minicaffe.net import net as _net
 from minicaffe.pycaffe import *  # noqa: F403
 
-pycaffe.__all__ += pycaffe.SOLVERS      # now that no `import *` of this module imports them
+pycaffe.__all__ += pycaffe.SOLVERS      # after the `import *`, which would import them now; they are imported at first use
 __all__ = [
     *pycaffe.__all__, "Classifier", "Detector", "Layer", "UpdateRule", "allow_python_layers", "cuda",  # noqa: F405
     "errors", "get_exact", "get_num_threads", "get_precision", "gradcheck", "install_as_caffe", "io", "memory",  # noqa: F405
@@ -31,7 +31,7 @@ if _os.environ.keys() & {"GLOG_minloglevel", "MINICAFFE_ISA"}:
     pycaffe.settings.follow_environment()
 
 
-def __getattr__(name):
+def __getattr__(name):      # Python calls it for names that the module lacks (PEP 562)
     if name == "__version__":   # imported on first access: `import minicaffe` stays fast
         from importlib.metadata import version
         return version("minicaffe")

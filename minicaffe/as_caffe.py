@@ -19,6 +19,7 @@ USAGE = """usage: python -m minicaffe.as_caffe [--force] script.py [argument ...
        python -m minicaffe.as_caffe --install [FOLDER]"""
 HELP = """--install: write caffe.py into the environment (or FOLDER), so that import caffe gives minicaffe in all its programs
 --force: run the script even if another caffe is installed"""
+# Messages of errors that Python 3 raises for code in Python 2.
 PYTHON_2 = re.compile(r"call to '(print|exec)'|multiple exception types|leading zeros|"
                       r"name '(xrange|unicode|raw_input|basestring|unichr|long|reduce|reload|file|execfile|cmp)'|"
                       r"attribute '(iteritems|itervalues|iterkeys|has_key)'|>>: 'builtin_function|"
@@ -59,7 +60,7 @@ def install_as_caffe(force=False):
 
 
 def other_caffe(paths):
-    """Return the file of a caffe besides the alias that could be imported from `paths`, or None.
+    """Return the file of another caffe than the alias (`is_alias`) in `paths`, folders as in ``sys.path``, or None.
 
     A folder of that name without ``__init__.py``, as of Caffe's sources, is none.
     """

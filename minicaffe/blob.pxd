@@ -12,13 +12,13 @@ cdef extern from "minicaffe/kernels/types.hpp" namespace "mc":
 cdef class Blob(Shaped):
     cdef readonly str name
     cdef readonly Dtype dtype
-    # Moves whenever the shape or one of the two memories changes; a layer's reshape depends on nothing else of its blobs.
+    # Grows whenever the shape or one of the two memories is replaced; a layer's reshape depends on nothing else of its blobs.
     cdef readonly unsigned long long stamp
     cdef readonly SyncedMemory data_memory
     cdef readonly SyncedMemory diff_memory
     cdef SyncedMemory shape_memory   # of `gpu_shape`; None before its first use
-    cdef unsigned long long shape_stamp  # of the shape that it holds
-    cdef int uses                    # running nets and operations that need shape and memories to stay as they are
+    cdef unsigned long long shape_stamp  # `stamp` when it was filled
+    cdef int uses                    # number of running nets and operations that need shape and memories to stay as they are
     cdef unsigned long long user     # the thread of all of them; 0: they are in several threads
     cdef void begin_use(self, unsigned long long thread) noexcept
     cdef void end_use(self) noexcept
@@ -34,8 +34,8 @@ cdef class Blob(Shaped):
     cdef void* mutable_data_on(self, const Context& on) except? NULL nogil
     cdef const void* diff_on(self, const Context& on) except? NULL nogil
     cdef void* mutable_diff_on(self, const Context& on) except? NULL nogil
-    # The same in the host's private memory, arranged as `layout` says; None: plain, as above. `wrote_` ends what `mutable_`
-    # and `overwrite_` begin; `Layer.finish_forward` and `finish_backward` call it for its tops, bottoms and parameters.
+    # The same in the private side, an engine's order of elements, as `layout` says; None: plain, as above. `overwrite_`: the old
+    # contents are lost. `wrote_` ends a write by `mutable_` or `overwrite_`, as `Layer.finish_forward` and `finish_backward` do.
     cdef const void* data_in_layout(self, const Context& on, Layout layout) except? NULL nogil
     cdef void* mutable_data_in_layout(self, const Context& on, Layout layout) except? NULL nogil
     cdef void* overwrite_data_in_layout(self, const Context& on, Layout layout) except? NULL nogil
@@ -43,7 +43,7 @@ cdef class Blob(Shaped):
     cdef const void* diff_in_layout(self, const Context& on, Layout layout) except? NULL nogil
     cdef void* mutable_diff_in_layout(self, const Context& on, Layout layout) except? NULL nogil
     cdef void* overwrite_diff_in_layout(self, const Context& on, Layout layout) except? NULL nogil
-    # Of a parameter: whether to add to the gradient; if not, it is zeros that are not written yet and must be overwritten.
+    # For a parameter's gradient. *add, an output: add to what is there; false: zeros that are not written yet, overwrite all.
     cdef void* gradient_on(self, const Context& on, Layout layout, bint* add) except? NULL
     cdef int wrote_diff(self) except -1
     cdef int fill_data_on(self, const Context& on, double value) except -1

@@ -77,7 +77,7 @@ cdef class Blob(Shaped):
         self.resize(dims, len(shape))
 
     cdef int resize(self, const long long* dims, int num_axes) except -1:
-        """As `reshape_to`, for layers, which have checked the number of axes."""
+        """As `reshape_to`, for compiled code that has checked `num_axes`, the length of `dims`."""
         cdef long long count = checked_count(dims, num_axes)
         if self.has_dims(dims, num_axes) and (num_axes or self.count):
             return 0
@@ -127,15 +127,15 @@ cdef class Blob(Shaped):
     # ---- memory
 
     cdef void begin_use(self, unsigned long long thread) noexcept:
-        """Until `end_use` no thread but `thread` may change shape or memories, of which it has pointers."""
+        """Forbid all threads but `thread` to change shape or memories until `end_use`: it has pointers to them (net/lock.pyx)."""
         self.user = thread if self.uses == 0 or self.user == thread else 0
         self.uses += 1
 
-    cdef void end_use(self) noexcept:
+    cdef void end_use(self) noexcept:       # one for each `begin_use`
         self.uses -= 1
 
     cdef int check_idle(self) except -1:
-        """Raise BusyError if another thread uses the blob, so that its shape and memories must stay."""
+        """Raise BusyError if another thread uses the blob (`begin_use`); called before a change of shape or memories."""
         if self.uses and self.user != this_thread():
             raise BusyError(f"{f'blob {self.name!r}' if self.name else 'a blob'} cannot get another shape or memory now: another "
                             "thread computes with it; change it inside `with net.lock:`, or give each thread a net of its own")
@@ -161,45 +161,46 @@ cdef class Blob(Shaped):
         if gone:
             self.data_memory.recycle()
 
-    # ---- pointers, for layers (blob.pxd describes them)
+    # ---- pointers, for layers. `on.stream` is NULL on the CPU; the SyncedMemory copies to that side what is not valid there. An
+    # engine's Layout orders the elements in a private side; None is plain. `overwrite_`: the old contents are lost (blob.pxd)
 
-    cdef const void* cpu_data_ptr(self) except? NULL nogil:
+    cdef const void* cpu_data_ptr(self) except? NULL nogil:    # to read on the host; Caffe's cpu_data()
         return self.data_memory.cpu_data_ptr()
 
-    cdef void* mutable_cpu_data_ptr(self) except? NULL nogil:
+    cdef void* mutable_cpu_data_ptr(self) except? NULL nogil:    # to read and write; the device's is stale then
         return self.data_memory.mutable_cpu_data_ptr()
 
-    cdef const void* cpu_diff_ptr(self) except? NULL nogil:
+    cdef const void* cpu_diff_ptr(self) except? NULL nogil:    # the gradient, as `cpu_data_ptr`
         return self.diff_memory.cpu_data_ptr()
 
     cdef void* mutable_cpu_diff_ptr(self) except? NULL nogil:
         return self.diff_memory.mutable_cpu_data_ptr()
 
-    cdef const void* data_on(self, const Context& on) except? NULL nogil:
+    cdef const void* data_on(self, const Context& on) except? NULL nogil:    # to read where `on` computes
         return self.data_memory.cpu_data_ptr() if on.stream == NULL else self.data_memory.gpu_data_ptr()
 
-    cdef void* mutable_data_on(self, const Context& on) except? NULL nogil:
+    cdef void* mutable_data_on(self, const Context& on) except? NULL nogil:    # to read and write; the other side is stale then
         return self.data_memory.mutable_cpu_data_ptr() if on.stream == NULL else self.data_memory.mutable_gpu_data_ptr()
 
-    cdef const void* diff_on(self, const Context& on) except? NULL nogil:
+    cdef const void* diff_on(self, const Context& on) except? NULL nogil:    # the gradient, as `data_on`
         return self.diff_memory.cpu_data_ptr() if on.stream == NULL else self.diff_memory.gpu_data_ptr()
 
     cdef void* mutable_diff_on(self, const Context& on) except? NULL nogil:
         return self.diff_memory.mutable_cpu_data_ptr() if on.stream == NULL else self.diff_memory.mutable_gpu_data_ptr()
 
-    cdef const void* data_in_layout(self, const Context& on, Layout layout) except? NULL nogil:
+    cdef const void* data_in_layout(self, const Context& on, Layout layout) except? NULL nogil:    # to read in `layout`
         return self.data_on(on) if layout is None else self.data_memory.private_data_ptr(layout)
 
-    cdef void* mutable_data_in_layout(self, const Context& on, Layout layout) except? NULL nogil:
+    cdef void* mutable_data_in_layout(self, const Context& on, Layout layout) except? NULL nogil:    # to read and write
         return self.mutable_data_on(on) if layout is None else self.data_memory.mutable_private_data_ptr(layout)
 
-    cdef void* overwrite_data_in_layout(self, const Context& on, Layout layout) except? NULL nogil:
+    cdef void* overwrite_data_in_layout(self, const Context& on, Layout layout) except? NULL nogil:    # to write all of it
         return self.mutable_data_on(on) if layout is None else self.data_memory.overwrite_private_data_ptr(layout)
 
-    cdef int wrote_data(self) except -1:
+    cdef int wrote_data(self) except -1:    # ends a write in a layout: updates a plain view, if there is one
         return self.data_memory.publish_private()
 
-    cdef const void* diff_in_layout(self, const Context& on, Layout layout) except? NULL nogil:
+    cdef const void* diff_in_layout(self, const Context& on, Layout layout) except? NULL nogil:    # as of the data
         return self.diff_on(on) if layout is None else self.diff_memory.private_data_ptr(layout)
 
     cdef void* mutable_diff_in_layout(self, const Context& on, Layout layout) except? NULL nogil:
@@ -209,11 +210,12 @@ cdef class Blob(Shaped):
         return self.mutable_diff_on(on) if layout is None else self.diff_memory.overwrite_private_data_ptr(layout)
 
     cdef void* gradient_on(self, const Context& on, Layout layout, bint* add) except? NULL:
+        """Return the address for a parameter's gradient; *add, an output: add to it; False: overwrite all, it is unset zeros."""
         add[0] = (self.diff_memory.size != <size_t> (self.count * item_size(self.dtype))
                   or not claim_lazy_zeros(self.diff_memory, on.stream != NULL, layout))
         return self.mutable_diff_in_layout(on, layout) if add[0] else self.overwrite_diff_in_layout(on, layout)
 
-    cdef int wrote_diff(self) except -1:
+    cdef int wrote_diff(self) except -1:    # as `wrote_data`
         return self.diff_memory.publish_private()
 
     def layout_of_data(self):
@@ -221,21 +223,21 @@ cdef class Blob(Shaped):
         return self.data_memory.layout()
 
     def layout_of_diff(self):
-        """Return the Layout in which an engine keeps the gradient now, None for plain order."""
+        """Return the Layout in which an engine keeps the gradient now, None for plain order (inspection, gradient exchange)."""
         return self.diff_memory.layout()
 
-    cdef int fill_data_on(self, const Context& on, double value) except -1:
-        check_arithmetic(self.dtype)
+    cdef int fill_data_on(self, const Context& on, double value) except -1:    # where `on` computes
+        check_arithmetic(self.dtype)        # raises for INT
         if self.count:
             fill_typed(on, self.dtype, self.count, value, self.mutable_data_on(on))
 
-    cdef int fill_diff_on(self, const Context& on, double value) except -1:
+    cdef int fill_diff_on(self, const Context& on, double value) except -1:    # on the CPU zeros are only marked, if possible
         check_arithmetic(self.dtype)
         if self.count == 0 or value == 0 and on.stream == NULL and mark_zero(self.diff_memory, self.count * item_size(self.dtype)):
-            return 0
+            return 0        # zeros are written at the next access, or never if that overwrites them
         cdef Layout layout = self.diff_memory.layout() if value == 0 and on.stream != NULL else None
         if layout is None or not layout.on_device or layout.dtype != self.dtype:
-            layout = None
+            layout = None       # plain order; zeros on a device stay in its layout
         fill_typed(on, self.dtype, self.count, value, self.mutable_diff_in_layout(on, layout))
 
     def fill_diff(self, value):
@@ -245,7 +247,7 @@ cdef class Blob(Shaped):
         self.begin_use(this_thread())
         try:
             self.fill_diff_on(on, number)
-            settle(on)
+            settle(on)      # raises the error of a launch
         finally:
             self.end_use()
 
@@ -418,7 +420,7 @@ cdef class Blob(Shaped):
             self.stamp += 1
             self.replace_memories(self.data_memory, blob.diff_memory)
 
-    def _check_shareable(self, Blob other not None):
+    def _check_shareable(self, Blob other not None):    # for share_data and share_diff
         if self.count != other.count or self.dtype != other.dtype:
             raise ShapeError(f"cannot share memory: {self.shape_string()} {NUMPY_TYPES[self.dtype].name} against "
                              f"{other.shape_string()} {NUMPY_TYPES[other.dtype].name}; count and type must agree")
@@ -454,14 +456,14 @@ cdef class Blob(Shaped):
 
     # ---- exchange
 
-    def __array__(self, dtype=None, copy=None):
+    def __array__(self, dtype=None, copy=None):    # for np.asarray(blob): a copy, unless copy=False
         return np.array(self.cpu_data, dtype=dtype, copy=copy is not False)
 
-    def __dlpack__(self, **keywords):
+    def __dlpack__(self, **keywords):    # for from_dlpack of other frameworks: the host's data, without a copy
         return self.data.__dlpack__(**keywords)
 
     def __dlpack_device__(self):
-        return 1, 0  # kDLCPU
+        return 1, 0  # kDLCPU, device 0: `__dlpack__` gives the host's side
 
     def to_proto(self, proto, bint write_diff=False):
         """Write shape and values to a BlobProto (float to `data`, double to `double_data`); legacy fields stay unset."""
@@ -548,7 +550,7 @@ cdef Dtype checked_dtype(value) except *:
 
 
 cpdef numpy_view(tuple shape, dtype, Buffer buffer):
-    """Return the start of a block of host memory as a NumPy array, to write unless the Buffer is read-only."""
+    """Return the first elements of a block of host memory as a NumPy view, writable unless the Buffer is read-only."""
     try:
         view = np.ndarray(shape, dtype, buffer=None if 0 in shape else buffer)
     except ValueError as error:
@@ -559,27 +561,27 @@ cpdef numpy_view(tuple shape, dtype, Buffer buffer):
 
 
 cdef SyncedMemory _memory(Blob blob, size_t size, str part, place=None):
-    """Make memory that has the blob's name and `part`, or without a name only that."""
+    """Make memory named after the blob and `part`, for reports; `place`: of its device side, None: the GPU of its first use."""
     return SyncedMemory(size, f"{blob.name} {part}".lstrip(), place)
 
 
 cdef tuple _array_shape(Blob blob):
-    """The shape of an array of the blob's elements; (0,) for a blob without a shape, as an array without axes has one element."""
+    """Return the shape for an array of the elements; (0,) for a blob without a shape, as an array without axes has one element."""
     return blob.shape if blob.num_axes or blob.count else (0,)
 
 
-cdef _view(Blob blob, SyncedMemory memory, bint writable):
+cdef _view(Blob blob, SyncedMemory memory, bint writable):      # on the host; `writable`: the device side becomes stale
     shape = _array_shape(blob)  # now, as another thread may change it while the memory is made ready
     return numpy_view(shape, NUMPY_TYPES[blob.dtype], memory.mutable_cpu_data() if writable else memory.cpu_data())
 
 
-cdef _device_array(Blob blob, SyncedMemory memory, bint writable):
+cdef _device_array(Blob blob, SyncedMemory memory, bint writable):      # `writable`: the host side becomes stale
     shape = _array_shape(blob)  # now, as in `_view`
     buffer = memory.mutable_gpu_data() if writable else memory.gpu_data()
     return DeviceArray(buffer.address, shape, NUMPY_TYPES[blob.dtype], buffer, readonly=not writable)
 
 
-cdef _at(Blob blob, SyncedMemory memory, position):
+cdef _at(Blob blob, SyncedMemory memory, position):     # for data_at and diff_at; `position` in elements
     values = _view(blob, memory, False).reshape(-1)
     if position >= values.size:     # no index was given where there is no element, or another thread reshaped the blob
         raise ShapeError(f"a blob of shape {list(blob.shape)} has no element {position}")

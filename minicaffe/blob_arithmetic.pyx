@@ -18,13 +18,13 @@ cdef extern from "minicaffe/device/typed.hpp" nogil:
     void minus "mc::map2<mc::Minus>"(const Context& on, int dtype, long long n, const void* w, const void* step, void* y)
 
 
-cdef int check_arithmetic(int dtype) except -1:
+cdef int check_arithmetic(int dtype) except -1:     # FLOAT and DOUBLE pass
     if not is_computed(dtype):
         raise ShapeError("an integer blob has no arithmetic")
 
 
 cdef double total(SyncedMemory memory, int dtype, long long count, bint squares) except? -1:
-    """Return the sum of absolute values, or of `squares`."""
+    """Return the sum of `count` absolute values or `squares`; computed on the device in GPU mode if only that is current."""
     if memory.head == UNINITIALIZED or count == 0:
         return 0
     check_arithmetic(dtype)
@@ -34,12 +34,12 @@ cdef double total(SyncedMemory memory, int dtype, long long count, bint squares)
     cdef Layout layout = memory.layout() if memory.head in (HEAD_AT_PRIVATE, HEAD_AT_GPU_PRIVATE) else None
     cdef const void* x
     cdef Buffer of_device
-    if layout is not None and layout.dtype == dtype and layout.on_device == (on.stream != NULL):    # its padding adds zeros
+    if layout is not None and layout.dtype == dtype and layout.on_device == (on.stream != NULL):    # padding adds zeros
         x, count = memory.private_data_ptr(layout), <long long> layout.nbytes // item_size(layout.dtype)
     else:
         x = memory.cpu_data_ptr() if on.stream == NULL else memory.gpu_data_ptr()
     if on.stream != NULL:
-        place = CUDAPlace(on.stream.device)     # that of the memory may be a peer
+        place = CUDAPlace(on.stream.device)     # the memory may be on a peer
         of_device = Buffer(registry.allocator(place), sizeof(double), "sum")
         out = <double*> of_device.ptr
     with device_lock:
@@ -54,7 +54,7 @@ cdef double total(SyncedMemory memory, int dtype, long long count, bint squares)
 
 
 cdef int scale(SyncedMemory memory, int dtype, long long count, double factor) except -1:
-    """Multiply all in place."""
+    """Multiply all in place, in the present mode: on the CPU or the current GPU."""
     if memory.head == UNINITIALIZED or count == 0:
         return 0
     check_arithmetic(dtype)
@@ -65,7 +65,7 @@ cdef int scale(SyncedMemory memory, int dtype, long long count, double factor) e
 
 
 cdef int subtract(SyncedMemory data, SyncedMemory diff, int dtype, long long count) except -1:
-    """``data -= diff``"""
+    """Compute ``data -= diff``, in the present mode (`Blob.update`)."""
     check_arithmetic(dtype)
     cdef Context on = context()
     cdef void* w

@@ -26,7 +26,7 @@ cdef class Generator:
         self.offset = 0
 
     cdef unsigned long long reserve(self, long long count) noexcept:
-        """Reserve the next `count` counters and return the first of them."""
+        """Reserve the next `count` counters, each for one draw or some, and return the first; no other draw gets them."""
         cdef unsigned long long start = self.offset
         self.offset += count
         return start
@@ -42,14 +42,14 @@ class Caffe:
     """The state of this process as far as pycaffe shows it."""
 
     def __init__(self):
-        self.solver_count = 1
+        self.solver_count = 1       # solvers that train together; a program sets the first three, or `join_group`
         self.solver_rank = 0
-        self.multiprocess = False
-        self._group = None  # a weak reference, see `group`
+        self.multiprocess = False   # each of them is in a process of its own
+        self._group = None  # a weak reference to the Group, or None
         # Which modules a model file's Python layers may import: True any, False none, None the program's own
         # (layers/python.py).
         self.allow_python_layers = None
-        self._local = threading.local()
+        self._local = threading.local()     # `generator` and `within` of each thread
 
     @property
     def mode(self):
@@ -62,11 +62,11 @@ class Caffe:
         return self._group and self._group()
 
     def join_group(self, group):
-        """Join the processes of `group`, until that object is deleted, with its solver."""
+        """Count this process as one of `group` until that object is deleted, with its solver."""
         self.solver_count, self.solver_rank, self.multiprocess = group.size, group.rank, True
         self._group = weakref.ref(group, self.leave_group)
 
-    def leave_group(self, _=None):
+    def leave_group(self, _=None):      # `_`: the dead weak reference
         """Train alone again."""
         self.solver_count, self.solver_rank, self.multiprocess, self._group = 1, 0, False, None
 
@@ -96,12 +96,12 @@ class Caffe:
         return self.within is None
 
     def trusting(self, trusted):
-        """Let `trusted` hold for nets built inside; a net within a net is trusted no further than the outer one."""
+        """Build nets in this ``with`` block as trusted or not; a net within a net is trusted no further than the outer one."""
         return self.confined(None if trusted else working_directory())
 
     @contextlib.contextmanager
     def confined(self, within):
-        """Let nets built inside be not trusted outside the folder `within`, unless it is None."""
+        """Confine nets built in this ``with`` block to files in the folder `within`; None: no change. An outer folder holds on."""
         before = self.within
         self._local.within = within if before is None else before
         try:
@@ -130,7 +130,7 @@ class Caffe:
                               field=field)
 
     def check_listed(self, paths, source, field):
-        """As `check_path`, for the paths that the file `source` holds, which the net names in `field`.
+        """As `check_path`, for the paths in the file `source`, such as a list of pictures, which the net names in `field`.
 
         Parameters
         ----------

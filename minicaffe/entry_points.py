@@ -25,16 +25,16 @@ GROUPS = {
     "engines": "engines",
 }
 log = logging.getLogger(__name__)
-_local = threading.local()
+_local = threading.local()  # `restricted` of a thread, see there
 
 
-# A name that an add-on adds to a group: `value` is a target ``module:attribute``, or what the group has in place of it.
+# A name that an add-on adds to a group. `value` is a target ``module:attribute``, for most groups, or another object.
 Addition = namedtuple("Addition", "addon package value")
 
 
 @contextlib.contextmanager
 def restricted():
-    """While an untrusted file is read, use only add-ons of minicaffe and of packages that the program has imported."""
+    """Use in this ``with`` block, as for an untrusted file, only add-ons of minicaffe and of packages that are imported already."""
     before = getattr(_local, "restricted", False)
     _local.restricted = True
     try:
@@ -45,7 +45,7 @@ def restricted():
 
 @functools.cache
 def entries(group):
-    """Return the (add-on, package, target) of each entry point of a group; not those of minicaffe whose folder is not installed."""
+    """Return (add-on, package, target) of each entry point of a group; an installation may lack some of ``minicaffe/addons/``."""
     from importlib.metadata import entry_points  # it is slow
     found = []
     for entry in entry_points(group=f"minicaffe.{group}"):
@@ -56,7 +56,7 @@ def entries(group):
 
 
 def _is_installed(module):
-    """Whether a module of minicaffe is there: an installation may lack the folder ``addons``."""
+    """Return whether a module of minicaffe is installed; the folder ``addons`` may be missing."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:     # of a package above it
@@ -93,7 +93,7 @@ def objects(group):
 
 
 def additions(group):
-    """Return the list of `Addition` of each name in a group: more than one if several add-ons have it."""
+    """Return the names of a group as a dict from name to a list of `Addition`: several, if several add-ons have the name."""
     found = {}
     for addon, package, names in objects(group):
         for name, value in names.items():
@@ -121,7 +121,7 @@ def only(found, group, name):
 
 
 def option_modules(command):
-    """Return the modules of add-ons that give a command of the core options: `PARAMS` and functions that the command calls."""
+    """Return the modules of add-ons that add options to a command of the core: `PARAMS`, and functions that the command calls."""
     return [import_target(each.value) for each in additions("options").get(command, ())]
 
 

@@ -47,7 +47,7 @@ class Error(Exception):
         vars(self).update(place)
 
     def at(self, *, line=None, **place):
-        """Fill in the parts of the place that are still unknown and return the error itself.
+        """Fill in the parts of the place that are still unknown; return the error itself, for ``raise error.at(...)``.
 
         A line counts in its own file: an error that names another file already does not get it.
         """
@@ -75,7 +75,7 @@ class Error(Exception):
 
 @contextlib.contextmanager
 def located(**place):
-    """A context manager that fills in the place of what is wrong inside, as `Error.at` does.
+    """Add a place, as `Error.at` does, to an Error that leaves the ``with`` block, and raise it again.
 
     Parameters
     ----------
@@ -91,9 +91,9 @@ def located(**place):
 
 @contextlib.contextmanager
 def in_field(field, but=()):
-    """As `located` in the field `field` of a layer; what the error says of a file goes into its message: the net's comes first.
+    """As `located`, for a field of a layer. The error's place in another file goes into its message: the net adds its own file.
 
-    Errors of the types `but` pass as they are.
+    Errors of the types `but`, a class or a tuple, pass as they are.
     """
     try:
         yield
@@ -229,14 +229,14 @@ def shown(value):
 
 
 def check_type(value, kinds, what, wanted, **place):
-    """Raise `WrongTypeError` unless a value that a caller gave has one of some types; a bool is no int.
+    """Return an argument of a public function; raise `WrongTypeError` unless it has one of the types `kinds`. A bool is no int.
 
     Parameters
     ----------
     value : object
     kinds : type or tuple of type
     what : str
-        Names the argument: ``"name"``.
+        Names the argument in the message: ``"name"``.
     wanted : str
         What it should be, as the message says it: ``"the name of a blob"``.
     **place
@@ -253,7 +253,7 @@ def check_type(value, kinds, what, wanted, **place):
 
 
 def int_of(value, what, **place):
-    """Return an int that a caller gave, also as an integer of NumPy; other arguments as of `check_type`.
+    """Return an argument as an int, also if it is an integer of NumPy; `what` and `place` as of `check_type`.
 
     Raises WrongTypeError if it is something else; a bool is no int, nor is a float without a fraction.
     """
@@ -266,7 +266,7 @@ def int_of(value, what, **place):
 
 
 def float_of(value, what, **place):
-    """Return a number that a caller gave as a float, as `int_of` does; an array without axes is one, too."""
+    """Return an argument that is a number as a float, as `int_of` does; an array without axes is a number, too."""
     try:
         return float(check_type(value, object, what, "a number", **place) + 0)
     except (TypeError, ValueError, OverflowError):
@@ -288,14 +288,14 @@ def switched_on(variable, default=False):
 
 
 def check_callable(value, what, **place):
-    """Raise `WrongTypeError` unless a value that a caller gave can be called; return it. Arguments as of `check_type`."""
+    """Return an argument; raise `WrongTypeError` unless it can be called. `what` and `place` as of `check_type`."""
     if not callable(value):
         raise WrongTypeError(f"{what} must be callable, got {shown(value)} ({type(value).__name__})", **place)
     return value
 
 
 def check_message(value, kind, what, **place):
-    """Raise `WrongTypeError` unless a value that a caller gave is a message of some type; return it.
+    """Return an argument; raise `WrongTypeError` unless it is a message of the type `kind`.
 
     `kind` is the name of the type in caffe.proto, such as ``"BlobProto"``; messages of another build of that file are taken, too.
     Other arguments as of `check_type`.
@@ -306,7 +306,7 @@ def check_message(value, kind, what, **place):
 
 
 def names_of(names, what, **place):
-    """Return a list of the names that a caller gave; none for None. Other arguments as of `check_type`.
+    """Return an argument as a list of str, empty for None; `what` and `place` as of `check_type`.
 
     Raises WrongTypeError for a str, whose letters would be the names, and for what is no list of str.
     """
@@ -316,19 +316,19 @@ def names_of(names, what, **place):
 
 
 def _escaped(text, keep=""):
-    """Return a text with its control characters as escapes, besides those in `keep`: a name may hold what changes a terminal."""
+    """Return a text with its control characters, which may change a terminal, as escapes; those in `keep` stay."""
     return CONTROL.sub(lambda found: found[0] if found[0] in keep else found[0].encode("unicode_escape").decode(), text)
 
 
 def _shortened(text, keep=""):
-    """Return a text as `_escaped`, whose middle is left out where it is longer than an error should be."""
+    """Return a text as `_escaped` does, without its middle if it has more than `LONGEST` characters."""
     left_out = len(text) - LONGEST
     half = LONGEST // 2
     return _escaped(text if left_out <= 0 else f"{text[:half]} ... ({left_out} characters are left out) ... {text[-half:]}", keep)
 
 
 def close_matches(name, known):
-    """Return ``"; did you mean 'a' or 'b'?"``, or ``""`` when nothing in `known` is near `name`, whatever the case.
+    """Return ``"; did you mean 'a' or 'b'?"``, to end a message, or ``""`` if no str in `known` is near `name`; case is ignored.
 
     Comparing takes time in proportion to all lengths: nothing is near a name of more than 100 characters, and of long lists the
     names first met are looked at. Nothing is near a `name` that is no str.

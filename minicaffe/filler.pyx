@@ -25,23 +25,23 @@ cdef extern from "minicaffe/ops/random/caffe.hpp" nogil:
 
 
 def constant(Blob blob not None, filler, Generator generator not None):
-    """Every value is ``value``, 0 unless given."""
+    """Fill with ``value`` of FillerParameter, 0 unless given."""
     blob.data[...] = filler.value
 
 
 def uniform(Blob blob not None, filler, Generator generator not None):
-    """U[min, max), by default [0, 1)."""
+    """Fill with U[min, max), by default [0, 1)."""
     if not filler.min <= filler.max:  # nan is neither
         raise ConfigError(f"must be at most max, got min {filler.min:g} and max {filler.max:g}", field="min")
     fill_uniform(blob, generator, filler.min, filler.max)
 
 
 def gaussian(Blob blob not None, filler, Generator generator not None):
-    """N(mean, std); with ``sparse`` s each value is kept with probability s / shape[0], else set to 0."""
+    """Fill with N(mean, std); with ``sparse`` s >= 0 (-1: not given) each value is kept with probability s / shape[0], else 0."""
     if not filler.std > 0:
         raise ConfigError(f"must be more than 0, got {filler.std:g}", field="std")
     fill_gaussian(blob, generator, filler.mean, filler.std)
-    if filler.sparse < 0:
+    if filler.sparse < 0:   # not given
         return
     outputs = blob.shape[0] if blob.num_axes else 1
     if filler.sparse > outputs:
@@ -51,25 +51,25 @@ def gaussian(Blob blob not None, filler, Generator generator not None):
 
 
 def positive_unitball(Blob blob not None, filler, Generator generator not None):
-    """U[0, 1), then each slice along axis 0 divided by its sum."""
+    """Fill with U[0, 1), then divide each slice along axis 0 by its sum."""
     fill_uniform(blob, generator, 0, 1)
     rows = blob.data.reshape(blob.shape[0] if blob.num_axes else 1, -1)
     rows /= rows.sum(axis=1, keepdims=True)
 
 
 def xavier(Blob blob not None, filler, Generator generator not None):
-    """U[-a, a), a = sqrt(3 / n); n is the fan that ``variance_norm`` names (Glorot and Bengio 2010)."""
+    """Fill with U[-a, a), a = sqrt(3 / n); n is the fan that ``variance_norm`` names (Glorot and Bengio 2010)."""
     bound = math.sqrt(3 / _fan(blob, filler))
     fill_uniform(blob, generator, -bound, bound)
 
 
 def msra(Blob blob not None, filler, Generator generator not None):
-    """N(0, sqrt(2 / n)); n is the fan that ``variance_norm`` names (He et al. 2015)."""
+    """Fill with N(0, sqrt(2 / n)), mean and deviation; n is the fan that ``variance_norm`` names (He et al. 2015)."""
     fill_gaussian(blob, generator, 0, math.sqrt(2 / _fan(blob, filler)))
 
 
 def bilinear(Blob blob not None, filler, Generator generator not None):
-    """Weights of bilinear upsampling: (1 - |i/f - c|)(1 - |j/f - c|), f = ceil(K/2), c = (K-1)/(2f), in every K x K plane."""
+    """Fill with bilinear upsampling: (1 - |i/f - c|)(1 - |j/f - c|), f = ceil(K/2), c = (K-1)/(2f), in every K x K plane."""
     if blob.num_axes != 4 or blob.shape[2] != blob.shape[3]:
         raise ConfigError(f"bilinear needs 4 axes, square in the last two, the blob has shape {list(blob.shape)}", field="type")
     size = blob.shape[3]
@@ -78,6 +78,7 @@ def bilinear(Blob blob not None, filler, Generator generator not None):
     blob.data[...] = np.outer(line, line)
 
 
+# By the `type` of FillerParameter. Each writes the data of the whole blob on the host and draws from the generator.
 FILLERS = {f.__name__: f for f in (constant, uniform, gaussian, positive_unitball, xavier, msra, bilinear)}
 
 
@@ -97,7 +98,7 @@ def fill(blob, filler, generator, field=""):
             raise ConfigError(f"cannot fill an empty blob, shape {list(blob.shape)}")
         if filler.sparse != -1 and filler.type != "gaussian":
             raise ConfigError(f"only the gaussian filler knows it, the type is {filler.type}", field="sparse")
-        to_fill.begin_use(this_thread())
+        to_fill.begin_use(this_thread())    # no other thread may reshape it now
         try:
             FILLERS[filler.type](blob, filler, generator)
         finally:
@@ -120,7 +121,7 @@ def fill_gaussian(Blob blob not None, Generator generator not None, double mean,
 
 
 def _fan(Blob blob not None, filler):
-    """The n of xavier and msra: fan-in, fan-out or their mean (VarianceNorm 0, 1, 2)."""
+    """Return the n of xavier and msra: fan-in count / shape[0], fan-out count / shape[1], their mean (VarianceNorm 0, 1, 2)."""
     if blob.num_axes == 0:
         raise ConfigError(f"{filler.type} needs a blob with an axis, got a scalar", field="type")
     fan_in = blob.count / blob.shape[0]

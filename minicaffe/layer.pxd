@@ -3,22 +3,22 @@ from minicaffe.common cimport Generator
 from minicaffe.device.context cimport Context
 
 cdef class Layer:
-    cdef readonly object param             # its LayerParameter, a copy of its own
+    cdef readonly object param             # its LayerParameter; the layer may change it
     cdef readonly str name
     cdef readonly str type
-    cdef readonly int phase
+    cdef readonly int phase                # 0 TRAIN, 1 TEST
     cdef readonly Dtype dtype
     cdef public list blobs                 # learned parameters, in storage order
-    cdef public list param_propagate_down  # which of them get a gradient
-    cdef readonly list loss_weights        # one number a top
-    cdef readonly Generator generator
+    cdef public list param_propagate_down  # a bool for each: whether it gets a gradient; empty: all do
+    cdef readonly list loss_weights        # one number a top, 0 if it is no part of the loss
+    cdef readonly Generator generator      # random numbers of fillers, dropout and others: that of the thread
     cdef readonly object parameters        # the workspace that owns the parameter blobs, or None
     cdef readonly str key                  # the layer's name there
-    cdef readonly bint has_loss
-    cdef int num_bottoms                   # those of `set_up`; -1 before it
+    cdef readonly bint has_loss            # whether a loss weight is not 0
+    cdef int num_bottoms                   # number of bottoms at `set_up`; -1 before it
     cdef int num_tops
     cdef unsigned long long reshaped_stamp           # the stamps of bottoms and tops at the last reshape, added up
-    cdef unsigned long long forward_counts          # their counts at the last reshape or forward, for which backward has memory
+    cdef unsigned long long forward_counts          # hash of their counts at the last reshape or forward; 0: backward must not run
     cpdef layer_setup(self, list bottom, list top)
     cpdef reshape(self, list bottom, list top)
     cpdef forward_cpu(self, list bottom, list top)

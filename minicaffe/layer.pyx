@@ -45,26 +45,26 @@ cdef class Layer:
         The layer's name in `parameters`; its own name unless given.
     """
 
-    exact_num_bottom_blobs = -1
+    exact_num_bottom_blobs = -1     # -1, here and in the next five: no rule
     min_bottom_blobs = -1
     max_bottom_blobs = -1
     exact_num_top_blobs = -1
     min_top_blobs = -1
     max_top_blobs = -1
     equal_num_bottom_top_blobs = False
-    auto_top_blobs = False
+    auto_top_blobs = False          # the net adds unnamed tops up to the least number (net/build.py)
     refuses_in_place = False        # no top may be a bottom
-    default_loss_weight = 0
-    always_reshape = False
+    default_loss_weight = 0         # of the first top, where the file gives none
+    always_reshape = False          # before each forward, as the shapes of the tops depend on values
     takes_unknown_fields = False  # fields that the messages lack (proto/fields.py) and the type reads: their paths, or True for all
     ignores_unit_axes = False   # stored parameters may have more or fewer axes of size 1 (net/weights.py)
-    no_gradient = {}        # what bottoms hold that get none, by their index
-    backward_reads_bottoms = True   # the data of bottoms; False lets a plan recycle it earlier (net/schedule.pyx)
+    no_gradient = {}        # index of a bottom that gets none -> the word for its contents in an error
+    backward_reads_bottoms = True   # their data; False: a plan may recycle it before backward (net/lifetimes.pyx)
     backward_reads_tops = True
     overwrites_outputs = False      # forward writes its tops whole, backward the diffs of its bottoms: a plan may recycle them
-    parts = ()              # of its top, for each bottom: where that may be written directly (engines/epilogue.pyx)
+    parts = ()              # for each bottom its ConcatSlice of the top, where its layer may write it (engines/epilogue.pyx)
     reads_shapes_only = False   # the values of its bottoms do not matter
-    test_outputs = None     # what a test reports of its tops in place of means: a class as OutputMeans of solver/report.py
+    test_outputs = None     # a class as OutputMeans of solver/report.py that reports the tops in a test; None: their means
     host_only = False       # runs on the host by nature, such as a data source: nothing is missing on a GPU
 
     def __init__(self, param, dtype=FLOAT, parameters=None, key=None):
@@ -90,7 +90,7 @@ cdef class Layer:
         return
 
     cpdef reshape(self, list bottom, list top):
-        """Give the tops their shapes, and take what scratch memory the bottoms' shapes ask for."""
+        """Give the tops and the scratch blobs the shapes that follow from the bottoms'; called by `set_up` and `refresh`."""
         raise Error(f"layer type {self.type} does not define reshape(bottom, top)")
 
     cpdef forward_cpu(self, list bottom, list top):
@@ -114,15 +114,15 @@ cdef class Layer:
         self.backward_cpu(top, propagate_down, bottom)
 
     def operations(self):
-        """Return the layer's operations, which engines compute (engines/engine.pyx), as a list."""
+        """Return the layer's operations, which engines compute (engines/engine.pyx), as a list; [] if it computes by itself."""
         return []
 
     def scratch_blobs(self):
-        """Return the layer's own blobs that each forward writes before it or backward reads them, as a list."""
+        """Return the layer's own blobs that `release_memory` may free, as forward writes them before it or backward reads them."""
         return []
 
     def scratch_memory(self):
-        """Return what a CUDA graph uses of what `release_memory` frees: blocks on the device, and what engines prepared."""
+        """Return what a CUDA graph keeps alive (net/recorded.py): blocks of scratch on the device, primitives of engines."""
         cdef Blob blob
         operations = self.operations()
         blobs = [*self.scratch_blobs(), *(blob for operation in operations for blob in operation.own_blobs())]
@@ -130,7 +130,7 @@ cdef class Layer:
         return [*blocks, *(primitive for operation in operations for primitive in operation.primitives())]
 
     def release_memory(self):
-        """Free what the layer holds between forward and the next: scratch memory, what backward needs, what engines prepared."""
+        """Free scratch memory, data for backward and what engines prepared (`Net.release`); the next forward makes them again."""
         for operation in self.operations():
             operation.release()
         for blob in self.scratch_blobs():
@@ -138,19 +138,19 @@ cdef class Layer:
         self.reshaped_stamp = self.forward_counts = 0      # backward raises until a forward has made ready for it
 
     def fuse(self, epilogue, list bottom, bint backward):
-        """Fuse this layer into the one below: add what it computes to the Epilogue (engines/epilogue.pyx), and return True.
+        """Fuse this layer into the one below: add its function to the Epilogue (engines/epilogue.pyx), and return True.
 
-        False, the default: the layer runs by itself. Return False, too, if the epilogue cannot compute the layer, or if
-        `backward` is true and the layer has to save something for it.
+        Return False, the default, if the layer must run by itself: the epilogue cannot compute it, or its own backward will run
+        (`backward`) and needs data that only its own forward saves. Nets call it for a schedule and before each fused forward.
         """
         return False
 
     def counted_shares(self, bottom):
-        """Return by index of a top, 1 for others, the share of the last batch of which its values are means: number or array."""
+        """Return {index of a top: share of the last batch that its means cover}, if not 1; solver/report.py weights by it."""
         return {}
 
     def capture_obstacle(self):
-        """Return why a CUDA graph cannot hold this layer, or None."""
+        """Return why a CUDA graph cannot hold this layer, as words for a log of the net; None if it can."""
         return None if self.host_only or isinstance(self, DeviceLayer) else "it runs on the CPU"
 
     cpdef inspect(self, list bottom):
@@ -158,17 +158,17 @@ cdef class Layer:
         return
 
     def multiply_adds(self, bottom, top):
-        """Return how many products of a weight and a value forward adds up; 0 for a type that is no product with weights."""
+        """Return how many products of a weight and a value forward adds up, for `flops`; 0 for a type without them."""
         return 0
 
     def flops(self, bottom, top):
-        """Return the floating-point operations of forward, as inspection/cost.py counts them."""
+        """Return the floating-point operations of forward: two a multiply-add, else one an element of the largest blob."""
         self.check_blobs(as_blob_list(bottom, "bottom"), as_blob_list(top, "top"))
         return 2 * self.multiply_adds(bottom, top) or (
             0 if self.host_only else max([blob.count for blob in [*bottom, *top]], default=0))
 
     def backward_flops(self, bottom, top, needs):
-        """Return those of backward, if the bottoms for which `needs` is true get a gradient."""
+        """Return the floating-point operations of backward; `needs`: for each bottom whether it gets a gradient."""
         cdef object products = 2 * self.multiply_adds(bottom, top), values = self.flops(bottom, top)
         cdef object flops = sum(needs) * (products // max(len(bottom), 1) or values)
         if self.needs_gradient(0) and self.blobs:
@@ -179,7 +179,7 @@ cdef class Layer:
         return flops
 
     def allow_force_backward(self, bottom_index):
-        """Whether ``force_backward`` may compute a gradient of this bottom."""
+        """Return whether ``force_backward``, the net's field for gradients of all blobs, may compute one of this bottom."""
         return bottom_index not in self.no_gradient
 
     def get_state(self):
@@ -251,7 +251,7 @@ cdef class Layer:
         return 0
 
     cdef int refresh(self, list bottom, list top) except -1:
-        """Reshape if a blob changed since the last time."""
+        """Reshape if a blob got another shape or memory since the last time; a net calls it before each forward (net/node.pyx)."""
         if self.always_reshape or stamps(bottom, top) != self.reshaped_stamp:
             self.reshape(bottom, top)
             if self.has_loss:
@@ -259,14 +259,14 @@ cdef class Layer:
             self.reshaped_stamp, self.forward_counts = stamps(bottom, top), _sizes(bottom, top)
 
     cdef int finish_forward(self, list bottom, list top) except -1:
-        """Make the tops that an engine wrote readable, and store the sizes for which backward has memory."""
+        """Update views of tops that an engine wrote in a layout of its own, and store the sizes for which backward has memory."""
         cdef Blob blob
         for blob in top:
             blob.data_memory.publish_private()
         self.forward_counts = _sizes(bottom, top)
 
     cdef double loss_of(self, list top) except? -1:
-        """The layer's share of the loss: its tops times their loss weights."""
+        """Return the layer's share of the loss: the sum of its tops times their loss weights, which are their diffs."""
         cdef double loss = 0, share
         cdef Blob blob
         cdef int i
@@ -278,20 +278,20 @@ cdef class Layer:
         return loss
 
     cdef int check_forward_done(self, list bottom, list top) except -1:
-        """Raise if a blob has another size than at the last forward or reshape."""
+        """Raise if a blob has another size than at the last forward or reshape; a net calls it before backward."""
         if self.forward_counts == 0:
             raise RecycledError("the data that the last forward kept is gone: after net.release() or a reshape run forward first")
         if _sizes(bottom, top) != self.forward_counts:
             raise ShapeError("a bottom or top was reshaped since the last forward; run forward before backward")
 
     cdef int finish_backward(self, list bottom) except -1:
-        """Make the gradients that an engine wrote readable."""
+        """Update views of gradients, of bottoms and parameters, that an engine wrote in a layout of its own."""
         cdef Blob blob
         for blob in [*bottom, *self.blobs]:
             blob.diff_memory.publish_private()
 
     cdef int run_forward(self, list bottom, list top) except -1:
-        """Compute the tops in the present mode, and make them readable, for a net and for layers that contain others."""
+        """Compute the tops in the present mode, CPU or GPU, and finish forward; for a net and for layers that contain others."""
         if on_device():
             self.forward_gpu(bottom, top)
         else:
@@ -299,7 +299,7 @@ cdef class Layer:
         self.finish_forward(bottom, top)
 
     cdef int run_backward(self, list top, list propagate_down, list bottom) except -1:
-        """Compute the gradients in the present mode, and make them readable, for a net and for layers that contain others."""
+        """Compute the gradients in the present mode, CPU or GPU, and finish the backward, as `run_forward`."""
         if on_device():
             self.backward_gpu(top, propagate_down, bottom)
         else:
@@ -309,11 +309,11 @@ cdef class Layer:
     # ---- what layer types use
 
     cdef bint needs_gradient(self, int index):
-        """Whether parameter `index` gets a gradient; all do unless a net has set `param_propagate_down`."""
+        """Return whether parameter `index` gets a gradient: all do, unless a net has set `param_propagate_down` (lr_mult 0)."""
         return index >= len(self.param_propagate_down) or self.param_propagate_down[index]
 
     def add_param(self, shape, filler, filler_field):
-        """Append a parameter blob and return it.
+        """Append a parameter blob to `blobs` and return it; for `layer_setup`. `filler_field` is the path of `filler`, for errors.
 
         Its values come from the layer definition if that embeds blobs, else from the workspace if another net made the
         parameter already, else from `filler`.
@@ -353,7 +353,7 @@ cdef class Layer:
         return blob
 
     def new_blob(self, shape=(0,), what="scratch"):
-        """Return a blob of the layer's own for scratch memory."""
+        """Return a new blob for scratch memory, in `scratch_blobs` if it may be freed; `what` is its name in memory reports."""
         return Blob(shape, self.dtype, f"{self.name} {what}")
 
 
@@ -363,15 +363,15 @@ cdef class DeviceLayer(Layer):
     overwrites_outputs = True
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        """Compute the tops where `on` says; pointers come from the blobs' `data_on`, `mutable_data_on` and so on."""
+        """Compute the tops on the device of `on`, or on the CPU if its stream is NULL; `Blob.data_on(on)` etc. give pointers."""
         raise Error(f"layer type {self.type} does not define forward_on")
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        """Compute the gradients where `on` says, as `backward_cpu` says."""
+        """Compute the gradients where `forward_on` would: overwrite those of bottoms, add to those of parameters."""
         Layer.backward_cpu(self, top, propagate_down, bottom)
 
     cdef bint starts_backward(self, list top, list propagate_down, list bottom) except -1:
-        """As `check_blobs`, of the lists of a backward, which must not need a gradient that a bottom cannot have.
+        """Check the lists of a backward (`check_blobs`); raise if `propagate_down` is true for a bottom of `no_gradient`.
 
         Return whether there is a gradient to compute: without one `backward_on` is not called, unless the layer has parameters.
         """
@@ -392,14 +392,14 @@ cdef class DeviceLayer(Layer):
         if self.starts_backward(top, propagate_down, bottom):
             self.backward_on(cpu_context(), top, propagate_down, bottom)
 
-    cpdef forward_gpu(self, list bottom, list top):
+    cpdef forward_gpu(self, list bottom, list top):    # the kernels run later, in order of the stream
         self.check_blobs(bottom, top)
         cdef Context on = context()
-        with device_lock:
+        with device_lock:       # one operation at a time, of all threads
             self.forward_on(on, bottom, top)
-            settle(on)
+            settle(on)      # raises the error of a launch
 
-    cpdef backward_gpu(self, list top, list propagate_down, list bottom):
+    cpdef backward_gpu(self, list top, list propagate_down, list bottom):    # as `forward_gpu`
         if not self.starts_backward(top, propagate_down, bottom):
             return
         cdef Context on = context()
@@ -409,7 +409,7 @@ cdef class DeviceLayer(Layer):
 
 
 cdef int renew_loss_weights(list weights, list top) except -1:
-    """Store the loss weights of tops that grew as their diffs again, which is new memory (Caffe forgot them)."""
+    """Store again the loss weights of tops whose diff is new memory after a reshape (Caffe forgot them)."""
     cdef Blob blob
     for weight, blob in zip(weights, top):
         if weight and blob.diff_memory.head == UNINITIALIZED:
@@ -418,12 +418,12 @@ cdef int renew_loss_weights(list weights, list top) except -1:
 
 
 cdef list as_blob_list(blobs, str what):
-    """Return a list of blobs that a caller gave."""
+    """Return the argument `what` of a public method; raise WrongTypeError unless it is a list. `check_blobs` checks its items."""
     return check_type(blobs, list, what, "a list of Blob")
 
 
 cdef unsigned long long stamps(list bottom, list top):
-    """A number that changes whenever one of the blobs gets another shape or memory."""
+    """Return a number that changes when a blob gets another shape or memory: the sum of their stamps, which only grow."""
     cdef unsigned long long total = 0
     cdef Blob blob
     for blob in bottom:
@@ -434,7 +434,7 @@ cdef unsigned long long stamps(list bottom, list top):
 
 
 cdef unsigned long long _sizes(list bottom, list top):
-    """A hash of the counts (FNV-1a)."""
+    """Return a hash (FNV-1a) of the counts, by which `check_forward_done` recognizes a blob of another size."""
     cdef unsigned long long total = 14695981039346656037ull
     cdef Blob blob
     for blob in bottom:
@@ -446,13 +446,13 @@ cdef unsigned long long _sizes(list bottom, list top):
 
 # ---- the registry
 
-_types = {}     # those found so far: by their files, by add-ons, by the program
-_modules = {}   # modules of the core's types by the name of the type in lower case
-_all_found = False
+_types = {}     # name -> class of the types found so far: in the core's files, in add-ons, registered by the program
+_modules = {}   # name of a type of the core in lower case -> its module, imported or not
+_all_found = False     # all of `_modules` are imported
 
 
 def find_types_in(package, path):
-    """Let the modules of a package be layer types of the core: that of a type has its name, and is imported at its first use."""
+    """Make the modules of a package layer types of the core; a type has the name of its module, which its first use imports."""
     _modules.update((name.rpartition(".")[2].replace("_", ""), name) for _, name, _ in pkgutil.walk_packages(path, f"{package}.")
                     if not name.startswith(f"{package}.base"))
     unknown.core_types.update(_modules)
@@ -474,6 +474,7 @@ def register_layer(name, layer_class):
 
 
 def _register(name, layer_class):
+    """Add a type to `_types`, or raise ConfigError, as `register_layer`; the core and add-ons are not searched for the name."""
     if not (isinstance(layer_class, type) and issubclass(layer_class, Layer)):
         raise ConfigError(f"a layer type is a subclass of Layer, got {shown(layer_class)}", field=name)
     if _types.setdefault(name, layer_class) is not layer_class:
@@ -502,7 +503,7 @@ cdef int _load(str module) except -1:
 
 
 cdef int _find(str name) except -1:
-    """Look for a layer type in the core, then in add-ons, and import its module."""
+    """Import the module of a layer type of the core or, if that has none, of an add-on into `_types`; nothing if there is none."""
     if name.lower() in _modules:
         _load(_modules[name.lower()])
     if name not in _types and (found := entry_points.find("layers", name)) is not None:

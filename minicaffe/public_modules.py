@@ -26,7 +26,7 @@ OF_CORE = {
     "register_solver": "minicaffe.solver:register_solver",
     **{name: f"minicaffe.pycaffe.solvers:{name}" for name in SOLVERS},
 }
-_own_names = {}     # public name of a module: its own
+_own_names = {}     # public name of a module -> the name under which it is imported and in `sys.modules`
 
 
 class _PublicModules:
@@ -47,21 +47,21 @@ class _PublicModules:
         return importlib.machinery.ModuleSpec(name, _Loader(_own_names[name])) if name in _own_names else None
 
 
-class _Loader:
+class _Loader:      # of a spec of `_PublicModules`; the import system calls `create_module`, then `exec_module`
     def __init__(self, own_name):
         self.own_name = own_name
 
-    def create_module(self, spec):
+    def create_module(self, spec):      # the module itself, which then is in `sys.modules` under both names
         module = importlib.import_module(self.own_name)
         self.spec = module.__spec__
         return module
 
-    def exec_module(self, module):
-        module.__spec__ = self.spec     # which the import system replaced
+    def exec_module(self, module):      # it ran when it was imported by its own name
+        module.__spec__ = self.spec     # the import system replaced it
 
 
 def _is_file(name):
-    """Return whether another finder has the module ``minicaffe.NAME``, for which no entry points are read."""
+    """Return whether another finder, of files, has the module ``minicaffe.NAME``: then no entry points are read for the name."""
     finders = [finder for finder in sys.meta_path if finder is not _PublicModules]
     return any(finder.find_spec(f"minicaffe.{name}", sys.modules["minicaffe"].__path__) for finder in finders)
 
@@ -70,14 +70,14 @@ def _target_of(name):
     """Return the ``module`` or ``module:attribute`` behind a public name of the core or of an add-on; None without one."""
     if name in OF_CORE:
         return OF_CORE[name]
-    if name.startswith("_") or name == "addons" or _is_file(name):      # which may not be installed
+    if name.startswith("_") or name == "addons" or _is_file(name):      # the folder may not be installed
         return None
     found = entry_points.find("modules", name)
     return found and found.value
 
 
 def attribute(name):
-    """Return what ``minicaffe.NAME`` is, of the core or an add-on; None if there is none."""
+    """Return the object ``minicaffe.NAME`` of the core or an add-on, for `minicaffe.__getattr__`; None if there is none."""
     target = _target_of(name)
     if not target:
         return importlib.import_module(f"minicaffe.{name}") if not name.startswith("_") and _is_file(name) else None
@@ -90,7 +90,7 @@ def names():
 
 
 def name_modules(name, own_name):
-    """Let ``import NAME.io`` and the like find the modules of the package `own_name`: ``caffe.io`` those of minicaffe."""
+    """Make ``import NAME.x`` import module x of the package `own_name`: ``caffe.io`` that of minicaffe, for `install_as_caffe`."""
     _own_names[name] = own_name
     if sys.meta_path[0] is not _PublicModules:
         sys.meta_path.insert(0, _PublicModules)

@@ -1,7 +1,7 @@
 cdef class Shaped:
     cdef readonly int num_axes
-    cdef readonly long long count
-    cdef long long dims[32]
+    cdef readonly long long count   # product of the sizes: 1 without axes, 0 without a shape
+    cdef long long dims[32]         # the first `num_axes` are valid
     cdef void set_dims(self, const long long* dims, int num_axes, long long count) noexcept
     cdef bint has_dims(self, const long long* dims, int num_axes) noexcept
     cdef bint same_shape(self, Shaped other) noexcept

@@ -15,14 +15,14 @@ cdef long long MAX_EXTENT = 2**63 - 1
 cdef class Shaped:
     """An array of up to 32 axes, as far as its sizes are concerned; it gets them by `set_dims`."""
 
-    cdef void set_dims(self, const long long* dims, int num_axes, long long count) noexcept:
+    cdef void set_dims(self, const long long* dims, int num_axes, long long count) noexcept:    # nothing is checked
         cdef int axis
         for axis in range(num_axes):
             self.dims[axis] = dims[axis]
         self.num_axes = num_axes
         self.count = count
 
-    cdef bint has_dims(self, const long long* dims, int num_axes) noexcept:
+    cdef bint has_dims(self, const long long* dims, int num_axes) noexcept:     # whether the shape is this one
         cdef int axis
         if self.num_axes != num_axes:
             return False
@@ -31,7 +31,7 @@ cdef class Shaped:
                 return False
         return True
 
-    cdef bint same_shape(self, Shaped other) noexcept:
+    cdef bint same_shape(self, Shaped other) noexcept:    # number of axes and each size
         return self.has_dims(other.dims, other.num_axes)
 
     @property
@@ -43,7 +43,7 @@ cdef class Shaped:
         """Return the shape as Caffe logs it, ``64 1 28 28 (50176)``."""
         return "".join(f"{size} " for size in self.shape) + f"({self.count})"
 
-    cdef long long dim(self, int axis) except? -1:
+    cdef long long dim(self, int axis) except? -1:      # the size; a negative axis counts from the last
         return self.dims[self.canonical_axis(axis)]
 
     cpdef int canonical_axis(self, axis) except -1:
@@ -62,7 +62,7 @@ cdef class Shaped:
             raise ShapeError(f"axis {axis} is out of range for a blob with {self.num_axes} axes, shape {list(self.shape)}")
         return axis + self.num_axes if axis < 0 else axis
 
-    cdef long long count_range(self, int start, int end) except? -1:
+    cdef long long count_range(self, int start, int end) except? -1:    # `count_from` for compiled code
         cdef long long count = 1
         cdef int axis
         if not 0 <= start <= end <= self.num_axes:
@@ -79,7 +79,7 @@ cdef class Shaped:
         return self.count_range(start, end)
 
     def legacy_shape(self, axis):
-        """Return the size of axis -4..3 of a blob seen as 4-dimensional; missing axes have size 1, those of no shape size 0."""
+        """Return the size of axis -4..3 of a blob seen as 4-dimensional; missing axes have size 1, or 0 if it has no shape."""
         axis = int_of(axis, "axis")
         if self.num_axes > 4:
             raise ShapeError(f"num, channels, height and width need at most 4 axes, the blob has {self.num_axes}")
@@ -143,7 +143,7 @@ cdef class Shaped:
         return position
 
     def shape_equals(self, shape, bint legacy=False):
-        """Whether a stored shape fits: exactly, or for four `legacy` numbers aligned from the last axis."""
+        """Return whether a stored shape fits: exactly, or if `legacy` (four numbers, old files) aligned from the last axis."""
         shape = sizes_of(shape)
         if not legacy:
             return shape == self.shape
@@ -172,7 +172,7 @@ def checked_shape(shape, str what="a blob"):
     return tuple(map(int, shape))
 
 
-cdef tuple sizes_of(shape):
+cdef tuple sizes_of(shape):     # the sizes, not checked, of a sequence or a BlobShape message
     try:
         return tuple(getattr(shape, "dim", shape))
     except TypeError:
@@ -180,8 +180,8 @@ cdef tuple sizes_of(shape):
 
 
 cdef long long checked_count(const long long* dims, int num_axes) except -1:
-    """The product of the sizes, if Caffe can count that far."""
-    cdef long long count = 1, extent = 1  # extent: without sizes of 0, as the product of some axes is asked for too
+    """Return the product of the sizes; raise ShapeError if one is negative or the product is too large for Caffe's int."""
+    cdef long long count = 1, extent = 1  # extent: sizes of 0 left out, as `count_range` multiplies some axes only
     cdef int axis
     for axis in range(num_axes):
         if dims[axis] < 0 or (dims[axis] and (count > MAX_COUNT // dims[axis] or extent > MAX_EXTENT // dims[axis])):

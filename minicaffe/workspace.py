@@ -15,14 +15,16 @@ class Workspace:
     Parameters
     ----------
     parent : Workspace, optional
+        Its names are found too, after the own ones.
     name : str
+        For errors; a net's own workspace has the name of the net.
     """
 
     def __init__(self, parent=None, name=""):
         self.parent = parent
         self.name = name
         self._items = {}
-        self._nets = weakref.WeakValueDictionary()
+        self._nets = weakref.WeakValueDictionary()      # by name; see `nets`
 
     def child(self, name):
         """Make a workspace that sees all names of this one; raise WrongTypeError for a name that is no str."""
@@ -30,7 +32,7 @@ class Workspace:
         return type(self)(self, name)
 
     def set(self, name, blob):
-        """Hold `blob` under a name of this workspace; it hides a parent's."""
+        """Store `blob` under a name here, in place of an earlier one; a parent's blob of that name is hidden, not changed."""
         self._check_name(name)
         self._items[name] = blob
 
@@ -63,7 +65,7 @@ class Workspace:
         return {ref.key: net for ref in self._nets.valuerefs() if (net := ref()) is not None}
 
     def add_net(self, net):
-        """List a net that was made in this workspace; a name that is taken gets ``#1``, ``#2``, ..."""
+        """Add a new net to `nets`; a name that is taken gets ``#1``, ``#2``, ... The net itself calls it."""
         name, repeats = getattr(net, "name", None), 0
         if not isinstance(name, str) or not hasattr(net, "nodes"):
             raise WrongTypeError(f"{self}: takes a net, got {shown(net)} ({type(net).__name__})")
@@ -72,11 +74,11 @@ class Workspace:
             name = f"{net.name}#{repeats}"
         self._nets[name] = net
 
-    def _find(self, name):
+    def _find(self, name):      # `blob` without checks: None if the name is unknown
         found = self._items.get(name)  # one step, as another thread may remove it
         return self.parent._find(name) if found is None and self.parent is not None else found
 
-    def _check_name(self, name):
+    def _check_name(self, name):    # raises WrongTypeError unless it is a str
         if not isinstance(name, str):
             raise WrongTypeError(f"{self}: a name is a str, got {shown(name)}")
 

@@ -54,18 +54,24 @@ REPLACEMENTS = {
 
 
 class Commands(click.Group):
-    """A group that imports a command when it is run, and accepts options before the command, as gflags does."""
+    """A group that imports a command when it is run, and accepts options before the command, as gflags does.
+
+    click calls its methods: `get_command` for the command to run, `format_commands` for --help, `shell_complete` in a shell.
+    """
 
     def list_commands(self, ctx):
         return list(commands())
 
     def get_command(self, ctx, name):
-        """Import a command and return it. Raises UsageError if there is none, ConfigError if several add-ons have it."""
+        """Import a command and return it, None during completion if there is none.
+
+        Raises UsageError if there is none, ConfigError if several add-ons have it.
+        """
         word, name = name, name.replace("-", "_")
         if name in COMMANDS:
             return getattr(importlib.import_module(COMMANDS[name][1]), name)
         if found := entry_points.find("commands", name):
-            return entry_points.import_target(found.value[1])
+            return entry_points.import_target(found.value[1])      # of (heading, "module:object", line)
         if ctx.resilient_parsing:       # a completion is no error
             return None
         known = commands()
@@ -94,12 +100,12 @@ class Commands(click.Group):
 
 
 def aliases(known):
-    """Return those `ALIASES` whose command is one of `known`."""
+    """Return the `ALIASES` whose command is in `known`: an alias may be of an add-on that is not installed."""
     return {name: words for name, words in ALIASES.items() if words.split()[0] in known}
 
 
 def commands():
-    """Return all commands, of the core and of add-ons, as `COMMANDS` has them; the lines of other packages' commands name these."""
+    """Return all commands, sorted: name -> (heading, "module:object", line); the line of another package's command names it."""
     found = {name: (heading, f"{module}:{name}", text) for name, (heading, module, text) in COMMANDS.items()}
     for name, each in entry_points.additions("commands").items():
         heading, target, text = each[0].value[:3]
@@ -110,7 +116,7 @@ def commands():
 
 
 def command_first(args):
-    """Move the command word in front of the options that Caffe allows before it, ``-solver x train``; replace an alias."""
+    """Return `args` with the command word before options that Caffe allows first, ``-solver x train``, and aliases replaced."""
     known = COMMANDS if args and args[0].replace("-", "_") in COMMANDS else commands()      # add-ons are read if the core lacks it
     names = {name.replace("_", dash) for name in (*known, *ALIASES) for dash in "_-"}
     places = [i for i, arg in enumerate(args) if arg in names]

@@ -25,13 +25,7 @@ def table_console():
 
 
 class WithoutPadding:
-    """A text file that removes spaces at the ends of lines. A rich table pads each line to the width of the longest.
-
-    Parameters
-    ----------
-    file : file
-        The file to write to.
-    """
+    """The text file `file` of a rich Console, without spaces at the ends of lines: a rich table pads each to the longest."""
 
     def __init__(self, file):
         self.file = file
@@ -39,12 +33,12 @@ class WithoutPadding:
     def write(self, text):
         return self.file.write(re.sub(" +$", "", text, flags=re.MULTILINE))
 
-    def __getattr__(self, name):
+    def __getattr__(self, name):        # rich also uses flush, isatty, encoding
         return getattr(self.file, name)
 
 
 def grid(*names):
-    """Return a table without lines with these columns, `RIGHT_ALIGNED` to the right."""
+    """Return a rich Table without lines whose columns are `names`, `RIGHT_ALIGNED` to the right; the caller adds rows."""
     table = Table.grid(padding=(0, 1))
     for name in names:
         table.add_column(justify="right" if name in RIGHT_ALIGNED else "left", overflow="fold")
@@ -54,7 +48,10 @@ def grid(*names):
 
 @contextlib.contextmanager
 def progress():
-    """Yield ``report(text, done, total)``, which long work calls; it draws a bar for each text, on a terminal without --quiet."""
+    """Yield ``report(text, done, total)`` for long work (`total` None: not known); it draws a bar for each text.
+
+    Bars are drawn on standard error, if it is a terminal, without --quiet.
+    """
     console = Console(stderr=True)
     context = click.get_current_context(silent=True)
     drawn = console.is_terminal and not (context is not None and context.meta.get("quiet"))
@@ -62,7 +59,7 @@ def progress():
     tasks = {}
     with Progress(*columns, console=console, transient=True, disable=not drawn) as bars:
 
-        def report(text, done, total):
+        def report(text, done, total):      # `done` of `total` units
             if text not in tasks:
                 tasks[text] = bars.add_task(text, total=total)
             bars.update(tasks[text], completed=done, total=total)

@@ -78,6 +78,7 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
         raise ConfigError("gives boxes, and classify takes scores of whole pictures; use minicaffe detect", file=net.file,
                           layer=boxes.name, layer_type=boxes.type)
     shape = net.blobs[net.outputs[0]].shape[1:]
+    # `ranked`: the scores are one number for each class, not a map of them.
     ranked = int(np.prod(shape)) == (shape[0] if shape else 1)
     if out is not None and not ranked and not out.lower().endswith(".npy"):
         raise ConfigError(f"must end in .npy, as each picture has {' x '.join(map(str, shape))} scores, got {out}", field="--out")
@@ -87,7 +88,7 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
     if out is not None:
         click.echo(f"Classifying {len(pictures)} inputs.")
 
-    def predict(chunk):
+    def predict(chunk):     # numbers of the pictures of a chunk that can be read, [their scores], and errors of the others
         first = chunk * CHUNK
         numbers, some, errors = read_each(enumerate(pictures[first:first + CHUNK], first),
                                           lambda one: load(one) if isinstance(one, str) else one)
@@ -124,7 +125,7 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
 
 
 def are_scores(net):
-    """Return whether a Softmax or Sigmoid computes the output, or layers of KEEP_ORDER from its top: else no value is the best."""
+    """Return whether a Softmax or Sigmoid, perhaps before layers of KEEP_ORDER, computes the output: else no class is the best."""
     blob = net.blobs[net.outputs[0]]
     for node in reversed(net.nodes):
         if blob in node.tops:
@@ -134,7 +135,7 @@ def are_scores(net):
 
 
 def write_scores(path, names, scores, classes):
-    """Write scores (N, ...) of the pictures `names` in the format of the ending of `path`."""
+    """Write scores (N, ...) of the pictures `names` in the format of the ending of `path`; `classes`: column names, or None."""
     if path.lower().endswith(".npy"):
         with replacing(path) as file:
             np.save(file, scores)
@@ -150,9 +151,9 @@ def write_scores(path, names, scores, classes):
 
 
 def read_labels(path, model, training, count):
-    """Return the names of `count` classes for classify and test, of --labels (`path`) or the usual labels.txt; None without one.
+    """Return the names of `count` classes, of --labels (`path`) or the labels.txt beside `model` or in `training.folders`; or None.
 
-    Raises DataError if the file `path` holds another number of names.
+    `training` is a PictureSource or None. Raises DataError if the file `path` holds another number of names; another is not used.
     """
     folders = [os.path.dirname(model or ""), *(training.folders() if training else [])]
     for file in [path] if path else filter(os.path.isfile, (os.path.join(folder, "labels.txt") for folder in folders)):

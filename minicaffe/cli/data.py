@@ -54,7 +54,7 @@ def _add_data_set(name):
     @backend_option
     @options.force
     @options.messages
-    def command(out, **how):
+    def command(out, **how):        # `how`: the other options, arguments of `make_data_set`
         with bars.progress() as progress:
             made = make_data_set(name, out, progress=progress, **how)
         for path, count in made:
@@ -200,6 +200,6 @@ def info(db, backend, png, force):
 
 
 def _listing(counter, most=8):
-    """Return the most frequent keys of a Counter with their numbers, for `info`."""
+    """Return the `most` frequent keys of a Counter with their numbers as text, for `info`; "..." if there are more."""
     shown = [f"{name} ({count})" for name, count in counter.most_common(most)]
     return ", ".join(shown + ["..."] * (len(counter) > most))

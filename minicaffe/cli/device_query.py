@@ -86,7 +86,7 @@ def device_facts(index):
 
 
 def library(short, package):
-    """Return where a CUDA library was found, or how to install it."""
+    """Return the path of a CUDA library, by cuda-pathfinder's name `short`, or how to install it: by pip's name `package`."""
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
         return load_nvidia_dynamic_lib(short).abs_path

@@ -23,7 +23,10 @@ HISTORY = 60  # points that the sparkline can show
 
 
 class LiveDisplay(Result):
-    """A Result that a rich console shows while it grows, by default standard error; `tick` must be called often."""
+    """A Result that a rich console shows while it grows, by default standard error; a listener of the solver.
+
+    `tick` must be called often: the solver does it after each iteration, train.py also before each batch of a test.
+    """
 
     def __init__(self, console=None):
         super().__init__()
@@ -49,7 +52,7 @@ class LiveDisplay(Result):
         self.snapshot = f"at {solver.iter}: {model_path}"
 
     def on_watch(self, solver, iteration, samples):
-        """Print the samples of --watch above the display."""
+        """Print the samples of --watch above the display (`pass_samples` of train.py)."""
         text = "\n".join([f"layers at iteration {iteration}", *watch.lines(samples)])
         self._ignore_hangup(lambda: self.console.print(Text(text)))
 
@@ -122,7 +125,7 @@ class LiveDisplay(Result):
         return "".join(blocks[round((x - low) / step) if step else 0] for x in shown)
 
     def _speed(self, solver):
-        """Return time left and speed as text."""
+        """Return time left and speed as text, over the redraws of SPEED_WINDOW; "" and "..." while there is no speed."""
         (begin, first), (end, last) = self.redraw_times[0], self.redraw_times[-1]
         if last <= first or end <= begin:
             return "", "..."

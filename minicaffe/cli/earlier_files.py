@@ -62,13 +62,13 @@ def is_same_training(state, prefix):
 
 
 class EarlierSnapshots:
-    """A listener of a solver that keeps the snapshots of earlier trainings; a training overwrites its own."""
+    """A listener of a solver that keeps the snapshots of earlier trainings; a training overwrites its `own` (paths)."""
 
     def __init__(self):
         self.own, self.warned = set(), False
 
     def before_snapshot(self, solver, *paths):
-        """Keep the files at `paths` before the solver writes there; only the first time logs a warning."""
+        """Keep the files at `paths`, which the solver then writes; it calls this. Only the first time logs a warning."""
         found, kept = keep_files([path for path in paths if path not in self.own])
         self.own.update(paths)
         if found:

@@ -45,7 +45,7 @@ def extract_features(weights, net_file, blobs, databases, batches, backend, mode
     sources = [net.blob_by_name(name) for name in blobs]
     records = None
     if not batches:
-        data = RecordCounts.of(net, mean=False)
+        data = RecordCounts.of(net, mean=False)     # `why`: the reason why each record cannot be taken once
         if data.records is None or data.why:
             raise ConfigError(f"must be a number of batches: {data.why}", field="BATCHES")
         records, batches = data.records, data.batches
@@ -53,6 +53,7 @@ def extract_features(weights, net_file, blobs, databases, batches, backend, mode
     with contextlib.ExitStack() as stack:
         targets = [stack.enter_context(new_database(path, backend, force=force)) for path in databases if ranks.group.rank == 0]
         report = stack.enter_context(bars.progress())
+        # Of each batch the arrays of `sources`; rank 0 gets those of all ranks.
         for batch, (_, arrays, _) in enumerate(run_batches(net, batches, ranks.group, blobs=sources, records=records)):
             for i, (array, target) in enumerate(zip(arrays, targets)):  # ranks but the first have no targets
                 num, channels, height, width = (*array.shape, 1, 1, 1, 1)[:4]

@@ -30,7 +30,7 @@ FEWEST_GROUPED = 15     # options; fewer are one list
 
 
 def write_options(command, ctx, formatter):
-    """Write the options of a command, under headings if there are many."""
+    """Write the options of a command to its --help, under headings if there are many; called by `CaffeCommand.format_options`."""
     records = [(param, record) for param in command.get_params(ctx)
                if isinstance(param, click.Option) and (record := param.get_help_record(ctx)) is not None]
     subject_of = {name: subject for subject, names in SUBJECTS.items() for name in names.split()}

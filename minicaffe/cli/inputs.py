@@ -88,11 +88,11 @@ def read_each(items, read):
 
 
 class SkippedInputs:
-    """Counts the inputs, of `total`, that cannot be read; at its end, the command fails if there are any."""
+    """Counts the inputs, of `total`, that cannot be read; at its end, the command fails if there are any (`_finish`)."""
 
     def __init__(self, total):
         self.total, self.count = total, 0
-        click.get_current_context().call_on_close(self._finish)
+        click.get_current_context().call_on_close(self._finish)     # click calls it when the command has ended
 
     def report(self, errors):
         """Log the errors of `read_each`; raise DataError if no input can be read."""

@@ -20,7 +20,7 @@ LETTERS = {logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "F"}
 class GlogFormatter(logging.Formatter):
     """``I1121 03:31:07.123456 12345 solver.py:237] message``: severity, month and day, time, thread, place."""
 
-    def format(self, record):
+    def format(self, record):       # the text of a line, for logging's handlers
         moment = time.strftime("%m%d %H:%M:%S", time.localtime(record.created))
         micros = int(record.created % 1 * 1_000_000)
         return (f"{LETTERS.get(record.levelno, 'I')}{moment}.{micros:06d} {threading.get_native_id():5d} "
@@ -30,7 +30,7 @@ class GlogFormatter(logging.Formatter):
 class StderrHandler(logging.Handler):
     """Writes to the present ``sys.stderr``, which the live display replaces."""
 
-    def emit(self, record):
+    def emit(self, record):         # logging calls it for each record
         try:
             sys.stderr.write(self.format(record) + "\n")
             sys.stderr.flush()
@@ -39,7 +39,10 @@ class StderrHandler(logging.Handler):
 
 
 class LogFile(logging.FileHandler):
-    """Writes the log to a file. If the disk is full, one warning says that no more is written, and `failed` is true."""
+    """Writes the log to a file. If the disk is full, one warning says that no more is written, and `failed` is true.
+
+    logging calls `handleError` for an exception during a write.
+    """
 
     failed = False
 
@@ -68,7 +71,7 @@ def add_log_file(path, append):
         return None
     handler.path = path
     handler.setFormatter(GlogFormatter())
-    for shown in logger.handlers:
+    for shown in logger.handlers:       # standard error keeps its level, as the logger's becomes lower
         shown.setLevel(logger.level)
     logger.addHandler(handler)
     logger.setLevel(min(logger.level, logging.INFO))
@@ -88,7 +91,7 @@ def is_terminal(stream):
 
 
 def start(quiet=False, verbose=False, prefix=""):
-    """Write the log of minicaffe to standard error from now on, with a prefix; a later call replaces this choice.
+    """Write the log of minicaffe to standard error from now on, with a prefix such as ``[rank 1] ``; a later call replaces this.
 
     ``GLOG_minloglevel`` still hides lines here, but not in a file of `add_log_file`.
     """

@@ -31,12 +31,12 @@ BOOLEAN_WORDS = ("true", "True", "t", "1", "false", "False", "f", "0")
 class Real(click.FloatRange):
     """A finite number, at least `min` and at most `max`; click's own types take nan and inf, too."""
 
-    def convert(self, value, param, ctx):
+    def convert(self, value, param, ctx):       # click calls it with an option's text, or its default
         if not math.isfinite(click.FLOAT.convert(value, param, ctx)):
             self.fail(f"must be a finite number, got {value}", param, ctx)
         return super().convert(value, param, ctx)
 
-    def _describe_range(self):
+    def _describe_range(self):      # click shows it in --help
         return "" if self.min is None and self.max is None else super()._describe_range()
 
 
@@ -53,15 +53,15 @@ class Text(click.types.StringParamType):
 class CaffeCommand(click.Command):
     """A command that takes its options as Caffe's gflags do too: ``-max_iter 5`` for ``--max-iter=5``.
 
-    Add-ons may give it more: `modules` are imported if an option is not of the core. ``ctx.meta["arguments"]`` holds the arguments
-    in the second form, one word for each option; ``ctx.meta`` also has the options of `SETTINGS`, which are not passed to the
-    command's function.
+    Add-ons may give it more: `modules`, empty at first, are imported if an option is not of the core. ``ctx.meta["arguments"]``
+    holds the arguments in the second form, one word for each option; ``ctx.meta`` also has the options of `SETTINGS`, which are
+    not passed to the command's function. click calls `parse_args` before that function.
     """
 
     modules = ()
 
     def import_modules(self):
-        """Import the modules of add-ons, and add their options."""
+        """Import the modules of add-ons and add their options (`PARAMS`); the command calls other functions of theirs."""
         if not self.modules:
             self.modules = entry_points.option_modules(self.name)
             for module in self.modules:
@@ -83,7 +83,7 @@ class CaffeCommand(click.Command):
             apply_settings(ctx)
         return rest
 
-    def format_options(self, ctx, formatter):
+    def format_options(self, ctx, formatter):       # click calls it for --help
         from minicaffe.cli.help import write_options
         write_options(self, ctx, formatter)
 
@@ -95,7 +95,7 @@ class CaffeGroup(click.Group):
 
 
 def normalize_arguments(args, params, ctx=None):
-    """Return `args` with every option of `params` as one word, ``--name`` or ``--name=value``, with dashes only.
+    """Return `args` with every option of `params` as one word, ``--name`` or ``--name=value``, with dashes only, for click.
 
     Raises BadParameter for a value that begins with a dash, of an option that may lack one: click would take it for an option.
     """
@@ -118,8 +118,8 @@ def normalize_arguments(args, params, ctx=None):
             name, value = name[3:], "=false"
         elif name in booleans and not value:
             value = "=" + (rest.pop(0) if rest and rest[0] in BOOLEAN_WORDS else "true")
-        elif option is not None and getattr(option, "_flag_needs_value", False):
-            if value.startswith("=-"):
+        elif option is not None and getattr(option, "_flag_needs_value", False):       # click's: its value is optional
+            if value.startswith("=-"):      # BadParameter, unless such a value is allowed
                 option.type.convert(value[1:], option, ctx)
             if not value:   # click would take any next word
                 value = f"={rest.pop(0) if rest and rest[0].isdecimal() else option.flag_value}"
@@ -202,7 +202,7 @@ def _use_gpu(ctx, gpu):
     ids = list(map(int, names))
     if len(ids) > 1 and ranks.group.size == 1:
         ranks.start_on_gpus(ids, ctx.info_name.replace("-", "_"), ctx.meta.get("arguments"))
-    ctx.meta["device"], ctx.meta["gpus"] = "gpu", len(ids)
+    ctx.meta["device"], ctx.meta["gpus"] = "gpu", len(ids)      # "gpus" for `ranks.mpiexec_words`
     ranks.use_gpu(ids)
 
 
@@ -295,7 +295,7 @@ def named_shapes(form):
 
     `form` is the text of an error that says what to write.
     """
-    def read(ctx, param, texts):
+    def read(ctx, param, texts):    # click passes what a callback returns to the command
         shapes = {}
         for text in texts:
             name, _, sizes = text.rpartition("=")

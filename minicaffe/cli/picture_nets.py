@@ -47,7 +47,7 @@ class IntegerList(click.ParamType):
     def __init__(self, count=None, least=None):
         self.count, self.least = count, least
 
-    def convert(self, value, param, ctx):
+    def convert(self, value, param, ctx):       # click calls it with an option's text, or its default
         try:
             numbers = value if isinstance(value, tuple) else tuple(int(part) for part in value.split(",")) if value else ()
         except ValueError:
@@ -78,19 +78,11 @@ picture_net_options = options.combine_options(     # all options of `open_net`
 
 
 def select_pretrained(given, default=None):
-    """Put the files of a trained net of the package in place of its name in `given`, the options of `picture_net_options`.
+    """Put the files of a trained net of the package in place of its name in `given`, the values of `picture_net_options` by name.
 
-    Without --model and --weights that is the net `default`. One line says which net it is.
-
-    Returns
-    -------
-    Pretrained or None
-        None where --model is a file, or is not given.
-
-    Raises
-    ------
-    ConfigError
-        --model is a single word, and no file and no net of the package has this name.
+    Without --model and --weights that is the net `default`. One line says which net it is. Return its Pretrained; None where
+    --model is a file, or is not given. Raises ConfigError if --model is a single word, and no file and no net of the package has
+    this name.
     """
     name, why = given["model"], ""
     if name is None and given["weights"] is None:
@@ -108,7 +100,7 @@ def select_pretrained(given, default=None):
 
 
 def open_net(given, images_dim=None):
-    """Return the Classifier of the options of `picture_net_options`, with its preprocessing, and its `PictureSource` or None.
+    """Return the Classifier of the options of `picture_net_options`, with its preprocessing; and its PictureSource, or None.
 
     `given` has the values of those options, and optionally `level` and `stage`. `images_dim`, (height, width), overrides the size
     that pictures are resized to. One line on standard error describes the preprocessing.
@@ -154,7 +146,10 @@ def open_data_net(file, weights, state, why, **about):
 
 
 def set_preprocessing(net, training, why, given, images_dim):
-    """Set the preprocessing of `net`: the options', by default that of its training; print it in one line."""
+    """Set the preprocessing of `net`, a Classifier, and print it in one line: that of the options, by default that of its training.
+
+    `training` is its PictureSource, or None for the reason `why`; `given` and `images_dim` are those of `open_net`.
+    """
     channels, height, width = net.transformer.inputs[net.inputs[0]][1:]
     scores = int(np.prod(net.blobs[net.outputs[0]].shape[1:]))
     imagenet = channels == 3 and scores == IMAGENET_CLASSES
@@ -183,8 +178,8 @@ def set_preprocessing(net, training, why, given, images_dim):
 def find_mean(given, training, channels, imagenet):
     """Return the mean to subtract, (C,) or (C, H, W), or None; and what it is, for the user.
 
-    `given` is the value of --mean. With `imagenet` the default is ImageNet's means if the training net is
-    unknown or its mean file is missing.
+    `given` is the value of --mean, by default None: the mean of `training`, a PictureSource or None. With `imagenet` (a net of
+    ImageNet) it is ImageNet's means if the training net is unknown or its mean file is missing.
     """
     if given == "":
         return None, ""
@@ -208,11 +203,11 @@ def find_mean(given, training, channels, imagenet):
 
 
 class PictureSource(namedtuple("PictureSource", "file layer")):
-    """The layer of a training net that reads its pictures, and the net's file."""
+    """The layer of a training net that reads its pictures (LayerParameter), and the net's file: how a trained net gets pictures."""
 
     @classmethod
     def of(cls, param, file, positions=None):
-        """Return the PictureSource of a NetParameter; None if no layer reads pictures."""
+        """Return the PictureSource of a NetParameter in phase TEST, else TRAIN; None if no layer reads pictures."""
         for phase in (caffe_pb2.TEST, caffe_pb2.TRAIN):
             layer = source_layer(load_net(param, phase).param, file, positions)
             if layer is not None and layer.type in ("Data", "AnnotatedData", "ImageData", "MemoryData"):
@@ -263,7 +258,7 @@ class PictureSource(namedtuple("PictureSource", "file layer")):
         return channels, *size
 
     def size(self, input_size, likely=None):
-        """Return (height, width) that pictures get before the crop; if that is not known, `likely` or the input's."""
+        """Return (height, width) to which pictures are resized before the crop; if not known, `likely`, else `input_size`."""
         if self.crop() is None:
             return input_size
         for known in (lambda: self.uncropped_shape()[1:], lambda: read_mean(self._mean_file()).shape[1:]):
@@ -281,7 +276,7 @@ class PictureSource(namedtuple("PictureSource", "file layer")):
         return likely or input_size
 
     def mean(self, channels):
-        """Return the mean, (C,) or (C, H, W), and its name; None if there is none."""
+        """Return the mean, (C,) or (C, H, W), and its name for the user; (None, "") if there is none."""
         param = self.layer.transform_param
         if param.mean_file:
             return read_mean(self._mean_file()), f"mean of {param.mean_file}"

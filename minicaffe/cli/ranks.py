@@ -100,7 +100,7 @@ def map_over_ranks(count, compute):
     group.check_equal({"the number of inputs": count})
     for begin in range(0, count, group.size):
         mine = begin + group.rank
-        results = group.gather_to_root(compute(mine) if mine < count else None)
+        results = group.gather_to_root(compute(mine) if mine < count else None)     # None on other ranks
         yield from (results or ())[:count - begin]
 
 
@@ -138,12 +138,12 @@ def use_gpu(ids=None, begin=None):
 
 
 def mpiexec_words(gpus):
-    """Return the words before ``minicaffe`` that start as many processes again; [] if --gpu with `gpus` GPUs does that."""
+    """Return the words before ``minicaffe`` that start as many processes again; [] if --gpu with `gpus` GPUs (0: none) does."""
     return [] if group is SINGLE_PROCESS or gpus == group.size == group.local_size else ["mpiexec", "-n", str(group.size)]
 
 
 def lines():
-    """Return lines about the ranks: hosts, threads, and GPUs that several share, perhaps by mistake. All ranks must call this."""
+    """Return lines of text about the ranks: hosts, threads, GPUs that several share by mistake. All ranks must call this."""
     from minicaffe.common import caffe
     from minicaffe.device.threads import get_num_threads
     hosts = collections.Counter(group.hosts)

@@ -18,7 +18,7 @@ logger = logging.getLogger("minicaffe.cli")
 
 
 class JsonLines:
-    """Writes each display (``"event": "train"``) and each test (``"event": "test"``) as one line of JSON, at once.
+    """A listener of a solver that writes each display (``"event": "train"``) and test (``"event": "test"``) as one line of JSON.
 
     ``"time"`` is in seconds since 1970. Numbers that are not finite become null, since JSON cannot write them. If the disk is full,
     one warning says that no more is written. With `append` the lines are added to those in the file. Raises FileError if the file
@@ -40,7 +40,7 @@ class JsonLines:
         self._write_event("test", record)
 
     def on_watch(self, solver, iteration, samples):
-        """Write the samples of `minicaffe.inspection.watch` as an ``"event": "watch"``."""
+        """Write the samples of `minicaffe.inspection.watch` as an ``"event": "watch"`` (`pass_samples` of train.py)."""
         self._write_event("watch", {"iteration": iteration, "samples": samples})
 
     def _write_event(self, event, record):
@@ -73,14 +73,14 @@ def finite_values(value):
 
 
 class Result:
-    """Stores what `lines` returns at the end of a training, and deletes older snapshots (--keep)."""
+    """A listener of a solver: stores what `lines` yields at the end of a training, and deletes older snapshots (--keep)."""
 
     def __init__(self):
-        self.tests = {}  # the last record of each test net
+        self.tests = {}  # the last record of each test net, by its number
         self.display = None  # the last record of the train net
         self.stopped = False
         self.log_path = None
-        self.keep = self.resumed = None  # how many snapshots of this training, which may be resumed, are kept (None: all)
+        self.keep = self.resumed = None  # how many snapshots are kept (None: all); whether this training was resumed (train.py)
         self.earlier, self.states = [], []  # snapshots before the resume and written since: state, iteration, model
         self.seconds = 0.0
 
@@ -113,11 +113,11 @@ class Result:
         self.seconds = time.perf_counter() - self._start_time
 
     def lines(self, solver, resume_command):
-        """Return the result as lines of text; `resume_command` returns the command that continues from a solver state."""
+        """Yield the result as lines of text; ``resume_command(state, *options)`` is the command that continues from a state."""
         done = solver.iter - self.first_iter
         images = images_per_iteration(solver)
         rate = f", {images * done / self.seconds:,.0f} images/s" if images and self.seconds else ""
-        impatient = self.stopped and solver.best is not None and solver.best.exhausted
+        impatient = self.stopped and solver.best is not None and solver.best.exhausted      # by --patience
         why = f": {solver.best.reason()}" if impatient else ""
         yield f"{'Stopped' if self.stopped else 'Finished'} at iteration {solver.iter} of {solver.param.max_iter}{why}"
         yield f"time: {self.seconds:.1f} s for {done} iterations{rate} (with tests and snapshots)"
@@ -147,5 +147,5 @@ class Result:
 
 
 def iteration_suffix(record, solver):
-    """Return the iteration of a record as text for the result, empty for the last iteration."""
+    """Return " (at iteration N)" for a record in the result, "" for one of the solver's last iteration."""
     return "" if record["iteration"] == solver.iter else f" (at iteration {record['iteration']})"

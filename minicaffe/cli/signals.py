@@ -29,7 +29,7 @@ class Signals(contextlib.ExitStack):
             self.callback(signal.signal, number, signal.signal(number, self._store_signal))
 
     def _store_signal(self, number, frame):
-        """Store a signal for `poll`: a handler may interrupt any step of an update, so it must not act itself."""
+        """Store a signal for `poll`, as Python's handler: it may interrupt any step of an update, so it must not act itself."""
         self.pending.add(number)
         if number == signal.SIGINT and self.effects[number] == "stop":
             if self.first_interrupt is None:
@@ -38,7 +38,10 @@ class Signals(contextlib.ExitStack):
                 raise KeyboardInterrupt
 
     def poll(self):
-        """Return the action of the first signal that came since the last call, and remove it."""
+        """Return the action of a signal since the last call, the first in `effects`, and remove it; "none" without one.
+
+        It is the solver's `action`, called after each update and before each batch of a test.
+        """
         if self.pending:
             for number, effect in self.effects.items():
                 if number in self.pending:

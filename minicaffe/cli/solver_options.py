@@ -27,9 +27,9 @@ METAVARS = {
 
 
 class FieldType(options.Text):
-    """Turns an option's text into a value of the option's field by the rules of a prototxt."""
+    """The click type of a FieldOption: `convert` turns its text into a value of its field by the rules of a prototxt."""
 
-    def convert(self, value, param, ctx):
+    def convert(self, value, param, ctx):       # click calls it with an option's text
         field = param.field
         if not isinstance(value, str) or field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
             return value
@@ -69,7 +69,7 @@ class FieldOption(click.Option):
 
 
 def given_fields(params):
-    """Return the values of solver fields that the command line of ``train`` has, by field name; and its other parameters."""
+    """Return the values of solver fields that the command line of ``train`` has, by field name; and its other `params` by name."""
     fields = {name.removeprefix("field_"): value for name, value in params.items()
               if name.startswith("field_") and value not in (None, ())}
     return fields, {name: value for name, value in params.items() if not name.startswith("field_")}

@@ -22,7 +22,7 @@ from minicaffe.proto.upgrade import load_net
 
 
 def inspection_options():
-    """Return `net_options` of a command that only inspects a net: its log is shown only with --verbose."""
+    """Return `options.net_options` for summary and the export commands, which inspect a net: its log needs --verbose."""
     check_precision()
     if not click.get_current_context().meta.get("verbose"):
         logging.getLogger("minicaffe").setLevel(logging.WARNING)
@@ -57,13 +57,13 @@ def summary(file, batch, phase, shapes, depth, as_json, level, stage):
 
     tops = set()
 
-    def without_data(net_param, path, lines):
+    def without_data(net_param, path, lines):       # of each net of a training; `lines` are its Positions
         tops.update(top for layer in net_param.layer if layer.type in replace_sources.READERS for top in layer.top)
         return replace_sources.replace_sources(net_param, path, shapes, batch if net_param.state.phase == wanted else None, lines)
 
     needs, sources, not_run = [], [], None
 
-    def check_shapes():
+    def check_shapes():     # when `tops` has those of all nets
         for name in shapes.keys() - tops:
             raise ConfigError(f"no data layer has a top '{name}'{close_matches(name, tops)}", field="--shape", file=file)
 

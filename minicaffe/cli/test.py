@@ -45,14 +45,14 @@ def test(file, model, weights, iterations, ap_version, json_path, force, level, 
     net = open_data_net(file, weights, (level, stage), "and a test would score zeros; give the net that reads test data, or score "
                         "pictures by minicaffe classify", **({"plan": None} if evaluates else {}))
     evaluation = evaluates[0].Evaluation(net, file, asked) if evaluates else None
-    data = RecordCounts.of(net)
+    data = RecordCounts.of(net)     # `records` is None if not known; `why`: the reason why each record cannot count once
     training_file.report_records("test" if iterations is None else "--iterations", data, iterations)
     whole = data if iterations is None and data.records and not data.why else None
     left = data.records if iterations is None else None     # records that no batch has given; None: all count
     if iterations is None:
         iterations = data.batches if data.records else training_file.DEFAULT_TEST_ITER
     logger.info("Running for %d iterations.", iterations)
-    evaluates_outputs = evaluation_of(net)
+    evaluates_outputs = evaluation_of(net)      # OutputMeans, or another class for detections
     finds = evaluates_outputs is not OutputMeans
     means = OutputMeans(net)
     if finds:
@@ -63,6 +63,7 @@ def test(file, model, weights, iterations, ap_version, json_path, force, level, 
         for i, (loss, values, counted) in enumerate(run_batches(net, iterations, ranks.group, records=records, blobs=blobs)):
             if not values and blobs:    # of a rank other than 0
                 continue
+            # `share`: the size of a smaller last batch; `counted`: the part of the batch that each output is a mean of
             means.add(values[:outputs], whole.share(i) if whole else 1.0, counted[:outputs], loss)
             if evaluation is not None:
                 left = evaluation.add(values[outputs:], left)

@@ -50,7 +50,7 @@ def time(file, model, iterations, phase, as_json, force, level, stage):
 
 
 def begin(loss, iterations):
-    """Log Caffe's lines between the first forward and the first round, which parsers of its log know."""
+    """Log Caffe's lines between the first forward and the first round, for parsers of its log; `loss` is that of this forward."""
     logger.info("Initial loss: %g", loss)
     logger.info("Performing Backward")
     logger.info("*** Benchmark begins ***")
@@ -72,7 +72,7 @@ def log_times(net, times, iterations):
 
 
 def print_times(net, times):
-    """Print the table: a line for each step, and the sums of both directions."""
+    """Print the table: a line for each StepTime of `times`, and the sums of both directions."""
     from rich.table import Table
     console = bars.table_console()
     verbose = click.get_current_context().meta.get("verbose")

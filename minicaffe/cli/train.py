@@ -109,7 +109,10 @@ for field in solver_options.FIELDS:
 
 
 def prepare(ctx, file, fields, given):
-    """Return the solver of `file` with what the options change: fields, batch sizes, state to resume, device."""
+    """Return the solver of `file` with the changes of the options: `fields` of the solver, and `given`, the others by name.
+
+    --resume sets the state in `given`. The device is chosen and logged here, too.
+    """
     least_tests = max([each.least_tests(given) for each in ctx.command.modules], default=0)
     param, place = training_file.read_solver(file, options.net_options(), fields.get("max_iter", training_file.MAX_ITER),
                                              given["test_batch_size"], least_tests)
@@ -150,7 +153,7 @@ def prepare(ctx, file, fields, given):
 
 
 def count_tests(solver, chosen):
-    """Report how many records the tests take. If test_iter was `chosen` here, not by the user, set it so that each counts once."""
+    """Report how many records the tests take. If test_iter was `chosen` by this command, set it so that each record counts once."""
     for i, net in enumerate(solver.test_nets):
         name = f"test net {i}" if len(solver.test_nets) > 1 else "test"
         data = RecordCounts.of(net)
@@ -163,7 +166,7 @@ def count_tests(solver, chosen):
 
 
 def distribute(solver, given):
-    """Distribute the solver over the ranks as the options say, and print batch size, rate and transport."""
+    """Join the solvers of all ranks (`Solver.distribute`) by the options `given`, and print batch size, rate and transport."""
     size = ranks.group.size
     solver.distribute(ranks.group.comm, carrier=given["carrier"], wire=given["wire"], overlap=given["overlap"],
                       sync_batch_norm=given["sync_batch_norm"], scale_lr=given["scale_lr"], warmup=given["warmup"] or 0,
@@ -250,7 +253,7 @@ def run(ctx, solver, given):
 
 
 def pass_samples(sinks, solver, iteration, samples):
-    """Log the samples of --watch, and pass them to each function of `sinks`."""
+    """Log the samples of --watch, and pass them to each `on_watch` in `sinks`: the `on_samples` of a Watch."""
     from minicaffe.inspection import watch
     logger.info("Iteration %d, watched:", iteration)
     for line in watch.lines(samples):

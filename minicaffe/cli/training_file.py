@@ -21,8 +21,8 @@ DEFAULT_TEST_ITER = 50  # where the size of the test data is not known; as in `c
 def read_solver(path, about, max_iter=MAX_ITER, test_batch_size=None, tests=0):
     """Return the SolverParameter of a solver's prototxt, or `default_solver` of a net's; and a dict of arguments of `build_solver`.
 
-    `about` is what `minicaffe.cli.options.net_options` returns. The dict has `file` and `positions` of a solver, `net_files` and
-    `own_fields` of a net.
+    `about` is `minicaffe.cli.options.net_options()`. The dict has `file` and `positions` of a solver's prototxt; of a net's it has
+    `net_files`, which are already read, and `own_fields`: the command sets all fields itself, so their paths are trusted.
     """
     definition = load(path, about["skip_unknown_fields"])
     if isinstance(definition.param, caffe_pb2.SolverParameter):
@@ -75,13 +75,14 @@ def build_solver(param, file=None, positions=None, batch_sizes=None, divide_by=1
     """Return the solver of ``minicaffe train``, with the options of `minicaffe.solver.solver.Solver`.
 
     `batch_sizes` has by phase the size that --batch-size or --test-batch-size gives the data layers, or None. `divide_by` divides
-    the batches of the train net among ranks, and `changes` are functions of add-ons that change its definition.
+    the batches of the train net among ranks, and `changes` are functions of add-ons that change its definition in place:
+    ``change(solver, net_param, trial, file, positions)``.
     """
     base, sizes = solver_class(param, file=file, positions=positions), batch_sizes or {}
     if not any(sizes.values()) and divide_by == 1 and not changes:
         return base(param, file=file, positions=positions, **options)
 
-    def make_net(self, net_param, **net_options):
+    def make_net(self, net_param, **net_options):       # the solver's, for each of its nets
         phase, where = net_param.state.phase, (net_options.get("file"), net_options.get("positions"))
         if size := sizes.get(phase):
             set_batch_size(net_param, size, BATCH_OPTIONS[phase])
@@ -97,7 +98,7 @@ def build_solver(param, file=None, positions=None, batch_sizes=None, divide_by=1
 
 @contextlib.contextmanager
 def trial():
-    """Build or run a net in the block that is not trained: without a log, and without random numbers of the training."""
+    """Within the block build or run a net that is not trained: without a log, and without random numbers of the training."""
     logger, generator = logging.getLogger("minicaffe"), caffe.generator
     level, seed, offset = logger.level, generator.seed, generator.offset
     logger.setLevel(logging.CRITICAL + 1)
@@ -113,7 +114,7 @@ def report_records(name, data, batches=None):
     """Report how a test counts the records of `data`, a RecordCounts.
 
     `batches` is their given number, None if all records are tested; `name` is the test, or the option or field that gives
-    `batches`, such as ``test_iter``.
+    `batches`, such as ``test_iter``. `data.why` is the reason why the last batch cannot be smaller, "" if it can.
     """
     if data.records is None:
         if batches is None:

@@ -52,10 +52,10 @@ def upgrade(kind, source, out, force):
 
 
 def parse_binary(path):
-    """Return the NetParameter of a binary file with all its weights, which is upgraded as a whole."""
+    """Return the NetParameter of a binary file with all its weights, which `upgrade_net` converts, too."""
     data = read_bytes(path)
     try:
-        split_net(data)     # it has limits
+        split_net(data)     # raises DataError for more layers or bytes than any net has
         return parse_message(caffe_pb2.NetParameter, data)
     except DataError:
         error = FileError("is no binary NetParameter, or is damaged; a prototxt is upgraded by net_text", file=path)

@@ -12,7 +12,7 @@ from minicaffe.device.strided import DeviceArray
 from minicaffe.engines.engine import prefer
 from minicaffe.errors import DependencyError, DeviceError
 
-_HOME = {name: module for module, names in {
+_HOME = {name: module for module, names in {    # public name -> module of this folder, imported when the name is used first
     "device": "Device Event Stream computing get_device",
     "mode": "current select use_cpu use_gpu",
     "peers": "disable_peer_access enable_peer_access",
@@ -38,12 +38,13 @@ def missing():
     try:
         __getattr__("count")()
     except (DependencyError, DeviceError) as error:
-        if getattr(error, "code", "CUDA_ERROR_NO_DEVICE") != "CUDA_ERROR_NO_DEVICE":
+        if getattr(error, "code", "CUDA_ERROR_NO_DEVICE") != "CUDA_ERROR_NO_DEVICE":    # a DependencyError has no code
             raise
         return error
 
 
 def __getattr__(name):
+    """Return a public name at its first use (Python calls this): from a module of `_HOME`, or an add-on's name ``cuda.<name>``."""
     if name in _HOME:
         target = f"minicaffe.cuda.{_HOME[name]}:{name}"
     else:
@@ -53,7 +54,7 @@ def __getattr__(name):
             raise AttributeError(f"module 'minicaffe.cuda' has no attribute '{name}'")
         target = found.value
     try:
-        if _HOME.get(name) in ("device", "graph", "mode", "peers"):  # those that use a device
+        if _HOME.get(name) in ("device", "graph", "mode", "peers"):  # the modules that use a device
             importlib.import_module("minicaffe.cuda.memory")  # registers their allocators and copiers
         return entry_points.import_target(target)
     except ModuleNotFoundError as error:

@@ -34,7 +34,7 @@ def short_name(spelling):
 
 
 def kernel_type(spelling):
-    """Return the C++ type of a kernel from what ``mc::spelling`` returned; any other name as it is."""
+    """Return the C++ type of a kernel from the text of ``mc::spelling<K>()``, ``... [with K = TYPE]``; any other name as it is."""
     inside = re.search(r"\[with K = (.*?)(?:; .*)?\]$|\[K = (.*)\]$", spelling)
     return (inside[1] or inside[2]) if inside else spelling
 
@@ -52,12 +52,8 @@ def add_kernels(path):
     Parameters
     ----------
     path : str or path
-        A C++ header. It may include headers of minicaffe's `kernels` and `ops`, and no others.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be read.
+        A C++ header. It may include headers of minicaffe's `kernels` and `ops`, and no others. Raises ConfigError if it cannot
+        be read.
     """
     try:
         _added_headers[os.path.abspath(path)] = Path(path).read_text()
@@ -66,7 +62,10 @@ def add_kernels(path):
 
 
 def program_text(kernel=""):
-    """Return a source that includes all kernel headers, and the text of added headers that have a functor of the type `kernel`."""
+    """Return a source for NVRTC: includes of all kernel headers, and the text of added headers that define a functor of `kernel`.
+
+    Other added headers are left out, so that they do not change the key of a built-in kernel's cubin.
+    """
     includes = "".join(f'#include "{name}"\n' for name in kernel_headers())
     words = set(re.findall(r"\w+", kernel))
     added = "".join(text + "\n" for text in _added_headers.values() if words & set(re.findall(r"\b(?:struct|class)\s+(\w+)", text)))
@@ -74,7 +73,7 @@ def program_text(kernel=""):
 
 
 def kernel_image(spelling, size, architecture):
-    """Return the cubin of a built-in kernel for an `architecture` such as ``sm_90``, and its symbol there.
+    """Return the cubin (bytes) of a built-in kernel for an `architecture` such as ``sm_90``, and the kernel's symbol (str) in it.
 
     `spelling` is from ``mc::spelling<K>()``; `size` is the bytes of its parameters, ``sizeof(K)``.
     """
@@ -83,10 +82,11 @@ def kernel_image(spelling, size, architecture):
 
 
 def image(source, expression, architecture, what="", options=()):
-    """Return the cubin of a kernel, from the disk cache or compiled, and its lowered name.
+    """Return the cubin (bytes) of a kernel, from the disk cache or compiled, and its symbol, the name after C++ name mangling.
 
-    `expression` is the kernel in the CUDA C++ `source`: its name, or a C++ expression, as for `compile_cubin`. Raises
-    DependencyError if NVRTC is missing; DeviceError, with the log and the numbered source, if the source does not compile.
+    `expression` is the kernel in the CUDA C++ `source`: its name, or a C++ expression such as ``mc::run<K, 24>``; `what` is its
+    name in the log, `options` are further ones of NVRTC. Raises DependencyError if NVRTC is missing; DeviceError, with the log and
+    the numbered source, if the source does not compile.
     """
     global _notice_logged
     options = (f"--gpu-architecture={architecture}", *OPTIONS, *options)
@@ -142,7 +142,7 @@ def compile_cubin(source, expression, options):
 
 
 def _call(name, *arguments):
-    """Call a function of NVRTC; return what it gives beside its code. Raises DeviceError unless that is success."""
+    """Call a function of NVRTC; return its result, None if it has none. Raises DeviceError unless its code is success."""
     code, *results = getattr(nvrtc(), name)(*arguments)
     if code != nvrtc().nvrtcResult.NVRTC_SUCCESS:
         raise DeviceError(f"{name}: {code.name}", code=code.name)
@@ -150,7 +150,7 @@ def _call(name, *arguments):
 
 
 def _result(program, kind):
-    """Return the CUBIN or ProgramLog of a program."""
+    """Return the bytes of a compiled program's "CUBIN" or "ProgramLog"; NVRTC writes into the object `made`."""
     made = b" " * _call(f"nvrtcGet{kind}Size", program)
     _call(f"nvrtcGet{kind}", program, made)
     return made
@@ -172,18 +172,18 @@ def cache_folder():
 
 
 def read_cached_plan(place):
-    """Return the cached choice for `place`, a line with all that the choice depends on; None if there is none."""
+    """Return the cached choice (str) for `place`, a line with all that the choice depends on; None if there is none."""
     found = _read(_choice_path(place))
     return found[0].decode() if found and found[1] == place else None
 
 
 def write_cached_plan(place, choice):
-    """Keep a measured choice, a str."""
+    """Keep a measured choice, a str, for `read_cached_plan`; of cuDNN's convolutions it is number and name of a plan."""
     _write(_choice_path(place), choice.encode(), place)
 
 
 def _choice_path(place):
-    """Return the cache file of a measured choice, such as of the fastest convolution of cuDNN."""
+    """Return the path of the cache file of a measured choice."""
     return cache_folder() / f"{hashlib.sha256(place.encode()).hexdigest()[:40]}.plan"
 
 
@@ -238,11 +238,12 @@ def kernel_headers():
 
 @functools.cache
 def _kernel_texts():
+    """Return the texts of `kernel_headers`, in their order; read once."""
     return [path.read_text() for path in kernel_headers().values()]
 
 
 def _read(path):
-    """Return cubin and kernel name, or choice and key, from a file; None if it is missing or damaged."""
+    """Return (cubin, kernel name), or (choice, key) as bytes and str, of a file of `_write`; None if it is missing or damaged."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -258,7 +259,7 @@ def _read(path):
 
 
 def _write(path, content, name):
-    """Write a file of the cache, with a checksum, so that `_read` returns `content` and `name`."""
+    """Write a file of the cache, with a checksum, so that `_read` returns `content` (bytes) and `name`."""
     body = name.encode() + b"\n" + content
     write_file(path, MAGIC + hashlib.sha256(body).digest() + body)
 

@@ -32,14 +32,14 @@ constexpr int kReal32 = 0, kBf16 = 14, kCompute32 = 68, kComputeTf32 = 77, kNotS
 constexpr size_t kMostAligned = 256;  // what the heuristic expects of addresses, in bytes, unless it gets another number
 constexpr size_t kBiasAligned = 16;   // of a bias, in bytes: Marian (src/tensors/gpu/prod.cpp) had errors with 8 on an A100
 
-struct Algorithm {
+struct Algorithm {  // cublasLtMatmulAlgo_t
   uint64_t data[8];
 };
 /// cublasLtMatmulHeuristicResult_t
 struct Choice {
   Algorithm algorithm;
-  size_t workspace;
-  int state;
+  size_t workspace;  // bytes that it needs
+  int state;         // a status: 0 if the algorithm can be used
   float waves;
   int reserved[4];
 };
@@ -57,7 +57,7 @@ struct Choice {
   X(cublasLtMatmul, void*, void*, const void*, const void*, void*, const void*, void*, const void*, const void*, void*, void*, \
     void*, const lt::Algorithm*, void*, size_t, void*)
 
-struct CublasLtCalls {
+struct CublasLtCalls {  // a pointer to each of them
 #define MC_CUBLASLT_MEMBER(name, ...) int (*name)(__VA_ARGS__);
   MC_CUBLASLT_CALLS(MC_CUBLASLT_MEMBER)
 #undef MC_CUBLASLT_MEMBER
@@ -72,8 +72,8 @@ constexpr int kCublasLtCalls = sizeof(kCublasLtNames) / sizeof(*kCublasLtNames);
 static_assert(sizeof(CublasLtCalls) == kCublasLtCalls * sizeof(void*), "a pointer for each name");
 
 /// D = op(A) op(B) + beta D with the epilogue, one of lt::EPILOGUE_: column-major matrices, D of m x n, with elements of these
-/// types. `bias` has the type of D: m values that are added, or a gradient that is overwritten: with BGRADA the m sums of op(A)
-/// along k, with BGRADB the n sums of op(B).
+/// types; op transposes if `trans_a`, `trans_b`. `bias` has the type of D: m values that are added, or a gradient that is
+/// overwritten: with BGRADA the m sums of op(A) along k, with BGRADB the n sums of op(B).
 struct LtProduct {
   bool trans_a, trans_b;
   index_t m, n, k;
@@ -83,27 +83,29 @@ struct LtProduct {
   int input = lt::kReal32, output = lt::kReal32;
   float beta = 0;
 };
-/// The product of one shape: descriptors and an algorithm, if there is one.
+/// The product of one shape: descriptors of the product and of the matrices, and an algorithm, if there is one (`usable`).
 struct LtPlan {
   void *product, *a, *b, *d;
   lt::Choice choice;
   bool usable;
 };
-using LtKey = std::array<index_t, 10>;
+using LtKey = std::array<index_t, 10>;  // all that a plan depends on
 
+/// cuBLASLt for one device: made by cuda/libraries.pyx, never freed.
 struct CublasLt {
   CublasLtCalls call;
   int tf32, deterministic;  // whether the precision is tf32; whether results must repeat
   std::mutex mutex;         // the bias is set in descriptors that threads share
   std::map<LtKey, LtPlan> plans;
 };
-struct LtFailure {
+struct LtFailure {  // thrown with the cublasStatus_t of `call`
   const char* call;
   int status;
 };
 #define MC_CUBLASLT(blas, name, ...) \
   if (int status = (blas).call.name(__VA_ARGS__)) throw ::mc::cuda::LtFailure{#name, status}
 
+/// Make the plan of a product whose arrays are all aligned to `alignment` bytes; not usable if there is no algorithm for it.
 inline LtPlan make_lt_plan(const Stream& stream, const CublasLt& blas, const LtProduct& p, uint32_t alignment) {
   LtPlan plan = {};
   const int trans_a = p.trans_a, trans_b = p.trans_b;
@@ -143,15 +145,16 @@ inline LtPlan make_lt_plan(const Stream& stream, const CublasLt& blas, const LtP
 
 inline bool has_cublaslt(const Context& on) { return on.stream && on.stream->libraries && on.stream->libraries->cublaslt; }
 
-/// Compute it on the stream; false if cuBLASLt is missing, has no algorithm for this product, or cannot use a bias at this address.
-/// An error is stored in the stream.
-/// With `trial` nothing is computed, and `d` may be null.
+/// Compute it on the stream; false if cuBLASLt is missing, has no algorithm for this product, or cannot use a bias at this address:
+/// then the caller computes it in another way. True also after an error, which is stored in the stream. With `trial` nothing is
+/// computed, and `d` may be null.
 inline bool lt_product(const Context& on, const LtProduct& p, bool trial = false) {
   if (!has_cublaslt(on) || p.m <= 0 || p.n <= 0 || p.k <= 0 || size_t(p.bias) % lt::kBiasAligned) return false;
   Stream& stream = *on.stream;
   const Libraries& libraries = *stream.libraries;
   CublasLt& blas = *libraries.cublaslt;
   if (stream.failed) return true;
+  // The lowest bit of all: the alignment that the arrays have in common, at most kMostAligned.
   const size_t all = size_t(p.a) | size_t(p.b) | size_t(p.bias) | size_t(p.d) | lt::kMostAligned, alignment = all & -all;
   std::lock_guard<std::mutex> lock(blas.mutex);
   try {

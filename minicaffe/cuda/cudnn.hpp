@@ -1,8 +1,8 @@
 // Engine CUDNN: cuDNN 9 by pointers and declarations of our own (no header, no link). Convolutions use its graph interface
 // (cudnnBackend...), LRN its older one.
 //
-// A function throws std::runtime_error with the reason if there is no cuDNN, or if cuDNN does not support the case
-// (engines/engine.pyx). An error is stored in the stream.
+// A function of an operation throws std::runtime_error with the reason if there is no cuDNN, or if cuDNN does not support the case:
+// then the next engine computes it (engines/engine.pyx). Any other error is stored in the stream.
 //
 // This file has the calls and the code that all operations share; that of one operation is in ops/<operation>/cudnn.hpp.
 // Descriptors and plans are kept for each shape until the process ends.
@@ -74,7 +74,7 @@ enum Number : int { MC_CUDNN_NUMBERS(MC_CUDNN_NUMBER) };
   X(cudnnLRNCrossChannelBackward, void*, void*, int, const void*, void*, const void*, void*, const void*, void*, const void*, \
     const void*, void*, void*)
 
-struct CudnnCalls {
+struct CudnnCalls {  // a pointer to each of them
 #define MC_CUDNN_MEMBER(name, ...) int (*name)(__VA_ARGS__);
   MC_CUDNN_CALLS(MC_CUDNN_MEMBER)
 #undef MC_CUDNN_MEMBER
@@ -89,17 +89,18 @@ constexpr const char* kCudnnNames[] = {
 constexpr int kCudnnCalls = sizeof(kCudnnNames) / sizeof(*kCudnnNames);
 static_assert(sizeof(CudnnCalls) == kCudnnCalls * sizeof(void*), "a pointer for each name");
 
-using CudnnKey = std::array<index_t, 28>;
+using CudnnKey = std::array<index_t, 28>;  // the numbers that a descriptor or plan depends on, then zeros
 
 struct CudnnPlans;  // ops/conv/cudnn.hpp
 
+/// cuDNN for the computing stream of one device: made by cuda/libraries.pyx at the first use, never freed.
 struct Cudnn {
-  void* handle;
+  void* handle;  // cudnnHandle_t
   CudnnCalls call;
   int tf32, deterministic, tunes; // whether the precision is tf32; whether results must repeat; whether plans may be measured
   int64_t workspace_limit;        // bytes that a plan may need
-  const char* place;              // version, device and limit: the key of a measured choice
-  void (*fail)(Stream*, const char* call, int status);     // acquires the GIL
+  const char* place;              // version, device and limit: a part of the key of a measured choice in the cache on disk
+  void (*fail)(Stream*, const char* call, int status);     // stores the error in the stream; acquires the GIL
   const char* (*status_name)(int status);
   std::mutex mutex;               // a handle serves one thread at a time
   std::map<CudnnKey, void*> descriptors;
@@ -111,19 +112,24 @@ struct CudnnFailure {
   const char* call;
   int status;
 };
+/// Whether a status says that the case is not supported, so that another engine computes it; any other one is an error.
 inline bool cudnn_refuses(int status) {
   return status == kRefused || (status >= kNotSupported && status < kNotSupportedEnd);
 }
-inline void cudnn_check(int status, const char* call) {
+inline void cudnn_check(int status, const char* call) {  // 0 is success
   if (status) throw CudnnFailure{call, status};
 }
+/// Call the function `name` of cuDNN; throw CudnnFailure unless it succeeds.
 #define MC_CUDNN(cudnn, name, ...) ::mc::cuda::cudnn_check((cudnn).call.name(__VA_ARGS__), #name)
 
+/// The failure as text for an error or a refusal.
 inline std::string cudnn_text(const Cudnn& cudnn, const CudnnFailure& stop) {
   return stop.status == kRefused ? stop.call : std::string(stop.call) + ": " + cudnn.status_name(stop.status);
 }
 
-/// work(cudnn) on `count` elements at most in one tensor; opens cuDNN at the first use. `call` names what computes in it.
+/// Do work(cudnn) under the mutex, with cuDNN opened at the first use; nothing if the stream has failed. Throws std::runtime_error
+/// if cuDNN is missing or refuses. `count`: elements of the largest tensor. `call`: the call in `work` that computes, reported
+/// while launches are recorded; null if none does.
 template <class Work> void with_cudnn(const Context& on, index_t count, const Work& work, const char* call = nullptr) {
   Libraries& libraries = *on.stream->libraries;
   if (!libraries.cudnn && !libraries.no_cudnn) libraries.open_cudnn(on.stream);
@@ -145,14 +151,14 @@ template <class Work> void with_cudnn(const Context& on, index_t count, const Wo
   if (stop.status) cudnn.fail(on.stream, stop.call, stop.status);  // without the lock: its holder may wait for the GIL
 }
 
-/// A factor of the kind that tensors of `dtype` take: 1 or 0, on the host. cudnnDataType_t 0 and 1 are float and double, as here.
+/// Pointer to 1 or 0 on the host, in the type of alpha and beta for tensors of `dtype`. FLOAT and DOUBLE are 0 and 1, as in cuDNN.
 inline const void* cudnn_factor(int dtype, bool one) {
   static const float floats[] = {0, 1};
   static const double doubles[] = {0, 1};
   return dtype == DOUBLE ? static_cast<const void*>(doubles + one) : floats + one;
 }
 
-/// The descriptor that belongs to `key`; make(&descriptor) creates and sets it the first time.
+/// The descriptor of the older interface that belongs to `key`; make(&descriptor) creates and sets it the first time.
 template <class Make> void* cudnn_descriptor(Cudnn& cudnn, const CudnnKey& key, const Make& make) {
   auto found = cudnn.descriptors.find(key);
   if (found != cudnn.descriptors.end()) return found->second;
@@ -163,7 +169,7 @@ template <class Make> void* cudnn_descriptor(Cudnn& cudnn, const CudnnKey& key, 
 
 enum CudnnKind { kTensor, kLrn };  // the first number of a key
 
-/// A dense tensor.
+/// The descriptor of a dense tensor of images, channels, rows and columns in Caffe's order (NCHW).
 inline void* cudnn_tensor(Cudnn& cudnn, int dtype, const std::array<index_t, 4>& sizes) {
   CudnnKey key = {kTensor, dtype};
   int dims[4];
@@ -174,7 +180,8 @@ inline void* cudnn_tensor(Cudnn& cudnn, int dtype, const std::array<index_t, 4>&
   });
 }
 
-/// A descriptor of the graph interface, destroyed with this object: set attributes, finalize, then read it or use it in another.
+/// A descriptor of the graph interface, destroyed with this object: `put` attributes, finalize, then read it or put it in another.
+/// `kind` is a nv::BACKEND_..._DESCRIPTOR, `attribute` a nv::ATTR_, `type` a nv::TYPE_. A call that fails throws CudnnFailure.
 class CudnnNode {
  public:
   CudnnNode() = default;
@@ -204,12 +211,13 @@ class CudnnNode {
     return *this;
   }
 
-  /// Read at most `count` values; return how many. Nodes to be read must exist: they are filled.
+  /// Read at most `count` values; return how many. With `count` 0 return how many there are. Nodes to be read must exist before.
   int64_t read(int attribute, int type, int64_t count, void* values) const {
     int64_t found = 0;
     MC_CUDNN(*cudnn_, cudnnBackendGetAttribute, node_, attribute, type, count, &found, values);
     return count ? std::min(found, count) : found;
   }
+  /// The descriptor of `kind`, such as an engine, that is an attribute; read_nodes: at most `count` of them.
   CudnnNode read_node(int attribute, int kind) const {
     CudnnNode node(*cudnn_, kind);
     void* place = node.node_;

@@ -66,11 +66,10 @@ cdef class Device:
 
     Attributes
     ----------
-    index : int
+    index, multiprocessors : int
     name : str
     capability : tuple of int
         ``(9, 0)`` for sm_90.
-    multiprocessors : int
     copies : Stream
         For copies concurrent with the computing.
     """
@@ -99,6 +98,7 @@ cdef class Device:
         check(cydriver.cuMemGetInfo(&free, &memory), "cuMemGetInfo")
         self.stream.workspace_bytes = LARGE_WORKSPACE if self.capability[0] >= 9 and memory >= <size_t> 8 << 30 else WORKSPACE
         check(cydriver.cuMemAlloc(&workspace, self.stream.workspace_bytes), "cuMemAlloc", (self.stream.workspace_bytes,))
+        # C++ code launches by these members of mc::cuda::Stream (device/stream.hpp); the functions are further down in this file.
         self.stream.workspace = <void*> <uintptr_t> workspace
         self.stream.handle = <void*> stream
         self.stream.device = index
@@ -110,14 +110,14 @@ cdef class Device:
         self.stream.watch = watch
         self.stream.raise_error = raise_failure
         self.stream.activate = activate
-        self.stream.dry = num_threads().pool.dry
+        self.stream.dry = num_threads().pool.dry    # 1 within a dry run of the calling thread: launches are skipped
         self.stream.recording = 0
         self.stream.start = launch_function()
         self.copies = Stream(self)
         self.timers = threading.local()
 
     cdef int activate(self) except -1:
-        """Make the device's context current in the calling thread."""
+        """Make the device's context current in the calling thread; raise DeviceError at exit and in a forked process."""
         if not may_call():
             raise error_of(cydriver.CUDA_ERROR_DEINITIALIZED, "cuCtxSetCurrent", (self.index,))
         check(cydriver.cuCtxSetCurrent(self.context), "cuCtxSetCurrent", (self.index,))
@@ -148,7 +148,7 @@ cdef class Device:
         check(code, "cuCtxSynchronize")
 
     cdef int free_resources(self) except -1:
-        """Free the resources of this object in the driver; it is unusable afterwards."""
+        """Free the resources of this object in the driver, at the process's exit (cuda/mode.pyx); it is unusable afterwards."""
         self.activate()
         self.copies = self.timers = None    # the handle of `copies` is idle now
         for module in self.modules:
@@ -188,7 +188,7 @@ cdef class Device:
 
     @property
     def streams(self):
-        """int: the number of live `Stream` objects of this device, including `copies`."""
+        """int: the number of live `Stream` objects with a handle of their own, including `copies`; not the computing stream."""
         return self.streams_created - len(self.free_stream_handles)
 
     @property
@@ -217,7 +217,7 @@ cdef class Device:
         return <uintptr_t> self.stream.handle
 
     def load_module(self, image):
-        """Load a module from `image`, the bytes of a cubin or PTX; return its address (int)."""
+        """Load a module from `image`, the bytes of a cubin or PTX; return its CUmodule (int), which is unloaded at exit."""
         cdef cydriver.CUmodule module
         cdef const unsigned char[::1] view = image
         self.activate()
@@ -227,7 +227,7 @@ cdef class Device:
         return <uintptr_t> module
 
     def function(self, size_t module, str name):
-        """Return the address (int) of a kernel in a module."""
+        """Return the CUfunction (int) of the kernel `name` (its symbol) in a `module` of `load_module`."""
         cdef cydriver.CUfunction function
         encoded = name.encode()
         with RelaxedCapture():      # it may load the kernel only now: CUDA_MODULE_LOADING=LAZY
@@ -248,8 +248,9 @@ cdef class Device:
         check(cydriver.cuStreamWaitEvent(<cydriver.CUstream> <void*> stream, event.handle, 0), "cuStreamWaitEvent", (hex(stream),))
 
     def launch(self, size_t function, tuple grid, tuple block, list arguments, size_t shared=0, Stream stream=None):
-        """Launch a kernel on `stream`, by default the computing stream; `arguments` are ctypes objects, passed by value.
+        """Launch a kernel, from `function`, on `stream`, by default the computing stream; the built-in ones are launched by C++.
 
+        `grid` and `block` have 1 to 3 sizes; `arguments` are ctypes objects, passed by value; `shared` is bytes of dynamic memory.
         Raises DeviceError if the launch fails. An error of the kernel itself is raised by the next call that waits for it.
         """
         import ctypes
@@ -280,7 +281,7 @@ cdef class Device:
         self.stream.recording = on or self.launch_recorders > 0
 
     def add_launch_recorder(self):
-        """Record launches until `remove_launch_recorder` was called as often as this, whatever `record_launches` sets."""
+        """Record launches for a `Recorder` until `remove_launch_recorder` was called as often, whatever `record_launches` sets."""
         self.launch_recorders += 1      # threads may call it at once; nothing here releases the GIL
         self.stream.recording = 1
 
@@ -312,7 +313,7 @@ cdef Device device_of(CudaStream* stream):
 
 
 cdef store_failure(CudaStream* stream, error):
-    """Store why the stream failed, unless an earlier reason is stored."""
+    """Store why the stream failed, unless an earlier reason is stored; launches on it do nothing until it is raised."""
     cdef Device owner = device_of(stream)
     if not stream.failed:
         owner.failure = error
@@ -320,12 +321,12 @@ cdef store_failure(CudaStream* stream, error):
 
 
 def store_failure_of(int index, error):
-    """Mark the computing stream of device `index` as failed with `error`, which the next check raises."""
+    """Mark the computing stream of device `index` as failed with `error`, for cuda/libraries.pyx; the next check raises it."""
     store_failure(&get_device(index).stream, error)
 
 
 cdef void* load(CudaStream* stream, CudaKernel* kernel) noexcept with gil:
-    """Compile a kernel for the stream's device, or read it from the cache, and load it."""
+    """Compile a kernel, or read it from the cache, and load it, at its first launch on a device (Stream::load). NULL: failure."""
     cdef HostImage image
     cdef Device owner
     cdef size_t function
@@ -346,14 +347,14 @@ cdef void* load(CudaStream* stream, CudaKernel* kernel) noexcept with gil:
 
 
 cdef void fail(CudaStream* stream, int code, CudaKernel* kernel, unsigned blocks, unsigned threads) noexcept with gil:
-    """Store the error of a launch, which the next check of the stream raises: C++ code cannot raise."""
+    """Store the error of a launch, `code` of the driver, which the next check of the stream raises (Stream::fail)."""
     store_failure(stream, error_of(<cydriver.CUresult> code, "cuLaunchKernel",
                                   (compile.short_name((<bytes> kernel.host.name).decode()), f"{blocks} blocks",
                                    f"{threads} threads")))
 
 
 cdef long long time_work(Device owner, bint begins) except -1:
-    """Record the begin of work on the computing stream, or wait for its end and return its nanoseconds."""
+    """Record the begin of work on the computing stream and return 0; at its end (not `begins`) wait and return its nanoseconds."""
     cdef Event begin, end
     if owner.stream.rate != NULL:   # work in a graph capture does not run yet
         return 0
@@ -369,7 +370,7 @@ cdef long long time_work(Device owner, bint begins) except -1:
 
 
 def time_call(int index, call):
-    """Record the begin of a library call on device `index`, or, with the name of the `call`, wait for its end and report it."""
+    """Time a call of cuBLAS or cuDNN on device `index`: before it `call` is None; after it its name, and this waits and reports."""
     cdef long long took = time_work(get_device(index), call is None)
     if call is not None:
         _reporter.event("call", CUDAPlace(index), 0, 0, call, "", took)
@@ -377,7 +378,7 @@ def time_call(int index, call):
 
 cdef int watch(CudaStream* stream, CudaKernel* kernel, void* function, unsigned x, unsigned y, unsigned z, unsigned threads,
                void** arguments) noexcept with gil:
-    """Launch a kernel, wait for it, and report it."""
+    """Launch a kernel, wait, report an event, return the code (Stream::watch: for Stream::start while launches are recorded)."""
     cdef Device owner = device_of(stream)
     cdef cydriver.CUresult code = cydriver.CUDA_SUCCESS
     cdef long long took
@@ -399,7 +400,7 @@ cdef int watch(CudaStream* stream, CudaKernel* kernel, void* function, unsigned 
 
 
 cdef list live_blocks_in(const size_t* words, const size_t* is_pointer, size_t count):
-    """List name and bytes of the live blocks at the pointers among `words`, a kernel's parameters; each once, in their order."""
+    """List (name, bytes) of each live block at a pointer among `words`, a kernel's parameters; `is_pointer` is nonzero there."""
     cdef size_t i, block
     cdef vector[size_t] found
     cdef list blocks = []       # made first: the collector, which an allocation may start, can free blocks
@@ -413,7 +414,7 @@ cdef list live_blocks_in(const size_t* words, const size_t* is_pointer, size_t c
 
 
 cdef int raise_failure(CudaStream* stream) except -1:
-    """Raise the stored error and clear it: if the context is lost, the next call fails again."""
+    """Raise the stored error and clear it (Stream::raise, for `settle`). If the context is lost, the next call fails again."""
     cdef Device owner = device_of(stream)
     error, owner.failure = owner.failure, None
     stream.failed = 0
@@ -421,7 +422,7 @@ cdef int raise_failure(CudaStream* stream) except -1:
 
 
 cdef int activate(CudaStream* stream) noexcept with gil:
-    """Make the stream's device current in this thread, for C++ code before it launches; -1, and a stored error, if that fails."""
+    """Make the device current in this thread for C++ code (Stream::activate). If that fails, store the error and return -1."""
     try:
         return device_of(stream).activate()
     except BaseException as error:
@@ -450,10 +451,6 @@ cdef class Stream:
 
     When the object is deallocated, its handle is kept for a later Stream: allocators store handles of streams, and may still
     record an event on this one when a block that it used is freed.
-
-    Parameters
-    ----------
-    device : Device
     """
 
     def __init__(self, Device device not None):
@@ -492,23 +489,16 @@ cdef class Stream:
 
 
 cpdef Stream computing(Device device):
-    """Return the computing stream of `device`."""
+    """Return the computing stream of `device` as a new Stream, which does not own the handle."""
     cdef Stream stream = Stream.__new__(Stream)
     stream.device = device
     stream.handle = <cydriver.CUstream> device.stream.handle
     return stream
 
 
-@cython.no_gc_clear     # an object that waits for it may be in the same cycle
+@cython.no_gc_clear     # an object that waits for this event when it is deallocated may be in the same cycle
 cdef class Event:
-    """A CUDA event: a point in the work of a stream.
-
-    Parameters
-    ----------
-    device : Device
-    timing : bool
-        Whether `elapsed` can be used; without, the event costs less.
-    """
+    """A CUDA event: a point in the work of a stream of `device`. `elapsed` needs `timing`; without, the event costs less."""
 
     def __init__(self, Device device not None, bint timing=False):
         self.device = device
@@ -529,7 +519,7 @@ cdef class Event:
         check(cydriver.cuEventRecord(self.handle, stream.handle), "cuEventRecord")
 
     def done(self):
-        """Whether all work before it is done; allowed during a graph capture of this thread unless it was recorded in there."""
+        """Whether all work before it is done, without waiting; allowed in a graph capture of this thread that did not record it."""
         cdef cydriver.CUstreamCaptureMode mode = cydriver.CU_STREAM_CAPTURE_MODE_RELAXED
         self.device.activate()
         check(cydriver.cuThreadExchangeStreamCaptureMode(&mode), "cuThreadExchangeStreamCaptureMode")

@@ -19,7 +19,7 @@ cdef bint _started = False
 cdef bint _forked = False
 cdef bint _closed = False
 _lock = threading.RLock()
-_library = None     # the simulated driver, kept open
+_library = None     # the simulated driver, kept open; None: the GPU's
 
 FORKED = ("the GPU cannot be used in a process that was forked after GPU mode began; fork first, or use multiprocessing's start "
           "method 'spawn'")
@@ -51,9 +51,9 @@ cdef bint may_call() noexcept nogil:
 
 
 cdef cydriver.CUcontext exchange_context(cydriver.CUcontext context) noexcept:
-    """Make a context current in this thread, and return the one before.
+    """Make a context current in this thread, and return the previous one, NULL if there was none; for use in ``__dealloc__``.
 
-    For deallocations: they come in threads without a context, and between the activation of another device and its use.
+    A deallocation may run in a thread without a context, or between the activation of another device and its use.
     """
     cdef cydriver.CUcontext before = NULL
     cydriver.cuCtxGetCurrent(&before)
@@ -63,7 +63,7 @@ cdef cydriver.CUcontext exchange_context(cydriver.CUcontext context) noexcept:
 
 
 cdef error_of(cydriver.CUresult code, str call, arguments=()):
-    """Return the exception for a failed call; never raises."""
+    """Return the exception for a failed call, whose name and `arguments` are part of the message; never raises."""
     if _forked or _closed:
         return DeviceError(FORKED if _forked else CLOSED)
     cdef const char* text = NULL
@@ -138,7 +138,7 @@ def count():
 
 
 def entry_point(str name):
-    """Return the address of a function of the driver, 0 if it has none of that name."""
+    """Return the address of a function of the driver, 0 if it has none of that name: only the simulated one has ``mcsim_...``."""
     cdef void* address = NULL
     cdef cydriver.CUdriverProcAddressQueryResult status
     encoded = name.encode()
@@ -167,11 +167,12 @@ def allocation(size_t address):
 
 
 def close():
-    """Stop calling the driver: the process is exiting, which frees the remaining memory."""
+    """Prevent further calls of the driver (`may_call`): the process is exiting, which frees the remaining memory."""
     global _closed
     _closed = True
 
 
 def _forget():
+    """Mark this process as a forked child: it cannot use the driver's state that it inherited."""
     global _forked
     _forked = True

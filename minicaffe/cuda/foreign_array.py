@@ -11,21 +11,14 @@ from minicaffe.errors import DeviceError
 from minicaffe.memory.place import CUDAPlace
 from minicaffe.memory.registry import registry
 
-LEGACY = 1  # of the CUDA Array Interface: the legacy default stream
+LEGACY = 1  # the legacy default stream, as the CUDA Array Interface names it
 
 
 class ForeignArray:
-    """An array of another library, to be read on the current GPU between `begin` and `end`.
+    """An array of another library, which a net gets as input: it is read on the current GPU between `begin` and `end`.
 
-    Parameters
-    ----------
-    value : object with ``__cuda_array_interface__``
-    name : str
-        Of the field, for errors.
-
-    Attributes
-    ----------
-    array : DeviceArray
+    `value` has a ``__cuda_array_interface__``; `name` is that of the field, for errors. The attribute `array` is a DeviceArray of
+    the same memory, which keeps `value` alive.
     """
 
     def __init__(self, value, name):
@@ -35,10 +28,7 @@ class ForeignArray:
     def begin(self):
         """Make the computing stream wait for the library's work so far.
 
-        Raises
-        ------
-        DeviceError, WrongDeviceError
-            If part of the array is not in GPU memory, or it is on a GPU whose memory the current GPU may not use.
+        Raises DeviceError if part of the array is not in GPU memory; WrongDeviceError if the current GPU may not use that memory.
         """
         if self.array.size:
             check_memory(self.array, self.name)
@@ -46,25 +36,22 @@ class ForeignArray:
             self.device.wait_for(self.stream)
 
     def end(self):
-        """Make the library's later work wait for the work queued now; the memory is kept until that is done."""
+        """Make the library's later work wait for our work queued so far, and keep the array alive until that is done."""
         if self.stream is not None:
             self.device.make_stream_wait(self.stream)
         registry.device_side(CUDAPlace(self.device.index)).keep_alive(self.array)
 
 
 def interface_stream(value):
-    """Return the CUstream that an array's interface names; None if no wait is needed."""
+    """Return the CUstream (int) on which an array's library works; None if no wait is needed: none is named, or the legacy one."""
     interface = getattr(value, "__cuda_array_interface__", None) or {}
     return None if interface.get("stream") == LEGACY else interface.get("stream")
 
 
 def check_memory(array, name):
-    """Raise unless a DeviceArray with elements lies within one allocation that the current GPU may use.
+    """Raise DeviceError or WrongDeviceError, with `name` for the array, unless it lies in one allocation usable by the current GPU.
 
-    Raises
-    ------
-    DeviceError, WrongDeviceError
-        The message names the array `name`.
+    `array` is a DeviceArray with at least one element.
     """
     low, high = array.bounds()
     found = driver.allocation(low)

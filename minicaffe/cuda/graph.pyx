@@ -4,6 +4,7 @@ During recording nothing runs. Each replay uses the same blocks of memory. The r
 pool shared by all graphs of the device: their replays run one after the other, on one stream, so they can share blocks. Blocks
 from elsewhere that this thread drops are kept by the graph. Numbers that change between replays are stored on the device, in
 memory of the graph: the learning rate, and how many random numbers were drawn before (device/stream.hpp: rate, drawn).
+net/recorded.py records and replays graphs: of a training step, or of a forward pass.
 """
 
 cimport cython
@@ -29,37 +30,26 @@ cdef bint _collects = False     # whether the garbage collector was on before th
 _pools = WeakValueDictionary()      # allocator of a device -> the pool of its graphs, freed with its last user
 
 
-cdef struct Inputs:
+cdef struct Inputs:     # the arguments of `replay`
     double rate
     uint64_t drawn
 
 
 @cython.no_gc_clear     # __dealloc__ needs device
 cdef class Graph:
-    """The recorded work of one stream; use it as ``with graph: ...``, then call `replay`.
+    """The recorded work of the computing stream of `device`; use it as ``with graph: ...``, then call `replay`.
 
-    Parameters
-    ----------
-    device : Device
-
-    Raises
-    ------
-    OutOfMemoryError
-        If the device has no memory for the inputs.
-
-    Attributes
-    ----------
-    nodes : int
-        Launches, copies and fills in the graph; 0 before it was recorded.
+    `nodes` (int) is the number of launches, copies and fills in the graph; 0 before it was recorded. The constructor raises
+    OutOfMemoryError if the device has no memory for the inputs.
     """
 
     cdef readonly Device device
     cdef readonly size_t nodes
-    cdef cydriver.CUgraphExec executable
+    cdef cydriver.CUgraphExec executable    # NULL: nothing was recorded
     cdef Inputs inputs
-    cdef Buffer on_device   # the inputs that the recorded launches read
-    cdef object pool        # the allocator of device blocks during the recording
-    cdef list kept          # Buffers from elsewhere, dropped during the recording
+    cdef Buffer on_device   # a copy of `inputs`, which the recorded launches read
+    cdef object pool        # the allocator of device blocks during the recording, kept alive for the replays
+    cdef list kept          # Buffers from elsewhere, dropped during the recording, but used by the replays
 
     def __init__(self, Device device not None):
         self.device = device
@@ -73,7 +63,7 @@ cdef class Graph:
             exchange_context(before)
 
     def __enter__(self):
-        """Begin to record what is launched on the device's computing stream by this thread; a graph is recorded once."""
+        """Begin to record the launches of this thread on the device's computing stream; a graph is recorded once."""
         cdef cydriver.CUstream stream = <cydriver.CUstream> self.device.stream.handle
         if self.executable != NULL:
             raise ConfigError("this graph was recorded already; make another: cuda.Graph(device)")
@@ -82,7 +72,7 @@ cdef class Graph:
         self.device.activate()
         check(cydriver.cuStreamBeginCapture(stream, cydriver.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture")
         pause_collector(True)
-        record_blocks(self.kept, self.pool)
+        record_blocks(self.kept, self.pool)     # new Buffers of this thread are from `pool`; others that it drops are put in `kept`
         cdef Inputs* inputs = <Inputs*> self.on_device.ptr
         self.device.stream.rate = &inputs.rate
         self.device.stream.drawn = <const unsigned long long*> &inputs.drawn
@@ -114,19 +104,10 @@ cdef class Graph:
         return False
 
     def replay(self, double rate, unsigned long long drawn):
-        """Launch the recorded work.
+        """Launch the recorded work; the host does not wait. Raises DeviceError if nothing was recorded, or the launch fails.
 
-        Parameters
-        ----------
-        rate : float
-            The learning rate.
-        drawn : int
-            Random numbers drawn between recording and now.
-
-        Raises
-        ------
-        DeviceError
-            If nothing was recorded, or the launch fails.
+        `rate` is the learning rate, `drawn` how many random numbers were drawn between recording and now: each recorded random
+        stream begins that many numbers later.
         """
         cdef cydriver.CUstream stream = <cydriver.CUstream> self.device.stream.handle
         if self.executable == NULL:
@@ -140,7 +121,7 @@ cdef class Graph:
 
 
 def pool_of(place):
-    """Return the pool of the graphs of a device, whose free blocks are reserved for them."""
+    """Return the pool shared by the graphs of a device: an allocator above the device's own, with free blocks for them alone."""
     allocator = registry.allocator(place)
     pool = _pools.get(allocator)
     if pool is None:
@@ -149,7 +130,7 @@ def pool_of(place):
 
 
 cdef int pause_collector(bint pause) except -1:
-    """Disable or re-enable Python's cyclic collector: if it collects an allocator, that frees memory and breaks the recording."""
+    """Disable Python's cyclic collector, or re-enable it after the last recording: memory that it frees would break a recording."""
     global _recording, _collects
     if pause:
         if _recording == 0:

@@ -67,19 +67,19 @@ DEFAULT_MATH, TF32_MATH = 0, 3      # cublasMath_t
 MIN_CUDNN = 90000
 CUDNN_WORKSPACE = "256MiB"
 log = logging.getLogger(__name__)
-_cublas = None
-_cudnn = None
+_cublas = None      # the library as a ctypes object; None: not opened yet, False: there is none
+_cudnn = None       # likewise; None: not opened yet, or missing
 _cudnn_lock = threading.Lock()
-_store_failure = None    # a function of cuda/device.pyx: marks a device's stream as failed with an error
-_time_call = None      # another: reports a call
-cdef bytes _no_cudnn = None     # the text of which devices have the address
-cdef vector[Libraries*] _attached
-_names = {}         # number of a GPU -> its name
-_places = []        # bytes of which a Cudnn has the address
+_store_failure = None   # a function of cuda/device.pyx: marks a device's stream as failed with an error
+_time_call = None       # another: reports a call
+cdef bytes _no_cudnn = None     # why there is no cuDNN: Libraries.no_cudnn points to this text
+cdef vector[Libraries*] _attached       # of all devices used
+_names = {}         # index of a GPU -> its name
+_places = []        # keeps the bytes alive to which Cudnn.place points
 
 
 def attach(size_t stream, str device, store_failure, time_call):
-    """Open the libraries for the computing stream at address `stream`; its device must be current in the calling thread.
+    """Open the libraries for the computing stream at address `stream`, of a new Device, which is current in the calling thread.
 
     `device` is the GPU's name. Later errors, in code that cannot raise, are passed to ``store_failure(device, error)``. While
     launches are recorded, ``time_call(device, None)`` is called before a library call that computes, and
@@ -93,7 +93,7 @@ def attach(size_t stream, str device, store_failure, time_call):
         raise MemoryError()
     libraries.open_cudnn, libraries.fail, libraries.watch = open_cudnn, fail_cublas, watch
     if sim.selected() and not os.environ.get("MINICAFFE_CUDNN"):
-        CUDNN.absent = True
+        CUDNN.absent = True     # then only a layer that names the engine tries it
     attach_cublas(<CudaStream*> stream, libraries)
     _attached.push_back(libraries)
     (<CudaStream*> stream).libraries = <CudaLibraries*> libraries
@@ -112,6 +112,7 @@ cdef int set_math(Libraries* libraries) except -1:
 
 
 cdef void watch(CudaStream* stream, const char* call) noexcept with gil:
+    """Begin to time a library call (`call`: NULL), or end it and report its name (Libraries::watch, if launches are recorded)."""
     try:
         _time_call(stream.device, None if call == NULL else (<bytes> call).decode())
     except BaseException as error:
@@ -119,7 +120,7 @@ cdef void watch(CudaStream* stream, const char* call) noexcept with gil:
 
 
 def set_math_of_all_devices():
-    """Apply a changed precision to the open libraries of all devices."""
+    """Apply a changed precision to the open libraries of all devices; engines/engine.pyx calls it after each change."""
     cdef Libraries* libraries
     with device_lock:
         for libraries in _attached:
@@ -141,17 +142,19 @@ def versions(size_t stream):
 
 
 def _address(function):
+    """Return the address (int) of a function of a ctypes library."""
     return ctypes.cast(function, ctypes.c_void_p).value
 
 
 def _checked(library, error_of, call, *arguments):
-    """Call a function of a library; raise what `error_of` makes of a status that is not success."""
+    """Call a function of a library; raise ``error_of(call, status)`` if its status is not 0."""
     status = getattr(library, call)(*arguments)
     if status:
         raise error_of(call, status)
 
 
 def _status_name(function, status):
+    """Return the library's own name of a status, from its `function` for that."""
     function.restype = ctypes.c_char_p
     return function(status).decode()
 
@@ -159,7 +162,7 @@ def _status_name(function, status):
 # ---- cuBLAS
 
 def open_cublas():
-    """Return the library as a ctypes object, or None where there is none."""
+    """Return cuBLAS as a ctypes object, None if it is missing; on the simulated device only that of MINICAFFE_CUBLAS."""
     global _cublas
     path = os.environ.get("MINICAFFE_CUBLAS")
     if _cublas is None and sim.selected() and not path:
@@ -175,7 +178,7 @@ def open_cublas():
 
 
 cdef int attach_cublas(CudaStream* stream, Libraries* libraries) except -1:
-    """Use cuBLAS for matrix products on the stream, if it is installed."""
+    """Use cuBLAS for matrix products on the stream, if it is installed; otherwise `libraries` keeps its nulls: our kernel runs."""
     library = open_cublas()
     if library is None:
         return 0
@@ -206,6 +209,7 @@ cdef CublasLt* new_cublaslt(library) except? NULL:
 
 
 cdef void fill_calls(void** calls, list addresses) noexcept:
+    """Store addresses of functions, in the order of their names, in a struct of pointers (CudnnCalls, CublasLtCalls)."""
     for i, address in enumerate(addresses):
         calls[i] = <void*> <uintptr_t> address
 
@@ -215,6 +219,7 @@ def _cublas_error(call, status, remedy=""):
 
 
 cdef void fail_cublas(CudaStream* stream, const char* call, int status) noexcept with gil:
+    """Store the error of a call of cuBLAS or cuBLASLt in C++ code, for the stream's next check (Libraries::fail)."""
     remedy = "; if it happens again, uninstall nvidia-cublas: our own kernel then multiplies"
     _store_failure(stream.device, _cublas_error((<bytes> call).decode(), status, remedy))
 
@@ -222,7 +227,7 @@ cdef void fail_cublas(CudaStream* stream, const char* call, int status) noexcept
 # ---- cuDNN
 
 cdef void open_cudnn(CudaStream* stream) noexcept with gil:
-    """Open cuDNN for the stream's device, or store why there is none."""
+    """Open cuDNN for the stream's device, or store why there is none, at the first use by an operation (Libraries::open_cudnn)."""
     global _no_cudnn
     cdef Libraries* libraries = <Libraries*> stream.libraries
     try:
@@ -264,7 +269,7 @@ cdef Cudnn* new_cudnn(CudaStream* stream) except NULL:
     cdef Cudnn* cudnn = new Cudnn()     # lives as long as the process, as the device does
     fill_calls(<void**> &cudnn.call, addresses)
     handle = ctypes.c_void_p()
-    if stream.activate(stream):
+    if stream.activate(stream):     # the handle is for the device that is current in this thread
         stream.raise_error(stream)
     _checked(_cudnn, _cudnn_error, "cudnnCreate", ctypes.byref(handle))
     _checked(_cudnn, _cudnn_error, "cudnnSetStream", handle, ctypes.c_void_p(<uintptr_t> stream.handle))
@@ -282,7 +287,7 @@ cdef Cudnn* new_cudnn(CudaStream* stream) except NULL:
 
 
 def _find_cudnn():
-    """Return the library as a ctypes object, from MINICAFFE_CUDNN, a wheel or a toolkit. Raise OSError if there is none."""
+    """Return cuDNN as a ctypes object, from MINICAFFE_CUDNN, a wheel or a toolkit. Raise OSError if there is none."""
     if path := os.environ.get("MINICAFFE_CUDNN"):
         return ctypes.CDLL(path)
     if sim.selected():
@@ -306,4 +311,5 @@ def _cudnn_error(call, status):
 
 
 cdef void fail_cudnn(CudaStream* stream, const char* call, int status) noexcept with gil:
+    """Store the error of a call of cuDNN in C++ code, for the stream's next check (Cudnn::fail)."""
     _store_failure(stream.device, _cudnn_error((<bytes> call).decode(), status))

@@ -28,7 +28,7 @@ from minicaffe.memory.synced import device_lock
 
 
 @cython.final
-@cython.no_gc_clear     # __dealloc__ of those above may still free
+@cython.no_gc_clear     # allocators built on it may still free blocks in their __dealloc__
 cdef class DriverAllocator(Allocator):
     """Every block from cuMemAlloc (the plain allocator of a CUDAPlace), whose free waits for all streams of the device."""
     cdef Device device
@@ -42,12 +42,12 @@ cdef class DriverAllocator(Allocator):
         cdef cydriver.CUstreamCaptureMode mode = cydriver.CU_STREAM_CAPTURE_MODE_RELAXED
         self.device.activate()
         cydriver.cuThreadExchangeStreamCaptureMode(&mode)       # allows cuMemAlloc during a graph capture, which does not record it
-        code = cydriver.cuMemAlloc(&address, max(nbytes, <size_t> 1))
+        code = cydriver.cuMemAlloc(&address, max(nbytes, <size_t> 1))   # the driver refuses 0
         cydriver.cuThreadExchangeStreamCaptureMode(&mode)
         if code == cydriver.CUDA_ERROR_OUT_OF_MEMORY:
             raise out_of_memory(self, nbytes, "what the device has")
         check(code, "cuMemAlloc", (nbytes,))
-        self.remember(<void*> <uintptr_t> address, nbytes)
+        self.remember(<void*> <uintptr_t> address, nbytes)      # `forget` raises PointerError unless a live block begins there
         return <void*> <uintptr_t> address
 
     cdef int free_ptr(self, void* ptr) except -1:
@@ -58,7 +58,7 @@ cdef class DriverAllocator(Allocator):
             check(cydriver.cuMemFree(<uintptr_t> ptr), "cuMemFree", (hex(<uintptr_t> ptr),))
 
     def red_zones(self):
-        """Return red zones of one page on the simulated device; a GPU's driver has no such functions, so none."""
+        """Return red zones of one page on the simulated device, for allocators built on this; a GPU's driver has none."""
         poison, unpoison = driver.entry_point("mcsim_poison"), driver.entry_point("mcsim_unpoison")
         return RedZones(mmap.PAGESIZE if poison and unpoison else 0, poison, unpoison)
 
@@ -75,7 +75,7 @@ cdef class PinnedAllocator(Allocator):
 
     def __init__(self, place):
         super().__init__(place)
-        self.device = get_device(selected())
+        self.device = get_device(selected())    # its context allocates; CU_MEMHOSTALLOC_PORTABLE: all GPUs can use the memory
 
     cdef void* alloc_ptr(self, size_t nbytes) except NULL:
         cdef void* ptr = NULL
@@ -93,7 +93,7 @@ cdef class PinnedAllocator(Allocator):
 
 
 cdef class CudaCopier(DeviceSide):
-    """Copies between the host and one device, on its computing stream."""
+    """Copies between the host and one device, on its computing stream, for SyncedMemory and memory.copy."""
     cdef Device device
 
     def __init__(self, place):
@@ -101,7 +101,7 @@ cdef class CudaCopier(DeviceSide):
         self.device = get_device(place.device)
 
     cdef int begin(self) except -1:
-        """Prepare for work on the computing stream: it waits for GPUs that use memory of this one."""
+        """Prepare for work on the computing stream: make it wait for GPUs that use memory of this one, and its device current."""
         self.drop_finished()
         wait_for_peer_users(self.device)
         self.device.activate()
@@ -114,7 +114,7 @@ cdef class CudaCopier(DeviceSide):
         self.device.pending_owners.append((event, owner))
 
     cdef int drop_finished(self) except -1:
-        """Drop foreign memory whose copies are done."""
+        """Drop the references to foreign memory whose copies are done."""
         pending_owners = self.device.pending_owners
         while pending_owners and pending_owners[0][0].done():
             pending_owners.popleft()
@@ -124,7 +124,7 @@ cdef class CudaCopier(DeviceSide):
 
     cpdef copy_to_device(self, size_t dst, size_t src, size_t nbytes):
         self.begin()
-        with device_lock:
+        with device_lock:       # keeps the copy out of a graph that another thread records on the stream
             check(cydriver.cuMemcpyHtoDAsync(dst, <const void*> src, nbytes, self.target_stream()), "cuMemcpyHtoDAsync",
                   (hex(dst), hex(src), nbytes))
             computing(self.device).synchronize()
@@ -132,7 +132,7 @@ cdef class CudaCopier(DeviceSide):
     cpdef copy_to_host(self, size_t dst, size_t src, size_t nbytes):
         self.begin()
         with device_lock:
-            if self.device.stream.failed:
+            if self.device.stream.failed:       # the kernel that computes the data may not have run
                 raise_failure(&self.device.stream)
             check(cydriver.cuMemcpyDtoHAsync(<void*> dst, src, nbytes, self.target_stream()), "cuMemcpyDtoHAsync",
                   (hex(dst), hex(src), nbytes))
@@ -150,10 +150,11 @@ cdef class CudaCopier(DeviceSide):
                   (hex(dst), hex(src), nbytes))
 
     cpdef copy_from_peer(self, Buffer dst, Buffer src, size_t nbytes, DeviceSide source):
+        """Queue a copy from `src` on another device, whose side is `source`; both computing streams are synchronized with it."""
         cdef Device other = (<CudaCopier?> source).device
         self.begin()
         wait_for_device_and_peer_users(computing(self.device), other)
-        src.record_stream(<size_t> self.device.stream.handle)
+        src.record_stream(<size_t> self.device.stream.handle)       # its allocator reuses it only after this stream's copy
         check(cydriver.cuMemcpyPeerAsync(dst.address, self.device.context, src.address, other.context, nbytes,
                                          self.target_stream()),
               "cuMemcpyPeerAsync", (hex(dst.address), self.device.index, hex(src.address), other.index, nbytes))
@@ -161,8 +162,9 @@ cdef class CudaCopier(DeviceSide):
         self.device.activate()
 
     cpdef push(self, Buffer dst, Buffer src, size_t nbytes, stream, bint fresh):
+        """Queue a copy on `stream`, such as `Device.copies`; `fresh`: a new block, which the device's queued work may still use."""
         cdef Stream target_stream
-        cdef bint known
+        cdef bint known     # whether both blocks have allocators of ours, which do not reuse them before the copy is done
         if not isinstance(stream, Stream):
             raise WrongTypeError(f"a push needs a minicaffe.cuda.Stream, got {type(stream).__name__}")
         target_stream = stream
@@ -188,21 +190,24 @@ cdef class CudaCopier(DeviceSide):
                                              nbytes, target_stream.handle),
                   "cuMemcpyPeerAsync", (hex(dst.address), hex(src.address), nbytes))
         self.drop_finished()
-        if event is not None:       # a foreign block has no allocator of ours, so it is kept until the copy is done
+        if event is not None:       # a foreign block: kept alive until the copy is done
             self.device.pending_owners.append((event, dst, src))
             event.record(target_stream)
 
     cpdef int device_of(self, size_t address) except? -1:
+        """Return the index of the GPU with memory at `address`, -1 for memory that all GPUs can use."""
         found = driver.allocation(address)
         if found is None:
             raise PointerError(f"{address:#x} is not memory of a GPU according to the driver; pass an address of GPU memory")
         return found[0]
 
     cpdef size_t stream(self) except 0:
+        """Return the address of the computing CudaStream, for launches by this thread, such as of a change of layout."""
         self.begin()
         return <size_t> &self.device.stream
 
     cpdef check_peer_access(self, str name, Buffer block):
+        """Raise WrongDeviceError unless the current GPU may use `block` of this one (None: not allocated); order their work."""
         cdef Device user = get_device(current_gpu)
         use_peer_memory(user, self.device, name)
         if block is not None:
@@ -224,7 +229,8 @@ cdef class CudaStreamOrder(StreamOrder):
     cpdef record(self, size_t stream):
         cdef cydriver.CUcontext context = NULL
         cdef Device owner
-        if not may_call():      # the process is exiting: all streams have ended
+        """Return an Event after the work now queued on `stream`; None, which counts as done, at exit: all streams have ended."""
+        if not may_call():
             return None
         self.device.activate()
         check(cydriver.cuStreamGetCtx(<cydriver.CUstream> <void*> stream, &context), "cuStreamGetCtx", (hex(stream),))
@@ -235,7 +241,7 @@ cdef class CudaStreamOrder(StreamOrder):
         check(cydriver.cuEventRecord(event.handle, <cydriver.CUstream> <void*> stream), "cuEventRecord")
         return event
 
-    cpdef bint done(self, event) except -1:
+    cpdef bint done(self, event) except -1:  # None: see `record`
         return event is None or event.done()
 
     cpdef wait(self, event):

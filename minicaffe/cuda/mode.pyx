@@ -23,7 +23,7 @@ def use_gpu(index=None):
     driver.start()      # raises if this process was forked
     cdef Device chosen = get_device(selected() if index is None else index)
     wait_for_peer_users(chosen)
-    chosen.peer_users.clear()
+    chosen.peer_users.clear()   # a device that uses its memory later is listed again (cuda/peers.pyx)
     chosen.activate()
     compute_on(&chosen.stream)
 
@@ -52,7 +52,7 @@ def current():
 
 
 def finish():
-    """Finish the work of all devices, free their resources, and stop calling the driver; called at interpreter exit."""
+    """Finish the work of all devices, free their resources, and close the driver; atexit calls it."""
     cdef Device one
     if not may_call():
         return

@@ -1,8 +1,8 @@
-"""Memory of one device that another one uses.
+"""Memory of one device, the owner, that another one, the user, uses.
 
-It is inaccessible to kernels of another device unless `enable_peer_access` was called. Then the streams are synchronized: the
-user's stream waits for the owner's (`use_peer_memory`), and the owner's waits for the user's before its next work
-(`wait_for_peer_users`).
+It is inaccessible to kernels of the user unless `enable_peer_access` was called. Then the computing streams are synchronized:
+the user's waits for the owner's (`use_peer_memory`), and the owner's waits for the user's before its next work
+(`wait_for_peer_users`). The host does not wait.
 """
 
 from cuda.bindings cimport cydriver
@@ -15,17 +15,17 @@ from minicaffe.errors import DeviceError, WrongDeviceError
 
 
 cdef int wait_for_device(Stream target_stream, Device other) except -1:
-    """Make `target_stream` wait for the work now queued on the computing stream of `other`; its device is current afterwards."""
+    """Make `target_stream`, whose device is current afterwards, wait for the work now queued on the computing stream of `other`."""
     cdef Event event
     if target_stream.device is other and <void*> target_stream.handle == other.stream.handle:
-        return 0
+        return 0        # the same stream: nothing to wait for, and the current device stays
     event = Event(other)
     event.record(computing(other))
     target_stream.wait(event)
 
 
 cdef int wait_for_peer_users(Device owner) except -1:
-    """Make the computing stream of `owner` wait for the devices that use memory of it."""
+    """Make the computing stream of `owner` wait for the devices that use memory of it, before new work on it."""
     for user in owner.peer_users:
         wait_for_device(computing(owner), user)
 
@@ -50,16 +50,9 @@ cdef int use_peer_memory(Device user, Device owner, str name) except -1:
 
 
 def enable_peer_access(device, peer):
-    """Let kernels and copies of `device` use the memory of `peer`; the opposite direction needs a second call.
+    """Let kernels and copies of `device` use the memory of `peer` (indices); the opposite direction needs a second call.
 
-    Parameters
-    ----------
-    device, peer : int
-
-    Raises
-    ------
-    DeviceError
-        If the two are not peers (``get_device(device).reaches(get_device(peer))``), or are the same.
+    Raises DeviceError if the two are not peers (``get_device(device).reaches(get_device(peer))``), or are the same.
     """
     cdef Device user = get_device(device), owner = get_device(peer)
     if user is owner or not user.reaches(owner):
@@ -76,13 +69,7 @@ def enable_peer_access(device, peer):
 
 
 def disable_peer_access(device, peer):
-    """Undo `enable_peer_access`, after `device` has finished its work.
-
-    Raises
-    ------
-    DeviceError
-        If it was not enabled.
-    """
+    """Undo `enable_peer_access`, after `device` has finished its work. Raises DeviceError if it was not enabled."""
     cdef Device user = get_device(device), owner = get_device(peer)
     user.synchronize()
     check(cydriver.cuCtxDisablePeerAccess(owner.context), "cuCtxDisablePeerAccess", (device, peer))
@@ -90,6 +77,6 @@ def disable_peer_access(device, peer):
 
 
 def check_owner(int owner, str name):
-    """Raise WrongDeviceError if kernels of the current GPU may not use memory of GPU `owner` (-1: all GPUs may), called `name`."""
+    """Raise WrongDeviceError unless the current GPU may use memory `name` of GPU `owner` (-1: all GPUs may); order their work."""
     if owner not in (-1, current_gpu):
         use_peer_memory(get_device(current_gpu), get_device(owner), name)

@@ -78,7 +78,7 @@ def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, r
 
 
 def _classes(root, endings):
-    """Return the sorted pictures of each class, relative to its folder, which are the records; and the paths left out, to report.
+    """Return a dict from class names to sorted paths of pictures, relative to the class's folder; and a list of paths left out.
 
     Hidden files and folders are ignored. Raises DataError for a folder that is no class, such as one above the classes.
     """
@@ -114,5 +114,5 @@ def _classes(root, endings):
 
 
 def _raise_unreadable(error):
-    """Raise FileError for a folder that os.walk cannot read: else its pictures are missing silently."""
+    """Raise FileError for a folder that os.walk, which calls this, cannot read: else its pictures are missing silently."""
     raise FileError(f"cannot be read: {error.strerror}", file=error.filename)

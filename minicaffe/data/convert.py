@@ -51,13 +51,13 @@ def convert_images(root, list_file, path, *, backend="lmdb", gray=False, shuffle
 
 def write_pictures(root, entries, path, source, *, backend="lmdb", gray=False, size=None, check_size=False, encoded=False,
                    encode_type="", force=False, progress=None):
-    """As `convert_images`, for `entries` (path, label), which also folders of classes give, and a `size` (width, height) or None.
+    """Do `convert_images` for `entries` (path, label) of a list or of class folders, and a `size` (width, height) or None.
 
     Errors name `source`, the list or folder.
     """
     sizes = Counter()
 
-    def datum_of(entry, file, image):
+    def datum_of(entry, file, image):       # record_of of `write_records`
         if size:
             image = opencv().resize(image, size)
         sizes[image.shape[:2]] += 1
@@ -145,7 +145,8 @@ def quiet_opencv():
 def picture_datum(image, label, file, encoded, encode_type, keep):
     """Return the serialized Datum of a picture: its pixels, or a picture file, as --encoded and --encode-type say.
 
-    With `keep` the picture is that of `file` unchanged, so the bytes of `file` may be stored: encoding again would change pixels.
+    `image` is uint8, (H, W, 3) in BGR or (H, W); an empty `encode_type` means the suffix of `file`. With `keep` it is the picture
+    of `file` unchanged, so the bytes of `file` may be stored: encoding again would change pixels.
     """
     if not encoded and not encode_type:
         return raw_datum(image[np.newaxis] if image.ndim == 2 else image.transpose(2, 0, 1), label)

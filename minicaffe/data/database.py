@@ -23,7 +23,7 @@ class Database:
 
     def __init__(self, source):
         self.source = source
-        self._pending = []
+        self._pending = []      # (key, value) of `put` that are not written yet
 
     def records(self):
         """Return an iterator over (key, value), both buffers; those of an LMDB lie in the mapped file."""
@@ -35,7 +35,7 @@ class Database:
         It steps over the keys before `index`: about 0.1 s for a million. A LevelDB stays open as long as it has cursors. Raises
         DataError when another program has removed all records.
         """
-        index = index and index % max(len(self), 1)
+        index = index and index % max(len(self), 1)     # len() of a LevelDB reads all keys
         while True:
             read = None
             for read in self.steps(index):
@@ -57,7 +57,7 @@ class Database:
             self._pending = []
 
     def locate(self, error, number, key):
-        """Put database, number and key of a record into `error`, which keeps its field, and return it."""
+        """Put database, number and key of a record into `error`, which keeps its field, and return it for the caller to raise."""
         error.record = f"{number % len(self)} (key '{bytes(key).decode(errors='backslashreplace')}')"
         return error.at(file=self.source)
 
@@ -65,7 +65,7 @@ class Database:
         return self
 
     def __exit__(self, kind, *_):
-        if kind:
+        if kind:    # an exception: its records are not written
             self._pending = []
         self.close()
 

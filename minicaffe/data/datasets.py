@@ -101,9 +101,9 @@ def make_data_set(name, out, *, source=None, url=None, limit=None, backend="lmdb
 
 
 def make_idx_set(images, labels, path, *, pairs=False, seed=None, backend="lmdb", force=False, progress=None):
-    """Make the database `path` of two IDX files, and return its number of records.
+    """Make the database `path` of two IDX files, of pictures and labels, and return its number of records.
 
-    With `pairs` a record has two random pictures as channels, and label 1 if they have the same label.
+    With `pairs` a record has two random pictures as channels, and label 1 if they have the same label (siamese nets).
     """
     pictures, classes = read_idx_pair(Path(images), Path(labels))
     if pairs:
@@ -209,7 +209,7 @@ def _check_labels(labels, path):
 
 
 def _find(directory, *names):
-    """Return the path of the first of `names` that is a file of the folder with the original files."""
+    """Return the path of the first of `names` that is a file of the folder with the original files; raise FileError for none."""
     for name in names:
         if (directory / name).is_file():
             return directory / name

@@ -90,7 +90,7 @@ def decode_image(content, force_color=False, force_gray=False):
 
 
 def opencv_decode(content, flag):
-    """Decode a picture file, a bytes-like object, by ``cv2.imdecode(content, flag)``; return it, or None, and why it is None."""
+    """Return the picture in a bytes-like object by ``cv2.imdecode(content, flag)``, None if that fails; and the text for errors."""
     cv2 = opencv()
     pixels = np.frombuffer(content, np.uint8)
     image, fault = None, ""
@@ -122,7 +122,7 @@ def has_overlong_png_chunk(content):
 
 
 def opencv():
-    """Import OpenCV on first use: the core works without it.
+    """Return the module cv2, imported on first use: the core works without it.
 
     The budget (memory/sizes.py) limits the pixels of a picture: a file of a hundred bytes can declare 2^30 pixels. OpenCV reads
     this limit once, when it is loaded.

@@ -56,7 +56,7 @@ def open_db(source, backend, mode="r"):
 
 @contextlib.contextmanager
 def new_database(path, backend, *, force=False):
-    """Create the database `path` completely or not at all, as `new_folder`."""
+    """Create the database `path` completely or not at all, as `new_folder`; yield the open `Database`."""
     with new_folder(path, force) as growing, open_db(growing, backend, "w") as db:
         yield db
 

@@ -18,7 +18,7 @@ _handles_lock = threading.Lock()
 
 
 class Handle:
-    """Holds an open database; unlike plyvel's class it takes weak references."""
+    """Holds plyvel's object of an open database, and the process that opened it; unlike that object it takes weak references."""
 
     def __init__(self, handle):
         self.handle = handle
@@ -26,7 +26,7 @@ class Handle:
 
 
 class LevelDB(Database):
-    """A LevelDB directory; needs the package plyvel."""
+    """A LevelDB directory; needs the package plyvel. `shared` is the Handle of `create`, None to open `source`."""
 
     backend = "LEVELDB"
     marker = "CURRENT"
@@ -39,6 +39,7 @@ class LevelDB(Database):
 
     @classmethod
     def create(cls, source):
+        """Return a new, empty database to write, for `open_db`; the options are those of Caffe."""
         plyvel = _plyvel()
         try:
             handle = plyvel.DB(source, create_if_missing=True, error_if_exists=True, block_size=64 << 10,
@@ -54,14 +55,16 @@ class LevelDB(Database):
         return self._count
 
     def steps(self, skip=0):
+        """Yield for each record from number `skip` on a function that returns (key, value), as `Database` says."""
         try:
             with self._handle.iterator(verify_checksums=True) as iterator:
                 for record in itertools.islice(iterator, skip, None):
-                    yield lambda record=record: record
+                    yield lambda record=record: record      # it was read by the step; an LMDB reads it in the call
         except (_plyvel().Error, OSError) as error:
             raise damaged(self.source, error) from error
 
     def _write(self, records):
+        """Write a list of (key, value) in one transaction, for `Database.commit`."""
         try:
             with self._handle.write_batch() as batch:
                 for key, value in records:
@@ -71,6 +74,7 @@ class LevelDB(Database):
         self._count = None
 
     def close(self):
+        """Write pending records, and drop the reference to the database."""
         if self._handle is not None:
             try:
                 self.commit()
@@ -109,7 +113,7 @@ def _inode(source):
 
 
 def _plyvel():
-    """Import the optional package at the first database; raise DependencyError, which names its extra, without it."""
+    """Return the optional package plyvel, imported at the first database; DependencyError, which names its extra, without it."""
     try:
         import plyvel
     except ImportError as error:

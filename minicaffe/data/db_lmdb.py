@@ -23,6 +23,8 @@ from minicaffe.errors import DataError, FileError, shown
 MAP_SIZE = 10 << 20  # bytes for writing, LMDB's own default
 MAGIC, FORMAT = 0xBEEFC0DE, 1
 HEADER = struct.Struct("<QHHHH")  # of a page: number, unused, flags, end of the pointers, begin of the nodes
+# Magic number, format, address, size of the map; the tree of free pages, which begins with the page size; of the tree of records:
+# unused, flags, depth, branch, leaf and overflow pages, entries, root; last page, transaction.
 META = struct.Struct("<IIQQ48sIHHQQQQQQQ")
 NUMBER = struct.Struct("<Q")
 NODE = struct.Struct("<HHHH")  # low and high half of the size, flags, size of the key; in a branch the first three are a page
@@ -61,6 +63,7 @@ class LMDB(Database):
 
     @classmethod
     def create(cls, source):
+        """Return a new, empty database to write, for `open_db`."""
         try:
             os.mkdir(source)
             # No other process uses the database yet: no lock file, and one sync at the end instead of one a commit.
@@ -88,6 +91,7 @@ class LMDB(Database):
             raise self._damaged(snapshot, f"it has {seen} records, and declares {snapshot.entries}")
 
     def _write(self, records):
+        """Write a list of (key, value) in one transaction, for `Database.commit`; if the map is full, enlarge it and try again."""
         while True:
             try:
                 with self._env.begin(write=True) as transaction:
@@ -104,6 +108,7 @@ class LMDB(Database):
                 raise FileError(f"cannot be written: {error}", file=self.source) from error
 
     def close(self):
+        """Write pending records, and drop the references to the file."""
         try:
             if self._env is not None:
                 self.commit()
@@ -145,7 +150,7 @@ class LMDB(Database):
                             file=self.source)
 
     def _meta(self, offset):
-        """Return the fields of a meta page: LMDB has two, and commits to them in turn."""
+        """Return the fields of a meta page (`META`) as a tuple: LMDB has two, and commits to them in turn."""
         meta = META.unpack_from(self._bytes, offset + HEADER.size)
         if meta[0] != MAGIC:
             raise self._unreadable("it has no magic number of one")
@@ -207,7 +212,7 @@ class LMDB(Database):
         return begin, flags, pointers
 
     def _record(self, pages, snapshot, at, end):
-        """Return the key and value whose node lies at `at`, in a page that ends at `end`."""
+        """Return the key and value whose node lies at `at`, in a page that ends at `end`: views of `pages`, the mapped file."""
         low, high, flags, size = NODE.unpack_from(pages, at)
         length, at = low | high << 16, at + NODE.size
         key = at

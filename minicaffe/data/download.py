@@ -51,7 +51,7 @@ def fetch(url, path, checksum, progress=None):
 
 
 def _check(path, checksum, name, remedy):
-    """Raise DataError unless the file `path` has the checksum; it names `name`, the file or the address."""
+    """Raise DataError unless the file `path` has the checksum; the error names `name`, the file or the address, and `remedy`."""
     kind, _, expected = checksum.partition(":")
     with open(path, "rb") as file:
         found = hashlib.file_digest(file, kind).hexdigest()

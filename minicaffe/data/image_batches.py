@@ -27,19 +27,19 @@ class ImageBatches:
         self._epoch = self._order = None
 
     def infer_shape(self, number):
-        """Return (C, height, width) of record `number`, counted from the start of training: the layer's shape before it runs."""
+        """Return (C, height, width) of record `number`, counted from the start of training: ImageData needs it in its setup."""
         return self._load(range(number, number + 1))[0].shape[1:]
 
     def fill(self, numbers, buffer):
-        """Put the records `numbers` into `buffer`."""
+        """Put the records `numbers` into `buffer`, a BatchArrays."""
         batch, labels = self._load(numbers)
         buffer.write(batch, numbers, labels)
 
     def close(self):
-        """Nothing to close."""
+        """Do nothing, as no file stays open; each batch reader has this method."""
 
     def _index(self, number):
-        """Return the place in the list of record `number`, which a shuffled epoch changes."""
+        """Return the index in the list of record `number`; with `shuffle` by the permutation of its epoch."""
         epoch, place = divmod(number, len(self.images.entries))
         if not self.shuffle:
             return place
@@ -49,7 +49,7 @@ class ImageBatches:
         return int(self._order[place])
 
     def _load(self, numbers):
-        """Return a Batch of the records `numbers`, and their labels that are real numbers; None: those of the Batch."""
+        """Return a Batch of the records `numbers`, and their labels that are real numbers; None if the Batch has integer labels."""
         pictures, indices, held = [], [self._index(number) for number in numbers], 0
         paths, labels = zip(*(self.images.entries[index] for index in indices), strict=True)
         for number, index, path in zip(numbers, indices, paths, strict=True):
@@ -68,4 +68,4 @@ class ImageBatches:
         except (DataError, ShapeError) as error:
             if error.record is None:
                 raise
-            raise self.images.locate(error, indices[error.record])
+            raise self.images.locate(error, indices[error.record])     # `record` was the index in the batch

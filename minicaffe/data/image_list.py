@@ -56,13 +56,13 @@ class ImageList:
             raise DataError(f"the image list {'has no line below its header' if header else 'is empty'}", file=self.path)
 
     def locate(self, error, index):
-        """Put the list, the line and the number of an entry into `error`, which keeps its field, and return it."""
+        """Put the list, the line and the number of an entry into `error`, which keeps its field, and return it to be raised."""
         error.record = index
         return error.at(file=self.path, line=self._lines[index])
 
 
 def _split(line, label_size, commas):
-    """Return path and labels of a line as a list of str; it has another length if the line has another number of labels."""
+    """Return path and labels of a line as a list of str, whose length `_entry` checks; `commas`: of a .csv."""
     if commas:
         return [word.strip() for word in next(csv.reader([line[:csv.field_size_limit()]]))]
     return line.rsplit(" ", 1) if label_size is None else line.rsplit(None, label_size)

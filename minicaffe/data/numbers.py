@@ -19,7 +19,7 @@ INTEGER = re.compile(r"[+-]?[0-9]+")
 def integer(text, what, remedy="", least=-(1 << 31)):
     """Return the integer of a text in decimal digits, from `least` to 2^31 - 1; raise DataError for other text, such as ``1_000``.
 
-    `what` is the number's name in errors: ``"label"``; `remedy` is of text that is no integer.
+    `what` is the number's name in errors, such as ``"label"``; `remedy` ends the error for text that is no integer.
     """
     if not INTEGER.fullmatch(text):
         raise DataError(f"{what} {shown(text)} is not an integer{remedy and f'; {remedy}'}")
@@ -49,5 +49,5 @@ def real(text):
 
 
 def label_fields(label):
-    """Return the fields of a Datum that hold a label: an int, or a sequence of real numbers."""
+    """Return the fields of a Datum that hold a label, an int or a sequence of real numbers, as keywords of the message."""
     return {"label": label} if np.ndim(label) == 0 else {"float_data": label}

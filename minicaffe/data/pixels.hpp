@@ -13,36 +13,38 @@ struct Picture {
   const uint8_t* bytes;  // the pixels, or null: then `floats`
   const float* floats;
   int64_t channels, height, width;
-  int64_t plane, row, pixel;  // steps in elements
+  int64_t plane, row, pixel;  // steps from one channel, row and column to the next, in elements
   int32_t label;
 };
 
+/// A transform_param for the loops; a Transformer fills it and owns the mean.
 struct Rule {
   double scale;
-  int64_t crop_h, crop_w;  // 0: none
-  bool mirror, random_crop;
+  int64_t crop_h, crop_w;    // 0: none
+  bool mirror, random_crop;  // random_crop: in phase TRAIN; else the crop is the centre
   uint64_t seed;
   int64_t mean_plane, mean_row;  // steps in a mean picture; row 0: one value a channel; both 0: one value for all
-  const float* mean32;           // null without a mean
-  const double* mean64;
+  const float* mean32;           // the mean for float outputs, null without one
+  const double* mean64;          // the same for double outputs
 };
 
-enum Draw { kMirror, kTop, kLeft };
+enum Draw { kMirror, kTop, kLeft };  // `which` of draw_below
 
 /// Random integer in [0, n), uniform up to n / 2^32; a pure function of its arguments. `ordinal` counts the records since the start
-/// of the training, in all epochs, so that a resumed training draws what one without a stop would have drawn.
+/// of the training, in all epochs, so that a resumed training has the same draws. `which` is 0 to 3: Philox gives four numbers.
 inline int64_t draw_below(uint64_t seed, uint64_t ordinal, int which, uint64_t n) {
   u32 bits[4];
   Philox{seed}(ordinal, bits);
   return int64_t((bits[which] * n) >> 32);
 }
 
-/// The part of a picture for record `ordinal`, and whether it is flipped.
+/// The part of a picture that is copied, in pixels of the picture; with `flip` it is mirrored, left to right.
 struct Window {
   int64_t top, left, rows, columns;
   bool flip;
 };
 
+/// The Window of record `ordinal`, whose picture is height x width and not smaller than the crop.
 inline Window window_of(const Rule& rule, int64_t height, int64_t width, uint64_t ordinal) {
   Window window = {0, 0, height, width, rule.mirror && draw_below(rule.seed, ordinal, kMirror, 2)};
   if (!rule.crop_h) return window;
@@ -55,9 +57,9 @@ inline Window window_of(const Rule& rule, int64_t height, int64_t width, uint64_
   return window;
 }
 
-constexpr int64_t kChunk = 256;  // pixels that are reversed at once
+constexpr int64_t kChunk = 256;  // pixels of the pieces in which a row is reversed
 
-/// out[i] = (source - mean) * scale. `mean` advances with the source if `mean_row`, else it is one value.
+/// out[i] = (source[i * step] - mean) * scale for n pixels of a row. `mean`, not null, has a value for each if `mean_row`, or one.
 template <class S, class T>
 void shift_row(const S* source, int64_t step, const T* mean, bool mean_row, T scale, T* __restrict out, int64_t n) {
   const T value = *mean;
@@ -72,18 +74,19 @@ void shift_row(const S* source, int64_t step, const T* mean, bool mean_row, T sc
   }
 }
 
-/// The same for the three interleaved colours of pixel i, each with its own output.
+/// The same for the three interleaved colours of pixel i of a row, each with its own output.
 template <class T, bool kMeanRow> struct ShiftColours {
   const uint8_t* source;
-  const T *b, *g, *r;
-  T blue, green, red, scale;
-  T *x, *y, *z;
+  const T *b, *g, *r;         // the means of the row, read if kMeanRow
+  T blue, green, red, scale;  // the first values of b, g, r: the means of the channels otherwise
+  T *x, *y, *z;               // outputs of blue, green and red
   void operator()(index_t i) const {
     x[i] = (T(source[3 * i]) - (kMeanRow ? b[i] : blue)) * scale;
     y[i] = (T(source[3 * i + 1]) - (kMeanRow ? g[i] : green)) * scale;
     z[i] = (T(source[3 * i + 2]) - (kMeanRow ? r[i] : red)) * scale;
   }
 };
+/// Run ShiftColours for n pixels; `mean` and `out` have a pointer for each colour.
 template <bool kMeanRow, class T>
 void shift_colours(const uint8_t* s, const T* const* mean, T scale, T* const* out, int64_t n) {
   const T *b = mean[0], *g = mean[1], *r = mean[2];
@@ -94,6 +97,7 @@ template <class T> void reverse_row(const T* __restrict from, T* __restrict to, 
   for (int64_t i = 0; i < n; ++i) to[n - 1 - i] = from[i];
 }
 
+/// As shift_row, with the pixels in reverse order if `flip`: in pieces, each by shift_row and then reversed.
 template <class S, class T>
 void copy_row(const S* source, int64_t step, bool flip, const T* mean, bool mean_row, T scale, T* out, int64_t n) {
   if (!flip) return shift_row(source, step, mean, mean_row, scale, out, n);
@@ -120,6 +124,7 @@ template <class T> void copy_colours(const uint8_t* source, bool flip, const T* 
   }
 }
 
+/// Write the window of a picture as planes (C, rows, columns) to `out`. `source` is its `bytes` or `floats`; `mean` may be null.
 template <class S, class T>
 void copy_picture(const Picture& p, const S* source, const Rule& rule, const T* mean, uint64_t ordinal, T* out) {
   const Window window = window_of(rule, p.height, p.width, ordinal);
@@ -147,7 +152,8 @@ void copy_picture(const Picture& p, const S* source, const Rule& rule, const T* 
     }
 }
 
-/// Write n pictures of `size` elements each and, unless null, their labels; picture i is record first + i * stride.
+/// Write n pictures of `size` elements each and, unless null, their labels; picture i is record first + i * stride. `mean` is the
+/// rule's of type T.
 template <class T>
 void copy_batch(const Picture* pictures, int64_t n, const Rule& rule, const T* mean, uint64_t first, uint64_t stride,
                 T* data, int64_t size, T* labels) {

@@ -58,9 +58,8 @@ class Prefetcher:
     Attributes
     ----------
     numbers, upcoming : range
-        The record numbers of the batch that `next` returned last (None before the first call), and of the batch after it.
-    step : int
-        As given.
+        The record numbers of the batch that `next` returned last (None before the first call), and of the batch after it. `step` is
+        as given.
     error : Exception or None
         The error of the thread that `next` has raised. The thread has ended then; a new Prefetcher may succeed later.
 
@@ -127,7 +126,7 @@ class Prefetcher:
 
 
 class BatchArrays:
-    """Memory for one batch, reused while batches fit into it."""
+    """Memory for one batch, reused while batches fit into it; `Prefetcher.next` returns its `data` and `labels`."""
 
     def __init__(self, dtype, wants_labels, allocate):
         self.data = self.labels = None
@@ -190,7 +189,7 @@ def fill_buffers(reader, numbers, step, free, full, stop):
 
 
 def _end_thread(thread, free, stop):
-    """Stop the thread and wait for its end. It has no reference to the Prefetcher, which could not be freed otherwise."""
+    """Stop the thread and wait for its end, at `close` or when the Prefetcher is freed, to which it must have no reference."""
     stop.set()
     free.put(None)     # wakes a thread that waits for a buffer
     if thread is not threading.current_thread():  # any thread may drop the last reference

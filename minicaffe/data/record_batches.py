@@ -13,7 +13,7 @@ class RecordBatches:
     """Make batches of transformed records; the database is repeated endlessly.
 
     `source` and `backend` are as for `open_db`. `augmenter` (minicaffe/proto/unknown.py), if given, is applied to a picture before
-    `transformer`. With `label_size` the labels of a record are this many real numbers, its float_data.
+    `transformer`. With `label_size` the labels of a record are this many real numbers, its float_data. SSD overrides `load`.
     """
 
     def __init__(self, source, backend, transformer, augmenter=None, *, label_size=None):
@@ -24,7 +24,7 @@ class RecordBatches:
 
     def fill(self, numbers, buffer):
         """Put the records `numbers` into `buffer`, a BatchArrays; records between those of `numbers` are stepped over."""
-        if self.cursor is None:
+        if self.cursor is None:     # an iterator over functions that return (key, value); `place` is the number of its next record
             self.cursor, self.place = self.db.cursor(numbers.start), numbers.start
         first, end = numbers.start - self.place, numbers[-1] + 1 - self.place
         records = [read() for read in itertools.islice(self.cursor, first, end, numbers.step)]
@@ -38,7 +38,7 @@ class RecordBatches:
         buffer.write(batch, numbers, labels)
 
     def load(self, values, numbers):
-        """Return a Batch of serialized records, which have these `numbers`, and their labels; None: those of the Batch."""
+        """Return a Batch of serialized records with these `numbers`, and their real labels, None if the Batch has integer ones."""
         if self.augmenter is None:
             batch = self.transformer.load(values)
         else:

@@ -31,15 +31,15 @@ ctypedef fused real:
     double
 
 cdef extern from "minicaffe/data/pixels.hpp" namespace "mc" nogil:
-    cppclass Picture:
+    cppclass Picture:  # the unused one of `bytes` and `floats` is NULL
         const uint8_t* bytes
         const float* floats
-        int64_t channels, height, width, plane, row, pixel
+        int64_t channels, height, width, plane, row, pixel  # element (c, h, w) is number c * plane + h * row + w * pixel
         int32_t label
 
     cppclass Rule:
         double scale
-        int64_t crop_h, crop_w, mean_plane, mean_row
+        int64_t crop_h, crop_w, mean_plane, mean_row  # crop_h 0: no crop; the others: steps in the mean, see _set_mean
         bint mirror, random_crop
         uint64_t seed
         const float* mean32
@@ -56,15 +56,15 @@ cdef extern from "minicaffe/data/pixels.hpp" namespace "mc" nogil:
 
 
 def draw(seed, ordinal, which, n):
-    """Return the random integer in [0, n), n up to 2**32, that record `ordinal`, counted from the start of training, gets.
+    """Return random number `which` (0 to 3) of record `ordinal`, counted from the start of training: in [0, n), n up to 2**32.
 
-    `which`: 0 mirror (n = 2), 1 first row of the crop, 2 first column. The lower 64 bits of `seed` are used.
+    A Transformer uses 0 to mirror (n = 2), 1 and 2 for the first row and column of a crop. The lower 64 bits of `seed` are used.
     """
     return draw_below(<uint64_t>(seed & 0xFFFFFFFFFFFFFFFF), <uint64_t>(ordinal & 0xFFFFFFFFFFFFFFFF), which, n)
 
 
 cdef class Transformer:
-    """Applies a `transform_param`; no result depends on an earlier call, so threads may share it.
+    """Applies a `transform_param`, by `load` or `load_images` and then `Batch.write`; no result depends on an earlier call.
 
     Parameters
     ----------
@@ -77,15 +77,15 @@ cdef class Transformer:
     Raises
     ------
     ConfigError
-        Fields that exclude each other, or a crop_size no picture can have.
+        Fields that exclude each other, or one of crop_h and crop_w without the other.
     FileError, DataError
         The mean file cannot be used.
     """
 
     cdef Rule rule
-    cdef object mean, mean_single  # float64 and float32; (C, H, W), (K,) or None; the rule points into them
-    cdef bint force_color, force_gray, warned, resized
-    cdef str mean_file, crop_field
+    cdef object mean, mean_single  # float64 and float32; (C, H, W), (1,), (C,) or None; the rule points into them
+    cdef bint force_color, force_gray, warned, resized  # warned: of raw records; resized: SSD's fields change the size before
+    cdef str mean_file, crop_field  # for errors
 
     def __init__(self, param, phase, seed=0):
         if param.force_color and param.force_gray:
@@ -120,6 +120,8 @@ cdef class Transformer:
     def window(self, height, width, ordinal):
         """Return (top, left, rows, columns, flipped): the part of a picture for record `ordinal`, before it is flipped.
 
+        AnnotatedData (SSD) crops and flips the boxes of a record by it; `Batch.write` uses the same for the pixels.
+
         Raises
         ------
         ShapeError
@@ -143,7 +145,7 @@ cdef class Transformer:
             self.rule.mean_plane = mean.shape[1] * mean.shape[2]
             self.rule.mean_row = mean.shape[2]
         else:
-            self.rule.mean_plane = 1 if len(mean) > 1 else 0
+            self.rule.mean_plane = 1 if len(mean) > 1 else 0    # mean_row stays 0: one value a channel, or one for all
 
     def load(self, records):
         """Parse and check a batch of serialized Datums; decode those that are encoded.
@@ -168,7 +170,7 @@ cdef class Transformer:
         return Batch(self, records, None)
 
     def load_images(self, images, labels=None):
-        """Load a batch of decoded pictures: uint8 or float32 arrays (H, W, C) or (H, W), and their integer labels."""
+        """Return a Batch of decoded pictures: uint8 or float32 arrays (H, W, C) or (H, W), and their integer labels, 0 for None."""
         return Batch(self, images, [0] * len(images) if labels is None else labels)
 
     cdef tuple _output(self, const Picture* picture):
@@ -197,7 +199,7 @@ cdef class Transformer:
 
 
 cdef class Batch:
-    """Pictures of one output size, checked and ready to be written.
+    """Pictures of one output size, checked and ready to be written. `sources` are Datums, or with `image_labels` arrays of pixels.
 
     Attributes
     ----------
@@ -208,7 +210,7 @@ cdef class Batch:
     cdef Transformer transformer
     cdef Picture* pictures
     cdef Py_ssize_t count
-    cdef int64_t decoded  # bytes of decoded pictures
+    cdef int64_t decoded  # bytes of pictures decoded so far, compared with the memory budget
     cdef list kept  # what `pictures` points into
     cdef readonly tuple shape
 
@@ -228,7 +230,7 @@ cdef class Batch:
                     self._take_record(i, sources[i])
                 else:
                     self._take_image(i, sources[i], image_labels[i])
-            i = 0
+            i = 0  # the record of an error in the next line
             first = transformer._output(self.pictures)
             for i in range(1, self.count):
                 self._check_like_first(i, first)
@@ -326,6 +328,7 @@ cdef class Batch:
 
 
 cdef _write(Batch batch, real[::1] data, real[::1] labels, const real* mean, uint64_t first, uint64_t stride):
+    """Do `Batch.write` into arrays of one axis, without the GIL; `mean` is NULL without a mean."""
     cdef real* label = &labels[0] if labels is not None else NULL
     cdef int64_t size = data.shape[0] // batch.count
     with nogil:

@@ -19,7 +19,7 @@ from minicaffe.memory.synced import device_lock
 
 
 def pinned_array(shape, dtype, name="prefetched batch"):
-    """Return an uninitialised array in page-locked memory, which lives as long as the array; `name` is for the reporter."""
+    """Return an uninitialised array in page-locked memory, which lives as long as the array; memory reports show its `name`."""
     dtype = np.dtype(dtype)
     buffer = memory.Buffer(registry.allocator(memory.PinnedPlace()), max(math.prod(shape) * dtype.itemsize, 1), name)
     return np.ndarray(shape, dtype, buffer=buffer)
@@ -37,8 +37,9 @@ class DeviceUpload:
     def __init__(self):
         device = cuda.current()
         self.copies, self.computing = device.copies, cuda.computing(device)
+        # `full`: the copies to the staging blobs are done, of the last two batches in turn; `read`: the staging blobs were read.
         self.full, self.read = (cuda.Event(device), cuda.Event(device)), cuda.Event(device)
-        self.staging, self.arrays, self.sent = [], None, 0
+        self.staging, self.arrays, self.sent = [], None, 0      # `sent` counts the batches
 
     def send(self, fetch):
         """Start the copy of what ``fetch()`` returns, a sequence of arrays in page-locked memory, to the staging blobs.
@@ -46,7 +47,7 @@ class DeviceUpload:
         The host waits for the copy of the batch before the last: `fetch` may overwrite its arrays.
         """
         full = self.full[self.sent % 2]
-        full.synchronize()
+        full.synchronize()      # returns at once for an event that was never recorded
         self.arrays = fetch()
         if not self.staging:
             self.staging = [Blob(None, Dtype(NUMPY_TYPES.index(a.dtype)), "next batch") for a in self.arrays]
@@ -60,7 +61,7 @@ class DeviceUpload:
         self.sent += 1
 
     def copy_to(self, tops):
-        """Give `tops` shapes and values of the batch that was sent; the host does not wait."""
+        """Give `tops` shapes and values of the last batch of `send`, by copies on the device; the host does not wait."""
         with device_lock:
             self.computing.wait(self.full[(self.sent - 1) % 2])
             for top, blob in zip(tops, self.staging):

@@ -17,8 +17,8 @@ from minicaffe.data.transform import draw
 from minicaffe.errors import DataError, located, shown
 from minicaffe.proto.files import read_lines
 
-MIRROR, WINDOW = 0, 1                            # which random number of a record
-IMAGE, LABEL, X1, Y1, X2, Y2, LINE = range(7)    # columns of a table of windows
+MIRROR, WINDOW = 0, 1                            # `which` of `draw`
+IMAGE, LABEL, X1, Y1, X2, Y2, LINE = range(7)    # columns of a table of windows; LINE is the line of the file, for errors
 
 
 class WindowList:
@@ -79,7 +79,7 @@ class WindowList:
             background.append(table[bg])
 
     def _table(self, rows):
-        """Return the table of the windows in `rows`, (number, text) of lines, and their overlaps."""
+        """Return the table of the windows in `rows`, (number, text) of lines, and their overlaps, float32 as in Caffe."""
         values = _windows(" ".join([text for _, text in rows]), len(rows))
         if values is None:
             for number, text in rows:
@@ -93,7 +93,7 @@ class WindowList:
         return table, values[:, 1].astype(np.float32)
 
     def _check(self, table, used, rule, wrong):
-        """Raise DataError for the first window that is used and wrong."""
+        """Raise DataError for the first window that is used and wrong: bool arrays with an entry for each row of `table`."""
         for row in table[used & wrong][:1]:
             raise self._wrong(int(row[LINE]), f"{rule}, got class {row[LABEL]}, {_box(row)}")
 
@@ -103,11 +103,12 @@ class WindowList:
             return integer(text, "channels, height, width or the number of windows", least=0)
 
     def _wrong(self, line, message):
+        """Return the error for a line of the window file."""
         return DataError(message, file=self.path, line=line)
 
 
 def _next(lines):
-    """Return number and text of the next line that is not blank, None at the end; headers of a window file may be apart."""
+    """Return number and text of the next line that is not blank, None at the end; blank lines may separate headers."""
     for number, text in lines:
         if text.strip():
             return number, text.strip()
@@ -115,7 +116,7 @@ def _next(lines):
 
 
 def _windows(text, count):
-    """Return the numbers of the windows in a text, float64 of (count, 6), all lines at once for speed; None if it has others."""
+    """Return the numbers of `count` windows, all lines at once for speed, float64 of (count, 6); None if they are malformed."""
     if not text.isascii() or "_" in text:   # NumPy accepts underscores, and digits other than 0 to 9
         return None
     try:
@@ -168,13 +169,13 @@ class WindowBatches:
                 labels[i] = row[LABEL]
 
     def close(self):
-        """Nothing to close."""
+        """Do nothing, as no file stays open; each batch reader has this method."""
 
     def _put(self, row, flip, out):
         """Write one window, cut out, resized, flipped and scaled, into `out` (3, crop, crop), whose context stays zero."""
         image = self._picture(int(row[IMAGE]))
         (x1, y1, x2, y2), size, top, left, right = self._region(row, image.shape, out.dtype.type)
-        left = right if flip else left
+        left = right if flip else left      # distances from the border of `out`
         size = min(size[0], self.crop - top), min(size[1], self.crop - left)  # roundings may add up
         if min(size) < 1:
             return  # less than half a pixel of it would be seen
@@ -188,7 +189,7 @@ class WindowBatches:
         out[:, rows, columns] = pixels * out.dtype.type(self.scale)
 
     def _region(self, row, shape, real):
-        """Return the box to cut out, the (height, width) it gets, and its distances from the top, the left and the right."""
+        """Return the box to cut out, the (height, width) to resize it to, and its distances in `out` from top, left and right."""
         x1, y1, x2, y2 = (int(row[k]) for k in (X1, Y1, X2, Y2))
         height, width = shape[:2]
         if not self.context and not self.square:
@@ -196,7 +197,7 @@ class WindowBatches:
                 raise DataError(f"the window {_box(row)} reaches beyond '{self.windows.images[row[IMAGE]]}', which is "
                                 f"{height} x {width}")
             return (x1, y1, x2, y2), (self.crop, self.crop), 0, 0, 0
-        # Caffe computes in the net's type, and rounds halves away from zero.
+        # Caffe computes in the net's type, `real`, and rounds halves away from zero.
         grow = real(self.crop) / real(self.crop - 2 * self.context)
         half_h, half_w = real(y2 - y1 + 1) / real(2), real(x2 - x1 + 1) / real(2)
         centre_x, centre_y = real(x1) + half_w, real(y1) + half_h

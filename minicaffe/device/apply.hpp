@@ -61,7 +61,8 @@ MC_RANGE(range_avx512, MC_AVX512)
 MC_RANGE(range_bf16, MC_AVX512_BF16)
 #endif
 
-// Whether X is among the template arguments of a functor, or of functors inside it.
+// Whether X, double or Bf16, is among the template arguments of a functor, or of functors inside it: by this `range` chooses the
+// version. One specialisation for each form of template parameters.
 template <class X, class F> struct uses : std::is_same<X, F> {};
 template <class X, template <class...> class F, class... A>
 struct uses<X, F<A...>> : std::bool_constant<(uses<X, A>::value || ...)> {};
@@ -72,7 +73,7 @@ struct uses<X, F<A, B, V, W...>> : std::bool_constant<uses<X, A>::value || uses<
 template <class X, template <class, class, int, class> class F, class A, class B, int V, class C>
 struct uses<X, F<A, B, V, C>> : std::bool_constant<uses<X, A>::value || uses<X, B>::value> {};
 
-/// f(i) for begin <= i < end on the calling thread.
+/// f(i) for begin <= i < end on the calling thread, by the version of the loop for f's element type and the processor.
 template <class F> void range(const F& f, index_t begin, index_t end) {
 #ifdef MC_X86
   if constexpr (uses<Bf16, F>::value) {
@@ -89,7 +90,7 @@ template <class F> void range(const F& f, index_t begin, index_t end) {
 constexpr index_t kGrain = 16384;
 constexpr index_t kProductGrain = 100000;  // likewise for multiplications of a matrix product
 
-/// run(f, begin, end) of up to `threads` parts; not a template, as there are hundreds of functors.
+/// The part of for_each that needs no template, as there are hundreds of functors: run(f, begin, end) for each part of 0..n-1.
 __attribute__((noinline)) inline void for_parts(Threads threads, index_t n, index_t cost, const void* f,
                                                 void (*run)(const void* f, index_t begin, index_t end)) {
   parallel(threads, n, std::max<index_t>(1, kGrain / cost), [=](int, index_t b, index_t e) { run(f, b, e); });

@@ -35,14 +35,15 @@ MC_HD void put_lanes(Bf16* y, Lanes x) {
 #endif
 }
 
-/// add(i, 0) and add(i, 1) alternately, for two independent sums: a single sum would wait for each addition.
+/// add(i, 0) and add(i, 1) alternately for 0 <= i < n: `add` has two sums, as a single one would wait for each addition.
 template <class Add> MC_HD void each_alternating(index_t n, const Add& add) {
   index_t i = 0;
   for (; i + 1 < n; i += 2) add(i, 0), add(i + 1, 1);
   if (i < n) add(i, 0);
 }
 
-/// f.lanes<V>(i) for 16 elements, of Bf16 and of n.
+/// A block of for_each_lane: f.lanes<Lanes>(i) for 16 elements from i on, f(i) for those of a last part. n: elements of the array.
+/// T is Bf16 and is here for `uses` (device/apply.hpp), which finds by it the instruction set that Lanes need.
 template <class F, class T> struct EachLanes {
   F f;
   index_t n;
@@ -55,7 +56,7 @@ template <class F, class T> struct EachLanes {
 
 namespace cpu {
 
-/// f(i) for 0 <= i < n, elements T, as for_each; for Bf16 16 at a time.
+/// f(i) for 0 <= i < n, elements T, as for_each; for Bf16 16 at a time by f.lanes<Lanes>(i).
 template <class T, class F> void for_each_lane(Threads threads, index_t n, const F& f, index_t cost) {
   if constexpr (std::is_same_v<T, Bf16>)
     for_each(threads, (n + kLanes - 1) / kLanes, EachLanes<F, T>{f, n}, cost * kLanes);

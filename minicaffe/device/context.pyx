@@ -43,7 +43,7 @@ cdef Context context() noexcept nogil:
 
 
 cdef bint on_device() noexcept nogil:
-    """Whether the current mode is GPU mode."""
+    """Return whether the current mode is GPU mode."""
     return _stream != NULL
 
 
@@ -64,28 +64,28 @@ cdef void compute_on(CudaStream* stream) noexcept:
 
 
 def mode_change_count():
-    """Return how often operations have moved between CPU and GPUs: a recorded CUDA graph holds as long as this number."""
+    """Return how often operations have moved between CPU and GPUs: a recorded CUDA graph is valid until this number changes."""
     return _mode_changes
 
 
 def gpu_of_memory():
-    """Return the number of the GPU for new device sides: the current one, unless `set_memory_placement` chose another."""
+    """Return the number of the GPU for new device sides of SyncedMemory: the current one, or that of `set_memory_placement`."""
     return _gpu_of_memory
 
 
 def host_is_pinned():
-    """Whether new host sides are page-locked: in GPU mode, unless `set_memory_placement` changed it."""
+    """Return whether new host sides are page-locked: in GPU mode, unless `set_memory_placement` changed it."""
     return _pinned
 
 
 def set_memory_placement(gpu=None, pinned=None):
-    """Set the GPU of new device sides, and whether new host sides are page-locked, until the mode or the GPU changes."""
+    """Set the GPU of new device sides and whether new host sides are page-locked (None: unchanged), until mode or GPU change."""
     global _gpu_of_memory, _pinned
     _gpu_of_memory = _gpu_of_memory if gpu is None else gpu
     _pinned = _pinned if pinned is None else pinned
 
 
 cdef int settle(const Context& on) except -1:
-    """Raise the error of the context's stream, if it failed: launches without the GIL only mark the stream."""
+    """Raise the error of the context's stream, if it failed: launches without the GIL, before this call, only mark the stream."""
     if on.stream != NULL and on.stream.failed:
         return on.stream.raise_error(on.stream)

@@ -19,7 +19,7 @@ cdef extern from *:
 
 
 def copy_array(target, source):
-    """Do ``target[...] = source`` for a batch of data, by several threads where both are contiguous and of one type and shape.
+    """Do ``target[...] = source`` for a net's input, by several threads if both are contiguous and of one type and shape.
 
     Parameters
     ----------

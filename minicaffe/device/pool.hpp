@@ -29,7 +29,7 @@ namespace cpu {
 
 constexpr int kMaxThreads = 1024;
 
-/// The pool of the process. A worker polls for the next loop for a time, then sleeps. Other modules see only the base, Pool.
+/// The pool of the process. Other modules see only the base, Pool.
 class ThreadPool : public Pool {
  public:
   ThreadPool()
@@ -41,7 +41,7 @@ class ThreadPool : public Pool {
                static_cast<ThreadPool*>(self)->begin_concurrent(parts, work, argument);
              },
              [](Pool* self) { static_cast<ThreadPool*>(self)->end_concurrent(); }, []() -> int { return dry_run_flag(); }} {}
-  static bool& dry_run_flag() {
+  static bool& dry_run_flag() {  // of the calling thread, see set_dry
     static thread_local bool now = false;
     return now;
   }
@@ -90,7 +90,7 @@ class ThreadPool : public Pool {
     return loop;
   }
 
-  /// Pool::start. Return whether there are `workers` workers.
+  /// Pool::start, before `begin`, which needs a worker for each part. Return whether there are `workers` workers.
   bool start(int workers) {
     if (workers_.load() < workers) {
       wait_for_others();
@@ -100,7 +100,8 @@ class ThreadPool : public Pool {
     return workers_.load() >= workers;
   }
 
-  /// Begin a loop whose parts may wait for each other: each part has its own worker, part 0 the caller.
+  /// Pool::begin, for parallel regions of oneDNN, whose parts may wait for each other: each has its own worker. Part 0 is only
+  /// marked as taken: the caller runs it before `end`. busy_ remains set until then.
   void begin_concurrent(int parts, Work work, const void* argument) {
     wait_for_others();
     start_workers(parts - 1);
@@ -108,6 +109,7 @@ class ThreadPool : public Pool {
     publish(parts, parts - 1, work, argument);
   }
 
+  /// Pool::end, after part 0: return when all parts have ended.
   void end_concurrent() {
     run_free_parts(loop_.load(), 0);    // cannot deadlock: each part that these may wait for has a worker
     if (pending_.load(std::memory_order_acquire)) wait_for_parts();

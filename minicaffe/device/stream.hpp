@@ -1,8 +1,7 @@
 // Launching kernels (kernels/grid.hpp) on a stream of a device, from any module and without the driver's headers.
 //
-// A Stream is filled by cuda/device.pyx. The first launch of a kernel on a device compiles it (Stream::load, which acquires the
-// GIL); every further one is a table lookup and one driver call. A failure is stored in the stream, prevents all further
-// launches on it, and is raised as an exception by Stream::raise.
+// The first launch of a kernel on a device compiles it (Stream::load, which acquires the GIL); every further one is a table lookup
+// and one driver call. A failure is stored in the stream, prevents all further launches on it, and is raised by Stream::raise.
 #pragma once
 #include <algorithm>
 #include "minicaffe/kernels/grid.hpp"
@@ -14,10 +13,10 @@ struct Libraries;  // cuda/libraries.hpp
 
 constexpr int kMaxDevices = 16;
 
-/// A kernel of this module: the kernel for the host, with its name, and the compiled function of each device that ran it.
+/// A kernel K in the table of this module: `launch` has one for each K.
 struct Kernel {
-  const HostKernel* host;
-  void* functions[kMaxDevices];
+  const HostKernel* host;        // its name, its sizes, and its code for the simulated device
+  void* functions[kMaxDevices];  // CUfunction by device number; null: not loaded there yet
 };
 
 /// A stream of a device, and what a launch needs from cuda/, as plain data and functions: filled by cuda/device.pyx.
@@ -28,29 +27,29 @@ struct Stream {
   int capability;       // the compute capability times 10: 90 is 9.0
   int failed;           // 1 after a failure that was not raised yet
   int recording;        // every kernel is launched by watch()
-  long long launches;
+  long long launches;   // so far
   double* scratch;      // kScratch values on the device, for sums in two launches
   void* workspace;      // of cuBLAS
   long long workspace_bytes;
   const double* rate;   // during graph capture: address of the learning rate on the device; else null
   const unsigned long long* drawn;  // likewise: address of an offset added to the start of every stream of random numbers
   Libraries* libraries; // null: our own kernels only
-  void* (*load)(Stream*, Kernel*);                                                  // returns null on failure
+  void* (*load)(Stream*, Kernel*);  // compiles and loads a kernel for the stream's device; null, and `failed`, if that fails
   int (*start)(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                unsigned block_z, unsigned shared_bytes, void* stream, void** arguments, void** extra);  // cuLaunchKernel
-  void (*fail)(Stream*, int code, Kernel*, unsigned blocks, unsigned threads);
-  // As `start`, and reports the kernel, its time and its arrays.
+  void (*fail)(Stream*, int code, Kernel*, unsigned blocks, unsigned threads);  // stores the error of a launch; sets `failed`
+  // As `start`, then waits for the kernel and reports its time and its arrays.
   int (*watch)(Stream*, Kernel*, void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned threads,
                void** arguments);
-  int (*raise)(Stream*);     // sets a Python exception and returns -1 if the stream failed; needs the GIL
-  int (*activate)(Stream*);  // makes the device's context current in the calling thread
+  int (*raise)(Stream*);     // raises the stored error in Python, returns -1 and clears `failed`; needs the GIL
+  int (*activate)(Stream*);  // makes the device's context current in the calling thread; -1, and `failed`, if that fails
   int (*dry)();       // cpu::Pool's: whether launches are skipped; null: never
 };
 
 // Partial sums of two numbers for each channel: 1024 blocks of 128 channels (loops/sums/caffe.hpp). 2 MiB.
 constexpr int kScratch = 1 << 18;
 
-/// Run a kernel with the parameters k; not a template, as there are hundreds of kernels.
+/// Queue a kernel with the parameters k; not a template, as there are hundreds of kernels. After a failure it does nothing.
 __attribute__((noinline)) inline void launch(Stream& stream, Kernel& kernel, const void* k, unsigned grid_x, unsigned grid_y,
                                              unsigned grid_z) {
   const unsigned threads = kernel.host->max_threads;
@@ -71,7 +70,7 @@ template <class K> void launch(Stream& stream, const K& k, unsigned grid_x, unsi
   launch(stream, kernel, &k, grid_x, grid_y, grid_z);
 }
 
-/// Number of blocks for n items, at most enough to fill every multiprocessor; the kernel needs a grid-stride loop.
+/// Number of blocks of `threads` for n items, at most what fills every multiprocessor 4 times; the kernel needs a grid-stride loop.
 inline unsigned blocks_for(const Stream& stream, index_t n, int threads) {
   index_t wanted = (n + threads - 1) / threads, most = index_t(stream.multiprocessors) * (2048 / threads) * 4;
   return unsigned(std::min(wanted, most));

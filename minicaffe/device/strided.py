@@ -1,7 +1,4 @@
-"""Arrays in strides on a device: views without copies (THC's tensors). Nothing here starts a driver.
-
-`DeviceArray` describes where an array lies; slices and transposes of it share its memory.
-"""
+"""Arrays in strides on a device: views without copies (THC's tensors). Nothing here starts a driver."""
 
 import abc
 import math
@@ -100,7 +97,7 @@ class DeviceArray:
         return self.transpose()
 
     def bounds(self):
-        """Return the address of the lowest byte, and of the byte after the highest. The array must have elements."""
+        """Return the lowest and the end address of an array with elements, for the check that it lies within one allocation."""
         reach = [(n - 1) * stride for n, stride in zip(self.shape, self.strides)]
         return self.address + sum(r for r in reach if r < 0), self.address + self.dtype.itemsize + sum(r for r in reach if r > 0)
 
@@ -122,7 +119,7 @@ def _integers(numbers):
 
 
 def _index(k):
-    """Return an index of `DeviceArray.__getitem__` as NumPy takes it for a view; raise WrongTypeError for other objects."""
+    """Return an index for `DeviceArray.__getitem__` by which NumPy makes a view; raise WrongTypeError for other objects."""
     if type(k) in (slice, int) or k is None or k is Ellipsis:
         return k
     try:
@@ -142,7 +139,7 @@ def c_strides(shape, itemsize):
 
 
 class HasDeviceArray(abc.ABC):  # noqa: B024 (classes are registered here, they derive nothing)
-    """Any object that holds an array on the device, `gpu_data` to be read and `mutable_gpu_data` to be written; Blob is one."""
+    """Base of arguments of kernels (addons/thc) that hold an array on the device, as `gpu_data` and `mutable_gpu_data`: of Blob."""
 
 
 def device_array(value, name):

@@ -10,7 +10,7 @@ namespace cpu {
 struct Pool {
   using Work = void (*)(const void* argument, int part);
   void (*run)(Pool*, int parts, Work, const void* argument);    // work(argument, part) once for each 0 <= part < parts
-  bool (*start)(Pool*, int threads);                            // returns whether there are so many, including the calling thread
+  bool (*start)(Pool*, int threads);  // start workers; returns whether there are so many threads, including the calling one
   void (*begin)(Pool*, int parts, Work, const void* argument);  // parts 1.. concurrently, each on its own thread, until `end`
   void (*end)(Pool*);
   int (*dry)();  // whether the calling thread computes nothing (device/threads.pyx, dry_run)
@@ -24,7 +24,7 @@ struct Threads {
 };
 
 constexpr index_t kVector = 32;  // elements of the longest vector, of 2 bytes each
-constexpr index_t kLongPart = 16 * kVector;
+constexpr index_t kLongPart = 16 * kVector;  // from this length on a part begins at a multiple of kVector
 
 /// The number of parts, at most `threads`, of n steps of which each part has at least `grain`: small work is not divided.
 inline int parts_of(int threads, index_t n, index_t grain) {

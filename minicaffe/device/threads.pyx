@@ -51,7 +51,7 @@ def dry_run():
 
 
 def computing():
-    """Within a with block, compute even inside a `dry_run`."""
+    """Within a with block, compute even inside a `dry_run`: for layers whose tops are checked on the host (net/node.pyx)."""
     return _with_dry(False)
 
 
@@ -88,7 +88,7 @@ def _default_threads():
 def usable_processors(root="/"):
     """Return how many processors this process may use: those of its affinity mask, limited by the quota of its container.
 
-    ``sys`` is a folder in `root`.
+    The quota is read from ``sys/fs/cgroup/cpu.max`` in `root`, which only tests change.
     """
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:

@@ -27,8 +27,7 @@ template <class Function> auto typed(const Function& function) {
   };
 }
 
-/// As MC_TYPED for a plain loop, as a function of (dtype, const Context&, arguments...): like other loops it computes nothing in a
-/// dry run (device/threads.pyx).
+/// As MC_TYPED, for plain loops: a function of (dtype, Context, arguments...) that computes nothing in a dry run (threads.pyx).
 #define MC_PLAIN(function) mc::unless_dry(MC_TYPED(function))
 template <class Function> auto unless_dry(const Function& function) {
   return [=](int dtype, const Context& on, const auto&... arguments) {
@@ -36,6 +35,7 @@ template <class Function> auto unless_dry(const Function& function) {
   };
 }
 
+/// A guess for one more member: it converts to any type. lacks_member gives true if F can be initialized with P and this.
 struct AnyMember {
   template <class P> operator P() const;
 };
@@ -48,7 +48,8 @@ template <class F, class... P> F make(const P&... members) {
   return F{members...};
 }
 
-/// A function of (x..., y), up to three inputs and the output: y[i] = F(x[i]...) with the members of F.
+/// A function of (x..., y), up to three inputs and the output: y[i] = F(x[i]...) with the members of F. Arrays may be Bf16; F
+/// then computes on float.
 template <template <class> class F, class... P> auto mapping(const Context& on, int dtype, index_t n, P... members) {
   return [=](auto... arrays) {
     dispatch_layout(dtype, [&](auto type) {

@@ -32,7 +32,7 @@ cdef class ChannelsLast(Layout):
 
     cdef int copy(self, bint back, size_t source, const long long* source_strides, size_t target, const long long* target_strides,
                   size_t stream) except -1:
-        """Copy a whole array to this order, or `back` to plain order, on `stream`, a CudaStream; the strides are of both sides."""
+        """Copy a whole array to this order, or `back` to plain order, on `stream`, a CudaStream; strides are `plain` or `last`."""
         cdef Context on
         cdef int plain_type = FLOAT if self.dtype == BF16 else self.dtype
         on.threads, on.stream = num_threads(), <CudaStream*> stream
@@ -41,7 +41,7 @@ cdef class ChannelsLast(Layout):
                          <const void*> source, source_strides, <void*> target, target_strides)
         return 0
 
-    cpdef to_plain(self, size_t plain, size_t private, size_t stream=0):
+    cpdef to_plain(self, size_t plain, size_t private, size_t stream=0):    # overrides, described at Layout (memory/layout.pyx)
         self.copy(True, private, self.last, plain, self.plain, stream)
 
     cpdef from_plain(self, size_t private, size_t plain, size_t stream=0):
@@ -54,7 +54,7 @@ cdef class ChannelsLast(Layout):
 
 
 cdef Layout channels_last(tuple dims, int dtype):
-    """Return the layout of arrays of shape `dims`, (images, channels, ...), and type `dtype`; None if it is the plain order."""
+    """Return the one layout of arrays of shape `dims`, (images, channels, ...), and type `dtype`; None if it is the plain order."""
     if len(dims) < 2 or dtype != BF16 and (dims[1] == 1 or math.prod(dims[2:]) <= 1):
         return None
     layout = _layouts.get((dims, dtype))
@@ -64,7 +64,7 @@ cdef Layout channels_last(tuple dims, int dtype):
 
 
 cdef int find_strides(Layout layout, Blob blob, long long* strides) except -1:
-    """Store the stride of each axis of a blob, in elements: with channels last, or in plain order if `layout` is not a device's."""
+    """Store in `strides` that of each axis of a blob, in elements: channels last, or plain if `layout` is None or the CPU's."""
     cdef int axis
     for axis in range(blob.num_axes):
         strides[axis] = blob.count_range(axis + 1, blob.num_axes)

@@ -6,6 +6,7 @@ the pointers that it needs. It may still raise Refusal (a library's "not support
 engine computes that gradient, or the whole operation if forward is refused. The last engine computes every operation.
 
 The choice is made at the first use after a reshape, and again if the settings, the number of threads or the device change.
+In a Context `on`, ``on.stream`` is NULL on the CPU, else the stream of a device.
 """
 
 import logging
@@ -20,7 +21,7 @@ from minicaffe.engines.table import ENGINES, LAST, load_engines
 
 cdef extern from *:
     """static inline void rethrow() { throw; }"""
-    void rethrow() except +
+    void rethrow() except +     # throw the C++ exception of the `except +refuse` again, for Cython to convert it
 
 DEFAULT = 0     # the field `engine` of layers that name none
 # Precision -> where it is available, for errors; float32 is available everywhere.
@@ -49,17 +50,17 @@ cdef int refuse() except -1:
 
 
 cdef class Primitive:
-    """The implementation of an operation by one engine.
+    """The implementation of one operation by one engine, which overrides the passes that it computes.
 
-    `weight` and `bias` are parameters, or None.
+    An Operation calls the passes. `bottom` and `top` are the layer's blobs, `weight` and `bias` its parameters, or None.
     """
 
     cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
-        """Compute the top."""
+        """Compute the top, with the epilogue of `operation` if there is one that it can compute (engines/epilogue.pyx)."""
         raise Refusal("no forward pass")
 
     cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
-        """Compute the bottom's gradient."""
+        """Overwrite the bottom's gradient."""
         raise Refusal("no backward pass")
 
     cdef int backward_params(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
@@ -67,7 +68,7 @@ cdef class Primitive:
         raise Refusal("no gradients of parameters")
 
     cdef int backward_both(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
-        """Compute the bottom's gradient, and add to those of weight and bias, which may be None; it must not raise Refusal."""
+        """As `backward` and `backward_params`, if `has_backward_both`; bias may be None. It must not raise Refusal."""
         raise Refusal("no gradients at once")
 
 
@@ -82,9 +83,9 @@ cdef class Operation:
         The layer's field: DEFAULT, or an engine's `layer_field`.
     """
 
-    epilogue_class = None       # the class of epilogues that some engine computes (engines/epilogue.pyx)
-    fuses_backward = False             # whether backward can compute the gradients of an epilogue, too, in place
-    streams_weight_gradient = False     # whether some engine passes the gradient of the weights to a consumer, part by part
+    epilogue_class = None       # the class of epilogues that some engine computes (engines/epilogue.pyx); None: none
+    fuses_backward = False             # whether backward of a layer in place can compute the gradients of its epilogue, too
+    streams_weight_gradient = False     # whether some engine passes the gradient of the weights to `consumer`, part by part
 
     def __cinit__(self, Dtype dtype, int engine=DEFAULT):
         self.dtype, self.engine = dtype, engine
@@ -96,22 +97,22 @@ cdef class Operation:
         return 0
 
     cdef bint fuses(self, const Context& on, Blob bottom, Blob top) except -1:
-        """Choose the engine; return whether its forward can compute an epilogue, for net/compile.pyx."""
+        """Choose the engine; return whether its forward can compute an epilogue: net/compile.pyx calls it for the layers behind."""
         if not self.has_engines():      # the layer itself computes it, with the epilogue
             return True
         self.choose(on, bottom)
         return self.forward_impl.fuses
 
     cdef bint has_engines(self):
-        """Whether engines compute this operation, and not the layer itself, as a sum of Eltwise."""
+        """Return whether engines compute this operation, at least CAFFE, the last one; if not, its layer does (Eltwise's sum)."""
         return type(self) in LAST.kinds
 
     cdef bint fuses_sum(self) noexcept:
-        """Whether forward of the chosen engine can compute an epilogue that adds another blob; called after `fuses`."""
+        """Return whether forward of the chosen engine can compute an epilogue that adds another blob; called after `fuses`."""
         return self.forward_impl is not None and self.forward_impl.fuses_sum
 
     cdef int forward(self, const Context& on, Blob bottom, Blob top, Blob weight=None, Blob bias=None) except -1:
-        """Compute the top."""
+        """Compute the top; if the chosen engine refuses, by the next one, which then computes the gradients, too."""
         self.choose(on, bottom)
         self.forward_done_by = self.forward_impl
         try:
@@ -123,9 +124,9 @@ cdef class Operation:
         return self.forward(on, bottom, top, weight, bias)
 
     cdef int backward(self, const Context& on, Blob bottom, Blob top, Blob weight=None, Blob bias=None) except -1:
-        """Compute the bottom's gradient."""
+        """Overwrite the bottom's gradient."""
         self.choose_engines(on, bottom)
-        if self.saves_for_backward and self.backward_impl is not self.forward_done_by:      # which stored the data for backward
+        if self.saves_for_backward and self.backward_impl is not self.forward_done_by:      # forward again, to store its data
             self.forward_impl = self.weights_impl = self.backward_impl
             self.forward(on, bottom, top, weight, bias)
         try:
@@ -148,7 +149,7 @@ cdef class Operation:
         return self.backward_params(on, bottom, top, weight, bias)
 
     cdef int backward_both(self, const Context& on, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
-        """Compute the bottom's gradient, and add to those of weight and bias, which may be None."""
+        """Do `backward` and `backward_params`, in one call if that takes less time; `bias` may be None."""
         self.choose_engines(on, bottom)
         if self.backward_impl is not self.weights_impl or not self.backward_impl.has_backward_both:
             self.backward(on, bottom, top, weight)      # first, as a consumer of gradients may change the parameters
@@ -162,13 +163,13 @@ cdef class Operation:
         """Choose the engine of the next forward, unless nothing that the choice depends on has changed since the last one."""
         cdef Layout layout = bottom.data_memory.layout() if self.depends_on_layout else None
         if layout is not None and layout.on_device != (on.stream != NULL):
-            layout = None
+            layout = None       # it is converted to plain order for this mode
         if self.epoch != _epoch or self.threads != on.threads.count or self.layout is not layout:
             self.forward_impl, self.layout = None, layout
         return self.choose_engines(on, bottom)
 
     cdef int choose_engines(self, const Context& on, Blob bottom) except -1:
-        """Choose engines if none is chosen for this device; after a forward, changed settings do not affect its backward."""
+        """Choose the engine of all passes if none is chosen for this device; backward keeps that of forward if settings change."""
         cdef bint stale = self.forward_done_by is None and (self.epoch != _epoch or self.threads != on.threads.count)
         if self.forward_impl is None or self.device != (on.stream != NULL) or stale:
             if self.dtype == FLOAT:
@@ -180,17 +181,17 @@ cdef class Operation:
         return 0
 
     def names_engine(self):
-        """Whether the layer or MINICAFFE_ENGINE names an engine, which then computes also where it takes more time."""
+        """Return whether the layer or `preferred` names an engine: it is used where it is slower, too; refusals are warnings."""
         return self.engine != DEFAULT or preferred() != ""
 
     def precision(self):
-        """Return the precision of the computation, for blobs of its type."""
+        """Return the precision of the computation: that of `get_precision` for float32 blobs; float64 counts as "float32"."""
         return get_precision() if self.dtype == FLOAT else "float32"
 
     def _choose(self, bint device):
-        """Return the primitive of the first engine that computes this operation there and is not slower than others.
+        """Return the primitive of the first engine that computes this operation, on a `device` or the CPU, and is not slower.
 
-        The last engine computes everything, so there is one. The reasons of those before it go to `refusals`.
+        Engines of the present precision come first. The last engine computes everything. Reasons of the others go to `refusals`.
         """
         cdef Primitive made
         load_engines()
@@ -216,7 +217,7 @@ cdef class Operation:
             self._record_refusal(name, reason)
 
     def _next_primitive(self, Primitive primitive, refusal):
-        """Return the primitive of the next engine, after `primitive` raised a Refusal."""
+        """Return the primitive of the next engine, after `primitive` raised `refusal`; raise that after the last engine."""
         if primitive.engine == LAST.name:
             raise refusal
         self._record_refusal(primitive.engine, refusal.message)
@@ -235,9 +236,9 @@ cdef class Operation:
                     f"engine {LAST.name} computes instead" if named else "float32 instead" if lost else "the next is tried")
 
     cdef void* scratch(self, const Context& on, long long count) except? NULL:
-        """Return scratch memory of at least `count` elements, on the CPU or the device of the context, with undefined contents.
+        """Return scratch memory of at least `count` elements of `dtype`, on the CPU or the device, with undefined contents.
 
-        It is reused by others after the computation. NULL if `count` is 0.
+        Primitives call it; `end_scratch` frees it after the pass. NULL if `count` is 0.
         """
         if count == 0:
             return NULL
@@ -248,20 +249,20 @@ cdef class Operation:
         return shared_scratch(self.memory).mutable_data_on(on)
 
     cdef Blob keep(self, shape):
-        """Return the blob, of this shape and to be overwritten, in which forward stores data for backward."""
+        """Return `kept`, of this shape and to be overwritten, in which a primitive's forward stores data for its backward."""
         if self.kept is None:
             self.kept = Blob((0,), self.dtype, "[kept for backward]")
         self.kept.reshape_to(shape)
         return shared_scratch(self.kept)
 
     cdef int free_kept(self) except -1:
-        """Free the kept data after backward, in a net with a plan."""
+        """Free the kept data, in a net with a plan (net/schedule.pyx): after backward, or after a forward that is for testing."""
         if self.kept is not None:
             self.kept.data_memory.recycle()
         return 0
 
     def own_blobs(self):
-        """Return the existing blobs of scratch memory and of data kept for backward, to count or to protect their memory."""
+        """Return the existing blobs of scratch memory and of kept data, whose blocks a recorded CUDA graph must keep alive."""
         return [blob for blob in (self.memory, self.kept) if blob is not None]
 
     def primitives(self):
@@ -270,12 +271,12 @@ cdef class Operation:
                 if made is not None]
 
     def release(self):
-        """Free scratch memory, data kept for backward, and primitives; the next forward chooses engines again."""
+        """Free scratch memory, kept data and primitives, for `Layer.release_memory`; the next forward chooses engines again."""
         self.memory = self.kept = None      # delete the blobs, as scratch memory has the size of the largest array so far
         self.forward_impl = self.backward_impl = self.weights_impl = self.forward_done_by = None
 
     def describe(self):
-        """Return a dict with `operation`, `engine` and `refused`, a dict of reasons.
+        """Return a dict for displays (Net.engines, schedules): `operation`, `engine`, and `refused`, the reasons by engine.
 
         `engine` is None before the first use, and ``ONEDNN/CAFFE`` if CAFFE computes what ONEDNN refused, such as a gradient.
         """
@@ -285,7 +286,7 @@ cdef class Operation:
 
 
 cdef Blob shared_scratch(Blob blob):
-    """Return `blob`, to be overwritten, in memory from the pool that others use before and after it."""
+    """Return `blob`, to be overwritten, for `scratch` and `keep`: on the CPU in the pool from which plans have their memory."""
     blob.data_memory.renew()
     blob.data_memory.pool, blob.data_memory.skip_zero_fill = registry.host_pool(), True
     return blob
@@ -303,7 +304,7 @@ def saved_bottom(Blob kept, Blob bottom):
 
 
 cdef int end_scratch(Operation operation) except -1:
-    """Return the scratch memory of an operation to its pool, after each pass."""
+    """Return the scratch memory of an operation to the pool, at the end of each pass, for others."""
     if operation.memory is not None:
         operation.memory.data_memory.recycle()
     return 0
@@ -329,7 +330,7 @@ def set_exact(exact=True):
 
 
 def preferred():
-    """Return the preferred engine of layers with engine DEFAULT, "" if none was named.
+    """Return the name of the preferred engine of layers with engine DEFAULT, "" if none was named.
 
     Raises
     ------
@@ -348,19 +349,19 @@ def preferred():
 
 
 def prefer(engine):
-    """Set the preferred engine of layers with engine DEFAULT, in place of MINICAFFE_ENGINE; "" for none."""
+    """Set the preferred engine of layers with engine DEFAULT, in place of MINICAFFE_ENGINE, for `cuda.use_cudnn`; "" for none."""
     global _preferred, _epoch
     _preferred = engine
     _epoch += 1
 
 
 cdef unsigned current_epoch() noexcept:
-    """Return `settings_epoch`, for compiled code."""
+    """Return `settings_epoch`, for Cython code: a net's schedule is compiled again after it changed."""
     return _epoch
 
 
 def settings_epoch():
-    """Return a number that changes with the preferred engine and the precision: recorded CUDA graphs hold as long as it."""
+    """Return a number that `prefer`, `set_precision` and `set_exact` increase: recorded CUDA graphs are valid until then."""
     return _epoch
 
 
@@ -413,7 +414,7 @@ def set_precision(name):
 
 
 def precisions():
-    """Return the precisions available for float32 nets in the current mode, on the CPU or on the GPU."""
+    """Return the tuple of precisions available for float32 nets in the current mode, on the CPU or on the GPU."""
     return precisions_of(context())
 
 

@@ -1,4 +1,8 @@
-"""Epilogues: what an operation does to each element of its result before storing it, in place of the following layers."""
+"""Epilogues: what an operation does to each element of its result before storing it, in place of the following layers.
+
+Before a fused forward net/step.pyx makes an Epilogue of the operation's `epilogue_class`, calls `Layer.fuse` of each following
+layer, which calls one of its methods, and stores it in ``Operation.epilogue``. A primitive that computes it sets that to None.
+"""
 
 from libc.math cimport sqrt
 
@@ -8,18 +12,18 @@ from minicaffe.memory.synced cimport SyncedMemory
 
 
 cdef class ConcatSlice:
-    """The channels of a concatenated blob, `whole`, from `first` on: an operation may write its result there, without a copy."""
+    """The place of one bottom of a Concat in its top, `whole`: an operation may write its result there (net/compile.pyx)."""
 
     def __init__(self, Blob whole not None, long long first, long long unit, str concat_name not None):
         self.whole, self.first, self.unit, self.concat_name = whole, first, unit, concat_name
 
     cdef char* begin(self, const Context& on, Layout layout) except? NULL:
-        """Return the address for a result in `layout` (None: plain); NULL if the whole cannot have this layout."""
+        """Return the address for a result in `layout` (None: plain), its images `pitch` bytes apart; NULL if that is impossible."""
         cdef Layout whole_layout = layout.with_shape(self.whole.shape) if layout is not None else None
         cdef SyncedMemory memory = self.whole.data_memory
         if memory.has_external_view() or layout is not None and (whole_layout is None or self.unit % layout.lanes):
             return NULL
-        memory.renew()
+        memory.renew()      # recycled by the plan in the last iteration
         if memory.head != UNINITIALIZED and memory.layout() is not whole_layout:    # earlier parts were written in another layout
             return NULL
         cdef long long nbytes = (self.whole.count * item_size(self.whole.dtype) if whole_layout is None
@@ -28,14 +32,16 @@ cdef class ConcatSlice:
         return <char*> self.whole.mutable_data_in_layout(on, whole_layout) + self.pitch // self.whole.dims[1] * self.first
 
     cdef bint take_written(self):
-        """Return whether the operation wrote its result here since the last call; then the Concat copies nothing."""
+        """Return whether the operation wrote its result here, for the Concat's forward, and reset that for the next iteration."""
         cdef bint written = self.written
         self.written = False
         return written
 
 
 cdef class Epilogue:
-    """The layers after an operation that are fused into it, in their order (`Layer.fuse`). Each method returns whether it fits.
+    """The layers after an operation that are fused into it, in their order; a derived class holds what its operations can compute.
+
+    `Layer.fuse` calls a method, which appends the layer and returns True, or returns False: the layer then runs by itself.
 
     Parameters
     ----------
@@ -51,29 +57,29 @@ cdef class Epilogue:
         self.top, self.fuses_backward, self.allows_sum = top, fuses_backward, allows_sum
 
     cpdef bint standardize(self, Blob mean, Blob variance, Blob factor, double eps) except -1:
-        """Subtract a mean and divide by a standard deviation, from BatchNorm's running sums; return whether that fits here."""
+        """Append a BatchNorm by its running sums: subtract ``mean / factor``, divide by ``sqrt(variance / factor + eps)``."""
         return False
 
     cpdef bint affine(self, Blob scale, Blob shift, learned) except -1:
-        """Multiply by `scale` and add `shift`, blobs with a value for each channel or None; `learned`: whether each is learned."""
+        """Append a Scale or Bias: blobs with a value for each channel, or None; `learned`: a pair, whether each gets a gradient."""
         return False
 
     cpdef bint add(self, Blob addend) except -1:
-        """Add a blob, element by element."""
+        """Append an Eltwise sum with the blob `addend`, of the shape of the result."""
         return False
 
     cpdef bint rectify(self, slopes) except -1:
-        """Multiply negative values by `slopes`, a number or a blob with a value for each channel or one for all."""
+        """Append a ReLU or PReLU: negative values times `slopes`, a number or a blob with one value for each channel or for all."""
         return False
 
 
 cdef class ChannelEpilogue(Epilogue):
-    """``z = scale y + shift + addend``, then ``max(z, 0) + slopes min(z, 0)``; each part is optional."""
+    """Of convolutions: ``z = scale y + shift + addend``, then ``max(z, 0) + slopes min(z, 0)``; each part is optional."""
 
     allows_other_top = True
 
     cpdef bint standardize(self, Blob mean, Blob variance, Blob factor, double eps) except -1:
-        """Append ``(y - mean) / deviation`` as a scale and a shift; the running sums are divided by their weight, `factor`."""
+        """Append ``(y - mean) / deviation`` as a scale and a shift; with `factor` 0 both sums count as 0."""
         if self.addend is not None or self.slopes.size():
             return False
         cdef vector[double] means = values_of(mean), scales = values_of(variance)
@@ -96,7 +102,7 @@ cdef class ChannelEpilogue(Epilogue):
         return True
 
     cdef void append_affine(self, const vector[double]& scale, const vector[double]& shift) noexcept:
-        """Multiply and add after the scale and shift so far, which become one of each."""
+        """Apply another scale and shift after those so far, and store both as one: ``s2 (s1 y + t1) + t2``."""
         cdef size_t i
         if self.scale.empty():
             self.scale, self.shift = scale, shift
@@ -106,13 +112,14 @@ cdef class ChannelEpilogue(Epilogue):
             self.shift[i] = self.shift[i] * scale[i] + shift[i]
 
     cpdef bint add(self, Blob addend) except -1:
+        """Store the addend, once and before slopes, if the primitive can add."""
         if not self.allows_sum or self.addend is not None or self.slopes.size():
             return False
         self.addend = addend
         return True
 
     cpdef bint rectify(self, slopes) except -1:
-        """Take the slopes, once."""
+        """Store the slopes, once, as floats: one for all, or one for each channel."""
         if self.slopes.size():
             return False
         if isinstance(slopes, Blob):
@@ -123,9 +130,9 @@ cdef class ChannelEpilogue(Epilogue):
         return True
 
     cdef int compute_factors(self, Blob bias) except -1:
-        """Compute float `factors` and `terms` for ``factors y + terms``; `terms` includes the operation's `bias`, unless None.
+        """Compute `factors` and `terms` such that the result is ``factors y + terms``, y without the operation's `bias` (or None).
 
-        An engine calls it in each forward, as the blobs of the fused layers may have other values.
+        A primitive calls it in forward if there is a `scale`, in place of its own bias.
         """
         cdef vector[double] before = values_of(bias)
         cdef size_t i
@@ -137,7 +144,7 @@ cdef class ChannelEpilogue(Epilogue):
 
 
 cdef vector[double] values_of(Blob blob) except *:
-    """Return the values of a blob of either type as double; empty for None."""
+    """Return the values of a blob, float or double, on the host; empty for None."""
     cdef vector[double] found
     if blob is None:
         return found
@@ -150,7 +157,7 @@ cdef vector[double] values_of(Blob blob) except *:
 
 
 cdef class ReluEpilogue(Epilogue):
-    """One ReLU of slope 0."""
+    """Of inner products and sums: one ReLU of slope 0."""
 
     cpdef bint rectify(self, slopes) except -1:
         if self.rectifies or isinstance(slopes, Blob) or slopes != 0:
@@ -160,13 +167,13 @@ cdef class ReluEpilogue(Epilogue):
 
 
 cdef class NormEpilogue(Epilogue):
-    """One affine map by blobs, and one fixed slope: computed by a normalisation, forward and backward."""
+    """Of BatchNorm: one Scale or Bias, and one ReLU with a fixed slope, forward and, with `fuses_backward`, backward."""
 
     def __cinit__(self):
         self.slope = 1
 
     cpdef bint affine(self, Blob scale, Blob shift, learned) except -1:
-        """Keep the blobs, whose gradients backward computes."""
+        """Store the blobs, once and before `rectify`."""
         if self.scale is not None or self.shift is not None or self.rectifies:
             return False
         self.scale, self.shift = scale, shift

@@ -1,6 +1,7 @@
-"""For element-wise operations, which can work in any layout: they use the current layout of their blobs.
+"""For layers and operations that can work in any layout, mostly element by element: they use the current layout of their blobs.
 
 Padding is zero in every layout. So such an operation must map zero to zero, or clear the padding if its position is known.
+Layout None is plain, Caffe's order. In a Context `on`, ``on.stream`` is NULL on the CPU.
 """
 
 from minicaffe.kernels.types cimport BF16, item_size
@@ -13,7 +14,7 @@ cdef extern from "minicaffe/loops/lanes/caffe.hpp" nogil:
 
 
 cdef Layout data_layout(const Context& on, list blobs, bint bf16=False):
-    """Return the first layout other than plain among those of the blobs' data; None if there is none.
+    """Return the first layout other than plain among those of the blobs' data, for forward; None if there is none.
 
     Layouts of BF16 are returned only if `bf16`: the caller must then use the type of the elements (`element`).
     """
@@ -26,7 +27,7 @@ cdef Layout diff_layout(const Context& on, list blobs, bint bf16=False):
 
 
 cdef Layout of_mode(const Context& on, Layout layout):
-    """Return `layout` if it is one of the present mode, else None: the mode may have changed since a forward that kept it."""
+    """Return `layout` if it is for the CPU or the device as `on` is, else None: for backward, with the layout of a forward."""
     return layout if layout is not None and layout.on_device == (on.stream != NULL) else None
 
 
@@ -46,17 +47,17 @@ cdef long long stored(Layout layout, Blob blob):
 
 
 cdef int element(Layout layout, Blob blob):
-    """Return the type of the blob's elements in this layout, as which a loop must read them."""
+    """Return the type of the blob's elements in this layout, a number of kernels/types.hpp, as which a loop must read them."""
     return blob.dtype if layout is None else layout.dtype
 
 
 cdef Layout in_lanes(Layout layout):
-    """Return `layout` if the position of its padding is known, else None, plain: for functions that do not map 0 to 0."""
+    """Return `layout` if `zero_padding` can find its padding, else None: for functions that do not map 0 to 0."""
     return layout if layout is not None and layout.lanes else None
 
 
 cdef int zero_padding(Layout layout, Blob blob, void* values) except -1:
-    """Put zeros where `values`, in this layout or None, have no channel, after a function that does not map 0 to 0."""
+    """Put zeros into the padding of `values`, in `layout`, after a function that does not map 0 to 0; a device has no padding."""
     cdef Channels channels
     if layout is not None and not layout.on_device:
         channels.outer, channels.channels, channels.lanes = layout.dims[0], layout.dims[1], layout.lanes
@@ -66,9 +67,9 @@ cdef int zero_padding(Layout layout, Blob blob, void* values) except -1:
 
 
 cdef Layout by_channels(Layout layout, Blob blob, const Channels& plain, Channels* found):
-    """Return `layout` if it has the channels of `plain`, axis 1 of the blob, in lanes, else None; set `found` to its Channels.
+    """Return `layout` if a loop over channels can work in it, else None; set `found` to outer x channels x inner as in memory.
 
-    On a device the channels of `plain` may also be those of each image, axes 0 and 1, or axis 0, or all elements.
+    `plain` is that shape in plain order. Its channels must be axis 1; on a device also axes 0 and 1, axis 0, or all elements.
     """
     found[0] = plain
     if layout is None or not layout.lanes or layout.dims != blob.shape:
@@ -87,14 +88,14 @@ cdef Layout by_channels(Layout layout, Blob blob, const Channels& plain, Channel
 
 
 cdef Layout of_images(Layout layout, Blob blob):
-    """Return `layout` if it is a device's for this shape, else None: images lie as in plain order, each with its channels last."""
+    """Return `layout` if it has channels last and this shape, else None: images are one after another as in plain order."""
     return layout if layout is not None and layout.on_device and layout.dims == blob.shape else None
 
 
 cdef list concat_layouts(const Context& on, list parts, Blob whole, list sources, bint diff):
-    """Return the layouts of all parts, and of the whole last, to concatenate the parts along the channels or to split the whole.
+    """Return the layouts of all parts, and of the whole last, for Concat and Slice along the channels.
 
-    All are of one kind, that of the `sources`, in which rows are concatenated as in plain order; all None (plain) if none fits.
+    All are of one kind, that of the `sources`' data, or gradients if `diff`, with parts adjacent as in plain order, or None.
     """
     cdef Layout layout = diff_layout(on, sources, True) if diff else data_layout(on, sources, True)
     found = [layout.with_shape(blob.shape) if layout is not None else None for blob in [*parts, whole]]

@@ -22,34 +22,34 @@ class Engine:
     """The properties of an engine that hold for all its operations."""
 
     name: str
-    layer_field: int | None = None      # the value of the field `engine` by which a layer names it
+    layer_field: int | None = None      # the value of the field `engine` by which a layer names it (0: none named); None: no value
     on_cpu: bool = True
     on_gpu: bool = False
     takes_empty: bool = False           # whether it accepts arrays without elements
-    no_float64: str = ""                # why it computes float32 only
+    no_float64: str = ""                # why it refuses float64; "": it computes both
     # Precision in which it computes from float32 blobs -> None, or a check that raises DependencyError if this machine lacks it.
     precisions: dict = field(default_factory=lambda: {"float32": None})
-    absent: bool = False                # its library is missing: it is tried only if named, for the warning
+    absent: bool = False                # its library is missing (set by cuda/): it is tried only if named, for the warning
     on_request: bool = False            # it is tried only if MINICAFFE_ENGINE names it, then also for layers that name another
     plain: bool = False                 # it computes by the formulas, with the primitives of engine CAFFE, and fuses nothing
-    kinds: dict = field(default_factory=dict)   # class of operations -> make, refuses, slower
-    modules: list = field(default_factory=list) # which call `computes`, not yet imported, as the engine was not used so far
+    kinds: dict = field(default_factory=dict)   # class of operations -> (make, refuses, slower), see `computes`
+    modules: list = field(default_factory=list) # names of ``engine_NAME`` modules to import before the engine's first use
 
     def computes(self, kind, make, refuses=lambda operation: None, slower=lambda operation: None):
-        """Register the engine for operations of class `kind`; ``make(operation)`` returns their primitive.
+        """Register the engine for operations of class `kind`, at the end of a module; ``make(operation)`` returns a Primitive.
 
         `make` may raise Refusal or DependencyError if only it can find out that the engine cannot compute the operation.
         """
         self.kinds[kind] = make, refuses, slower
 
     def is_wanted(self, layer_field, requested):
-        """Whether to try it for a layer with this field `engine`, if MINICAFFE_ENGINE is `requested` (""; not set)."""
+        """Return whether to try it for a layer with this field `engine` (0: DEFAULT), if MINICAFFE_ENGINE is `requested` or ""."""
         if self.on_request or layer_field == 0 and requested:
             return requested == self.name
         return layer_field == self.layer_field or layer_field == 0 and not self.absent
 
     def computed_kinds(self):
-        """Return `kinds`, when the rest of `modules` is imported."""
+        """Import the rest of `modules`, which add to `kinds`; return `kinds`."""
         with _imports:      # another thread may be about to use it, too
             while self.modules:
                 importlib.import_module(self.modules[-1])

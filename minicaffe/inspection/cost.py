@@ -23,7 +23,7 @@ Cost = namedtuple("Cost", "flops bytes")
 
 
 def of_node(node, direction):
-    """Return the Cost of a pass of a node, nothing where it has no backward; the bytes are those in plain order.
+    """Return the Cost of a pass of a node, 0 for a backward that the net leaves out; the bytes are those in plain order.
 
     Parameters
     ----------
@@ -31,10 +31,6 @@ def of_node(node, direction):
         Of a net that was reshaped.
     direction : str
         ``forward`` or ``backward``.
-
-    Returns
-    -------
-    Cost
     """
     if direction == "forward":
         flops = node.layer.flops(node.bottoms, node.tops)
@@ -46,10 +42,10 @@ def of_node(node, direction):
 
 
 def step(nodes, direction):
-    """Return the Cost of nodes that are computed as one, forward or backward, after they were.
+    """Return the Cost of nodes that are computed as one, forward or backward, after a run of them (timing.py divides it by times).
 
     Each array counts once where it is read and once where it is written, with the elements that engines keep of it now: those in
-    bfloat16 have two bytes. What one of the nodes writes and only another one reads does not count.
+    bfloat16 have two bytes. An array that one of the nodes writes and a later one reads does not count.
 
     Parameters
     ----------
@@ -57,10 +53,6 @@ def step(nodes, direction):
         In the order of the net.
     direction : str
         ``forward`` or ``backward``.
-
-    Returns
-    -------
-    Cost
     """
     read, written, writes, passed = {}, {}, {}, set()
     for node in nodes if direction == "forward" else nodes[::-1]:
@@ -69,6 +61,7 @@ def step(nodes, direction):
         passed |= reads.keys() & written.keys()
         read |= {key: size for key, size in reads.items() if key not in written}
         written |= writes
+    # `writes` are the results of the node that ran last, which count; `passed` was written by one node and read by a later one.
     kept = (size for key, size in written.items() if key in writes or key not in passed)
     return Cost(sum(of_node(node, direction).flops for node in nodes), sum(read.values()) + sum(kept))
 
@@ -76,7 +69,8 @@ def step(nodes, direction):
 def arrays(node, direction):
     """Return the arrays that a node reads, and those that it writes, whose bytes are its traffic.
 
-    Both are lists of pairs: ``data`` or ``diff``, and blobs. Tops that share memory with bottoms move nothing.
+    Both are lists of pairs: ``data`` or ``diff``, and blobs. Tops that share memory with bottoms move nothing. Backward adds to the
+    diffs of parameters, so these are in both lists.
     """
     layer, bottoms, tops, needs = node.layer, node.bottoms, node.tops, node.bottom_needs
     if direction == "forward":
@@ -89,12 +83,12 @@ def arrays(node, direction):
     if not written and not learned:
         return [], []
     data = [*(bottoms if layer.backward_reads_bottoms else ()), *(tops if layer.backward_reads_tops else ()),
-            *(layer.blobs[:1] if written else ())]
+            *(layer.blobs[:1] if written else ())]      # the weights, for the gradients of bottoms
     return [("diff", [*tops, *learned]), ("data", data)], [("diff", [*written, *learned])]
 
 
 def _stored_size(blob, part):
-    """Return the id of a blob's memory of data or diff, and the bytes of its elements as they are kept there now."""
+    """Return the id of a blob's memory of `part`, data or diff, and the bytes of its elements as they are kept there now."""
     memory, layout = (blob.data_memory, blob.layout_of_data()) if part == "data" else (blob.diff_memory, blob.layout_of_diff())
     return id(memory), nbytes([blob]) if layout is None or layout.dtype == blob.dtype else 2 * blob.count      # else bfloat16
 

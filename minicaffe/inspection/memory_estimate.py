@@ -19,9 +19,9 @@ ITERATIONS = 2      # the first makes what is kept, the second uses it
 
 @dataclass
 class MemoryNeeds:
-    """The most bytes at one place: `parts` has by role what they are, `when` says in which layer's pass.
+    """The most bytes at one place, a CPUPlace, PinnedPlace or CUDAPlace: `peak`, reached in the layer and pass of `when`.
 
-    `scratch` has by layer the most scratch memory that it takes.
+    `parts` divides the peak by role (`roles_of`); `scratch` has by layer the most bytes of scratch memory that it takes.
     """
 
     place: object
@@ -59,7 +59,7 @@ def dry_run_training(param, replace_sources, **options):
     quiet.test_iter[:] = [1] * len(quiet.test_iter)
     base = solver_class(param, file=options.get("file"), positions=options.get("positions"))
 
-    def make_net(self, net_param, **net_options):
+    def make_net(self, net_param, **net_options):       # the solver's, for each of its nets
         made, found = replace_sources(net_param, net_options.get("file"), net_options.get("positions"))
         sources.append(found)
         return base.make_net(self, made, **net_options)
@@ -71,7 +71,7 @@ def dry_run_training(param, replace_sources, **options):
 
 
 def dry_run_net(make_net, sources):
-    """Run the net that `make_net` returns forward, as a dry run, and return it and its MemoryNeeds."""
+    """Run the net that `make_net` returns forward, as a dry run; return it and `needs`. `sources` are its ReplacedSources."""
     with dry_run(), memory.record() as events:
         net = make_net()
         for _ in range(ITERATIONS):
@@ -80,11 +80,14 @@ def dry_run_net(make_net, sources):
 
 
 def needs(events, nets, history, sources):
-    """Return the MemoryNeeds of each place, the largest first: the peak of a recorded dry run, and the blocks that lived then."""
+    """Return the MemoryNeeds of each place, the largest first, of a dry run of `nets` with the `events` of `memory.record`.
+
+    `history` has the solver's history blobs, `sources` for each net its ReplacedSources by name.
+    """
     roles = roles_of(nets, history)
     dummies = dummy_blocks(nets, sources)
     events = [event for event in events if (event.kind, event.place, event.name, event.nbytes) not in dummies]
-    found, live, running, layer, when = {}, {}, {}, "", "setup"
+    found, live, running, layer, when = {}, {}, {}, "", "setup"     # `live`: blocks; `running`: bytes by place and role
     for event in events:
         key = event.place, event.address
         if event.kind == "begin":
@@ -112,16 +115,16 @@ def needs(events, nets, history, sources):
 
 
 def dummy_blocks(nets, sources):
-    """Return kind, place, name and bytes of allocations for tops of DummyData, to leave them out: real sources need no such blocks.
+    """Return (kind, place, name, bytes) of allocations for tops of DummyData, to leave them out: real sources need no such blocks.
 
-    Blocks of other sizes are of engines that keep the data in a layout of their own.
+    Blocks of such a top with another size remain: there an engine keeps the data in a layout of its own.
     """
     return {("alloc", registry.host_place, f"{blob.name} data", blob.data_memory.size)
             for net in nets for node in net.nodes if any(node.name in some for some in sources) for blob in node.tops}
 
 
 def roles_of(nets, history):
-    """Return the purposes of blocks by their names, as `MemoryNeeds.parts` has them: activations, parameters, history ..."""
+    """Return the role of each block by its name, for `MemoryNeeds.parts`; blocks of other names are "layers' own"."""
     roles = {f"{blob.name} data": "history" for blob in history}
     for net in nets:
         for blob in net.blob_list:

@@ -20,9 +20,9 @@ READERS = ("Data", "AnnotatedData", "ImageData", "WindowData", "VideoData", "HDF
 
 
 class ReplacedSource(namedtuple("ReplacedSource", "type shapes batches assumed top", defaults=(0, "", ""))):
-    """A layer that was replaced: its type, the shapes of its tops, how many more batches it holds, its first `top`.
+    """A layer that was replaced: its type, the shapes of its tops, how many batches it prefetches (`batches`), its first `top`.
 
-    `assumed` says for the user where a shape is from that the data did not give; it is empty otherwise.
+    `assumed` is a text for the user about the origin of a shape that the data did not give; "" if they gave it.
     """
 
     @property
@@ -60,7 +60,7 @@ def replace_sources(param, file=None, shapes=None, batch=None, positions=None):
         raise ConfigError(f"must be from 1 to 2^31 - 1, got {shown(batch)}", field="batch", file=file)
     result = copy_of(param)
     state = param.state
-    lines = {layer.path: layer.line for layer in filter_layers(result.layer, state, file, positions)}
+    lines = {layer.path: layer.line for layer in filter_layers(result.layer, state, file, positions)}   # included layers
     sources, batched, inputs = {}, False, _deploy_inputs(file)
     for i, layer in enumerate(result.layer):
         if f"layer[{i}]" not in lines:
@@ -103,7 +103,7 @@ def disable_file_output(layer):
 
 
 def set_batch(layer, batch):
-    """Set the batch of a source as --batch-size says; return whether it has one."""
+    """Set the batch size of a layer without bottoms to `batch` (--batch-size); return whether it has a field for that."""
     for _, value in with_batch_size(layer):
         value.batch_size = batch
         return True
@@ -117,10 +117,11 @@ def set_batch(layer, batch):
 def _replaced_source(layer, phase, file, shapes, inputs, earlier):
     """Return the ReplacedSource of a layer: by --shape (`shapes`), by the layer alone if its data exist, else by assumption.
 
-    `inputs` are those of a deploy.prototxt beside the net, `earlier` the sources before this one.
+    `inputs` are those of a deploy.prototxt beside the net, `earlier` the sources before this one. Only sizes of pictures are
+    assumed; an Error of missing data is raised where even these are not known.
     """
     kind = layer_class(layer.type)
-    ahead = layer.data_param.prefetch + 1 if hasattr(kind, "make_batches") else 0
+    ahead = layer.data_param.prefetch + 1 if hasattr(kind, "make_batches") else 0      # types with a prefetch thread
     given = shapes or {}
     if layer.top[0] not in given:
         try:
@@ -140,6 +141,7 @@ def _replaced_source(layer, phase, file, shapes, inputs, earlier):
     else:
         picture, why = given[layer.top[0]], "as --shape says"
     batch = next((value.batch_size for _, value in with_batch_size(layer)), 1)
+    # Further tops are labels: a row of 8 numbers for each object, here one a picture; or one or `reals` numbers a picture.
     reals = next((value.label_size for _, value in layer.ListFields() if getattr(value, "label_size", 0)), None)
     rest = [(1, 1, batch, 8) if layer.type == "AnnotatedData" else (batch,) if reals is None else (batch, reals)
             for _ in layer.top[1:]]
@@ -150,9 +152,9 @@ def _replaced_source(layer, phase, file, shapes, inputs, earlier):
 
 
 def _assumed_size(layer, file, inputs, earlier):
-    """Return channels, height and width of a picture whose data are missing, and the origin of these sizes for the user.
+    """Return (channels, height, width) of a picture whose data are missing, and the origin of these sizes for the user.
 
-    They are those of the layer's crop or resize, of the deploy net, or of another source whose pixels these label; else None.
+    They are those of the layer's crop or resize, of the deploy net, or of another source whose pixels these label; else (None, "").
     """
     transform = layer.transform_param
     channels = 1 if transform.force_gray else 3

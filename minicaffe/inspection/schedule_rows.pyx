@@ -21,7 +21,8 @@ def schedule_rows(net, Schedule schedule not None):
     cdef SyncedMemory memory
     cdef int size, count = len(schedule.nodes)
     cdef list rows = [], params = net.param_table.params
-    cdef list numbers = [0] * (2 * count)       # of the row at each position of the iteration
+    # Number of the row at each position of an iteration: forward of node i is at i, its backward at 2 count - 1 - i.
+    cdef list numbers = [0] * (2 * count)
     cdef dict lifetimes = find_lifetimes(schedule.nodes, net.pinned_blobs, params, schedule.training)
     if schedule.training:
         shorten_lifetimes(lifetimes, schedule.nodes, schedule.backward_starts, schedule.deferred_relus)
@@ -34,7 +35,7 @@ def schedule_rows(net, Schedule schedule not None):
         rows.append(row_of(step, "forward", schedule.deferred_relus))
         for memory in dict.fromkeys([(<Blob> blob).data_memory for blob in step.nodes[size - 1].tops]):
             lifetime = lifetimes.get(id(memory))
-            if lifetime is not None and lifetime.last() >= count:
+            if lifetime is not None and lifetime.last() >= count:      # its last use is in backward
                 rows[len(rows) - 1]["saves"].append(memory._name)
     for step in schedule.backward if schedule.training else ():
         node, size = step.nodes[0], len(step.nodes)
@@ -44,7 +45,7 @@ def schedule_rows(net, Schedule schedule not None):
             rows[len(rows) - 1]["updates"] = [(<Blob> net.learnable_params[i]).name for i in step.updates]
     for lifetime in lifetimes.values():
         if lifetime.uses and lifetime.memory.size:
-            begin, end = 0, len(rows) - 1
+            begin, end = 0, len(rows) - 1       # without a plan, or `kept` for others: all of the iteration
             if schedule.plan and lifetime.written and not lifetime.kept:
                 begin, end = numbers[lifetime.uses[0]], numbers[lifetime.last()]
                 rows[end]["frees"].append(lifetime.memory._name)
@@ -64,10 +65,11 @@ cdef int choose_engines(Node node, const Context& on) except -1:
 cdef dict row_of(FusedStep step, str direction, dict deferred_relus):
     """Return the fields of a ScheduleRow; `schedule_rows` fills in those that depend on lifetimes of memory.
 
-    `deferred_relus` has the steps of ReLUs whose gradient a later Concat computes (see `find_concat_slices`): such a ReLU reads
-    nothing in backward, and the Concat reads its top.
+    `deferred_relus` has for the number of a ReLU that of the later Concat that computes its gradient (net/compile.pyx,
+    `find_concat_slices`): such a ReLU reads nothing in backward, and the Concat reads its top.
     """
     cdef Node node = step.nodes[0]
+    # Tops between the fused nodes are neither read nor written: the first node's operation computes the last one's tops.
     cdef list intermediate = [blob for node in step.nodes[:len(step.nodes) - 1] for blob in node.tops]
     cdef list bottoms = node.bottoms + [blob for node in step.nodes[1:] for blob in node.bottoms
                                         if not any(blob is other for other in intermediate)]

@@ -9,7 +9,7 @@ from minicaffe.memory.sizes import size_text
 
 
 class ScheduleRow(namedtuple("ScheduleRow", "direction layers types part_of engine layout reads writes saves frees updates live")):
-    """A step of a schedule: one layer, or several that are computed as one.
+    """A step of a schedule: one layer, or several that are computed as one; `schedule_rows` returns its fields.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Listing:
     plan : bool
         Whether memories end with their last use.
     observed : str or None
-        Why runs go layer by layer at present, not by these steps.
+        The reason why runs are layer by layer at present, not by these steps, such as a hook of the program; None: by these.
     rows : list of ScheduleRow
     peak : int
         The largest `ScheduleRow.live`: bytes of blobs that live at once, without parameters, scratch memory and what layouts add.
@@ -70,6 +70,7 @@ class Listing:
         return {**vars(self), "rows": [row._asdict() for row in self.rows]}
 
     def __str__(self):
+        """Return the table: facts of the net, a line for each step, and totals."""
         plan = "memory, each ends with its last use" if self.plan else "none, all blobs keep their memory"
         place = f"{self.place}, {self.threads} thread{'s' * (self.threads != 1)}" if self.place == "cpu" else self.place
         counts = [sum(row.direction == direction for row in self.rows) for direction in ("forward", "backward")]

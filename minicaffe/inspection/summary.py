@@ -19,9 +19,10 @@ class LayerRow(namedtuple(
         defaults=(None, None, (), "", None, ""))):
     """Type, sizes and memory of a layer; bytes that it shares with an earlier layer are not counted again.
 
-    `flops` and `backward_flops` are operations (cost.py); `layout` is None before the first run, `engine` where it depends on
-    that, `fused` names the layers that it computes, too, and `by` the one that computes it. `block` is the name by which the layer
-    belongs to a block (`block_names`).
+    `shapes` are those of the tops, `sizes` a text (`sizes` below). `parameters` is a number of values; `data`, `diff` (of the tops)
+    and `scratch` are bytes. `flops` and `backward_flops` are operations (cost.py); `layout` is None before the first run, `engine`
+    where it depends on that, `fused` names the layers that it computes, too, and `by` the one that computes it ("": itself).
+    `block` is the name by which `Summary.collapse` groups layers (`block_names`).
     """
 
     def cells(self):
@@ -64,6 +65,7 @@ class Summary:
 
     def __init__(self, net, types=None, scratch=None):
         self.name, self.file, self.phase = net.name, net.file, "TEST" if net.phase else "TRAIN"
+        # By number of a node: the later layers that it computes, too (`steps`), and the earlier one that computes it (`by`).
         seen, by, self.rows = set(), {}, []
         steps = [[]] * len(net.nodes)
         owners = block_names(net.nodes)
@@ -158,10 +160,10 @@ def _collapsed(name, rows):
 
 
 def block_names(nodes):
-    """Return for each node the name by which it belongs to a block, as ``inception_3a/1x1`` belongs to ``inception_3a``.
+    """Return for each node a name whose first parts are those of its block: ``inception_3a/1x1`` belongs to ``inception_3a``.
 
-    It is the layer's own name, or of a layer in place and of a Split that of the layer whose blob it takes: such layers have names
-    as ``bn_conv1`` and ``relu1``, which do not begin as those of their block.
+    It is the layer's own name. A layer in place or a Split gets the name of the layer that made its bottom: names such as
+    ``bn_conv1`` and ``relu1`` do not begin as those of their block.
     """
     makers, found = {}, []
     for node in nodes:
@@ -179,7 +181,7 @@ def flops_text(flops):
 
 
 def _is_new(memory, seen):
-    """Return whether a memory was not counted yet, and count it: shared parameters and tops in place take bytes once."""
+    """Return whether a memory is not in `seen`, a set of ids, and add it: shared parameters and tops in place count once."""
     count = len(seen)
     seen.add(id(memory))
     return len(seen) > count

@@ -54,7 +54,7 @@ class Times:
 
 
 def measure(net, iterations, on_loss=None, on_round=None):
-    """Run a net forward and backward and measure its steps.
+    """Run a net forward and backward and return the `Times` of its steps.
 
     Parameters
     ----------
@@ -66,10 +66,6 @@ def measure(net, iterations, on_loss=None, on_round=None):
         Gets the first loss.
     on_round : callable, optional
         Gets the number of each round and its milliseconds.
-
-    Returns
-    -------
-    Times
     """
     device = cuda.current() if caffe.mode == "gpu" else None
     times = Times("cpu" if device is None else "sim" if sim.selected() else "gpu", [])
@@ -88,7 +84,7 @@ def measure(net, iterations, on_loss=None, on_round=None):
 
 
 class _Rounds:
-    """Records when layers begin and end: times of the clock, on a device events on its computing stream."""
+    """Records when layers begin and end: times of the clock, on a device (`device` is not None) events on its computing stream."""
 
     def __init__(self, net, device):
         self.net, self.device = net, device
@@ -120,7 +116,7 @@ class _Rounds:
         whole, on_device, others = 1000 * (perf_counter() - began), 0.0, []
         for (number, _, begin), (_, detail, end) in zip(self.seen[::2], self.seen[1::2], strict=True):
             direction, _, root = detail.partition(" with ")
-            if root:    # the last layer of that name before it
+            if root:    # fused, and computed by the last layer of that name before it: it has no time of its own
                 others.append((direction, next(i for i in range(number - 1, -1, -1) if self.net.nodes[i].name == root), number))
                 continue
             taken = 1000 * (end - begin) if self.device is None else end.elapsed(begin)

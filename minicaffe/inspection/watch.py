@@ -74,7 +74,7 @@ class Watch:
             self.solver.listeners.remove(self)
 
     def on_iteration(self, solver):
-        """Measure the update, report the samples, and prepare for the next watched iteration."""
+        """Measure the update, report the samples, and prepare for the next watched iteration; the solver calls it after each."""
         if solver is not self.solver:
             raise WrongTypeError(f"is called by the solver that it watches, got {shown(solver)}")
         iteration = solver.iter - 1
@@ -107,11 +107,14 @@ class Watch:
             self.armed = False
 
     def _begin(self):
-        """Drop what a failed iteration has left."""
+        """Begin the samples of an iteration, as the solver's callback before forward; drop those of a failed one.
+
+        `_batch` is the number of the present batch; `_kept`: an earlier batch had values that are not finite, its samples remain.
+        """
         self._running, self._batch, self._kept = [], -1, False
 
     def _measure_tops(self, index):
-        """Measure what a layer has computed, before a layer in place overwrites it."""
+        """Measure the tops of layer `index`, as a hook after its forward: before a layer in place overwrites them."""
         node = self.solver.net.nodes[index]
         if index == 0:      # of a batch
             self._kept = any(sample["wrong"] for sample in self._running)
@@ -123,12 +126,12 @@ class Watch:
                 self._add({"layer": node.name, "blob": blob.name, **measure(blob.cpu_data, node.type, node.param)})
 
     def _measure_top_gradients(self, index):
-        """Measure the gradients of a layer's tops, which layers behind it have computed, before one in place overwrites them."""
+        """Measure the gradients of the tops of layer `index`, as a hook before its backward, which may overwrite them in place."""
         node = self.solver.net.nodes[index]
         if self._kept:
             return
         if index == len(self.solver.net.nodes) - 1:
-            self._computed = set()
+            self._computed = set()      # blobs whose gradients layers behind this one have computed
         for blob in reversed(node.tops):    # `_measure_gradients` turns them round
             if blob in self._computed and node.type != "Split":
                 self._add({"layer": node.name, "diff": blob.name, **measure(blob.cpu_diff)})
@@ -137,13 +140,13 @@ class Watch:
             self._computed.update(blob for blob, needed in zip(node.bottoms, node.bottom_needs) if needed)
 
     def _add(self, sample):
-        """Keep a sample; with iter_size it names its batch."""
+        """Keep a sample of this iteration; with iter_size it has the number of its batch."""
         if self.solver.param.iter_size > 1:
             sample["batch"] = self._batch
         self._running.append(sample)
 
     def _measure_gradients(self):
-        """Measure the gradients of the iteration, before the update."""
+        """Measure the gradients of the parameters, as the solver's callback before the update; sort those of tops by layer."""
         gradients = [sample for sample in self._running if "diff" in sample]
         self._running = [sample for sample in self._running if "blob" in sample] + gradients[::-1]
         for name, parameter, blob in self._parameters():

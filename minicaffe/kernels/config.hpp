@@ -41,7 +41,7 @@ template <class V, class T> MC_HD V get_lanes(const T* x) {
     return all;
   }
 }
-template <class T, class V> MC_HD void put_lanes(T* y, V x) { *y = T(x); }
+template <class T, class V> MC_HD void put_lanes(T* y, V x) { *y = T(x); }  // of one number
 
 template <class T> MC_HD T exp_(T x) { return MC_STD exp(x); }
 template <class T> MC_HD T log_(T x) { return MC_STD log(x); }
@@ -51,7 +51,7 @@ template <class T> MC_HD T tanh_(T x) { return MC_STD tanh(x); }
 template <class T> MC_HD T cos_(T x) { return MC_STD cos(x); }
 template <class T> MC_HD T abs_(T x) { return x < T(0) ? -x : x; }
 template <class T> MC_HD T sign_(T x) { return T((x > T(0)) - (x < T(0))); }
-template <class T> MC_HD T min_(T a, T b) { return b < a ? b : a; }
+template <class T> MC_HD T min_(T a, T b) { return b < a ? b : a; }  // like max_ gives a if a or b is NaN
 template <class T> MC_HD T max_(T a, T b) { return a < b ? b : a; }
 
 }  // namespace mc

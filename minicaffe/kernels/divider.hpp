@@ -5,7 +5,7 @@
 
 namespace mc {
 
-/// The general case divides.
+/// quotient(n) is n / divisor. The general case, for 64 bits, divides.
 template <class Index> struct IntDivider {
   Index divisor;
   MC_HD Index quotient(Index n) const { return n / divisor; }
@@ -18,7 +18,7 @@ template <> struct IntDivider<unsigned> {
   MC_HD unsigned quotient(unsigned n) const { return (unsigned((unsigned long long)n * magic >> 32) + n) >> shift; }
 };
 
-MC_HD void set_divisor(IntDivider<unsigned>& divider, index_t d) {
+MC_HD void set_divisor(IntDivider<unsigned>& divider, index_t d) {  // on the host, before the launch
   unsigned shift = 0;
   while ((1ll << shift) < d) ++shift;
   divider = {unsigned(d), unsigned((1ull << 32) * ((1ull << shift) - (unsigned long long)d) / (unsigned long long)d + 1), shift};

@@ -13,7 +13,7 @@ template <class T> MC_HD T vector_exp(T x) { return exp_(x); }
 template <class T> MC_HD T vector_tanh(T x) { return tanh_(x); }
 
 #ifndef __CUDACC_RTC__
-/// x = n ln 2 + r with |r| at most ln 2 / 2; returns n, and e^r - 1 by Taylor's series up to r^7.
+/// x = n ln 2 + r with |r| at most ln 2 / 2: return n, and set `rest` to e^r - 1 by Taylor's series up to r^7.
 MC_HD int reduced_exp(float x, float& rest) {
   const float shifted = x * 1.44269504f + 12582912.0f;  // 1.5 2^23: rounds to an integer, which the lowest bits hold
   const float n = shifted - 12582912.0f;

@@ -24,7 +24,7 @@ struct Thread {
   MC_DEVICE unsigned block_z() const { return blockIdx.z; }
   MC_DEVICE unsigned blocks() const { return gridDim.x; }
   MC_DEVICE void barrier() const { __syncthreads(); }
-  MC_DEVICE index_t index() const { return index_t(blockIdx.x) * blockDim.x + threadIdx.x; }
+  MC_DEVICE index_t index() const { return index_t(blockIdx.x) * blockDim.x + threadIdx.x; }  // of the thread in the grid's x
   MC_DEVICE index_t total() const { return index_t(gridDim.x) * blockDim.x; }
 };
 
@@ -65,6 +65,7 @@ template <class F> struct Each {
 
 #ifdef __CUDACC_RTC__
 
+// K::kBlocks, or 1 if K leaves it out: the call blocks_at_once<K>(0) prefers the first.
 template <class K> MC_HD constexpr auto blocks_at_once(int) -> decltype(int(K::kBlocks)) { return K::kBlocks; }
 template <class K> MC_HD constexpr int blocks_at_once(long) { return 1; }
 
@@ -82,12 +83,12 @@ __global__ void __launch_bounds__(K::kThreads, blocks_at_once<K>(0)) run(const K
 /// A kernel for the simulated device. If `barriers` is true, `call` runs one thread, else all threads of `thread`'s block (it sets
 /// thread_x itself). `shared` has shared_size bytes, the same for all threads of a block.
 struct HostKernel {
-  const char* name;
+  const char* name;  // by `spelling`; sim/ and cuda/ cut the type out of it
   void (*call)(void** arguments, Thread* thread, void* shared);
-  const unsigned* argument_sizes;
-  int arguments;
+  const unsigned* argument_sizes;  // in bytes
+  int arguments;                   // their number: 1, the struct K, for kernels here
   unsigned shared_size;
-  int max_threads;
+  int max_threads;                 // K::kThreads, of which `launch` makes a block
   int barriers;
   const void* (*const* pointers)();  // of each argument: returns a copy with ones in all pointers, else zeros; null: unknown
 };
@@ -103,8 +104,8 @@ inline HostImage image_of(const HostKernel* kernels, unsigned long long count) {
   return {{'M', 'C', 'H', 'O', 'S', 'T', '1', 0}, kernels, count};
 }
 
-/// Run kernel K for one thread, or for all threads of a block one after another if it has no barriers: the simulated device calls
-/// it. Compilers optimize a function with the attribute `cold` for size, in less time.
+/// HostKernel::call: run kernel K for one thread, or for all threads of a block one after another if it has no barriers.
+/// Compilers optimize a function with the attribute `cold` for size, in less time.
 template <class K> __attribute__((cold)) void call_on_host(void** arguments, Thread* thread, void* shared) {
   const K& kernel = *static_cast<const K*>(arguments[0]);
   typename K::Shared& block = *static_cast<typename K::Shared*>(shared);
@@ -122,6 +123,7 @@ struct PointerMark {
   template <class T> operator T*() const { return reinterpret_cast<T*>(~0ull); }
 };
 template <size_t> using MarkOf = PointerMark;
+// takes_marks<T>(an index sequence) is true if T can be initialized with as many marks.
 template <class T> std::false_type takes_marks(...);
 template <class T, size_t... i> auto takes_marks(std::index_sequence<i...>) -> decltype(T{MarkOf<i>()...}, std::true_type());
 
@@ -130,7 +132,7 @@ template <class T, size_t... i> __attribute__((cold)) const void* marked(std::in
   return &value;
 }
 
-/// What HostKernel::pointers has for an argument of type T. Its members, nested ones included, are at least `low` and less than
+/// The function in HostKernel::pointers for an argument of type T. T has `low` members or more, nested ones included, and less than
 /// `high`; bisection finds their number. In a class with a constructor or private members no pointer is found.
 template <class T, size_t low = 0, size_t high = std::is_class_v<T> && !std::is_aggregate_v<T> ? 1 : 2 * sizeof(T) + 1>
 const void* pointers_in() {

@@ -1,12 +1,13 @@
 // Functors over one index that apply an element-wise functor to one, two or three contiguous tensors.
 //
-// In place is allowed: an output may be one of the inputs, element for element.
+// In place is allowed: an output may be one of the inputs, element for element. A line "e.g." names an instance of the template
+// below it, which tests/test_kernels.py compiles.
 #pragma once
 #include "minicaffe/kernels/config.hpp"
 
 namespace mc {
 
-/// f of N values
+/// f of the N values of v
 template <class F, class T> MC_HD T apply_(const F& f, const T (&v)[1]) { return f(v[0]); }
 template <class F, class T> MC_HD T apply_(const F& f, const T (&v)[2]) { return f(v[0], v[1]); }
 template <class F, class T> MC_HD T apply_(const F& f, const T (&v)[3]) { return f(v[0], v[1], v[2]); }
@@ -24,7 +25,6 @@ template <class F, class T, int N> struct Map {
   }
 };
 
-/// y[i] = value
 template <class T> struct Fill {
   T value;
   T* y;
@@ -39,7 +39,6 @@ template <class X, class Y> struct Convert {
   MC_HD void operator()(index_t i) const { y[i] = Y(x[i]); }
 };
 
-/// y[i] += x[i]
 // e.g. AddConverted<T, T>
 template <class X, class Y> struct AddConverted {
   const X* x;
@@ -47,18 +46,15 @@ template <class X, class Y> struct AddConverted {
   MC_HD void operator()(index_t i) const { y[i] += Y(x[i]); }
 };
 
-/// x
 template <class T> struct Same {
   MC_HD T operator()(T x) const { return x; }
 };
 
-/// a x
 template <class T> struct Scaled {
   T a;
   MC_HD T operator()(T x) const { return a * x; }
 };
 
-/// x / d
 template <class T> struct Divided {
   T d;
   MC_HD T operator()(T x) const { return x / d; }

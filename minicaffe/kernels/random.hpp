@@ -32,8 +32,8 @@ struct Philox {
 /// Uniform in [0, 1) with 24 random bits.
 MC_HD double uniform_(u32 bits) { return double(bits >> 8) * (1.0 / 16777216.0); }
 
-// The functors below fill arrays: element i has counter start + i. So each element is computed alone and needs no earlier one; the
-// rest of the four numbers is not used.
+// The functors below fill arrays: element i has counter start + i, where `start` counts the numbers that the generator gave before.
+// So each element is computed alone; the rest of its four numbers is not used.
 
 /// y[i] = lo + (hi - lo) U[0, 1)
 template <class T> struct FillUniform {
@@ -62,7 +62,7 @@ template <class T> struct FillGaussian {
   }
 };
 
-/// y[i] *= 1 with probability p, else 0.
+/// y[i] stays with probability p, else it becomes 0: sparse weights of a filler.
 template <class T> struct KeepWithProbability {
   Philox random;
   u64 start;

@@ -13,14 +13,14 @@ template <class T, int N> struct Arrays {
   const T* x[N];
 };
 template <class T> struct Arrays<T, 0> {};
-/// f of element i of each array; f(i) if there are no arrays.
+/// The term of element i: f of element i of each array, or f(i) if there are no arrays.
 template <class F, class T, int N> MC_HD auto value_at(const F& f, const Arrays<T, N>& of, index_t i) {
   if constexpr (N == 0) return f(i);
   else if constexpr (N == 1) return f(of.x[0][i]);
   else return f(of.x[0][i], of.x[1][i]);
 }
 
-/// What element i adds to a sum: F of the elements. F has no members.
+/// A term, what element i adds to a sum: F of the elements. F has no members.
 // e.g. TermOf<Same<T>, T, 1>
 template <class F, class T, int N> struct TermOf {
   using Functor = F;
@@ -44,7 +44,7 @@ template <class T> using DotTerm = TermOf<Product<T>, T, 2>;
 
 template <class T> struct SquaredDifferenceTerm {
   const T* x;
-  T mean;
+  T mean;  // of the elements whose squared deviations are summed
   MC_HD T operator()(index_t i) const { return (x[i] - mean) * (x[i] - mean); }
 };
 

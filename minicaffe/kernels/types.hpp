@@ -39,7 +39,7 @@ struct Bf16 {
   };
 };
 
-template <class T> struct Element;
+template <class T> struct Element;  // of a type in memory: the type of computations, and of sums
 #define MC_ROW(NAME, NUMBER, STORED, COMPUTED, SUM, NUMPY) \
   template <> struct Element<STORED> {                     \
     using Compute = COMPUTED;                              \
@@ -68,7 +68,7 @@ constexpr bool is_computed(int dtype) {
 #undef MC_ROW
 }
 
-/// work(T()) with the type T of `dtype`, one that layers compute on; only the type of the argument is used.
+/// Return work(T()) with the type T of `dtype`, one that layers compute on; `work` uses only the type of its argument.
 template <class Work> auto dispatch(int dtype, const Work& work) {
   switch (dtype) {
 #define MC_ROW(NAME, NUMBER, STORED, COMPUTED, SUM, NUMPY) \
@@ -79,7 +79,7 @@ template <class Work> auto dispatch(int dtype, const Work& work) {
   __builtin_trap();  // layers and blobs have rejected other types
 }
 
-/// work(T()) for arrays that may be in a layout, so that T may also be Bf16.
+/// As dispatch, for arrays that may be in an engine's layout, so that T may also be Bf16.
 template <class Work> auto dispatch_layout(int dtype, const Work& work) {
   switch (dtype) {
 #define MC_ROW(NAME, NUMBER, STORED, COMPUTED, SUM, NUMPY) \

@@ -22,7 +22,8 @@ template <class T, int kCount> struct alignas(kCount * sizeof(T)) Few {
 
 MC_HD bool aligned16(const void* p) { return (reinterpret_cast<unsigned long long>(p) & 15) == 0; }
 
-/// The loop of all kernels over packs: whole packs in a grid-stride loop, then the remaining elements.
+/// The loop of all kernels over packs of `size` elements: k.pack(i) for whole packs in a grid-stride loop, then k.map(i) for the
+/// remaining elements of n; for all of them unless the arrays are `aligned` to 16 bytes.
 template <class K> MC_DEVICE void walk_packs(const Thread& t, index_t n, index_t size, bool aligned, const K& k) {
   index_t packs = aligned ? n / size : 0;
   for (index_t i = t.index(); i < packs; i += t.total()) k.pack(i);

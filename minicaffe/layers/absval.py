@@ -8,4 +8,4 @@ class AbsValLayer(ActivationLayer):
     refuses_in_place = True
 
     def layer_setup(self, bottom, top):
-        self.set_function(Function.ABS)
+        self.set_function(Function.ABS)     # its gradient reads x, by default

@@ -35,9 +35,9 @@ cdef class AccuracyLayer(DeviceLayer):
     refuses_in_place = True
     max_top_blobs = 2
 
-    cdef Labels labels
+    cdef Labels labels      # sizes outer, classes, inner, and the label to ignore or kNoLabel (ops/loss)
     cdef long long top_k
-    cdef dict shares        # `counted_shares`, of the last forward that ran here
+    cdef dict shares        # result of `counted_shares` for the last forward; a replay of a CUDA graph leaves it
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.accuracy_param
@@ -57,7 +57,7 @@ cdef class AccuracyLayer(DeviceLayer):
             (<Blob?> top[1]).reshape_to((self.labels.classes,))
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        cdef long long valid = count_labels(self.dtype, self.labels, bottom[1])
+        cdef long long valid = count_labels(self.dtype, self.labels, bottom[1])     # raises for a wrong label
         cdef const void* score
         cdef const void* label
         cdef void* out
@@ -69,13 +69,13 @@ cdef class AccuracyLayer(DeviceLayer):
         with nogil:
             count_correct(on, self.dtype, self.labels, self.top_k, score, label, max(valid, 1), out)
 
-    cpdef inspect(self, list bottom):
+    cpdef inspect(self, list bottom):       # before each replay of a CUDA graph
         count_labels(self.dtype, self.labels, bottom[1])
 
-    def counted_shares(self, bottom):
+    def counted_shares(self, bottom):       # the weights of this batch's accuracies in the mean of a test
         return self.shares
 
-    def capture_obstacle(self):
+    def capture_obstacle(self):     # None: a CUDA graph can hold the layer (layer.pyx)
         if self.labels.ignore != kNoLabel or len(self.param.top) > 1:
             return "it counts labels on the host"
         return None

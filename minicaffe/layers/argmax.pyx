@@ -27,8 +27,8 @@ cdef class ArgMaxLayer(DeviceLayer):
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
 
-    cdef long long top_k, outer, n, inner
-    cdef bint writes_values, along_axis
+    cdef long long top_k, outer, n, inner       # n: values to choose from; outer and inner: of the axes before and behind
+    cdef bint writes_values, along_axis         # out_max_val; `axis` is given
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.argmax_param
@@ -57,9 +57,9 @@ cdef class ArgMaxLayer(DeviceLayer):
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob x = bottom[0]
         cdef char* out = <char*> (<Blob> top[0]).mutable_data_on(on)
-        cdef long long stride = self.top_k      # from the results of one record to those of the next
+        cdef long long stride = self.top_k      # elements from the results of one record to those of the next
         cdef void* index = out
-        cdef void* value = NULL
+        cdef void* value = NULL     # NULL, here or of the index: these are not written
         if self.writes_values and self.along_axis:
             index, value = NULL, out
         elif self.writes_values:

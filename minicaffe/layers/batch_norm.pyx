@@ -38,8 +38,8 @@ cdef class BatchNormLayer(DeviceLayer):
     exact_num_top_blobs = 1
     backward_reads_tops = False
 
-    cdef BatchNorm norm
-    cdef double fraction
+    cdef BatchNorm norm         # `given`: mean and variance come from the running sums; its mean and variance are those of a batch
+    cdef double fraction        # moving_average_fraction
     cdef bint again     # the next forward leaves the running sums as they are
 
     cpdef layer_setup(self, list bottom, list top):
@@ -74,21 +74,21 @@ cdef class BatchNormLayer(DeviceLayer):
         (<Blob?> top[0]).reshape_like(x)
 
     @property
-    def backward_reads_bottoms(self):
+    def backward_reads_bottoms(self):       # False: a plan may recycle their data before backward
         return self.norm.given or not self.norm.in_place    # where it works in place it has kept what it needs
 
-    def operations(self):
+    def operations(self):       # a net chooses engines and fuses layers by them
         return [self.norm]
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob means = self.blobs[0], variances = self.blobs[1], weights = self.blobs[2]
         cdef bint again = self.again
         self.again = False
-        if self.norm.given:
+        if self.norm.given:     # as with use_global_stats
             self.divide(on, means, self.norm.mean)
             self.divide(on, variances, self.norm.variance)
         self.norm.forward(on, bottom[0], top[0])
-        if not again and not self.norm.given and self.norm.unbiased:   # 0 of no values
+        if not again and not self.norm.given and self.norm.unbiased:   # n / (n - 1); 0 if n is 0
             running_sums(on, self.dtype, means.count, 1, self.fraction, self.norm.unbiased, self.norm.mean.data_on(on),
                          self.norm.variance.data_on(on), means.mutable_data_on(on), variances.mutable_data_on(on),
                          weights.mutable_data_on(on))
@@ -101,7 +101,7 @@ cdef class BatchNormLayer(DeviceLayer):
         Parameters
         ----------
         group : minicaffe.parallel.group.Group
-            On whose communicator nothing else is sent while the net runs.
+            Nothing else may use its communicator while the net runs. solver/ranks.py makes such a group.
         """
         if self.norm.given:
             return False
@@ -109,17 +109,17 @@ cdef class BatchNormLayer(DeviceLayer):
         self.norm.changed()
         return True
 
-    def capture_obstacle(self):
+    def capture_obstacle(self):     # None: a CUDA graph can hold the layer (layer.pyx)
         return None if self.norm.group is None else "it uses the mean and variance of all ranks' batches"
 
-    def fuse(self, Epilogue epilogue, list bottom, bint backward):
+    def fuse(self, Epilogue epilogue, list bottom, bint backward):      # into the layer below; `backward`: its own must run
         if backward or not self.norm.given:
             return False
         mean, variance, factor = self.blobs
-        return epilogue.standardize(mean, variance, factor, self.norm.eps)
+        return epilogue.standardize(mean, variance, factor, self.norm.eps)     # factor: the weight of the sums
 
     def unfuse(self, bottom):
-        """Make ready for computing the top once more, without an epilogue: restore the bottom; the running sums will stay."""
+        """Prepare a second forward of the batch without an epilogue (net/step.pyx): restore the bottom; the running sums stay."""
         if self.norm.needs_x_copy():
             bottom[0].copy_from(saved_bottom(self.norm.kept, bottom[0]))
         self.again = True
@@ -129,6 +129,6 @@ cdef class BatchNormLayer(DeviceLayer):
             self.norm.backward(on, bottom[0], top[0])
 
     cdef int divide(self, const Context& on, Blob sums, Blob values) except -1:
-        """values = sums / their weight, 0 where that is 0: the given mean and variance"""
+        """Compute values = sums / weight (blobs[2]), or 0 if that is 0: the mean or variance of `use_global_stats`."""
         divided_by(on, self.dtype, Channels(1, 1, sums.count), sums.data_on(on), values.mutable_data_on(on), NULL,
                    (<Blob> self.blobs[2]).data_on(on))

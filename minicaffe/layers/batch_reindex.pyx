@@ -31,7 +31,7 @@ cdef class BatchReindexLayer(RowLayer):
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob x = bottom[0], chosen = bottom[1], y = top[0]
         cdef const int* index = self.take_indices(on, chosen, x.dim(0), "bottom[1]")
-        x.fill_diff_on(on, 0)
+        x.fill_diff_on(on, 0)       # rows that no index picks get 0, others the sum over their indices
         cdef long long columns = x.count_range(1, x.num_axes)
         with nogil:
             add_rows(self.dtype, on, chosen.count, index, columns, y.diff_on(on), x.mutable_diff_on(on))

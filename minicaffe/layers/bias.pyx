@@ -9,4 +9,4 @@ cdef class BiasLayer(AxesLayer):
     backward_reads_bottoms = False
 
     cpdef layer_setup(self, list bottom, list top):
-        self.make_values(bottom, self.param.bias_param, "bias_param", self.param.bias_param.filler)
+        self.make_values(bottom, self.param.bias_param, "bias_param", self.param.bias_param.filler)   # appends blobs[0]

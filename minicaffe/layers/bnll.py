@@ -6,4 +6,4 @@ from minicaffe.ops.activation.operation import Function
 
 class BNLLLayer(ActivationLayer):
     def layer_setup(self, bottom, top):
-        self.set_function(Function.BNLL)
+        self.set_function(Function.BNLL)    # its gradient reads x, by default: backward in place raises

@@ -7,4 +7,4 @@ from minicaffe.ops.activation.operation import Function
 class ClipLayer(ActivationLayer):
     def layer_setup(self, bottom, top):
         param = self.param.clip_param
-        self.set_function(Function.CLIP, (param.min, param.max))
+        self.set_function(Function.CLIP, (param.min, param.max))     # its gradient reads x, by default

@@ -19,7 +19,7 @@ cdef class ConcatLayer(StripLayer):
     min_bottom_blobs = 1
     exact_num_top_blobs = 1
 
-    cdef readonly list parts
+    cdef readonly list parts    # a ConcatSlice for each bottom if the axis is the channels, else empty
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob blob, y = top[0]
@@ -44,29 +44,29 @@ cdef class ConcatLayer(StripLayer):
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef list missing = [not (<ConcatSlice> part).take_written() for part in self.parts]
-        if len(bottom) > 1 and (any(missing) or not missing):
+        if len(bottom) > 1 and (any(missing) or not missing):       # missing: parts that were not written here directly
             self.copy_parts(on, bottom, top[0], True, False, None if all(missing) else missing)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef list wanted = list(propagate_down)
         cdef ConcatSlice part
         for i, part in enumerate(self.parts):
-            if part.relu is not None and part.relu.deferred:
+            if part.relu is not None and part.relu.deferred:    # this layer computes the ReLU's gradient, too
                 wanted[i] = False
                 self.rectify(on, i, bottom, top[0])
         if len(bottom) > 1 and any(wanted):
             self.copy_parts(on, bottom, top[0], False, True, wanted)
 
     cdef int rectify(self, const Context& on, int which, list bottom, Blob y) except -1:
-        """Compute the gradient of part `which` and of the ReLU that wrote it in place: that of y, and 0 where the part is 0.
+        """Compute the gradient of bottom `which`, and of the ReLU in place on it: that of y, and 0 where y is 0.
 
-        In a net with a plan, where nothing else reads the ReLU's top, it need not be kept for backward (net/compile.pyx).
+        So a plan need not keep the ReLU's top for backward, if nothing else reads it (net/compile.pyx).
         """
         cdef Blob x = bottom[which]
         cdef list layouts = concat_layouts(on, bottom, y, [y], True) if y.num_axes == 4 else [None] * (len(bottom) + 1)
         cdef Layout layout = layouts[len(bottom)], top_layout = layouts[which]
         cdef int dtype = element(layout, y)
-        cdef bint pixels = layout is not None and layout.on_device      # which are the rows if channels are last, else images
+        cdef bint pixels = layout is not None and layout.on_device      # channels are last: rows are pixels, else images
         cdef long long rows = y.count // y.dims[1] if pixels else y.dims[0]
         cdef long long size = item_size(dtype), row = stored(layout, y) // rows, strip = stored(top_layout, x) // rows
         cdef long long offset = row // y.dims[1] * (<ConcatSlice> self.parts[which]).first

@@ -32,9 +32,9 @@ cdef class ContrastiveLossLayer(LossLayer):
     exact_num_bottom_blobs = 3
     gradients = 2
 
-    cdef long long pairs, width    # width: of a row
+    cdef long long pairs, width     # N, C
     cdef double margin
-    cdef cpp_bool legacy
+    cdef cpp_bool legacy            # legacy_version
 
     cpdef layer_setup(self, list bottom, list top):
         self.margin, self.legacy = self.param.contrastive_loss_param.margin, self.param.contrastive_loss_param.legacy_version
@@ -52,16 +52,16 @@ cdef class ContrastiveLossLayer(LossLayer):
                              field="bottom[2]")
         self.pairs, self.width = a.dims[0], a.dims[1]
 
-    cpdef inspect(self, list bottom):
+    cpdef inspect(self, list bottom):   # called by `LossLayer.prepare` in each forward, and before a replay of a CUDA graph
         similar = bottom[2].cpu_data.reshape(-1)
         for bad in np.flatnonzero(np.floor(similar) != similar)[:1]:    # NaN as well
             raise DataError(f"similarity {similar[bad]!s} of pair {bad} is not an integer; "
                             "give 0 for a dissimilar pair, 1 for a similar one", field="bottom[2]")
 
-    cdef int loss_to(self, const Context& on, double coeff, void* out) except -1 nogil:
+    cdef int loss_to(self, const Context& on, double coeff, void* out) except -1 nogil:    # at: data of the bottoms
         contrastive(on, self.dtype, self.pairs, coeff / 2, out, self.width, self.at[0], self.at[1], self.at[2], self.margin,
                     self.legacy)
 
-    cdef int gradient_to(self, const Context& on, double scale, void* dx) except -1 nogil:
+    cdef int gradient_to(self, const Context& on, double scale, void* dx) except -1 nogil:    # 3 width + 1: the cost of a row
         contrastive_backward(on, self.dtype, self.pairs, 3 * self.width + 1, self.width, self.at[0], self.at[1], self.at[2],
                              self.margin, self.legacy, scale, dx)

@@ -20,7 +20,7 @@ cdef class ConvolutionLayer(WindowLayer):
     transposed = False  # a deconvolution's is True: the top is the image
 
     cdef bint bias_term
-    cdef readonly long long num_output, group
+    cdef readonly long long num_output, group   # channels of the top; groups of channels that are convolved separately
 
     cpdef layer_setup(self, list bottom, list top):
         cdef Convolution op = Convolution(self.dtype, self.param.convolution_param.engine)
@@ -43,7 +43,7 @@ cdef class ConvolutionLayer(WindowLayer):
             if self.bias_term:
                 self.add_param((self.num_output,), param.bias_filler, "convolution_param.bias_filler")
 
-    def multiply_adds(self, bottom, top):
+    def multiply_adds(self, bottom, top):       # for `Layer.flops`
         columns = bottom if self.transposed else top    # each weight is used once for each pixel of a plane of these
         return sum(self.blobs[0].count // self.blobs[0].shape[0] * blob.count for blob in columns)
 
@@ -61,8 +61,8 @@ cdef class ConvolutionLayer(WindowLayer):
             blob.reshape_to((*first.shape[:self.channel_axis], self.num_output, *outputs))
         if op.transposed:
             self.set_window(outputs, inputs)
-            op.shape.set(self.images, self.num_output, self.channels, self.group, self.window)
+            op.shape.set(self.images, self.num_output, self.channels, self.group, self.window)      # the top is the image
         else:
             self.set_window(inputs, outputs)
             op.shape.set(self.images, self.channels, self.num_output, self.group, self.window)
-        op.changed()
+        op.changed()    # engines are chosen again

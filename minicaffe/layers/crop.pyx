@@ -20,8 +20,8 @@ cdef class CropLayer(DeviceLayer):
     refuses_in_place = True
     backward_reads_bottoms = backward_reads_tops = False
 
-    cdef list offsets       # of the box, along all axes
-    cdef Layout layout      # of the bottom in the last forward
+    cdef list offsets       # of the box in bottom[0], one for each axis
+    cdef Layout layout      # of the bottom in the last forward, channels last on a device; None: plain
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0], reference = bottom[1], y = top[0]
@@ -45,7 +45,7 @@ cdef class CropLayer(DeviceLayer):
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob x = bottom[0], y = top[0]
-        self.layout = of_images(data_layout(on, bottom[:1], True), x)
+        self.layout = of_images(data_layout(on, bottom[:1], True), x)       # with channels last, if x has such a one
         cdef Layout cropped = self.layout.with_shape(y.shape) if self.layout is not None else None
         if cropped is None:
             self.layout = None
@@ -55,7 +55,7 @@ cdef class CropLayer(DeviceLayer):
         if not propagate_down[0]:
             return 0
         cdef Blob x = bottom[0], y = top[0]
-        self.layout = of_mode(on, self.layout)
+        self.layout = of_mode(on, self.layout)      # None if the mode changed since forward
         cdef const void* dy = y.diff_in_layout(on, self.layout.with_shape(y.shape) if self.layout is not None else None)
         cdef void* dx
         if self.layout is None:
@@ -67,10 +67,10 @@ cdef class CropLayer(DeviceLayer):
         self.copy(on, True, x, y, <char*> dx, <void*> dy)
 
     cdef int copy(self, const Context& on, bint back, Blob x, Blob y, char* array, void* box) except -1:
-        """Copy the box out of the array of x, or `back` into it, both in the layout of the last forward; for data and gradients."""
+        """Copy the box, y, out of `array`, data of x, or if `back`, gradients, into it; both are in `layout`."""
         cdef long long[32] x_strides, y_strides
         cdef int axis, dtype = element(self.layout, x)
-        find_strides(self.layout, x, x_strides)
+        find_strides(self.layout, x, x_strides)     # in elements
         find_strides(self.layout, y, y_strides)
         for axis in range(x.num_axes):
             array += <long long> self.offsets[axis] * x_strides[axis] * item_size(dtype)

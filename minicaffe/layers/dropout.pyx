@@ -33,9 +33,9 @@ cdef class DropoutLayer(DeviceLayer):
     exact_num_top_blobs = 1
     backward_reads_bottoms = backward_reads_tops = False
 
-    cdef double scale
-    cdef unsigned int threshold
-    cdef unsigned long long seed, start  # of the mask of the last forward
+    cdef double scale               # 1 / (1 - p)
+    cdef unsigned int threshold     # p 2^32: an element whose random word is below it is dropped
+    cdef unsigned long long seed, start     # of the mask of the last forward: key, and first counter of the random numbers
 
     cpdef layer_setup(self, list bottom, list top):
         ratio = self.param.dropout_param.dropout_ratio
@@ -49,7 +49,7 @@ cdef class DropoutLayer(DeviceLayer):
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob x = bottom[0]
-        cdef Layout layout = data_layout(on, bottom, True) if self.draws_in_layouts(on) else None
+        cdef Layout layout = data_layout(on, bottom, True) if self.draws_in_layouts(on) else None       # None: plain
         if self.phase != TEST:
             self.seed = self.generator.seed
             self.start = self.generator.reserve((x.count + kDropBlock - 1) // kDropBlock * kDropLanes)
@@ -67,14 +67,14 @@ cdef class DropoutLayer(DeviceLayer):
                     x.overwrite_diff_in_layout(on, layout))
 
     cdef bint draws_in_layouts(self, const Context& on) noexcept:
-        """Whether the arrays may have any layout of this mode. The CPU draws masks of plain arrays only."""
+        """Return whether arrays may be in an engine's layout: the CPU draws masks of plain arrays only."""
         return self.phase == TEST or on.stream != NULL
 
     cdef int _apply(self, const Context& on, Layout layout, long long count, const void* source, void* target) except -1:
-        """Multiply data or, in backward, gradients by the mask of the last forward, drawn again; in TEST copy them."""
+        """Write data or, in backward, gradients times the mask of the last forward, drawn again; in TEST a copy of them."""
         cdef bint test = self.phase == TEST
         cdef int dtype = self.dtype if layout is None else layout.dtype
-        cdef long long channels = 0, pixels = 1
+        cdef long long channels = 0, pixels = 1     # of an array with channels last; 0: plain
         if layout is not None and not test:
             channels, pixels = layout.dims[1], math.prod(layout.dims[2:])
         with nogil:

@@ -24,16 +24,16 @@ cpdef enum EltwiseOp:   # caffe.proto EltwiseParameter.EltwiseOp
 
 
 cdef class Sum(Operation):
-    """A sum, which engine CAFFE alone computes, in the layout that its blobs have."""
+    """A sum as an Operation: a net can fuse a ReLU behind it by an epilogue. The layer computes it, by the formulas of CAFFE."""
 
     epilogue_class = ReluEpilogue
 
-    cdef int inputs
+    cdef int inputs     # number of bottoms; `fuses` and `describe` are hooks of Operation (engines/engine.pyx)
 
-    cdef bint fuses(self, const Context& on, Blob x, Blob y) except -1:
+    cdef bint fuses(self, const Context& on, Blob x, Blob y) except -1:    # if one pass can add all, then a ReLU
         return self.inputs <= kMaxInputs
 
-    def describe(self):
+    def describe(self):    # for displays; no engine chooses, none refuses
         return {"operation": "Sum", "engine": "CAFFE", "refused": {}}
 
 
@@ -49,15 +49,15 @@ cdef class EltwiseLayer(DeviceLayer):
     refuses_in_place = True
 
     cdef EltwiseOp operation
-    cdef vector[double] coefficients
-    cdef Sum sum
+    cdef vector[double] coefficients    # one for each bottom; used by SUM only
+    cdef Sum sum                        # None unless SUM
 
     @property
-    def backward_reads_bottoms(self):
+    def backward_reads_bottoms(self):       # False: a plan may recycle their data before backward
         return self.operation != SUM
 
     @property
-    def backward_reads_tops(self):
+    def backward_reads_tops(self):      # False: a plan may recycle their data before backward
         return self.operation == PROD
 
     cpdef layer_setup(self, list bottom, list top):
@@ -83,22 +83,22 @@ cdef class EltwiseLayer(DeviceLayer):
         if self.operation == SUM:
             self.sum.inputs = len(bottom)
 
-    def operations(self):
+    def operations(self):       # a net chooses engines and fuses layers by them
         return [self.sum] if self.operation == SUM else []
 
-    def fuse(self, Epilogue epilogue, list bottom, bint backward):
+    def fuse(self, Epilogue epilogue, list bottom, bint backward):      # a residual's sum, into the layer of one bottom
         if backward or self.operation != SUM or len(bottom) != 2 or self.coefficients != vector[double](2, 1.0):
             return False
         return epilogue.add(bottom[1] if bottom[0] is epilogue.top else bottom[0])
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        cdef bint rectify = self.operation == SUM and self.sum.epilogue is not None
+        cdef bint rectify = self.operation == SUM and self.sum.epilogue is not None     # a net has fused a ReLU for this forward
         if rectify:
-            self.sum.epilogue = None
-        cdef Layout layout = data_layout(on, bottom, True)    # zeros stay zeros under all three
+            self.sum.epilogue = None    # reports that it is computed
+        cdef Layout layout = data_layout(on, bottom, True)    # an engine's, if a bottom has one: its padding stays zero
         cdef vector[const void*] x = data_of(on, bottom, layout)
-        cdef long long count = stored(layout, top[0])
-        cdef int dtype = element(layout, top[0])
+        cdef long long count = stored(layout, top[0])       # of elements, with padding
+        cdef int dtype = element(layout, top[0])            # BF16 in some layouts, else the net's
         cdef void* y = (<Blob> top[0]).overwrite_data_in_layout(on, layout)
         with nogil:
             if rectify:
@@ -117,7 +117,7 @@ cdef class EltwiseLayer(DeviceLayer):
         cdef int dtype = element(layout, top[0])
         cdef vector[void*] dx
         cdef vector[double] c
-        cdef vector[int] wanted
+        cdef vector[int] wanted     # indices of the bottoms that get a gradient; c and dx are theirs
         cdef size_t i
         for i in range(len(bottom)):
             if propagate_down[i]:
@@ -144,14 +144,14 @@ cdef class EltwiseLayer(DeviceLayer):
 
     cdef void product_of_others(self, const Context& on, vector[const void*] x, int index, const void* dy, void* dx,
                                 long long count) noexcept nogil:
-        """dx = dy times all bottoms but number `index`: a gradient of a product that stays finite if a bottom is 0."""
+        """Overwrite dx with dy times all bottoms but number `index`: this gradient of a product stays finite if a bottom is 0."""
         x.erase(x.begin() + index)
         x.push_back(dy)
         product(on, self.dtype, count, <int> x.size(), x.data(), NULL, dx)
 
 
 cdef vector[const void*] data_of(const Context& on, list blobs, Layout layout) except *:
-    """Return the addresses of the blobs' data in a layout."""
+    """Return the addresses of the blobs' data in a layout (None: plain), where `on` computes."""
     cdef vector[const void*] pointers
     for blob in blobs:
         pointers.push_back((<Blob> blob).data_in_layout(on, layout))

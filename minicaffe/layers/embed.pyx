@@ -17,7 +17,7 @@ cdef class EmbedLayer(RowLayer):
     refuses_in_place = True
     no_gradient = {0: "indices"}
 
-    cdef long long rows, columns
+    cdef long long rows, columns    # input_dim, num_output
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.embed_param
@@ -40,7 +40,7 @@ cdef class EmbedLayer(RowLayer):
         with nogil:
             copy_rows(on, x.count, index, row, False, weight.data_on(on), y)
             if b:
-                shift_by(on, self.dtype, Channels(x.count, self.columns, 1), y, y, NULL, b)
+                shift_by(on, self.dtype, Channels(x.count, self.columns, 1), y, y, NULL, b)     # y += b
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob x = bottom[0]
@@ -51,7 +51,7 @@ cdef class EmbedLayer(RowLayer):
             index = self.take_indices(on, x, self.rows, "bottom[0]")
             out = (<Blob> self.blobs[0]).mutable_diff_on(on)
             with nogil:
-                add_rows(self.dtype, on, x.count, index, self.columns, dy, out)
+                add_rows(self.dtype, on, x.count, index, self.columns, dy, out)     # out[index[m]] += dy[m]
         if len(self.blobs) > 1 and self.needs_gradient(1):
             out = (<Blob> self.blobs[1]).mutable_diff_on(on)
             with nogil:

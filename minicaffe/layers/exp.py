@@ -13,4 +13,4 @@ class ExpLayer(ActivationLayer):
         log_base = log_of_base(param.base, "exp_param.base")
         with np.errstate(over="ignore"):    # infinity, as in C
             outer = np.exp(log_base * param.shift)
-        self.set_function(Function.EXP, (log_base * param.scale, outer), reads="y")
+        self.set_function(Function.EXP, (log_base * param.scale, outer), reads="y")     # y = outer exp(inner x)

@@ -26,10 +26,10 @@ cdef class FilterLayer(RowLayer):
     backward_reads_bottoms = backward_reads_tops = False
 
     @property
-    def no_gradient(self):
-        return {self.num_bottoms - 1: "its selector"}
+    def no_gradient(self):    # a property, as the selector is the last bottom
+        return {self.num_bottoms - 1: "its selector"}    # index of a bottom -> word for an error
 
-    cdef bint reshaped_once     # the first reshape ran, so the selector has values
+    cdef bint reshaped_once     # a reshape ran before, in `set_up`, so that the selector has values now
 
     cpdef layer_setup(self, list bottom, list top):
         if len(top) != len(bottom) - 1:
@@ -48,7 +48,7 @@ cdef class FilterLayer(RowLayer):
         kept = np.flatnonzero(selector.cpu_data) if self.reshaped_once else np.arange(selector.count)
         self.reshaped_once = True
         self.index.reshape(len(kept))
-        self.index.data[...] = kept
+        self.index.data[...] = kept     # of the kept rows, for forward and backward
         for blob, x in zip(top, bottom):
             blob.reshape_to((len(kept), *x.shape[1:]))
 
@@ -74,4 +74,4 @@ cdef class FilterLayer(RowLayer):
                 row = self.row_bytes(bottom[i])
                 dy, dx = (<Blob> top[i]).diff_on(on), (<Blob> bottom[i]).mutable_diff_on(on)
                 with nogil:
-                    copy_rows(on, self.index.count, index, row, True, dy, dx)
+                    copy_rows(on, self.index.count, index, row, True, dy, dx)   # True: to the indices; other rows are 0

@@ -11,7 +11,7 @@ class FlattenLayer(ViewLayer):
     """Axes ``axis`` to ``end_axis``, both included, become one; ``end_axis`` = ``axis`` - 1 inserts an axis of size 1."""
 
     def top_shape(self, bottom):
-        """Return the shape of the top, which `ViewLayer` gives it; raise ShapeError if the axes do not follow each other."""
+        """Return the shape of the top, for `ViewLayer.reshape`; raise ShapeError if ``end_axis`` is before ``axis`` - 1."""
         param = self.param.flatten_param
         start = axis_of(bottom, param.axis, "flatten_param.axis")
         end = axis_of(bottom, param.end_axis, "flatten_param.end_axis") + 1

@@ -16,7 +16,7 @@ cdef extern from "minicaffe/ops/conv/caffe.hpp" namespace "mc" nogil:
 
 
 cdef class Im2colLayer(WindowLayer):
-    """Channel ``c taps + u`` of the top is what tap u reads of channel c. The gradient of a pixel is the sum over its readers."""
+    """Channel ``c taps + u`` of the top is the input of tap u, a kernel position, in channel c. Gradients of readers add up."""
 
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
@@ -32,7 +32,7 @@ cdef class Im2colLayer(WindowLayer):
         self.check_bottoms(bottom)
         shape = bottom[0].shape
         sizes = shape[self.channel_axis + 1:]
-        outputs = self.convolved(sizes)
+        outputs = self.convolved(sizes)     # numbers of window positions
         self.set_window(sizes, outputs)
         top[0].reshape_to((*shape[:self.channel_axis], self.channels * math.prod(self.kernel), *outputs))
 

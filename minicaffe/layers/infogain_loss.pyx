@@ -7,7 +7,7 @@ from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, ShapeError, located
 from minicaffe.proto import binary
 
-cdef double FLOOR = 1e-20   # under a probability
+cdef double FLOOR = 1e-20   # least probability in the logarithm
 
 
 cdef class InfogainLossLayer(SoftmaxLossLayer):
@@ -19,7 +19,7 @@ cdef class InfogainLossLayer(SoftmaxLossLayer):
     min_bottom_blobs = 2
     max_bottom_blobs = 3
 
-    cdef Blob stored        # H of the file
+    cdef Blob stored        # H, K x K, of the file; None: bottom[2] has it
 
     cpdef layer_setup(self, list bottom, list top):
         SoftmaxLossLayer.layer_setup(self, bottom, top)
@@ -44,16 +44,16 @@ cdef class InfogainLossLayer(SoftmaxLossLayer):
                              field="bottom[2]" if len(bottom) > 2 else "infogain_loss_param.source")
 
     cdef Blob matrix(self, list bottom):
-        """Return the blob with H."""
+        """Return the blob with H: K x K weights, the row of a true label, the column of a predicted class."""
         return bottom[2] if len(bottom) > 2 else self.stored
 
-    cdef list blobs_read(self, list bottom):
+    cdef list blobs_read(self, list bottom):    # their data: `at` of `loss_to` and `gradient_to`
         return [self.p, bottom[1], self.matrix(bottom)]
 
-    cdef int loss_to(self, const Context& on, double coeff, void* out) except -1 nogil:
+    cdef int loss_to(self, const Context& on, double coeff, void* out) except -1 nogil:    # at: data of p, labels and H
         infogain(on, self.dtype, self.labels.outer * self.labels.inner, coeff, out, self.labels, self.at[0], self.at[1], self.at[2],
                  FLOOR)
 
-    cdef int gradient_to(self, const Context& on, double scale, void* dx) except -1 nogil:
+    cdef int gradient_to(self, const Context& on, double scale, void* dx) except -1 nogil:    # 4 K + 1: the cost of a position
         infogain_backward(on, self.dtype, self.labels.outer * self.labels.inner, 4 * self.labels.classes + 1, self.labels,
                           self.at[0], self.at[1], self.at[2], scale, dx)

@@ -26,7 +26,7 @@ cdef class InnerProductLayer(OperationLayer):
         check_size(param.num_output, "inner_product_param.num_output")
         cdef InnerProduct op = InnerProduct(self.dtype)
         self.op = op
-        op.n, op.transpose = param.num_output, param.transpose
+        op.n, op.transpose = param.num_output, param.transpose      # the product is (m, k) by (k, n)
         op.learned = self.phase == caffe_pb2.TRAIN and (not self.param.param or self.param.param[0].lr_mult != 0)
         op.k = (<Blob> bottom[0]).count_range(axis_of(bottom[0], param.axis, "inner_product_param.axis"), bottom[0].num_axes)
         with located(field="inner_product_param.num_output"):
@@ -34,7 +34,7 @@ cdef class InnerProductLayer(OperationLayer):
             if param.bias_term:
                 self.add_param((op.n,), param.bias_filler, "inner_product_param.bias_filler")
 
-    def multiply_adds(self, bottom, top):
+    def multiply_adds(self, bottom, top):       # for `Layer.flops`
         cdef InnerProduct op = self.op
         return op.m * op.n * op.k
 
@@ -47,4 +47,4 @@ cdef class InnerProductLayer(OperationLayer):
                              f"layer was set up for {op.k}", field="bottom[0]")
         top[0].reshape_to((*x.shape[:axis], op.n))
         op.m = x.count_range(0, axis)
-        op.changed()
+        op.changed()    # engines are chosen again

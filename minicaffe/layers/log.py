@@ -12,4 +12,4 @@ class LogLayer(ActivationLayer):
         log_base = log_of_base(param.base, "log_param.base")
         if log_base == 0:
             raise ConfigError("must not be 1, whose logarithm is 0", field="log_param.base")
-        self.set_function(Function.LOG, (param.scale, param.shift, 1 / log_base))
+        self.set_function(Function.LOG, (param.scale, param.shift, 1 / log_base))     # its gradient reads x

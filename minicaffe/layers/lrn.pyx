@@ -36,7 +36,7 @@ cdef class LRNLayer(OperationLayer):
     exact_num_top_blobs = 1
     refuses_in_place = True
 
-    cdef bint within
+    cdef bint within        # WITHIN_CHANNEL
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.lrn_param
@@ -52,7 +52,7 @@ cdef class LRNLayer(OperationLayer):
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0]
-        cdef LrnShape* s = &(<LRN> self.op).shape
+        cdef LrnShape* s = &(<LRN> self.op).shape       # groups of rows x width; a window is 2 half_rows + 1 by 2 half_columns + 1
         if x.num_axes != 4:
             raise ShapeError(f"LRN needs 4 axes (num, channels, height, width), got {list(x.shape)}", field="bottom[0]")
         (<Blob?> top[0]).reshape_like(x)
@@ -64,4 +64,4 @@ cdef class LRNLayer(OperationLayer):
             s.half_columns = 0
             s.groups, s.rows, s.width = x.dims[0], x.dims[1], x.dims[2] * x.dims[3]
             s.block = PIXELS
-        self.op.changed()
+        self.op.changed()       # engines are chosen again

@@ -30,12 +30,12 @@ cdef class LSTMUnitLayer(DeviceLayer):
     refuses_in_place = True
     no_gradient = {2: "the sequence indicators"}
 
-    cdef Blob acts   # the gates after their functions
+    cdef Blob acts   # (1, N, 4 D): the gates after their functions, for backward
 
     cpdef layer_setup(self, list bottom, list top):
         self.acts = self.new_blob(what="gates")
 
-    def scratch_blobs(self):
+    def scratch_blobs(self):        # freed by `Layer.release_memory`
         return [self.acts]
 
     cpdef reshape(self, list bottom, list top):

@@ -21,12 +21,12 @@ cdef class MVNLayer(OperationLayer):
         param = self.param.mvn_param
         cdef Standardize op = Standardize(self.dtype)
         self.op = op
-        op.rule, op.eps = EPS_OUTSIDE if param.normalize_variance else NONE, param.eps
+        op.rule, op.eps = EPS_OUTSIDE if param.normalize_variance else NONE, param.eps     # NONE: no division
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0]
         cdef Standardize op = self.op
         shape = (x.num, x.channels, x.height, x.width)
         groups = shape[0] if self.param.mvn_param.across_channels else shape[0] * shape[1]
-        op.set_shape(1, groups, x.count // groups if groups else 0, top[0] is x)
+        op.set_shape(1, groups, x.count // groups if groups else 0, top[0] is x)    # one mean and deviation for each group
         top[0].reshape_to(shape)

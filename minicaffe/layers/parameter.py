@@ -15,7 +15,7 @@ class ParameterLayer(Layer):
 
     exact_num_bottom_blobs = 0
     exact_num_top_blobs = 1
-    overwritten = ()    # as of SourceLayer
+    overwritten = ()    # (0,) if a layer in place changes the top, which a net sets (net/build.py)
 
     def layer_setup(self, bottom, top):
         if not self.param.parameter_param.HasField("shape"):
@@ -31,7 +31,7 @@ class ParameterLayer(Layer):
             top[0].share_data(self.blobs[0])
             return
         if top[0].data_memory is self.blobs[0].data_memory:
-            top[0].release()
+            top[0].release()    # it shared the data before `overwritten` was set: give it memory of its own
         top[0].copy_from(self.blobs[0])
 
     def forward_cpu(self, bottom, top):

@@ -43,9 +43,9 @@ cdef class PoolingLayer(DeviceLayer):
     refuses_in_place = True
     backward_reads_bottoms = False
 
-    cdef Pooling op
-    cdef bint whole, floor_mode
-    cdef Blob mask
+    cdef Pooling op     # computes both passes by an engine; `shape` has the window and all sizes
+    cdef bint whole, floor_mode     # global_pooling; sizes are rounded down
+    cdef Blob mask      # of the top's shape: positions of maxima or draws, for backward; None: a top has them, or none are needed
 
     cpdef layer_setup(self, list bottom, list top):
         cdef PoolShape* s
@@ -104,28 +104,28 @@ cdef class PoolingLayer(DeviceLayer):
                                  "2^24; pool smaller planes, or use float64", field="bottom[0]")
             if self.mask is not None:
                 self.mask.reshape_like(top[0])
-        self.op.changed()
+        self.op.changed()       # engines are chosen again for the new sizes
 
     @property
     def window(self):
-        """Kernel, stride and pad, each as [height, width]."""
+        """Kernel, stride and pad, each as [height, width]; for exports to other frameworks."""
         s = self.op.shape
         return [s.kernel_h, s.kernel_w], [s.stride_h, s.stride_w], [s.pad_h, s.pad_w]
 
     @property
-    def backward_reads_tops(self):
+    def backward_reads_tops(self):      # False: a plan may recycle their data before backward
         return bool(self.op.mask_shown)
 
-    def operations(self):
+    def operations(self):       # a net chooses engines and fuses layers by them
         return [self.op]
 
-    def scratch_blobs(self):
+    def scratch_blobs(self):        # freed by `Layer.release_memory`
         return [] if self.mask is None else [self.mask]
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         if not (<Blob> bottom[0]).count:
             return 0
-        if self.op.drawn:
+        if self.op.drawn:       # one random counter for each output
             self.op.seed, self.op.start = self.generator.seed, self.generator.reserve((<Blob> top[0]).count)
         self.op.mask = top[1] if len(top) > 1 else self.mask
         return self.op.forward(on, bottom[0], top[0])
@@ -141,7 +141,7 @@ cdef class PoolingLayer(DeviceLayer):
 
 
 def _pair(param, name, side, least, optional=True):
-    """Read `name`, or both `side`_h and `side`_w; neither, if it is `optional`, is the default of `name`."""
+    """Return [height, width] from field `name`, or from `side`_h and `side`_w; by default that of `name`, if `optional`."""
     pair = [f"{side}_h", f"{side}_w"]
     given = [form for form in (name, *pair) if param.HasField(form)]
     if given not in ([name], pair) and (given or not optional):
@@ -155,7 +155,7 @@ def _pair(param, name, side, least, optional=True):
 
 
 def _pooled(size, kernel, stride, pad, padded, floor_mode):
-    """Return the number of windows along an axis; may be less than 1 where the kernel does not fit."""
+    """Return the number of windows along an axis, in pixels; less than 1 if the kernel does not fit. `padded`: either axis is."""
     room = size + 2 * pad - kernel
     windows = (room // stride if floor_mode else -(-room // stride)) + 1
     if padded and (windows - 1) * stride >= size + pad:

@@ -25,7 +25,7 @@ cdef class PReLULayer(BroadcastLayer):
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0], slope = self.blobs[0]
         if self.param.prelu_param.channel_shared:
-            self.split_axes(x, 0, 0)
+            self.split_axes(x, 0, 0)    # one channel of all elements
         elif x.num_axes < 2 or x.dim(1) != slope.count:
             raise ShapeError(f"needs {slope.count} channels, the bottom has shape {list(x.shape)}", field="bottom[0]")
         else:
@@ -34,23 +34,23 @@ cdef class PReLULayer(BroadcastLayer):
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef const void* a = (<Blob> self.blobs[0]).data_on(on)
-        cdef Layout layout = self.layout_forward(on, bottom)
+        cdef Layout layout = self.layout_forward(on, bottom)    # that of x, None: plain; sets `stored`, the sizes in it
         cdef Blob x = bottom[0], y = top[0]
-        cdef void* kept = self.keep(on, bottom, top, layout)
+        cdef void* kept = self.keep(on, bottom, top, layout)    # in place: receives a copy of x for backward; else NULL
         with nogil:
             prelu_forward(on, self.dtype, self.stored, x.data_in_layout(on, layout), y.overwrite_data_in_layout(on, layout),
                           kept, a)
 
-    def fuse(self, Epilogue epilogue, list bottom, bint backward):
+    def fuse(self, Epilogue epilogue, list bottom, bint backward):      # into the layer below; `backward`: its own must run
         return not backward and epilogue.rectify(self.blobs[0])
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob slope = self.blobs[0]
-        cdef Layout layout = self.layout_backward(on, bottom, top)
+        cdef Layout layout = self.layout_backward(on, bottom, top)      # that of dy or x; sets `stored`
         cdef const void* x = self.forward_x(bottom, top).data_in_layout(on, layout)
         cdef const void* dy = (<Blob> top[0]).diff_in_layout(on, layout)
         cdef void* out
-        cdef bint add = True
+        cdef bint add = True    # False: the gradient is zeros not written yet, overwrite them
         if self.needs_gradient(0):
             out = slope.gradient_on(on, None, &add)
             with nogil:

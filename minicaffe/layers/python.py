@@ -37,12 +37,12 @@ from minicaffe.proto.text import layer_fields
 
 
 class _OverridableAttribute:
-    """An attribute that the net reads from compiled code; a user's class may set one of the same name for itself."""
+    """An attribute of the compiled base, which the net reads there; a user's object may set its own: there is no `__set__`."""
 
     def __init__(self, attribute):
         self._attribute = attribute
 
-    def __get__(self, layer, owner=None):
+    def __get__(self, layer, owner=None):    # Python's protocol of descriptors; owner: the class
         return self if layer is None else self._attribute.__get__(layer)
 
 
@@ -52,7 +52,7 @@ class LayerBlobs(Sequence[Blob]):
     def __init__(self, layer):
         self._layer = layer
 
-    def __getitem__(self, index):
+    def __getitem__(self, index):    # from the compiled base's list, which `blobs` of Layer hides
         return contract.Layer.blobs.__get__(self._layer)[index]
 
     def __len__(self):
@@ -91,7 +91,7 @@ class Layer(contract.Layer):
         return LayerBlobs(self)
 
     def __init_subclass__(cls, **keywords):
-        """Make an ``__init__(self, param)``, as BVLC Caffe calls it, take what the net gives besides."""
+        """Wrap an ``__init__(self, param)``, as of BVLC Caffe, so that it accepts the net's other arguments, too."""
         super().__init_subclass__(**keywords)
         own_init = vars(cls).get("__init__")
         if inspect.isfunction(own_init) and _takes_only_param(own_init):
@@ -103,15 +103,15 @@ class Layer(contract.Layer):
 
             cls.__init__ = __init__
 
-    def __init__(self, param, *args):
+    def __init__(self, param, *args):       # args: dtype, parameters, key of layer.pyx
         super().__init__(param, *args or self._construction)
         self._constructed = True
         self.param_str = self.param_str_ = param.python_param.param_str
 
-    _construction, _constructed = (), False
+    _construction, _constructed = (), False     # dtype, parameters, key for `__init__`; it ran (`set_up` checks it)
 
     def _add_blob(self, dims):
-        """Make a parameter for `LayerBlobs.add_blob`."""
+        """Append a parameter of shape `dims` for `LayerBlobs.add_blob`; one with values keeps them, see `layer_setup`."""
         index = len(self.blobs)
         existed = self._has_param(index)
         blob = self.add_param(dims, caffe_pb2.FillerParameter(), f"blobs[{index}]")
@@ -119,11 +119,11 @@ class Layer(contract.Layer):
             self._existing.append((blob, blob.cpu_data.copy()))
 
     @functools.cached_property
-    def fields(self):
+    def fields(self):    # computed at the first use; see the class
         return layer_fields(contract.Layer.param.__get__(self))
 
     def setup(self, bottom, top):
-        """Read `param_str`, make parameters. Called once, before the first reshape."""
+        """Read `param_str`, make parameters; a subclass defines it. Called once, before the first reshape."""
 
     def forward(self, bottom, top):
         """Compute ``top[i].data[...]``."""
@@ -136,20 +136,20 @@ class Layer(contract.Layer):
 
     # ---- the contract with the net
 
-    def set_up(self, bottom, top):
+    def set_up(self, bottom, top):    # a net calls it once; see layer.pyx
         if not self._constructed:
             raise ConfigError(f"__init__ of class {type(self).__name__} does not call the one of minicaffe.Layer; write "
                               "super().__init__(param) there, or leave __init__ out and use setup", field="python_param.layer")
         super().set_up(bottom, top)
 
     def layer_setup(self, bottom, top):
-        self._existing = []
+        self._existing = []     # (blob, its values) of parameters that a file or another net gave values
         self.setup(bottom, top)
         for blob, values in self._existing:
             blob.data[...] = values
 
     def _has_param(self, index):
-        """Whether the model file or the workspace holds parameter `index` of this layer."""
+        """Return whether the model file or the workspace holds parameter `index` of this layer, with values."""
         param, parameters, key = (getattr(contract.Layer, name).__get__(self) for name in ("param", "parameters", "key"))
         return index < len(param.blobs) or (parameters is not None and parameters.has(f"{key}[{index}]"))
 
@@ -165,7 +165,7 @@ for _name in ("param", "name", "type", "phase", "dtype", "loss_weights", "genera
 
 
 def _takes_only_param(init):
-    """Whether an ``__init__`` needs one argument and cannot take the four that a net gives: param, dtype, parameters, key."""
+    """Return whether an ``__init__`` takes one argument, not the four that a net gives: param, dtype, parameters, key."""
     try:
         inspect.signature(init).bind(None, None)
         inspect.signature(init).bind(None, None, None, None, None)
@@ -175,13 +175,13 @@ def _takes_only_param(init):
 
 
 class PythonLayer(contract.Layer):
-    """The type ``Python``: makes an instance of the class that ``python_param`` names.
+    """The type ``Python``; creating one gives an instance of the class that ``python_param`` names.
 
     Raises ConfigError if the module may not be imported or is not found, the class is missing or no `minicaffe.Layer`, or several
     solvers train in one process, which would run user code at the same time.
     """
 
-    def __new__(cls, param, *args):
+    def __new__(cls, param, *args):    # args: dtype, parameters, key of layer.pyx
         if param.phase == TRAIN and caffe.solver_count > 1 and not caffe.multiprocess:
             raise ConfigError("Python layers cannot train with several solvers in one process; use one process for each",
                               field="type")
@@ -189,7 +189,7 @@ class PythonLayer(contract.Layer):
 
 
 def find_class(python_param):
-    """Return the class that a PythonParameter names."""
+    """Return the class, a subclass of Layer, that a PythonParameter names; ConfigError if there is none."""
     name = python_param.layer
     module = find_module(python_param.module, name)
     # The present contents of the module: getattr makes some modules import others.
@@ -204,7 +204,7 @@ def find_class(python_param):
 
 
 def _contents(module):
-    """Return what a module holds, without calling its own functions."""
+    """Return the names and values in a module as a dict, without calling its own functions (`__getattr__`)."""
     try:
         return object.__getattribute__(module, "__dict__")
     except AttributeError:  # a program may put any object, or None, in the place of a module
@@ -212,7 +212,7 @@ def _contents(module):
 
 
 def find_module(name, class_name):
-    """Return the module in which a class is wanted, importing it if that is allowed (see the top of this file)."""
+    """Return module `name`, imported if that is allowed (see the top of this file); `class_name` is for advice in an error."""
     if name in sys.modules:
         return sys.modules[name]
     field = "python_param.module"
@@ -240,7 +240,7 @@ def find_module(name, class_name):
 
 
 def _is_own(spec):
-    """Whether a module lies on the program's own part of ``sys.path``."""
+    """Return whether the module of a ModuleSpec is in the program's part of ``sys.path``: no standard library, no site-packages."""
     places = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or ())
     installed = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
     installed |= {*site.getsitepackages(), site.getusersitepackages()}

@@ -73,13 +73,13 @@ cdef class SequenceLayer(DeviceLayer):
     cdef readonly long long steps   # T
     cdef long long size             # D
     cdef bint static, exposed       # whether there is a static input, and expose_hidden
-    cdef list first, last           # the states before the first step and after the last, unless they are bottoms and tops
-    cdef Blob acts                  # the gates of all steps after their functions, and their gradients
-    cdef Blob kept                  # cont h of the step before, of all steps
-    cdef Blob shared                # what the static input gives to each step
+    cdef list first, last           # (1, N, D): states before the first step and after the last; unused if `exposed`
+    cdef Blob acts                  # (T, N, gates D): the gates of all steps: sums, then after their functions; gradients
+    cdef Blob kept                  # (T, N, D): cont h of the step before, of all steps
+    cdef Blob shared                # (N, gates D): the static input's part of the gates, the same in all steps
     cdef Blob scratch               # (3, N, D), of one step: the gradients of kept, h and, in LSTM, c
     cdef Blob packed                # the recurrent weights as the product of few rows reads them
-    cdef InnerProduct x_product, static_product, recurrent_product
+    cdef InnerProduct x_product, static_product, recurrent_product      # of W_x, W_static (or None), W_h; rows: m, of all steps
 
     no_gradient = {1: "the sequence indicators"}
 
@@ -97,24 +97,24 @@ cdef class SequenceLayer(DeviceLayer):
     def exact_num_top_blobs(self):
         return 1 + self._exposed_states()
 
-    def _exposed_states(self):
+    def _exposed_states(self):      # number of states that are bottoms and tops
         return len(self.states) if self.param.recurrent_param.expose_hidden else 0
 
     # ---- what a type defines
 
     cdef int run_steps_forward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
-        """Compute the output from the states before the first step and the gates that the inputs give."""
+        """Compute y, `acts` and `kept` of all steps; before, `acts` has W_x x + b. `first`: the states before the first step."""
         raise Error(f"layer type {self.type} does not define run_steps_forward")
 
     cdef int run_steps_backward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
         """Compute `acts.diff`, the gradient of the gates, from `y.diff`, that of the output.
 
-        `first` has the states before each step. Parameters that only one type has, W_ho and b_o of RNN, get their gradients here.
+        `first` has the states before the first step. Parameters of one type only, W_ho and b_o of RNN, get gradients here.
         """
         raise Error(f"layer type {self.type} does not define run_steps_backward")
 
     cdef Blob state_of_steps(self, int state, Blob y):
-        """Return the blob that holds a state after each step."""
+        """Return the blob, of y's shape, with state number `state` of `states` after each step."""
         raise Error(f"layer type {self.type} does not define state_of_steps")
 
     # ---- the contract with the net
@@ -135,7 +135,7 @@ cdef class SequenceLayer(DeviceLayer):
             self.make_params(bottom)
 
     def make_params(self, list bottom):
-        """Make the parameters in Caffe's order, and the inner products that read them; RNN adds those of its output."""
+        """Make the parameters in Caffe's order, and the inner products that read them; RNN adds W_ho and b_o."""
         cdef long long rows = self.gates * self.size
         self.x_product = self.make_product(rows, bottom[0].count_from(2), True)
         if self.static:
@@ -143,7 +143,7 @@ cdef class SequenceLayer(DeviceLayer):
         self.recurrent_product = self.make_product(rows, self.size, False)
 
     def make_product(self, rows, columns, bint bias):
-        """Make the parameters of an inner product, and return it."""
+        """Append a weight (rows, columns), with `bias` also (rows,), and return the operation for them; `reshape` sets its m."""
         param = self.param.recurrent_param
         cdef InnerProduct product = InnerProduct(self.dtype)
         product.n, product.k = rows, columns
@@ -152,17 +152,17 @@ cdef class SequenceLayer(DeviceLayer):
             self.add_param((rows,), param.bias_filler, "recurrent_param.bias_filler")
         return product
 
-    def scratch_blobs(self):
+    def scratch_blobs(self):        # freed by `Layer.release_memory`
         return [self.acts, self.kept, self.shared, self.scratch, self.packed]
 
-    def operations(self):
+    def operations(self):       # those that exist, in the order of `make_params`
         return [product for product in (self.x_product, self.static_product, self.recurrent_product) if product is not None]
 
-    def multiply_adds(self, bottom, top):
+    def multiply_adds(self, bottom, top):       # see layer.pyx: for `flops`
         return sum(_multiply_adds(product) for product in self.operations())
 
-    def backward_flops(self, bottom, top, needs):
-        products = [self.x_product] * (not needs[0]) + [self.static_product] * (self.static and not needs[2])    # that none needs
+    def backward_flops(self, bottom, top, needs):       # two products for each of forward, but no gradient of unneeded bottoms
+        products = [self.x_product] * (not needs[0]) + [self.static_product] * (self.static and not needs[2])
         return 4 * self.multiply_adds(bottom, top) - 2 * sum([_multiply_adds(product) for product in products])
 
     def check_shapes(self, list bottom):
@@ -213,18 +213,18 @@ cdef class SequenceLayer(DeviceLayer):
             self.reset()
 
     def reset(self):
-        """Set the states before the next forward to zero."""
+        """Set the states that the next forward begins with to zero: the number of sequences has changed."""
         cdef Context on = context()
         for state in self.last:
             (<Blob> state).fill_data_on(on, 0)
         settle(on)
 
     cdef list states_before(self, list bottom):
-        """Return the states before the first step."""
+        """Return the blobs of the states before the first step: the last bottoms with `expose_hidden`, else `first`."""
         return bottom[len(bottom) - len(self.states):] if self.exposed else self.first
 
     cdef Recurrence recurrence(self, const Context& on, Blob cont) except *:
-        """Return the description of the steps for the functions of `ops/recurrent`."""
+        """Return sizes, W_h and `cont` (bottom[1]) for the functions of `ops/recurrent`; their pointers are of this pass."""
         cdef Recurrence steps
         cdef Blob weight = self.blobs[3 if self.static else 2]
         steps.steps, steps.n, steps.size, steps.gates = self.steps, cont.dims[1], self.size, self.gates
@@ -241,8 +241,8 @@ cdef class SequenceLayer(DeviceLayer):
         cdef const char* source
         if not self.exposed:
             for i in range(len(self.states)):
-                copy_blob(on, self.last[i], self.first[i])
-        self.x_product.forward(on, bottom[0], acts, self.blobs[0], self.blobs[1])
+                copy_blob(on, self.last[i], self.first[i])      # continue after the last step of the former forward
+        self.x_product.forward(on, bottom[0], acts, self.blobs[0], self.blobs[1])       # acts = x W_x^T + b, of all steps
         if self.static:
             given = self.shared
             self.static_product.forward(on, bottom[2], given, self.blobs[2])
@@ -262,8 +262,8 @@ cdef class SequenceLayer(DeviceLayer):
             for i in range(len(bottom) - len(self.states), len(bottom)):
                 if propagate_down[i]:
                     (<Blob> bottom[i]).fill_diff_on(on, 0)
-        self.run_steps_backward(on, self.recurrence(on, bottom[1]), self.states_before(bottom), top[0])
-        self.recurrent_product.backward_params(on, self.kept, acts, self.blobs[3 if self.static else 2])
+        self.run_steps_backward(on, self.recurrence(on, bottom[1]), self.states_before(bottom), top[0])     # acts.diff
+        self.recurrent_product.backward_params(on, self.kept, acts, self.blobs[3 if self.static else 2])    # adds to dW_h
         self.x_product.backward_params(on, bottom[0], acts, self.blobs[0], self.blobs[1])
         if propagate_down[0]:
             self.x_product.backward(on, bottom[0], acts, self.blobs[0])
@@ -274,18 +274,18 @@ cdef class SequenceLayer(DeviceLayer):
             if propagate_down[2]:
                 self.static_product.backward(on, bottom[2], given, self.blobs[2])
 
-    cpdef inspect(self, list bottom):
+    cpdef inspect(self, list bottom):    # a net calls it before it records or replays a CUDA graph
         cdef Blob state
-        for state in self.last:     # a CUDA graph writes them on the device
+        for state in self.last:     # a replay writes them on the device, so it must be the valid side
             if state.data_memory.device is not None:
                 state.data_memory.mutable_gpu_data_ptr()
 
     # ---- for snapshots
 
-    def get_state(self):
+    def get_state(self):    # for a snapshot; None: bottoms bring the states
         return None if self.exposed else stored_blobs(self.states, self.last)
 
-    def set_state(self, state):
+    def set_state(self, state):    # raises DataError or ShapeError, and writes nothing, if it does not fit
         restore_blobs(state, self.states, self.last)
 
 
@@ -298,7 +298,7 @@ cdef class LSTMLayer(SequenceLayer):
     states = ("h", "c")
     gates = 4
 
-    cdef Blob cells     # c of all steps
+    cdef Blob cells     # c of all steps, (T, N, D)
 
     cpdef layer_setup(self, list bottom, list top):
         SequenceLayer.layer_setup(self, bottom, top)
@@ -311,7 +311,7 @@ cdef class LSTMLayer(SequenceLayer):
         SequenceLayer.reshape(self, bottom, top)
         self.cells.reshape_like(top[0])
 
-    cdef Blob state_of_steps(self, int state, Blob y):
+    cdef Blob state_of_steps(self, int state, Blob y):    # 0: h, which is the output; 1: c
         return self.cells if state else y
 
     cdef int run_steps_forward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
@@ -337,18 +337,18 @@ cdef class RNNLayer(SequenceLayer):
 
     states = ("h",)
 
-    cdef Blob h, o      # of all steps; o: the output, which a layer in place may change in the top
-    cdef InnerProduct output_product
+    cdef Blob h, o      # (T, N, D); o: a copy of the output, which a layer in place may change in the top
+    cdef InnerProduct output_product        # of W_ho and b_o
 
-    def make_params(self, list bottom):
+    def make_params(self, list bottom):    # in `layer_setup`
         SequenceLayer.make_params(self, bottom)
         self.output_product = self.make_product(self.size, self.size, True)
         self.h, self.o = self.new_blob(what="h"), self.new_blob(what="o")
 
-    def scratch_blobs(self):
+    def scratch_blobs(self):    # freed by `Layer.release_memory`
         return [*SequenceLayer.scratch_blobs(self), self.h, self.o]
 
-    def operations(self):
+    def operations(self):    # a net chooses engines by them
         return [*SequenceLayer.operations(self), self.output_product]
 
     cpdef reshape(self, list bottom, list top):
@@ -356,7 +356,7 @@ cdef class RNNLayer(SequenceLayer):
         self.h.reshape_like(top[0])
         self.o.reshape_like(top[0])
 
-    cdef Blob state_of_steps(self, int state, Blob y):
+    cdef Blob state_of_steps(self, int state, Blob y):    # h is not the output here
         return self.h
 
     cdef int run_steps_forward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:

@@ -21,8 +21,8 @@ cdef class ReductionLayer(BroadcastLayer):
     exact_num_top_blobs = 1
     refuses_in_place = True
 
-    cdef int operation
-    cdef double coeff
+    cdef int operation      # a ReductionOp
+    cdef double coeff       # of MEAN: coeff / number of elements of a sum
 
     cpdef layer_setup(self, list bottom, list top):
         self.operation = self.param.reduction_param.operation
@@ -31,12 +31,12 @@ cdef class ReductionLayer(BroadcastLayer):
         cdef Blob x = bottom[0]
         param = self.param.reduction_param
         axis = axis_of(x, param.axis, "reduction_param.axis")
-        self.split_axes(x, 0, axis)
+        self.split_axes(x, 0, axis)     # 1 x sums x elements of each: a "channel" is a sum
         self.coeff = param.coeff / max(self.axes.inner, 1) if self.operation == MEAN else param.coeff
         top[0].reshape_to(x.shape[:axis])
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        cdef const void* x = (<Blob> bottom[0]).data_in_layout(on, self.layout_forward(on, bottom))
+        cdef const void* x = (<Blob> bottom[0]).data_in_layout(on, self.layout_forward(on, bottom))     # sets `stored`
         cdef void* y = (<Blob> top[0]).mutable_data_on(on)
         with nogil:
             if self.operation == ASUM:
@@ -47,7 +47,7 @@ cdef class ReductionLayer(BroadcastLayer):
                 channel_sums(on, self.dtype, self.stored, self.coeff, False, y, x)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        cdef Layout layout = self.layout_forward(on, bottom)
+        cdef Layout layout = self.layout_forward(on, bottom)    # that of x, None: plain; sets `stored`, the sizes in it
         cdef const void* x = (<Blob> bottom[0]).data_in_layout(on, layout)
         cdef const void* dy = (<Blob> top[0]).diff_on(on)
         cdef void* dx = (<Blob> bottom[0]).overwrite_diff_in_layout(on, layout)

@@ -7,8 +7,8 @@ from minicaffe.ops.activation.operation import Function
 class ReLULayer(ActivationLayer):
     def layer_setup(self, bottom, top):
         param = self.param.relu_param
-        self.slope = param.negative_slope
+        self.slope = param.negative_slope       # in place y has the sign of x if the slope is at least 0
         self.set_function(Function.RELU, (self.slope,), in_place=self.slope >= 0, engine=param.engine)
 
-    def fuse(self, epilogue, bottom, backward):
-        return epilogue.rectify(self.slope)   # backward in place reads the top alone
+    def fuse(self, epilogue, bottom, backward):     # into the layer below; see layer.pyx
+        return epilogue.rectify(self.slope)   # also with a backward of its own, which in place reads the top alone

@@ -18,7 +18,7 @@ class ReshapeLayer(ViewLayer):
             raise ConfigError(f"must be at least -1, got {self.param.reshape_param.num_axes}", field="reshape_param.num_axes")
 
     def top_shape(self, bottom):
-        """Return the shape of the top, which `ViewLayer` gives it; raise ShapeError if the elements do not fit into it."""
+        """Return the shape of the top, for `ViewLayer.reshape`; raise ShapeError if it has another number of elements."""
         param = self.param.reshape_param
         shape, axes = bottom.shape, bottom.num_axes
         start = param.axis if param.axis >= 0 else axes + param.axis + 1

@@ -18,14 +18,14 @@ cdef class ScaleLayer(AxesLayer):
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.scale_param
-        self.scales = True
+        self.scales = True      # AxesLayer multiplies, where Bias adds
         filler = param.filler if param.HasField("filler") else caffe_pb2.FillerParameter(value=1)
         self.make_values(bottom, param, "scale_param", filler)
         if param.bias_term:
             self.add_param(self.values(bottom).shape, param.bias_filler, "scale_param.bias_filler")
 
     @property
-    def backward_reads_bottoms(self):
+    def backward_reads_bottoms(self):       # False: a plan may recycle their data before backward
         return list(self.param.top) != list(self.param.bottom)      # in place it keeps x
 
     cpdef reshape(self, list bottom, list top):

@@ -6,4 +6,4 @@ from minicaffe.ops.activation.operation import Function
 
 class SigmoidLayer(ActivationLayer):
     def layer_setup(self, bottom, top):
-        self.set_function(Function.SIGMOID, reads="y", engine=self.param.sigmoid_param.engine)
+        self.set_function(Function.SIGMOID, reads="y", engine=self.param.sigmoid_param.engine)   # gradient: dy y (1 - y)

@@ -20,4 +20,4 @@ class SilenceLayer(Layer):
     def backward_cpu(self, top, propagate_down, bottom):
         for blob, wanted in zip(bottom, propagate_down):
             if wanted:
-                blob.fill_diff(0)
+                blob.fill_diff(0)   # where the mode computes, on the CPU or the device

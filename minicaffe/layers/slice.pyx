@@ -38,8 +38,8 @@ cdef class SliceLayer(StripLayer):
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         if len(top) > 1:
-            self.copy_parts(on, top, bottom[0], False, False, None)
+            self.copy_parts(on, top, bottom[0], False, False, None)     # data, out of the bottom
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if len(top) > 1:
-            self.copy_parts(on, top, bottom[0], True, True, None)
+            self.copy_parts(on, top, bottom[0], True, True, None)       # gradients, into that of the bottom

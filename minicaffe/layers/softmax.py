@@ -16,7 +16,7 @@ class SoftmaxLayer(OperationLayer):
     backward_reads_bottoms = False
 
     def layer_setup(self, bottom, top):
-        self.op = Softmax(self.dtype, self.param.softmax_param.engine)
+        self.op = Softmax(self.dtype, self.param.softmax_param.engine)      # OperationLayer runs it, forward and backward
 
     def reshape(self, bottom, top):
         self.op.set_shape(bottom[0], axis_of(bottom[0], self.param.softmax_param.axis, "softmax_param.axis"))

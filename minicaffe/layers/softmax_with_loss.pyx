@@ -3,7 +3,7 @@
 from minicaffe.layers.base.loss cimport Context, SoftmaxLossLayer
 from minicaffe.ops.loss.caffe cimport log_loss, softmax_loss_backward
 
-cdef double FLOAT_MIN = 1.17549435e-38  # floor under a probability
+cdef double FLOAT_MIN = 1.17549435e-38  # least probability in the logarithm
 
 
 cdef class SoftmaxWithLossLayer(SoftmaxLossLayer):
@@ -26,8 +26,8 @@ cdef class SoftmaxWithLossLayer(SoftmaxLossLayer):
     cpdef reshape(self, list bottom, list top):
         self.reshape_softmax(bottom, top, self.param.softmax_param.axis, "softmax_param.axis")
 
-    cdef int loss_to(self, const Context& on, double coeff, void* out) except -1 nogil:
+    cdef int loss_to(self, const Context& on, double coeff, void* out) except -1 nogil:    # at: data of p and labels
         log_loss(on, self.dtype, self.labels.outer * self.labels.inner, coeff, out, self.labels, self.at[0], self.at[1], FLOAT_MIN)
 
-    cdef int gradient_to(self, const Context& on, double scale, void* dx) except -1 nogil:
+    cdef int gradient_to(self, const Context& on, double scale, void* dx) except -1 nogil:    # as `loss_to`
         softmax_loss_backward(on, self.dtype, self.labels, self.at[0], self.at[1], scale, dx)

@@ -12,7 +12,7 @@ from minicaffe.engines.layouts cimport diff_layout, element, stored
 cdef class SplitLayer(DeviceLayer):
     """Give one blob to several readers: the tops share its data, and backward adds their diffs in order.
 
-    A net inserts it automatically. No reader may work in place on a top, the others would read the result.
+    A net inserts it where several layers read a blob. No reader may work in place on a top, the others would read the result.
     """
 
     exact_num_bottom_blobs = 1
@@ -22,10 +22,10 @@ cdef class SplitLayer(DeviceLayer):
     cdef readonly list without_gradient     # tops whose readers pass none; None: no net has set it
 
     def leave_out(self, tops):
-        """Add no diffs of these tops: a reader with `propagate_down: false` may share their memory, such as Flatten."""
+        """Add no diffs of these tops, whose readers give no gradient (net/build.py): a Flatten may have its own in that memory."""
         self.without_gradient = tops
 
-    def flops(self, bottom, top):
+    def flops(self, bottom, top):       # forward computes nothing
         return 0
 
     cpdef reshape(self, list bottom, list top):
@@ -39,11 +39,11 @@ cdef class SplitLayer(DeviceLayer):
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef vector[const void*] dy
         top = [blob for blob in top if blob not in self.without_gradient] or top if self.without_gradient else top
-        cdef Layout layout = diff_layout(on, top, True)
-        cdef long long count = stored(layout, bottom[0])
-        cdef int dtype = element(layout, bottom[0])
+        cdef Layout layout = diff_layout(on, top, True)     # an engine's order of elements, if a top has one; None: plain
+        cdef long long count = stored(layout, bottom[0])    # of elements, with padding
+        cdef int dtype = element(layout, bottom[0])         # BF16 in some layouts, else the net's
         for blob in top:
             dy.push_back((<Blob> blob).diff_in_layout(on, layout))
         cdef void* dx = (<Blob> bottom[0]).overwrite_diff_in_layout(on, layout)
         with nogil:
-            weighted_sum(on, dtype, count, <int> dy.size(), dy.data(), NULL, dx)
+            weighted_sum(on, dtype, count, <int> dy.size(), dy.data(), NULL, dx)    # NULL: all weights are 1

@@ -28,7 +28,7 @@ cdef class SPPLayer(Layer):
     refuses_in_place = True
     backward_reads_bottoms = False
 
-    cdef tuple planes   # height and width for which the layers were made
+    cdef tuple planes   # (height, width) for which the layers inside were made; None: none yet
     cdef readonly list inside   # (layer, bottoms, tops) in the order of forward
 
     cpdef layer_setup(self, list bottom, list top):
@@ -45,10 +45,10 @@ cdef class SPPLayer(Layer):
             self._make_layers(bottom, top, *shape[2:])
             self.planes = shape[2:]
         for layer, bottoms, tops in self.inside:
-            layer.refresh(bottoms, tops)
+            layer.refresh(bottoms, tops)        # reshapes if a blob changed
 
     def _make_layers(self, bottom, top, height, width):
-        """Make the layers for planes of this size."""
+        """Fill `inside` with layers for planes of `height` x `width` pixels, of which the last, Concat, writes the top."""
         levels, windows = self.param.spp_param.pyramid_height, []
         while len(windows) < levels:  # ends at the first level that is too fine, however many are asked for
             windows.append((*_window(height, len(windows)), *_window(width, len(windows))))
@@ -65,7 +65,7 @@ cdef class SPPLayer(Layer):
         self._add("Concat", parts, top)
 
     def _add(self, kind, bottoms, tops, **fields):
-        """Make a layer of type `kind` with these fields between blobs, and append it to those inside."""
+        """Append a new layer of type `kind` to `inside`; `fields` are of LayerParameter. Its tops get their shapes."""
         layer = layer_class(kind)(caffe_pb2.LayerParameter(name=self.name, type=kind, phase=self.phase, **fields), self.dtype)
         layer.set_up(bottoms, tops)
         self.inside.append((layer, bottoms, tops))
@@ -80,20 +80,20 @@ cdef class SPPLayer(Layer):
         for layer, bottoms, tops in reversed(self.inside if propagate_down[0] else []):
             layer.run_backward(tops, [True] * len(bottoms), bottoms)
 
-    def scratch_blobs(self):
+    def scratch_blobs(self):        # freed by `Layer.release_memory`
         return [blob for layer, _, tops in self.inside for blob in (*layer.scratch_blobs(), *tops) if layer.type != "Concat"]
 
-    def scratch_memory(self):
+    def scratch_memory(self):       # a CUDA graph keeps it alive
         return Layer.scratch_memory(self) + [part for layer, *_ in self.inside for part in layer.scratch_memory()]
 
-    def release_memory(self):
+    def release_memory(self):    # for `Net.release`
         Layer.release_memory(self)
         for layer, *_ in self.inside:
             layer.release_memory()
 
 
 def _window(size, level):
-    """Return (kernel, padding) of a level along an axis."""
+    """Return (kernel, padding) of the Pooling of a level along an axis of `size` pixels; raise ShapeError if it is too small."""
     bins = 2**level
     kernel = -(-size // bins)
     padding = (kernel * bins - size + 1) // 2

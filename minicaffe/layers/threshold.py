@@ -10,6 +10,6 @@ class ThresholdLayer(ActivationLayer):
         self.set_function(Function.THRESHOLD, (self.param.threshold_param.threshold,), reads="")
 
     def backward_cpu(self, top, propagate_down, bottom):
-        Layer.backward_cpu(self, top, propagate_down, bottom)   # raises: no gradient
+        Layer.backward_cpu(self, top, propagate_down, bottom)   # raises ConfigError: no gradient
 
     backward_gpu = backward_cpu

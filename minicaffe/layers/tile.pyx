@@ -16,7 +16,7 @@ cdef class TileLayer(DeviceLayer):
     refuses_in_place = True
     backward_reads_bottoms = backward_reads_tops = False
 
-    cdef long long rows, inner, tiles
+    cdef long long rows, inner, tiles   # the axes before `axis` and those from it on, as products
 
     cpdef layer_setup(self, list bottom, list top):
         self.tiles = self.param.tile_param.tiles
@@ -32,12 +32,12 @@ cdef class TileLayer(DeviceLayer):
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob x = bottom[0], y = top[0]
-        cdef long long[3] sizes = [self.rows, self.tiles, self.inner]
+        cdef long long[3] sizes = [self.rows, self.tiles, self.inner]       # y as an array of these axes; x has stride 0 in tiles
         cdef long long[3] x_strides = [self.inner, 0, 1], y_strides = [self.inner * self.tiles, self.inner, 1]
         with nogil:
             copy_strided(on, self.dtype, self.dtype, 3, sizes, x.data_on(on), x_strides, y.mutable_data_on(on), y_strides)
 
-    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:    # tiles + 4: its cost
         cdef Blob x = bottom[0], y = top[0]
         with nogil:
             tile_backward(on, self.dtype, x.count, self.tiles + 4, self.inner, self.tiles, y.diff_on(on), x.mutable_diff_on(on))

@@ -1,8 +1,7 @@
 """Memory: places, allocators, buffers, SyncedMemory, and the reporter that lists every live block.
 
 ``alloc(place, nbytes)``, ``free(place, address)`` and ``used(place)`` are PaddlePaddle's; SyncedMemory is Caffe's; ``copy`` is
-Caffe2's.
-The provider of CUDA memory calls `register`; this folder does not depend on a driver.
+Caffe2's. The provider of CUDA memory calls `register`; this folder does not depend on a driver.
 """
 
 from minicaffe.memory import reporter

@@ -5,8 +5,8 @@ from minicaffe.memory.reporter cimport MemoryCounts
 cdef class Allocator:
     cdef readonly object place
     cdef readonly Allocator upstream            # the source of the memory; None for an allocator of the system or driver
-    cdef MemoryCounts usage
-    cdef unordered_map[size_t, size_t] sizes    # live address -> bytes, for allocators that use remember() and forget()
+    cdef MemoryCounts usage                     # of the blocks that this allocator has given out
+    cdef unordered_map[size_t, size_t] sizes    # address of a live block -> bytes, by remember() and forget()
     cdef void* alloc_ptr(self, size_t nbytes) except NULL
     cdef int free_ptr(self, void* ptr) except -1
     cdef size_t reserved(self) noexcept

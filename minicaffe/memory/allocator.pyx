@@ -6,7 +6,7 @@ freed memory itself, so a cache above it saves little time and holds more memory
 
 The blocks of an `Allocator` are aligned to 64 bytes. Allocators wrap allocators, the `upstream`: `LimitAllocator` and
 `FailAllocator` here; those that cache are in modules of their own (``caching.pyx``, ``buddy.pyx``). A `Buffer`
-(``buffer.pyx``) is one block.
+(``buffer.pyx``) is one block: it calls `alloc_ptr` when it is made and `free_ptr` when its last reference is dropped.
 
 A subclass in Cython overrides `alloc_ptr` and `free_ptr`. It either calls `remember` and `forget`, which keep sizes and
 counters and reject unknown pointers, or keeps its own counts in `usage`. A subclass in Python overrides `alloc` and `free`;
@@ -90,19 +90,20 @@ cdef class Allocator:
         return 0
 
     cdef size_t reserved(self) noexcept:
-        """Return the bytes held from `upstream`."""
+        """Return the bytes held from `upstream`, in use or cached, for `stats` and `out_of_memory`."""
         return self.usage.live
 
     cdef size_t largest_free(self) noexcept:
-        """Return the bytes of the largest free block that is held."""
+        """Return the bytes of the largest free block that is held, 0 without a cache; for `out_of_memory`."""
         return 0
 
     cdef void remember(self, void* ptr, size_t nbytes) noexcept:
+        """Record a new block, in an override of `alloc_ptr`: `forget` needs its size."""
         self.sizes[<size_t>ptr] = nbytes
         self.usage.count_alloc(nbytes)
 
     cdef int forget(self, void* ptr) except -1:
-        """Remove the record of a block that is about to be freed; raise PointerError if no live block begins at `ptr`."""
+        """Remove the record of a block, in an override of `free_ptr`; raise PointerError if no live block begins at `ptr`."""
         known = self.sizes.find(<size_t>ptr)
         if known == self.sizes.end():
             raise no_live_block(self, <size_t>ptr)
@@ -111,7 +112,7 @@ cdef class Allocator:
         return 0
 
     def red_zones(self):
-        """Return the `RedZones` of the memory, those of `upstream` if there is one."""
+        """Return the `RedZones` of the memory, for allocators that split it: those of `upstream`, else with 0 bytes."""
         return RedZones() if self.upstream is None else self.upstream.red_zones()
 
     def memory_info(self):
@@ -119,7 +120,7 @@ cdef class Allocator:
         return None if self.upstream is None else self.upstream.memory_info()
 
     def empty_cache(self):
-        """Return held memory that is not in use to `upstream`."""
+        """Return held memory that is not in use to `upstream`, and so on down to the driver."""
         if self.upstream is not None:
             self.upstream.empty_cache()
 
@@ -193,7 +194,7 @@ cdef class Allocator:
 
 
 cdef Allocator provider(Allocator allocator, str call):
-    """Return the allocator behind Allocator's `alloc` and `free`: itself, or the upstream of an allocator written in Python."""
+    """Return the allocator whose pointer functions Allocator's `alloc` and `free` call: itself, or an override's upstream."""
     if type(allocator).alloc is Allocator.alloc:
         return allocator
     if allocator.upstream is None:
@@ -237,13 +238,7 @@ cdef class SystemAllocator(Allocator):
 @cython.final
 @cython.no_gc_clear
 cdef class LimitAllocator(Allocator):
-    """Raise OutOfMemoryError instead of letting more than `max_bytes` be live at once.
-
-    Parameters
-    ----------
-    upstream : Allocator
-    max_bytes : int
-    """
+    """Raise OutOfMemoryError instead of letting more than `max_bytes` (int) of blocks from `upstream`, an Allocator, be live."""
     cdef readonly size_t max_bytes
 
     def __init__(self, Allocator upstream not None, max_bytes):
@@ -268,14 +263,8 @@ cdef class LimitAllocator(Allocator):
 @cython.final
 @cython.no_gc_clear
 cdef class FailAllocator(Allocator):
-    """Make the `nth` allocation from now on (counted from 1) fail and all others succeed: for tests of error paths.
-
-    Parameters
-    ----------
-    upstream : Allocator
-    nth : int
-    """
-    cdef public size_t nth
+    """Make the `nth` allocation from now on (counted from 1) fail, pass all others to `upstream`: for tests of error paths."""
+    cdef public size_t nth      # each allocation decreases it; the one that makes it 0 fails
 
     def __init__(self, Allocator upstream not None, nth):
         super().__init__(upstream.place, upstream)
@@ -295,7 +284,7 @@ cdef class FailAllocator(Allocator):
 
 
 def nanoseconds(Allocator allocator not None, size_t nbytes, int times):
-    """Return the mean time of one alloc and one free of `nbytes` bytes, called `times` times from C."""
+    """Return the mean nanoseconds of one alloc and one free of `nbytes` bytes, called `times` times from C, for benchmarks."""
     cdef int _i
     start = perf_counter_ns()
     for _i in range(times):
@@ -304,19 +293,19 @@ def nanoseconds(Allocator allocator not None, size_t nbytes, int times):
 
 
 cdef size_t bytes_of(value, str what) except? <size_t> -1:
-    """Return a number of bytes or an address; raise WrongTypeError naming `what` unless it is an int from 0 to below 2^64."""
+    """Convert `value`, bytes or an address; raise WrongTypeError naming `what` unless it is an int from 0 to below 2^64."""
     if type(value) is not int or not 0 <= value < 1 << 64:      # the usual case calls no Python function
         value = checked(value, what)
     return value
 
 
-cdef no_live_block(Allocator allocator, size_t address):
+cdef no_live_block(Allocator allocator, size_t address):    # returns the error of a wrong or second free
     return PointerError(f"{type(allocator).__name__}: no live block starts at {address:#x}: it was freed before, lies inside a "
                         "block, or comes from another allocator")
 
 
 cdef out_of_memory(Allocator allocator, size_t nbytes, str limit):
-    """Return the error for a request of `nbytes` that `allocator` cannot serve; `limit` describes the limit in words.
+    """Return the OutOfMemoryError for a request of `nbytes` that `allocator` cannot serve; `limit` is its limit in words.
 
     Its attributes, for programs: `place`, `nbytes`, `live`, `reserved`, `largest_free`, `free` and `total` of the device
     (None where unknown), `limit`, and `holders`: up to ten ``(name, bytes)``, the largest first.

@@ -1,21 +1,20 @@
 """The buddy allocator (after PaddlePaddle's ``memory/detail/buddy_allocator.cc``).
 
 Memory comes from `upstream` in pools whose size is a power of two. A pool is split in halves until a chunk just fits. The two
-halves of one split are buddies; two free buddies are merged again. Here sizes are powers of two, so that all chunks of a pool
-are the nodes of one binary tree; Paddle splits off the exact size and links neighbours instead. The price is that up to half
-of a chunk is unused. Requests larger than the largest pool are passed to `upstream` unchanged.
+halves of one split are buddies; two free buddies are merged again. A chunk has min_chunk_size << order bytes, so that all chunks
+of a pool are the nodes of one binary tree; Paddle splits off the exact size and links neighbours instead. The price is that up to
+half of a chunk is unused. Requests larger than the largest pool are passed to `upstream` unchanged.
 
-Paddle writes a header in front of each chunk, on a device in a copy beside it, and has pools of one size. Here the tree is
-always stored outside the pool, one byte for each node: the order of the largest free chunk below it. So device and host memory
-are treated alike, and a program that writes beyond its blocks does not damage the records. Pools grow from `first_pool_size` to
-`max_chunk_size`, so that a small net takes little. A pool belongs to the stream that it was allocated for (``streams.pyx``).
+Paddle writes a header in front of each chunk. Here the tree is stored outside the pool, one byte for each node: the order of the
+largest free chunk below it. So device and host memory are treated alike, and a program that writes beyond its blocks does not
+damage the records. A pool belongs to the stream that it was allocated for (``streams.pyx``).
 
 Overruns are detected in host memory: a guard word follows each block (so a block of 2^n bytes takes the next larger chunk), and
 each freed chunk starts with another word. A write beyond a block is found when the block is freed, a write into a freed chunk
 when the chunk is allocated again.
 
-Nothing here releases the GIL. But `upstream` may, and recording an event may run the garbage collector and thus `free`. The
-records are consistent before each such call.
+`upstream` may release the GIL, and recording an event may run the garbage collector and thus `free`: the records are consistent
+before each such call.
 """
 
 import itertools
@@ -47,13 +46,13 @@ cdef enum:
     MIN_CHUNK = 64    # bytes: keeps blocks on the 64-byte grid
     ORDERS = 40         # chunk sizes: min_chunk_size << 0 ... min_chunk_size << 39
 
-cdef uint64_t IN_USE = 0x6d636275736564ff
+cdef uint64_t IN_USE = 0x6d636275736564ff       # the guard word, and the first word of a freed chunk, each XOR the block's address
 cdef uint64_t FREED = 0x6d63667265656400
 cdef size_t FREED_HERE = <size_t>-1     # as Pool.requested
 
 cdef struct Pool:
-    size_t base
-    size_t stream
+    size_t base         # its address
+    size_t stream       # as a number of `StreamOrder`; 0 without streams
     int order           # the pool has min_chunk_size << order bytes, in 1 << order leaves of min_chunk_size each
     # For each node the order of its largest free chunk plus one; 0: none. Node 1 is the pool, 2n and 2n + 1 are the
     # halves of n. Below a chunk that is in use, or free as a whole, all nodes are marked as wholly free.
@@ -105,8 +104,8 @@ cdef class BuddyAllocator(StreamAllocator):
     cdef bint has_guard_words               # only in host memory: the CPU cannot write to device memory
     cdef int shift                          # min_chunk_size is 1 << shift
     cdef int next_order                     # of the next pool
-    cdef int max_order
-    cdef int empty_pools
+    cdef int max_order                      # of the largest pools
+    cdef int empty_pools                    # number of pools without a block in use, of all streams
 
     def __init__(self, Allocator upstream not None, min_chunk_size=256, max_chunk_size=1 << 26,
                  first_pool_size=None, StreamOrder streams=None):
@@ -144,6 +143,7 @@ cdef class BuddyAllocator(StreamAllocator):
                 self.free_upstream(large.first)
 
     cdef void* alloc_ptr(self, size_t nbytes) except NULL:
+        """Walk down from node 1 of the best pool's tree to a chunk that just fits, mark it as used, and update the nodes above."""
         cdef size_t stream = 0
         cdef size_t most = self.min_chunk_size << self.max_order
         if self.streams is not None:
@@ -192,6 +192,7 @@ cdef class BuddyAllocator(StreamAllocator):
         return <void*>address
 
     cdef int free_ptr(self, void* ptr) except -1:
+        """Check the guard word, mark the chunk as free, merge it with free buddies (node ^ 1), and return a pool to spare."""
         cdef size_t address = <size_t>ptr
         cdef Pool* pool = self.pool_of(address)
         if pool == NULL:
@@ -252,7 +253,7 @@ cdef class BuddyAllocator(StreamAllocator):
         return self.free_ptr(<void*>address)
 
     cdef void* alloc_large(self, size_t nbytes, size_t stream) except NULL:
-        """Allocate a block that is too large for a pool from `upstream`; without memory there, first return what is unused."""
+        """Allocate a block too large for a pool from `upstream`; if that has no memory, first return unused pools to it."""
         cdef void* ptr
         try:
             ptr = self.alloc_upstream(nbytes, stream)
@@ -268,6 +269,7 @@ cdef class BuddyAllocator(StreamAllocator):
         return ptr
 
     cdef int free_large(self, void* ptr) except -1:
+        """Free a block of `alloc_large`; raise PointerError, by `forget`, for any other address."""
         cdef size_t before = self.usage.live
         self.forget(ptr)
         self.reserved_bytes -= before - self.usage.live
@@ -282,7 +284,7 @@ cdef class BuddyAllocator(StreamAllocator):
         return order
 
     cdef Pool* best_pool(self, int wanted, size_t stream) noexcept:
-        """Return the pool of `stream` with the smallest sufficient largest free chunk; NULL if there is none."""
+        """Return the pool of `stream` whose largest free chunk is the smallest of order `wanted` or more, or NULL."""
         cdef Pool* best = NULL
         for item in self.pools:
             if item.second.largest[1] > wanted and item.second.stream == stream \
@@ -291,7 +293,7 @@ cdef class BuddyAllocator(StreamAllocator):
         return best
 
     cdef int grow(self, int wanted, size_t nbytes, size_t stream) except -1:
-        """Allocate one more pool. If there is no memory for the usual size, it has order `wanted`, which is just enough."""
+        """Add a pool for a block of `nbytes`, of order `wanted`; it is just as large if there is no memory for the usual size."""
         cdef int order = max(wanted, self.next_order)
         cdef size_t base
         try:
@@ -352,7 +354,7 @@ cdef class BuddyAllocator(StreamAllocator):
                 preincrement(item)
         return 0
 
-    cdef size_t own_stream(self, size_t address) except? -2:
+    cdef size_t own_stream(self, size_t address) except? -2:    # of StreamAllocator, as `record_stream`
         cdef Pool* pool = self.pool_of(address)
         if pool == NULL:
             raise no_live_block(self, address)
@@ -366,7 +368,7 @@ cdef class BuddyAllocator(StreamAllocator):
             StreamAllocator.record_stream(self, address, stream)
 
     cdef Pool* spare_pool(self, size_t stream) noexcept:
-        """Return the smallest empty pool of `stream`; NULL if there are fewer than two."""
+        """Return the smallest empty pool of `stream`, to be returned to `upstream`; NULL if fewer than two are empty."""
         cdef Pool* smallest = NULL
         cdef int count = 0
         for item in self.pools:
@@ -376,7 +378,7 @@ cdef class BuddyAllocator(StreamAllocator):
                     smallest = item.second
         return smallest if count > 1 else NULL
 
-    cdef size_t largest_free(self) noexcept:
+    cdef size_t largest_free(self) noexcept:    # of Allocator
         cdef int largest = 0
         for item in self.pools:
             largest = max(largest, item.second.largest[1])
@@ -394,7 +396,7 @@ cdef class BuddyAllocator(StreamAllocator):
                 for (base, order, stream), group in itertools.groupby(rows, lambda row: row[:3])]
 
     cdef int list_chunks(self, Pool* pool, size_t node, int order, vector[Chunk]& chunks) except -1:
-        """Append the chunks below a node of a pool's tree to `chunks`, by address."""
+        """Append the chunks below a node, of `order`, of a pool's tree to `chunks`, by address."""
         cdef size_t leaf = (node << order) - (<size_t>1 << pool.order)
         cdef size_t requested = pool.requested[leaf]
         cdef Chunk chunk = Chunk(pool.base, pool.stream, pool.order, pool.base + (leaf << self.shift), self.min_chunk_size << order)
@@ -419,7 +421,7 @@ cdef class BuddyAllocator(StreamAllocator):
         return pool if address - pool.base < self.min_chunk_size << pool.order else NULL
 
     cdef size_t leaf_of(self, Pool* pool, size_t address) except? 0:
-        """Return the leaf where the block in use at `address` starts."""
+        """Return the leaf where the block in use at `address` starts; PointerError, which finds a second free, if none does."""
         cdef size_t leaf = (address - pool.base) >> self.shift
         if (address - pool.base) & (self.min_chunk_size - 1) or pool.requested[leaf] in (0, FREED_HERE) or \
                 self.waiting.size() > 0 and self.waiting.count(address) > 0:
@@ -435,19 +437,19 @@ cdef inline bint is_empty(const Pool* pool) noexcept:
     return pool.largest[1] == pool.order + 1
 
 
-cdef void free_records(Pool* pool) noexcept:
+cdef void free_records(Pool* pool) noexcept:    # its memory is freed by the caller
     if pool != NULL:
         c_free(pool.largest)
         c_free(pool.requested)
         c_free(pool)
 
 
-cdef inline void write_guard(size_t address, size_t nbytes) noexcept:
+cdef inline void write_guard(size_t address, size_t nbytes) noexcept:   # behind a block; `guard_is_intact` reads it
     cdef uint64_t word = IN_USE ^ address
     memcpy(<char*>address + nbytes, &word, sizeof(word))    # not a plain store: the address may be unaligned
 
 
-cdef inline bint guard_is_intact(size_t address, size_t nbytes) noexcept:
+cdef inline bint guard_is_intact(size_t address, size_t nbytes) noexcept:   # whether nothing was written behind the block
     cdef uint64_t word
     memcpy(&word, <char*>address + nbytes, sizeof(word))
     return word == IN_USE ^ address

@@ -11,9 +11,9 @@ cdef class Buffer:
     cdef readonly object place
     cdef readonly bint readonly
     cdef public str name            # purpose of the block, for the reporter
-    cdef Allocator allocator        # frees the block; None: `owner` keeps the memory alive (another Buffer if it is ours)
-    cdef object owner
-    cdef MemoryCounts usage                # of the place; None without an allocator
+    cdef Allocator allocator        # frees the block; None: never freed here, see `owner`
+    cdef object owner               # keeps foreign memory alive: an array, or the Buffer of which this is a part; else None
+    cdef MemoryCounts usage         # the reporter's, of the place; None: not counted, as foreign memory
     cpdef Buffer toreadonly(self)
 
 

@@ -1,7 +1,7 @@
 """Buffer: one block of memory, freed when its last reference is dropped, by a SyncedMemory or a NumPy view.
 
-Caffe called free directly, so a NumPy array could outlive its memory. A Buffer may also wrap foreign memory, which it keeps
-alive and never frees.
+A Buffer may also wrap foreign memory, which it keeps alive and never frees. While a thread records a CUDA graph, blocks that it
+drops are kept for the graph (`record_blocks`).
 """
 
 cimport cython
@@ -22,7 +22,7 @@ from minicaffe.memory.sizes import checked
 MOST = (1 << 64) - 1    # bytes
 
 cdef Reporter _reporter = reporter
-cdef dict _recordings = {}      # thread -> (kept, pool), see `record_blocks`
+cdef dict _recordings = {}      # thread that records a graph -> (kept, pool), see `record_blocks`
 
 
 @cython.no_gc_clear     # __dealloc__ needs allocator and usage
@@ -54,7 +54,7 @@ cdef class Buffer:
             raise ConfigError("a Buffer is made once; __init__ was called again")
         cdef size_t live
         if _recordings and (recording := _recordings.get(this_thread())) is not None and recording[1].place == allocator.place:
-            allocator = recording[1]
+            allocator = recording[1]    # the graph's pool
         try:
             self.ptr = alloc_block(allocator, nbytes, stream)
         except OutOfMemoryError:
@@ -77,20 +77,20 @@ cdef class Buffer:
             _reporter.remove(self, self.usage, self.nbytes)     # first: the reporter must not list a dying Buffer
         if self.allocator is not None and _recordings and (recording := _recordings.get(this_thread())) is not None \
                 and recording[1] is not self.allocator:
-            recording[0].append(move_block(self))
+            recording[0].append(move_block(self))   # a recorded launch may use it
             return
         if self.allocator is not None:
             if _reporter.recording:     # before the block is freed and another thread may allocate it, and before merge events
                 _reporter.event("free", self.place, <size_t>self.ptr, self.nbytes, self.name, "")
             self.allocator.free_ptr(self.ptr)
 
-    def __getbuffer__(self, Py_buffer* view, int flags):
+    def __getbuffer__(self, Py_buffer* view, int flags):    # for NumPy and memoryview
         if not self.place.on_host:
             raise BufferError(f"{self!r} is device memory; the host cannot access it")
         PyBuffer_FillInfo(view, self, self.ptr, self.nbytes, self.readonly, flags)
 
     cpdef Buffer toreadonly(self):
-        """Return a read-only Buffer of the same memory, which keeps this one alive."""
+        """Return a read-only Buffer of the same memory, which keeps this one alive; this one if it is read-only."""
         cdef Buffer buffer
         if self.readonly:
             return self
@@ -128,12 +128,12 @@ cdef class Buffer:
         return f"<Buffer {self.name!r} {self.nbytes:,} bytes in {self.place} at {<size_t>self.ptr:#x}>"
 
 
-cdef void* alloc_block(Allocator allocator, size_t nbytes, stream) except NULL:
+cdef void* alloc_block(Allocator allocator, size_t nbytes, stream) except NULL:     # `stream` None: the current one
     return allocator.alloc_ptr(nbytes) if stream is None else <void*><size_t>allocator.malloc(nbytes, stream)
 
 
 def record_blocks(kept, pool=None):
-    """Begin the recording of a CUDA graph by this thread, whose replays use the same blocks; None ends it.
+    """Begin the recording of a CUDA graph by this thread (cuda/graph.pyx), whose replays use the same blocks; None ends it.
 
     Parameters
     ----------
@@ -157,12 +157,12 @@ cdef Buffer move_block(Buffer dying):
 
 
 def wrap(size_t address, size_t nbytes, place, owner):
-    """Wrap `nbytes` at `address`, which `owner` keeps alive, in a Buffer, which never frees them."""
+    """Return `foreign_buffer` without a name, for Python code."""
     return foreign_buffer(<void*>address, nbytes, place, owner, "")
 
 
 cdef Buffer foreign_buffer(void* ptr, size_t nbytes, place, owner, str name):
-    """Wrap memory that `owner` keeps alive in a Buffer, which never frees it."""
+    """Wrap `nbytes` at `ptr`, which `owner` keeps alive, in a Buffer, which keeps `owner` alive and never frees them."""
     cdef Buffer buffer = Buffer.__new__(Buffer)
     buffer.ptr = ptr
     buffer.nbytes = nbytes

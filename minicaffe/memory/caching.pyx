@@ -9,9 +9,8 @@ block goes to a free list, for the next request that fits.
     up to 10 MiB        512 bytes       20 MiB                      more than 1 MiB
     beyond              512 bytes       its size, in whole 2 MiB    more than 1 MiB
 
-These are later PyTorch's constants. The first THCCachingAllocator allocated a segment of 1 MiB for small requests, and one of
-the requested size, in whole 128 KiB, for all others: requests of many sizes then left segments that fitted no other request.
-To reproduce examples from that time, ``caching:thc`` (`constants`) uses its constants:
+These are later PyTorch's constants. With those of the first THCCachingAllocator requests of many sizes left segments that fitted
+no other request. To reproduce examples from that time, ``caching:thc`` (`constants`) uses them:
 
     up to 1 MiB         512 bytes       1 MiB                       512 bytes or more
     beyond              128 KiB         its size                    more than 1 MiB
@@ -21,10 +20,9 @@ On a host, pages of a segment take no memory before their first access. So ``cac
 
     any                 512 bytes       1 GiB                       512 bytes or more
 
-Locking pages of the host takes far longer than copying a batch, so `CachingHostAllocator` never splits a block. THC kept each at
-the size of its first request and returned the smallest that fits. Here, as in later PyTorch, sizes are powers of two; the price
-is that up to half of a block is unused. Such a block belongs to no stream. Copies to and from a device run asynchronously, so it
-is reused when events recorded on the streams that use it are done.
+Locking pages of the host takes far longer than copying a batch, so `CachingHostAllocator` never splits a block. As in later
+PyTorch, sizes are powers of two; the price is that up to half of a block is unused. Such a block belongs to no stream. Copies to
+and from a device run asynchronously, so it is reused when events recorded on the streams that use it are done.
 
     any                 powers of 2     its size                    never
 
@@ -32,9 +30,8 @@ Small and large blocks are in separate pools, so that a small block never pins a
 sufficient free block of the current stream, the one with the lowest address among equals. A freed block is merged with its free
 neighbours. A block belongs to the stream that was current when its segment was allocated, see ``streams.pyx``.
 
-When `upstream` has no memory: return the smallest sufficient whole free segment to `upstream` and try
-again; wait for blocks that other streams use, return all free segments and try again; try a segment of only the needed size;
-raise OutOfMemoryError. THC returned all free segments at once.
+When `upstream` has no memory: return the smallest sufficient whole free segment to `upstream` and try again; wait for blocks
+that other streams use, return all free segments and try again; try a segment of only the needed size; raise OutOfMemoryError.
 
 The records are stored outside the memory, which may be inaccessible to the host. The GIL is held, so they need no lock;
 `upstream`, streams and the reporter may run other code, so the records are consistent before each is called.
@@ -75,16 +72,16 @@ the size of the request, at most `nbytes`, and `name` that of its blob."""
 cdef enum:
     BLOCK_GRANULARITY = 512                     # bytes: sizes of blocks are multiples of this
 
-cdef struct Constants:
+cdef struct Constants:              # the tables above, in bytes; the small pool's grain and rest are BLOCK_GRANULARITY
     size_t large_request            # the smallest request that the large pool serves
     size_t large_rest               # the smallest rest that is split off a block there
     size_t large_grain              # sizes of blocks there are multiples of this
-    size_t small_segment
+    size_t small_segment            # bytes of a segment of the small pool
     size_t middle_request           # the largest request that shares a segment of usual size
     size_t middle_segment           # the usual size
     size_t segment_grain            # segments for larger requests are multiples of this
 
-cdef size_t ANY = <size_t>-1
+cdef size_t ANY = <size_t>-1        # more than any size; or, of streams, all of them
 cdef size_t MIB = 1 << 20
 cdef dict CONSTANTS = {
     "pytorch": Constants(MIB + 1, MIB + 1, BLOCK_GRANULARITY, 2 * MIB, 10 * MIB, 20 * MIB, 2 * MIB),
@@ -92,20 +89,20 @@ cdef dict CONSTANTS = {
     "arena": Constants(0, BLOCK_GRANULARITY, BLOCK_GRANULARITY, 0, 1024 * MIB, 1024 * MIB, 2 * MIB)}
 cdef Constants WHOLE = Constants(0, ANY, BLOCK_GRANULARITY, 0, 0, 0, 1)     # for blocks that are never split
 
-cdef enum:
+cdef enum:          # the pools
     SMALL
     LARGE
-    POOLS
+    POOLS           # their number
 
-cdef enum:
+cdef enum:          # the states of a Block
     FREE
     LIVE            # or waiting for streams
 
-cdef struct Block:
+cdef struct Block:      # a part of a segment
     size_t address
     size_t nbytes
     size_t requested    # bytes of the request, while LIVE
-    size_t stream
+    size_t stream       # that of its segment: a number of `StreamOrder`, 0 without streams, or NO_STREAM
     Block* left         # neighbours in the segment; NULL at its ends
     Block* right
     int pool            # SMALL or LARGE
@@ -123,9 +120,9 @@ cdef class BlockCache(StreamAllocator):
     cdef Constants constants
     cdef size_t small_grain, large_grain        # those of the constants, or more if red zones lie between blocks
     cdef unordered_map[size_t, Block] blocks    # address -> block, of all states; the address of a Block is constant until erased
-    cdef vector[FreeBlocks] cached              # by pool; a vector, as Cython runs no constructors in an array
+    cdef vector[FreeBlocks] cached              # free blocks, by pool; a vector, as Cython runs no constructors in an array
     cdef bint powers_of_two                     # the sizes of blocks, which are never split
-    cdef size_t peak_reserved
+    cdef size_t peak_reserved                   # this line and the next: as in CachingStats
     cdef size_t hits, upstream_allocations, retries
     cdef str refusal                            # why the last segment could not be allocated
 
@@ -147,6 +144,7 @@ cdef class BlockCache(StreamAllocator):
                     self.free_upstream(item.first)
 
     cdef void* alloc_ptr(self, size_t nbytes) except NULL:
+        """Take the best-fitting free block, or a new segment, and split off the rest, as described at the head of this file."""
         cdef size_t stream = 0
         cdef int pool = SMALL if nbytes < self.constants.large_request else LARGE
         cdef size_t grain = self.small_grain if pool == SMALL else self.large_grain
@@ -186,6 +184,7 @@ cdef class BlockCache(StreamAllocator):
         return <void*>block.address
 
     cdef int free_ptr(self, void* ptr) except -1:
+        """Put the block on its free list; if other streams use it, `defer_free` delays that until they have finished with it."""
         cdef Block* block = self.find_live(<size_t>ptr)
         self.zones.close(block.address, block.nbytes)
         if self.users.size() > 0 and self.defer_free(<size_t>ptr):
@@ -194,12 +193,12 @@ cdef class BlockCache(StreamAllocator):
         self.usage.count_free(block.requested)
         return self.cache(block)
 
-    cdef int make_available(self, size_t address) except -1:
+    cdef int make_available(self, size_t address) except -1:    # of StreamAllocator, after the wait
         return self.cache(&self.blocks[address])
 
     @cython.final
     cdef Block* take_cached(self, int pool, size_t stream, size_t nbytes) noexcept:
-        """Remove the best-fitting free block from its list and return it; NULL if there is none."""
+        """Remove the best-fitting free block of `stream` from its list and return it; NULL if there is none."""
         cdef Block* block
         found = self.cached[pool].lower_bound(key(stream, nbytes, 0))
         if found == self.cached[pool].end() or dereference(found).first.first != stream:
@@ -212,7 +211,7 @@ cdef class BlockCache(StreamAllocator):
 
     @cython.final
     cdef void split(self, Block* block, size_t nbytes) noexcept:
-        """Split `block` after `nbytes`; the rest is free."""
+        """Split `block`, which is in no list, after `nbytes`; the rest becomes a free block."""
         cdef Block* rest = &self.blocks[block.address + nbytes]
         rest.address = block.address + nbytes
         rest.nbytes = block.nbytes - nbytes
@@ -263,7 +262,7 @@ cdef class BlockCache(StreamAllocator):
         self.cached[block.pool].erase(key(block.stream, block.nbytes, block.address))
 
     cdef Block* grow(self, int pool, size_t stream, size_t size) except? NULL:
-        """Allocate a segment and return it as one block; if there is no memory, proceed as described at the head of this file."""
+        """Return a new segment, as one block, or a cached block (see the head of this file); NULL, and `refusal` set, if none."""
         cdef size_t grain = self.constants.segment_grain
         cdef size_t least = max(self.constants.small_segment, size) if pool == SMALL else (size + grain - 1) & ~(grain - 1)
         cdef size_t usual = self.constants.middle_segment if pool == LARGE and size <= self.constants.middle_request else least
@@ -288,7 +287,7 @@ cdef class BlockCache(StreamAllocator):
         return block
 
     cdef Block* take_segment(self, int pool, size_t stream, size_t nbytes) except? NULL:
-        """Allocate `nbytes` from `upstream` as one block; NULL if there is no memory."""
+        """Allocate `nbytes` from `upstream` as one block, in no list yet; NULL, and `refusal` set, if there is no memory."""
         cdef size_t address
         cdef Block* block
         self.reserved_bytes += nbytes             # first: another thread may get here during the allocation
@@ -346,14 +345,14 @@ cdef class BlockCache(StreamAllocator):
                         smallest = block
         return smallest
 
-    cdef size_t own_stream(self, size_t address) except? -2:
+    cdef size_t own_stream(self, size_t address) except? -2:    # of StreamAllocator
         return self.find_live(address).stream
 
-    cdef size_t largest_free(self) noexcept:
+    cdef size_t largest_free(self) noexcept:    # of Allocator
         return self.free_bytes(ANY).second
 
     cdef pair[size_t, size_t] free_bytes(self, size_t stream) noexcept:
-        """Count all free bytes of `stream`, or of ANY, and those of the largest free block."""
+        """Return the sum of all free bytes of `stream`, or of ANY, and the bytes of the largest free block."""
         cdef pair[size_t, size_t] found
         cdef size_t pool
         for pool in range(POOLS):
@@ -480,5 +479,5 @@ cdef class CachingHostAllocator(BlockCache):
         self.powers_of_two = True
 
 
-cdef inline Key key(size_t stream, size_t nbytes, size_t address) noexcept:
+cdef inline Key key(size_t stream, size_t nbytes, size_t address) noexcept:     # the place of a block in FreeBlocks
     return Key(stream, pair[size_t, size_t](nbytes, address))

@@ -87,7 +87,7 @@ def copy(dst, src, nbytes=None, stream=None):
 
 
 def _checked_size(target, source, nbytes):
-    """Check that the ends match; return the number of bytes to copy."""
+    """Check that two `End`s match; return the number of bytes to copy, as an int, for the argument `nbytes` of `copy`."""
     if target.readonly:
         raise ConfigError("memory.copy: dst is read-only; take mutable access to it, such as mutable_cpu_data()")
     if target.dtype is not None and source.dtype is not None and target.dtype != source.dtype:
@@ -105,7 +105,7 @@ def _checked_size(target, source, nbytes):
 
 
 def _end(value, name):
-    """Return `value` as an `End`."""
+    """Return `value`, an argument of `copy` called `name`, as an `End`; errors as `copy`."""
     if isinstance(value, Buffer):
         return End(value, None, value.readonly)
     if isinstance(value, tuple) and len(value) == 2 and hasattr(value[0], "on_host"):
@@ -126,19 +126,19 @@ def _end(value, name):
 
 
 def _device_end(value, name):
-    """Return an array on a GPU, of any library, as an `End`."""
+    """Return an array on a GPU, of any library, as an `End`; `name` as in `_end`."""
     array = packed_array(value, f"memory.copy: {name}")
     return End(wrap(array.address, array.size * array.dtype.itemsize, _place_of(array), value), array.dtype, array.readonly)
 
 
 def _place_of(array):
-    """Return the CUDAPlace of a DeviceArray; an empty one has no memory, so any will do."""
+    """Return the CUDAPlace of a DeviceArray; that of the present GPU if it is empty or its GPU is unknown."""
     gpu = registry.device_side(registry.device_place).device_of(array.address) if array.size else -1
     return registry.device_place if gpu < 0 else CUDAPlace(gpu)
 
 
 def _block_rest_at(place, address, name):
-    """Return the bytes from `address` on of the block of memory.alloc around it."""
+    """Return a Buffer of the bytes from `address` to the end of the block of memory.alloc around it."""
     if not isinstance(address, Integral):
         raise WrongTypeError(f"memory.copy: {name} needs an address, as memory.alloc gave it, got {shown(address)}")
     block = registry.block_at(place, address)
@@ -148,7 +148,7 @@ def _block_rest_at(place, address, name):
 
 
 def _is_objects(value):
-    """Whether the items of a value are Python objects, whose bytes cannot be copied."""
+    """Return whether a value is a list, or an array of Python objects, which `_copy_items` copies."""
     return isinstance(value, list) or (isinstance(value, np.ndarray) and value.dtype == object)
 
 
@@ -174,7 +174,7 @@ def _copy_items(dst, src, nbytes, stream):
 
 
 def packed_array(source, name):
-    """Return whatever has a ``__cuda_array_interface__`` as a DeviceArray without gaps; the host waits for its stream.
+    """Return an object with a ``__cuda_array_interface__`` as a DeviceArray without gaps; the host waits for its stream.
 
     Raises
     ------

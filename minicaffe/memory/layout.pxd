@@ -2,7 +2,7 @@ cdef class Layout:
     cdef readonly size_t nbytes         # of the private block
     cdef readonly size_t plain_nbytes   # of the array in plain order
     cdef readonly int dtype             # of its elements, which is that of the blob or BF16
-    cdef readonly str name
+    cdef readonly str name              # for events
     cdef readonly tuple dims            # the shape of the array
     cdef readonly int lanes             # number of channels, axis 1, whose elements are neighbours; 0: not by channels
     cdef readonly bint scaled           # its elements are the plain array's times factors, and are only read

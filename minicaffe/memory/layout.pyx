@@ -44,15 +44,15 @@ cdef class Layout:
         self.on_device = on_device
 
     cpdef to_plain(self, size_t plain, size_t private, size_t stream=0):
-        """Write the array at address `private` to address `plain`; on a device on `stream`, the address of a `CudaStream`."""
+        """Convert the array at address `private` to address `plain`; on a device on `stream`, the address of a `CudaStream`."""
         raise Error(f"{type(self).__name__} must override to_plain")
 
     cpdef from_plain(self, size_t private, size_t plain, size_t stream=0):
-        """Write the plain array at address `plain` to address `private`, all `nbytes` of it: padding is zero."""
+        """Convert the plain array at address `plain` to address `private`, and write all `nbytes` there: padding is zero."""
         raise Error(f"{type(self).__name__} must override from_plain")
 
     cpdef bint from_layout(self, size_t private, Layout source, size_t other) except -1:
-        """Convert the array at address `other`, in layout `source`, to address `private`; return False if unsupported."""
+        """Convert the array at address `other`, in layout `source`, to address `private`; False: unsupported, nothing is done."""
         return False
 
     def with_shape(self, shape):

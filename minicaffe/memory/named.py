@@ -55,7 +55,7 @@ def make_allocator(name, upstream, streams=None):
 
 
 def _parameters(text, readers, first, upstream):
-    """Parse ``value,key=value``; a value without a key, allowed only at the beginning, belongs to `first`."""
+    """Return ``value,key=value`` as a dict, parsed by `readers` (see KINDS); the first value may lack its key, which is `first`."""
     values = {}
     for item in text.split(","):
         key, equals, value = (word.strip() for word in item.partition("="))
@@ -72,12 +72,12 @@ def _parameters(text, readers, first, upstream):
 
 
 def _size(text, upstream):
-    """Parse a size; `upstream` is for readers that need it."""
+    """Parse a size: a reader of KINDS."""
     return parse_size(text)
 
 
 def _size_or_percentage(text, upstream):
-    """Parse a size or a percentage of all memory at the place of `upstream`."""
+    """Parse a size or a percentage of all memory at the place of `upstream`: a reader of KINDS."""
     if not text.endswith("%"):
         return parse_size(text)
     if not re.fullmatch(r"\d+(\.\d+)?%", text) or not 0 < float(text[:-1]) <= 100:
@@ -91,7 +91,7 @@ def _size_or_percentage(text, upstream):
 
 
 def _plain(upstream, streams, alignment=None):
-    """Make ``plain`` or ``plain:alignment=N``."""
+    """Return the allocator of ``plain``, which is `upstream`, or ``plain:alignment=N``."""
     if alignment is None:
         return upstream
     if not isinstance(upstream, SystemAllocator):
@@ -101,7 +101,7 @@ def _plain(upstream, streams, alignment=None):
 
 
 def _caching(upstream, streams, **options):
-    """Make ``caching`` of the kind that the place needs: blocks of page-locked memory are never split."""
+    """Return an allocator of the kind ``caching`` that the place needs: blocks of page-locked memory are never split."""
     if upstream.place != PinnedPlace():
         return CachingAllocator(upstream, streams, **options)
     if options:
@@ -110,7 +110,7 @@ def _caching(upstream, streams, **options):
 
 
 def _limit(upstream, streams, max_bytes=None):
-    """Make ``limit:SIZE``."""
+    """Return the allocator of ``limit:SIZE``."""
     if max_bytes is None:
         raise ConfigError("limit needs a size; write e.g. limit:2GiB or limit:50%")
     return LimitAllocator(upstream, max_bytes)

@@ -41,7 +41,7 @@ class CUDAPlace:
 
 
 def check_place(place, call):
-    """Raise WrongTypeError, with `call` in the message, unless `place` is a place."""
+    """Raise WrongTypeError unless `place` is a place; `call` begins the message: ``memory.use``."""
     if not isinstance(place, CPUPlace | PinnedPlace | CUDAPlace):
         meant = f"; device {place} is CUDAPlace({place})" if type(place) is int and place >= 0 else ""
         raise WrongTypeError(f"{call} needs a place, CPUPlace(), PinnedPlace() or CUDAPlace(i), got {shown(place)}{meant}")

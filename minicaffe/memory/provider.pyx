@@ -1,4 +1,4 @@
-"""Interface of a provider of device memory, besides its allocator (memory/registry.py; `cuda/` is the only provider).
+"""Interface of a provider of device memory, besides its allocator (memory/registry.py; cuda/memory.pyx is the only provider).
 
 Addresses are integers, sizes bytes. Streams are numbers here (the driver's handles) and events any objects.
 """
@@ -9,7 +9,7 @@ from minicaffe.errors import Error
 
 
 cdef class DeviceSide:
-    """Copies between the host and one device (abstract). `copy_to_device` and `copy_to_host` return when the copy is complete."""
+    """Copies on one device's computing stream, for SyncedMemory (abstract). Those to and from the host are complete on return."""
 
     def __init__(self, place):
         self.place = place
@@ -27,7 +27,7 @@ cdef class DeviceSide:
         raise Error(f"{type(self).__name__} must override zero")
 
     cpdef copy_within(self, size_t dst, size_t src, size_t nbytes):
-        """Queue a copy of `nbytes` from one device address to another; the host does not wait."""
+        """Copy `nbytes` from one address of this device to another."""
         raise Error(f"{type(self).__name__} must override copy_within")
 
     cpdef copy_from_peer(self, Buffer dst, Buffer src, size_t nbytes, DeviceSide source):
@@ -35,29 +35,29 @@ cdef class DeviceSide:
         raise Error(f"{type(self).__name__} must override copy_from_peer")
 
     cpdef push(self, Buffer dst, Buffer src, size_t nbytes, stream, bint fresh):
-        """Queue a copy on `stream`, between blocks of which one is on this device; neither is reused before it is done.
+        """Queue a copy on a cuda.Stream, between blocks of which one is on this device; neither is reused before it is done.
 
         With `fresh` the copy waits for the device's queued work: its last owner may still use a newly allocated block there.
         """
         raise Error(f"{type(self).__name__} must override push")
 
     cpdef int device_of(self, size_t address) except? -1:
-        """Return the number of the GPU on which `address` is; -1 if unknown."""
+        """Return the number of the GPU on which `address` is; -1 if unknown, for providers that cannot find it."""
         return -1
 
     cpdef size_t stream(self) except 0:
-        """Return the address of the device's computing `CudaStream`, ready for launches by the calling thread."""
+        """Return the address of the device's computing `CudaStream`, ready for launches by the calling thread, as by a Layout."""
         raise Error(f"{type(self).__name__} must override stream")
 
     cpdef check_peer_access(self, str name, Buffer block):
         """Raise WrongDeviceError if the current GPU may not use memory of this one; otherwise synchronize their streams.
 
-        `name` is that of the memory, `block` the memory, None if it is not allocated yet.
+        `name` is that of the memory, `block` the memory, None if it is not allocated yet. The default allows all.
         """
 
 
 cdef class StreamOrder:
-    """Streams and events of one device (abstract)."""
+    """Streams and events of one device (abstract), for allocators that keep blocks (memory/streams.pyx)."""
 
     cpdef size_t current(self) except? -1:
         """Return the stream that new work of this thread goes to."""

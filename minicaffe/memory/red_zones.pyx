@@ -22,11 +22,11 @@ cdef class RedZones:
         self.unpoison = <mark_function> <void*> unpoison
 
     cdef void close(self, size_t address, size_t nbytes) noexcept:
-        """Close `nbytes`: new memory, or a freed block."""
+        """Mark `nbytes` as inaccessible: a new segment, or a freed block. Nothing without red zones."""
         if self.nbytes:
             self.poison(address, nbytes)
 
     cdef void open(self, size_t address, size_t nbytes) noexcept:
-        """Open the `nbytes` of an allocated block."""
+        """Mark the `nbytes` of an allocated block as accessible; what it does not use of its memory stays closed."""
         if self.nbytes:
             self.unpoison(address, nbytes)

@@ -17,18 +17,18 @@ from minicaffe.memory.caching import CachingAllocator
 from minicaffe.memory.named import make_allocator
 from minicaffe.memory.place import CPUPlace, CUDAPlace, PinnedPlace, check_place
 
-Provider = namedtuple("Provider", "factory side streams default")
+Provider = namedtuple("Provider", "factory side streams default")   # the arguments of `Registry.register`
 HOST_PLACES = CPUPlace(), PinnedPlace()
 
 
 class Registry:
-    """One allocator for each place, and one device side for each CUDA place, made on first use."""
+    """One allocator for each place, and one device side for each CUDA place, made on first use; `registry` is the process's."""
 
     def __init__(self):
         self._providers = {CPUPlace: Provider(SystemAllocator, None, None, "plain")}  # place type -> Provider
         self._allocators = {}  # place -> Allocator
         self._sides = {}  # place -> DeviceSide
-        self._pool = None  # see host_pool
+        self._pool = None  # see host_pool; None: not made for the present allocator
         self._blocks = {}  # (place, address) -> Buffer, for alloc and free
         self._lock = RLock()  # reentrant: a factory may use the allocator of another place
 
@@ -53,7 +53,7 @@ class Registry:
             self._providers[place_type] = Provider(factory, side, streams, default)
 
     def unregister(self, place_type):
-        """Remove the provider of a kind of place and its allocators; live blocks keep theirs."""
+        """Remove the provider of a kind of place, its allocators and device sides; live blocks keep their allocator."""
         with self._lock:
             self._providers.pop(place_type, None)
             for made in self._allocators, self._sides:
@@ -132,16 +132,16 @@ class Registry:
         return pool
 
     def in_use(self, place):
-        """Return the allocator of `place` if it exists already, else None: displays of the memory make none."""
+        """Return the allocator of `place` if it exists already, else None: for displays of the memory, which make none."""
         return self._allocators.get(place)
 
     def all_in_use(self):
-        """List all existing allocators, including that of `host_pool`."""
+        """List all existing allocators, including that of `host_pool`, for `empty_cache` and traces."""
         with self._lock:
             return list(dict.fromkeys([*self._allocators.values(), *([self._pool] if self._pool is not None else [])]))
 
     def _new_allocator(self, place, name):
-        """Make an allocator on a new one of the provider, for `use` and `allocator`."""
+        """Make the allocator `name`, as of `make_allocator`, on a new plain one of the provider, for `use` and `allocator`."""
         with self._lock:
             made = self._provider(place).factory(place)
             return made if name == "plain" else make_allocator(name, made, self.stream_order(place))
@@ -162,7 +162,7 @@ class Registry:
         return streams(place) if streams else None
 
     def block_at(self, place, address):
-        """Return the Buffer of the block from `alloc` in which `address` lies; None if there is none."""
+        """Return the Buffer of the block from `alloc` in which `address` lies, for `memory.copy`; None if there is none."""
         return self._blocks.get((place, address)) or next((
             block for (where, start), block in list(self._blocks.items())
             if where == place and start <= address < start + block.nbytes), None)

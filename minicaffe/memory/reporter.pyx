@@ -28,7 +28,7 @@ Stats.__doc__ = """Bytes live now, their maximum so far, bytes held from upstrea
 
 
 cdef class MemoryCounts:
-    """Counters of one allocator or one place."""
+    """Counters of one allocator (`Allocator.usage`) or one place (`Reporter.places`)."""
 
     cdef void count_alloc(self, size_t nbytes) noexcept:
         self.live += nbytes
@@ -42,13 +42,14 @@ cdef class MemoryCounts:
 
 
 cdef class Reporter:
-    """The C interface: one object, `reporter`, to which allocators and SyncedMemory write."""
+    """The C interface: one object, `reporter`. Buffers call `add` and `remove`; allocators, SyncedMemory and others `event`."""
 
     def __cinit__(self):
         self.records = ()
         self.places = {}
 
     cdef MemoryCounts add(self, block, place, size_t nbytes):
+        """List a new Buffer as live; return the counts of its place, which it stores for `remove`."""
         cdef MemoryCounts usage = self.places.get(place)
         if usage is None:
             usage = self.places.setdefault(place, MemoryCounts())
@@ -56,14 +57,15 @@ cdef class Reporter:
         usage.count_alloc(nbytes)
         return usage
 
-    cdef void remove(self, block, MemoryCounts usage, size_t nbytes) noexcept:
+    cdef void remove(self, block, MemoryCounts usage, size_t nbytes) noexcept:      # in the Buffer's deallocation
         self.blocks.erase(<size_t><void*>block)
         usage.count_free(nbytes)
 
-    cdef long long clock(self) except -1:
+    cdef long long clock(self) except -1:   # the begin of what an event reports, for its duration `took`
         return perf_counter_ns() if self.recording else 0
 
     cdef int event(self, str kind, place, size_t address, size_t nbytes, str name, str detail, long long took=0) except -1:
+        """Append an Event, which has these members, to all `records`; the caller tests `recording` first."""
         # Event(...) takes three times as long.
         happened = new_tuple(Event, (perf_counter_ns(), kind, place, address, nbytes, name, detail, took))
         for events in self.records:

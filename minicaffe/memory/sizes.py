@@ -27,7 +27,7 @@ def checked(value, what="nbytes"):
 
 
 def parse_size(text):
-    """Parse a number of bytes such as ``512``, ``64KiB``, ``1.5GiB``; raise ConfigError if the text is invalid."""
+    """Return the number of bytes of a text such as ``512``, ``64KiB``, ``1.5GiB``; raise ConfigError if it is invalid."""
     units = {unit.lower(): factor for unit, factor in UNITS.items()}
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
     if not found or found[2] not in units:
@@ -38,7 +38,7 @@ def parse_size(text):
 
 
 def size_text(nbytes):
-    """Format a number of bytes: ``312 KiB``, ``1.5 GiB``."""
+    """Format a number of bytes for displays: ``312 KiB``, ``1.5 GiB``."""
     return scaled_text(nbytes, 1024, list(UNITS)[1:])
 
 
@@ -52,7 +52,7 @@ def scaled_text(value, step, units):
 
 @functools.cache
 def host_memory():
-    """Return the bytes of memory of the machine, or of this process's container if that is less."""
+    """Return the bytes of memory of the machine, or of this process's container (its cgroup's limit) if that is less."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         with open("/sys/fs/cgroup/memory.max") as file:
@@ -63,8 +63,7 @@ def host_memory():
 
 
 def max_blob_bytes():
-    """Return the budget in bytes: the environment's, by default 8 GiB, or all memory of the machine or container if that is
-    less.
+    """Return the budget of one blob, in bytes: the environment's, by default 8 GiB, or `host_memory` if that is less.
 
     Raises ConfigError if the environment's value is not a size such as ``4000000`` or ``512MiB``.
     """

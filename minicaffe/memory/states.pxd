@@ -12,22 +12,22 @@ cpdef enum SyncedHead:
 cpdef enum Action:
     KEEP            # nothing to do
     ZERO_HOST       # fill the host side with zeros; allocate it if there is none
-    ZERO_DEVICE
+    ZERO_DEVICE     # ... the device side
     TO_HOST         # copy device to host; allocate the host side if there is none
     TO_DEVICE       # copy host to device; allocate the device side if there is none
     PUSH            # TO_DEVICE on a stream, which the caller waits for
     FILL_DEVICE     # copy another memory's device side to the device side; allocate that if there is none
     ADOPT_HOST      # take foreign memory as the host side
-    ADOPT_DEVICE
+    ADOPT_DEVICE    # ... as the device side
     ZERO_PRIVATE    # fill the private side with zeros, which are zeros in any layout; allocate it if there is none
     TO_PRIVATE      # reorder the plain side on the same device to private; allocate the private side if there is none
     TO_PLAIN        # reorder private to the plain side on the same device; allocate that if there is none
     TAKE_PRIVATE    # allocate the private side if there is none; its contents are undefined
     VIA_HOST        # do CPU_DATA first, then the action of this call in the new state
     VIA_DEVICE      # the same with GPU_DATA
-    REFUSE
+    REFUSE          # raise an error
 
-cpdef enum Call:
+cpdef enum Call:            # methods of SyncedMemory, in lower case there
     CPU_DATA
     MUTABLE_CPU_DATA
     GPU_DATA
@@ -47,11 +47,11 @@ cpdef enum Call:
 cdef enum:
     STATES = 9
     CALLS = 15
-    TO_DEVICE_CALL = 3          # offset from a call for a private side on the host to the one on the device
+    TO_DEVICE_CALL = 3          # offset from a call for a private side on the host to the one for a device
 
 cdef struct TableEntry:
     Action action
-    SyncedHead head
+    SyncedHead head     # the new state
     bint idle           # neither action nor a new head: the fast path
 
-cdef TableEntry steps[CALLS][STATES]      # TABLE for the C compiler
+cdef TableEntry steps[CALLS][STATES]      # [call][present state]: TABLE for the C compiler

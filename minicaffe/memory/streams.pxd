@@ -9,10 +9,10 @@ cdef size_t NO_STREAM
 
 
 cdef class StreamAllocator(Allocator):
-    cdef StreamOrder streams
+    cdef StreamOrder streams                            # of the device; None: all work is in order
     cdef size_t reserved_bytes                          # bytes of `upstream`, in use or not
-    cdef unordered_map[size_t, vector[size_t]] users    # live block -> the streams besides its own that use it
-    cdef unordered_map[size_t, size_t] waiting          # freed block -> number of its pending events
+    cdef unordered_map[size_t, vector[size_t]] users    # address of a live block -> the streams besides its own that use it
+    cdef unordered_map[size_t, size_t] waiting          # address of a freed block -> number of its pending events
     cdef size_t requested_stream          # stream of the current request; NO_STREAM: the current stream
     cdef dict queues                                    # stream -> deque of (event, address), the oldest first
     cdef size_t own_stream(self, size_t address) except? -2

@@ -31,14 +31,8 @@ cdef class StreamAllocator(Allocator):
     """An allocator that keeps freed blocks, and so has to track which streams still use them (abstract).
 
     A subclass overrides `alloc_ptr`, `own_stream`, `make_available`, `free_unused_segments` and `free_ptr`. Its `free_ptr` returns
-    early if `defer_free` is true: other streams still use the block.
-
-    Parameters
-    ----------
-    upstream : Allocator
-        If there are streams, its `free` must wait for all of them, as cuMemFree does.
-    streams : StreamOrder, optional
-        Of the device; None: all work is assumed to be in order.
+    early if `defer_free` is true: other streams still use the block, and `reclaim_waiting` frees it later. The arguments are as of
+    `CachingAllocator`: if there are streams, `free` of `upstream` must wait for all of them, as cuMemFree does.
     """
 
     def __init__(self, Allocator upstream not None, StreamOrder streams=None):
@@ -48,18 +42,18 @@ cdef class StreamAllocator(Allocator):
         self.requested_stream = NO_STREAM
 
     cdef size_t own_stream(self, size_t address) except? -2:
-        """Return the stream of the live block at `address`, or NO_STREAM; raise PointerError if no block starts there."""
+        """Return the stream of the live block at `address`, or NO_STREAM if it has none; PointerError if no block starts there."""
         raise Error(f"{type(self).__name__} must override own_stream")
 
     cdef int make_available(self, size_t address) except -1:
-        """Make a freed block available again after all its streams have finished with it."""
+        """Make a freed block available again: `reclaim_waiting` calls it after all streams have finished with the block."""
         raise Error(f"{type(self).__name__} must override make_available")
 
     cdef int free_unused_segments(self) except -1:
-        """Return all memory without a live block to `upstream`."""
+        """Return all segments, or pools, without a live block to `upstream`: for `empty_cache`, or if `upstream` has no memory."""
         raise Error(f"{type(self).__name__} must override free_unused_segments")
 
-    cdef size_t reserved(self) noexcept:
+    cdef size_t reserved(self) noexcept:    # of Allocator, as `malloc`, `record_stream` and `empty_cache` below
         return self.reserved_bytes
 
     cdef size_t next_stream(self) except? -2:
@@ -76,7 +70,7 @@ cdef class StreamAllocator(Allocator):
         return self.alloc_ptr(nbytes)
 
     cdef void* alloc_upstream(self, size_t nbytes, size_t stream) except NULL:
-        """Allocate memory for `stream` from `upstream`."""
+        """Allocate a segment for `stream` from `upstream`, which may distinguish streams itself: a cache on a cache."""
         cdef void* ptr
         if isinstance(self.upstream, StreamAllocator):
             return (<StreamAllocator>self.upstream).alloc_for_stream(nbytes, stream)
@@ -108,7 +102,7 @@ cdef class StreamAllocator(Allocator):
         return True
 
     cdef int reclaim_waiting(self, bint wait) except -1:
-        """Make freed blocks available that no stream uses any more; with `wait`, wait for the streams."""
+        """Make freed blocks available that no stream uses any more, for each allocation; with `wait`, wait for the streams."""
         for queue in list(self.queues.values()):
             while queue:
                 event, address = queue.popleft()
@@ -171,5 +165,5 @@ def stream_number(stream):
     return number
 
 
-cdef single_stream_error(Allocator allocator):
+cdef single_stream_error(Allocator allocator):      # returns the error of `malloc` and `record_stream` without `streams`
     return ConfigError(f"{type(allocator).__name__} was made without `streams`, so it supports only one stream")

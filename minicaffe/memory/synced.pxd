@@ -17,15 +17,15 @@ cdef class SyncedMemory:
     cdef readonly size_t copies
     cdef readonly size_t bytes_copied
     cdef readonly size_t reorders
-    cdef Buffer host
+    cdef Buffer host                # the plain sides: of `size` bytes, or None; `head` says which sides are valid
     cdef Buffer device
-    cdef Buffer private_side        # in `private_layout`, on the host or the device as `private_layout.on_device`
-    cdef Layout private_layout
+    cdef Buffer private_side        # in `private_layout`, on the host or the device as `private_layout.on_device`; or None
+    cdef Layout private_layout      # None: no private side so far
     cdef DeviceSide side            # None until the first GPU call
     cdef public Allocator pool      # allocates the host's blocks; None: that of the place
     cdef public bint skip_zero_fill     # the first write covers all of it, so that new blocks need no zeros
     cdef bint zero_claimed          # `claim_lazy_zeros` was called since the last `mark_zero`: zeros on a device may wait for it
-    cdef str _name
+    cdef str _name                  # such as ``conv1 data``
     # Caffe's four calls; those of the same names without `_ptr` return the side as a Buffer.
     cdef const void* cpu_data_ptr(self) except? NULL nogil
     cdef void* mutable_cpu_data_ptr(self) except? NULL nogil

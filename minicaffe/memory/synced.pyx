@@ -71,7 +71,7 @@ cdef class SyncedMemory:
         self._place = place
         self.gpu = -1
 
-    # ---- Caffe's four calls
+    # ---- Caffe's four calls, as pointers and as Buffers; an idle call takes no lock, and `gpu` is -1 before the device's first use
 
     cdef const void* cpu_data_ptr(self) except? NULL nogil:
         if not steps[<int>CPU_DATA][<int>self.head].idle:
@@ -120,7 +120,7 @@ cdef class SyncedMemory:
     # ---- the execution of a call
 
     cdef int use_on_device(self, int call) except -1 with gil:
-        """Do `call` (-1: nothing) if the device side may be on another GPU than the current one, which must have peer access."""
+        """Do `call` (-1: none) where the device side is new or on another GPU than the current one, which needs peer access."""
         self.init_device_side()
         cdef bint elsewhere = current_gpu >= 0 and self.gpu != current_gpu
         if elsewhere:
@@ -138,13 +138,13 @@ cdef class SyncedMemory:
         return 0
 
     cdef int execute(self, int call, argument) except -1:
-        """Execute the action of TABLE. `argument` is the stream of a push, the source and size of a copy, or a new side."""
+        """Execute the action of TABLE for `call`. `argument`: the stream of a push, (source, bytes) of a copy, or a new side."""
         cdef SyncedHead head
         cdef TableEntry step
         cdef Buffer host, device, private, block
         cdef SyncedMemory source
         cdef long long began
-        # Read before written.
+        # Whether new memory has to be zeros: it may be read before all of it was written.
         cdef bint zeros = not self.skip_zero_fill or call in (CPU_DATA, GPU_DATA, PRIVATE_DATA, GPU_PRIVATE_DATA)
         cdef size_t stream = 0
         while True:
@@ -215,7 +215,7 @@ cdef class SyncedMemory:
         return self.set_head(step.head, CALL_NAMES[call])
 
     cdef Buffer block_for(self, int action):
-        """Return the block that `action` writes, a new one if there is none."""
+        """Return the block of the side that `action` writes, a new one if there is none; None if it writes none."""
         cdef Layout layout = self.private_layout
         if action in (ZERO_PRIVATE, TO_PRIVATE, TAKE_PRIVATE):
             return self.new_private(layout) if self.private_side is None else self.private_side
@@ -242,27 +242,27 @@ cdef class SyncedMemory:
             self.side.zero(<size_t>block.ptr, nbytes)
 
     cdef int set_head(self, SyncedHead head, str why) except -1:
-        """Set the head, and report the change."""
+        """Set the head, and report the change as an event; `why` is the name of the call."""
         cdef SyncedHead before = self.head
         self.head = head
         if _reporter.recording and head != before:
             _reporter.event("head", self.place, <size_t><void*>self, self.size, self._name,
                             f"{HEADS[<int>before]} -> {HEADS[<int>head]} by {why}")
 
-    cdef int count_copy(self, Buffer target, size_t nbytes, str direction, long long began) except -1:
+    cdef int count_copy(self, Buffer target, size_t nbytes, str direction, long long began) except -1:  # `began`: `clock`
         self.copies += 1
         self.bytes_copied += nbytes
         if _reporter.recording:
             _reporter.event("copy", target.place, <size_t>target.ptr, nbytes, self._name, direction, _reporter.clock() - began)
 
     cdef int init_device_side(self) except -1:
-        """Choose the GPU of the device side at its first use; it stays there."""
+        """Set `gpu` and `side`, its DeviceSide, at the first use of the device side, which stays on this GPU."""
         if self.side is None:
             self._place = self.place
             self.side = registry.device_side(self._place)
             self.gpu = self._place.device
 
-    cdef config_error(self, str call, str message):
+    cdef config_error(self, str call, str message):     # returns the error, to be raised
         return ConfigError(f"SyncedMemory.{call} {message}", field=self._name or None)
 
     # ---- memory and values from elsewhere
@@ -283,7 +283,7 @@ cdef class SyncedMemory:
         self.execute_locked(SET_CPU_DATA, wrap_array(source, self.size, "SyncedMemory.set_cpu_data", self._name))
 
     def set_cpu_copy(self, source):
-        """Use the memory of `source`, which must have the values of the device side, as the host side: both are valid then.
+        """Use the memory of `source`, which has the values of the device side, as the host side: both are valid then.
 
         Raises
         ------
@@ -355,7 +355,7 @@ cdef class SyncedMemory:
     # ---- the end of the memory, and what else refers to it
 
     cpdef bint recycle(self) except -1:
-        """Free the blocks of all sides, unless another object refers to one; reading and writing raise until `renew`.
+        """Free all sides after the last use of their values, unless a view refers to one; reading and writing raise until `renew`.
 
         Returns
         -------
@@ -375,7 +375,7 @@ cdef class SyncedMemory:
             self.set_head(UNINITIALIZED, "renew")
 
     def drop_host(self):
-        """Free the host side if only a side on the device is valid, so that a later copy to the host goes to new memory."""
+        """Free the host side if only a device side is valid, so that a later copy goes to new memory; for `Blob.take_pushed`."""
         with device_lock:
             if self.head in (HEAD_AT_GPU, HEAD_AT_GPU_PRIVATE, SYNCED_GPU_PRIVATE):
                 self.host = None
@@ -385,10 +385,10 @@ cdef class SyncedMemory:
         return is_shared(<PyObject*>self.host)
 
     def blocks_on_device(self):
-        """Return the list of its blocks on the device."""
+        """Return the list of its blocks on the device, which a recorded CUDA graph keeps alive."""
         return [block for block in (self.device, self.private_block_on_device()) if block is not None]
 
-    # ---- the private side
+    # ---- the private side, as pointers for `Blob.data_in_layout` and its like, and as Buffers
 
     cdef const void* private_data_ptr(self, Layout layout) except? NULL nogil:
         if not self.ready(PRIVATE_DATA, layout):
@@ -407,13 +407,13 @@ cdef class SyncedMemory:
         return self.private_side.ptr
 
     cdef bint ready(self, int call, Layout layout) noexcept nogil:
-        """Whether `call`, given as the one for the host, needs no action for the private side in `layout`."""
+        """Return whether `call`, always the one for the host, needs no action for the private side in `layout`."""
         if self.private_layout is not layout or layout.on_device and self.gpu != current_gpu:
             return False
         return steps[call + TO_DEVICE_CALL * layout.on_device][<int>self.head].idle
 
     cdef int prepare_private(self, int call, Layout layout) except -1 with gil:
-        """Do `call` for the private side in `layout`."""
+        """Do `call`, the one for the host, for the private side in `layout`, which may be on the host or the device."""
         cdef bint elsewhere = layout.on_device and current_gpu >= 0 and self.gpu != current_gpu
         with device_lock:
             if layout.plain_nbytes > self.size:
@@ -432,7 +432,7 @@ cdef class SyncedMemory:
         return 0
 
     cdef int change_layout(self, int call, Layout layout) except -1:
-        """Change the private side's layout; it stays valid if it was the only valid side and a direct conversion exists."""
+        """Change the private side's layout: convert it directly if only this side is valid, else make it plain and free it."""
         cdef Buffer block
         cdef long long began
         cdef bint same = self.private_layout is not None and layout.on_device == self.private_layout.on_device
@@ -473,7 +473,7 @@ cdef class SyncedMemory:
         return self.private_side
 
     cpdef int publish_private(self) except -1:
-        """End a write begun by `mutable_private_data` or `overwrite_private_data`: update the plain side if it has a view."""
+        """Update the plain side if it has a view, after a write to the private side: `Layer.finish_forward` and others call it."""
         if self.head in (HEAD_AT_PRIVATE, HEAD_AT_GPU_PRIVATE) and self.plain_has_view():
             with device_lock:
                 self.make_plain_only("publish_private")
@@ -488,7 +488,7 @@ cdef class SyncedMemory:
         return 0
 
     cpdef int drop_plain(self) except -1:
-        """Free the plain side if the private side has the same values and no view refers to the plain one."""
+        """Free the plain side of a parameter, after forward, if the private side has the same values and it has no view."""
         with device_lock:
             if self.layout() is None or self.plain_side() is None:
                 return 0
@@ -505,7 +505,7 @@ cdef class SyncedMemory:
         return 0
 
     def exchange_private(self, other):
-        """Swap private sides with another memory that has the same layout; these are then the only valid ones."""
+        """Swap private sides with another memory of the same layout, in place of a copy; these are then the only valid sides."""
         if not isinstance(other, SyncedMemory):
             check_type(other, SyncedMemory, "other", "a SyncedMemory")
         cdef SyncedMemory memory = other
@@ -519,7 +519,7 @@ cdef class SyncedMemory:
             self.private_side.name, memory.private_side.name = self._name, memory._name
 
     cpdef Layout layout(self):
-        """Return the layout of the private side if that is valid and not scaled, else None: plain."""
+        """Return the layout of the private side if that is valid and not scaled, else None: the order that a reader should use."""
         cdef bint valid = HEAD_AT_PRIVATE <= self.head <= SYNCED_GPU_PRIVATE
         return self.private_layout if valid and not self.private_layout.scaled else None
 
@@ -527,7 +527,7 @@ cdef class SyncedMemory:
         """Return the plain side on the private side's device, or None."""
         return self.device if self.private_layout.on_device else self.host
 
-    cdef void set_plain_side(self, Buffer block, bint on_device) noexcept:
+    cdef void set_plain_side(self, Buffer block, bint on_device) noexcept:      # the caller sets the head
         if on_device:
             self.device = block
         else:
@@ -541,14 +541,14 @@ cdef class SyncedMemory:
         """Return the private side if it is on the device, else None."""
         return self.private_side if self.private_layout is not None and self.private_layout.on_device else None
 
-    cdef Buffer new_private(self, Layout layout):
+    cdef Buffer new_private(self, Layout layout):   # its contents are undefined
         if layout.on_device:
             self.init_device_side()
         return self.new_block(self.place if layout.on_device else CPUPlace(), layout.nbytes)
 
     cdef int clear_private(self, Buffer block, Layout layout, bint whole) except -1:
-        """Fill a private block with zeros if `whole`, or if it has padding in this layout, which is always zero."""
-        cdef size_t as_plain = layout.nbytes * (2 if layout.dtype == BF16 else 1)
+        """Fill a private block with zeros if `whole`, or if it has padding in this layout, which must be zero."""
+        cdef size_t as_plain = layout.nbytes * (2 if layout.dtype == BF16 else 1)       # BF16 is for float32 arrays
         if whole or as_plain > layout.plain_nbytes and not layout.on_device:
             self.fill_zeros(block, layout.nbytes)
 
@@ -579,7 +579,7 @@ cdef class SyncedMemory:
 
     @property
     def own_cpu_data(self):
-        """bool: whether there is a host side that was allocated here."""
+        """bool: whether there is a host side that was allocated here, not foreign memory (Caffe's own_cpu_data_)."""
         return self.host is not None and self.host.allocator is not None
 
     @property
@@ -592,5 +592,5 @@ cdef class SyncedMemory:
 
 
 cdef bint is_shared(PyObject* block) noexcept:
-    """Whether a view refers to a block (or None), or it is foreign memory: it may be read or written at any time."""
+    """Return whether a view refers to a Buffer (or None), or it is foreign memory: it may be read or written at any time."""
     return block != <PyObject*>None and (Py_REFCNT(block) > 1 or (<Buffer>block).allocator is None)

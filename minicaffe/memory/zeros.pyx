@@ -1,6 +1,6 @@
 """Zeros of a SyncedMemory that are written at its next access, or not at all if that overwrites everything.
 
-Nets clear the gradients of all parameters before each backward, and most are then overwritten.
+Nets clear the gradients of all parameters before each backward, and most are then overwritten. The state is UNINITIALIZED.
 """
 
 from minicaffe.device.context cimport current_gpu
@@ -13,10 +13,10 @@ from minicaffe.memory.synced import device_lock
 
 
 cpdef bint mark_zero(SyncedMemory memory, nbytes, bint on_device=False) except -1:
-    """Set all to zeros if `nbytes` is the size and only one side, on the host, is valid; return whether that was done.
+    """Set all to zeros if `nbytes` is the size and only one side, on the host, is valid; return False if the caller has to.
 
-    With `on_device` the side does not matter, but it is done only if `claim_lazy_zeros` was called since the last time: otherwise
-    the caller had better fill all memories by one launch.
+    With `on_device` any side may be valid, but `claim_lazy_zeros` must have been called since the last time: otherwise the caller
+    (`clear_gradients`) fills the memories of all parameters by one launch.
     """
     cdef size_t size = bytes_of(nbytes, "nbytes")
     cdef bint claimed, whole
@@ -38,7 +38,7 @@ cpdef bint mark_zero(SyncedMemory memory, nbytes, bint on_device=False) except -
 
 
 cpdef bint claim_lazy_zeros(SyncedMemory memory, bint on_device=False, Layout layout=None) except -1:
-    """Return whether all is zeros that are not written yet; if so, the caller must now overwrite all of it.
+    """Return whether all is zeros that are not written yet: the caller (`Blob.gradient_on`) then overwrites, else adds.
 
     `layout` is the one in which it does, None for the plain side. A private side is taken by `overwrite_private_data_ptr`.
     """

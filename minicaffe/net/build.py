@@ -97,7 +97,8 @@ class Builder:
     def finish(self, force_backward):
         """Decide which layers run backward; set for Splits which tops get no gradient, and for sources which tops change in place.
 
-        It runs after the last `add`. `overwritten` is of SourceLayer and Parameter, whose data the next forward needs.
+        It runs after the last `add`. SourceLayer and Parameter have `overwritten`, numbers of their tops: these must be written in
+        each forward, as layers in place change them.
         """
         cut_backward(self.nodes)
         for node in self.nodes:
@@ -121,7 +122,8 @@ class Builder:
 def find_overwritten(nodes, training):
     """Return the memories that nodes overwrite in place; warn of layers and gradients that get other values.
 
-    Of gradients only if `training`. Blobs share memory if one is a view of the other, such as the top of a Flatten.
+    Of gradients only if `training`. Blobs share memory if one is a view of the other, such as the top of a Flatten. `reads` has
+    after node, text and memory the range of the memory's writers, by number, that change what the node reads.
     """
     writers, made, reads = defaultdict(list), {}, []    # `made`: by blob, how many had overwritten its memory when it was made
     for node in nodes:
@@ -172,10 +174,8 @@ def cut_backward(nodes):
 class ParamTable:
     """The parameters of a net in layer order, which may share memory by name (Caffe Net::AppendParam).
 
-     `learnable` are the indices of those that own their memory.
-
-    `params` are the blobs, `places` what messages call them (``layer 'conv1' blobs[0]``); `owners` has for each the index of the
-    one whose memory it uses, for an owner its own.
+    `params` are the blobs, `places` their names in messages (``layer 'conv1' blobs[0]``). `owners` has for each the index of the
+    one whose memory it uses, for an owner its own. `learnable` are the indices of the owners; `lr_mult` may still be 0.
     """
 
     def __init__(self):
@@ -228,7 +228,7 @@ class ParamTable:
         return [1.0 if m[name] is None else m[name] for m in self._mults.values()]
 
     def share(self):
-        """Point the data and diff of every sharer at its owner's memory."""
+        """Point the data and diff of every sharer at its owner's memory; `Runner` calls it after the last `append`."""
         for blob, owner in zip(self.params, self.owners):
             if blob is not self.params[owner]:
                 blob.share_data(self.params[owner])

@@ -27,16 +27,16 @@ cdef class Fusion:
 
     cdef Schedule schedule      # in the making
     cdef dict lifetimes         # of layers that run one by one; None without a plan, where all tops are written
-    cdef dict concat_slices     # of `find_concat_slices`
+    cdef dict concat_slices     # the result of `find_concat_slices`; empty without a plan
 
     cdef FusedStep make_step(self, int i, const Context& on):
-        """Return the step that begins with node `i`."""
+        """Return the step of forward that begins with node `i`."""
         cdef Node node = self.schedule.nodes[i]
         cdef Operation operation
         cdef FusedStep step
         operation = fusable_operation(node)
         try:
-            if operation is None or not operation.fuses(on, node.bottoms[0], node.tops[0]):
+            if operation is None or not operation.fuses(on, node.bottoms[0], node.tops[0]):     # chooses the engine, too
                 return FusedStep([node], i)
             fused_backward = (operation.fuses_backward and node.bottoms == node.tops and self.schedule.may_run_backward
                               and node.needs_backward and any(node.bottom_needs))
@@ -47,13 +47,16 @@ cdef class Fusion:
         if len(step.nodes) > 1 or step.concat_slice is not None:
             step.operation = operation
             step.fused_backward = fused_backward and len(step.nodes) > 1
-            last = step.nodes[len(step.nodes) - 1].tops[0]
+            last = step.nodes[len(step.nodes) - 1].tops[0]      # without a plan that of all nodes, which work in place
             step.skipped_tops = [self.lifetimes[id((<Blob> node.tops[0]).data_memory)] for node in step.nodes
                                  if node.tops[0] is not last or step.concat_slice is not None]
         return step
 
     cdef list find_epilogue(self, int i, Operation operation, bint fused_backward):
-        """Return node `i` and those after it that its operation can compute, too: in place on its top, or its only readers."""
+        """Return node `i` and those after it that its operation can compute, too: in place on its top, or its only readers.
+
+        A top that only a fused layer reads is not written. Backward may read it, so that this needs a plan without training.
+        """
         cdef Node node = self.schedule.nodes[i], fused_node
         cdef list found = [node]
         cdef Blob top = node.tops[0]
@@ -73,11 +76,11 @@ cdef class Fusion:
         return found
 
     cdef ConcatSlice find_concat_target(self, FusedStep step):
-        """Return the slice of a Concat's top for the result of a step, if only the Concat reads it; or None."""
+        """Return the slice of a Concat's top for the result of a step, if only the Concat reads this result; or None."""
         cdef int last = step.first + len(step.nodes) - 1
         cdef Blob top = self.schedule.nodes[last].tops[0]
         concat, concat_slice, last_user = self.concat_slices.get(top, (0, None, -1))
-        # Backward of a deferred ReLU does not read it.
+        # Backward of a deferred ReLU, at this position of the iteration, does not read it.
         unread = 2 * len(self.schedule.nodes) - 1 - last if last in self.schedule.deferred_relus else -1
         return concat_slice if last_user == last and self.only_reader(concat, top, unread) else None
 
@@ -103,11 +106,10 @@ cdef Operation fusable_operation(Node node):
 
 
 cdef dict find_concat_slices(list nodes, dict lifetimes):
-    """Return for each bottom of a Concat the number of the Concat, the slice, and the last node before that uses the blob.
+    """Return for each bottom of a Concat the number of the Concat, the slice, and the last node before that uses the blob, or -1.
 
-    `relu` of each slice becomes this node's layer, if it is a ReLU in place whose gradient the Concat may compute in a training on
-    the CPU. The Concat needs no data but its top's for that, so that slices are written there directly in a training, too. No layer
-    may change this top.
+    If that node is a ReLU in place, whose gradient the Concat may compute in a training on the CPU, its layer becomes `relu` of the
+    slice. The Concat needs only its top for that, so that slices are written there directly, too. No layer may change this top.
     """
     cdef Node node, before, later
     cdef Blob blob, top
@@ -128,14 +130,14 @@ cdef dict find_concat_slices(list nodes, dict lifetimes):
                 concat_slice.relu = before.layer if (
                     last >= 0 and needed and not changed and before.needs_backward and before.has_builtin_passes
                     and before.bottoms == before.tops == [blob] and hasattr(before.layer, "deferred")
-                    and before.layer.fuse(ReluEpilogue(blob), before.bottoms, True)) else None
+                    and before.layer.fuse(ReluEpilogue(blob), before.bottoms, True)) else None      # of slope 0
         for blob in [*node.bottoms, *node.tops]:
             used[id(blob.data_memory)] = i
     return found
 
 
 cdef tuple find_complete_gradients(list nodes, list learnable, list backward_starts):
-    """Return for each node the learnable parameters, by number, whose gradients its backward completes; and those of no node.
+    """Return for each node the numbers of the learnable parameters whose gradients its backward completes; and those of no node.
 
     After that backward the data of these parameters are not read either, so that they may be updated while others run backward.
     """
@@ -154,16 +156,16 @@ cdef tuple find_complete_gradients(list nodes, list learnable, list backward_sta
 
 
 cdef int find_large_gradient(FusedStep step, list learnable, users) except -1:
-    """Store in `step.large` a weight whose gradient its operation may pass on part by part, so that it never exists whole.
+    """Store in `step.large` a weight whose gradient `GradientReports` may pass on part by part, so that it never exists whole.
 
-    This saves 144 MiB of CaffeNet's training, for fc6. No other node may use the gradient or the weight.
+    This saves 144 MiB of CaffeNet's training, for fc6. No other node may use the gradient or the weight (`users`: count by memory).
     """
     cdef Node node = step.nodes[0]
     cdef Blob blob
     operations = node.layer.operations()
     if (len(step.nodes) > 1 or len(operations) != 1 or not operations[0].streams_weight_gradient
             or not node.has_builtin_passes or not node.blobs):
-        return 0        # of several operations one may read it later
+        return 0        # one of several operations may read the gradient later
     for i in step.updates:
         blob = learnable[i]
         if (blob.count >= LARGE_GRADIENT and blob is node.blobs[0]
@@ -183,7 +185,7 @@ def compile_nodes(list nodes not None, pinned, list params not None, list learna
     params, learnable : list of Blob
         Of any shapes: all parameters, whose memories the steps never free, and those that are learned.
     training : bool
-        Backward follows.
+        Backward follows each forward.
     plan : bool
         Memories end with their last use, and tops that nothing reads need not be written.
     stamp : int

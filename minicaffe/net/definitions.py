@@ -23,8 +23,8 @@ def chosen_layers(param, positions=None, file=None, skip_unknown_fields=False):
     """Return the LayerDefs that a NetParameter's state includes; check that their layer types read all their fields.
 
     `positions` give the lines. With `skip_unknown_fields` fields of forks without which the net computes the same are left out with
-    a warning. Raises ConfigError as `filter_layers`, for unknown layer types, all at once, and for a field that neither the
-    messages nor the layer's type know, or a value of a field.
+    a warning. Raises ConfigError as `filter_layers`, for unknown layer types, all at once, and for a field, or a value of one, that
+    neither the messages nor the layer's type have.
     """
     kept = filter_layers(param.layer, param.state, file, positions)
     unknown = {}    # type: the error about its first layer
@@ -45,10 +45,10 @@ def chosen_layers(param, positions=None, file=None, skip_unknown_fields=False):
 
 
 def _check_fields(layer, phase, skip, file, positions):
-    """Raise for the first field of a layer that its type does not read and that may not be left out."""
+    """Raise for the first field outside the messages (`fork_fields`) that a layer's type does not read and that is not skipped."""
     param = layer.param
     with located(file=file, line=layer.line, layer=param.name, layer_type=param.type):
-        reads = param.type and layer_class(param.type).takes_unknown_fields
+        reads = param.type and layer_class(param.type).takes_unknown_fields     # paths of fields; True: all
     if reads is True:
         return
     training = (param.phase if param.HasField("phase") else phase) == caffe_pb2.TRAIN

@@ -27,14 +27,13 @@ def source_layer(param, file=None, positions=None):
 def deploy_net(param, shape, file=None, positions=None):
     """Return the NetParameter that computes what a training net predicts, from an Input of `shape`.
 
-    Everything that needs a label is left out; the last loss that has a prediction (`PREDICTION_TYPES`) becomes
-    that prediction, ``prob``.
-    Without one the last layer that needs no label is the output. Layers that the output does not need are left out.
+    Everything that needs a label is left out; the last loss that has a prediction (`PREDICTION_TYPES`) becomes that prediction,
+    ``prob``. Without one the last layer that needs no label is the output. Layers that the output does not need are left out.
 
     Parameters
     ----------
     param : caffe_pb2.NetParameter
-        In today's form, with the state that its layers are chosen by.
+        In today's form; its state chooses the layers, of which one is a data layer (`source_layer`).
     shape : sequence of int
         Of the input.
     file : str, optional

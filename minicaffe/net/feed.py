@@ -85,12 +85,12 @@ def _source(value, blob, name):
         if not array.is_packed:
             raise ShapeError(f"must be contiguous in C order on the GPU, got shape {array.shape} and strides {array.strides}; copy "
                              "it: x.copy(), of PyTorch x.contiguous()", field=name)
-        source.begin()
+        source.begin()      # the computing stream waits for the library's work so far
     return source
 
 
 def _host_array(value, dtype, name):
-    """Return an array of numbers; of types that NumPy may fail to convert, such as objects, one of `dtype`."""
+    """Return `value` as an array of its own numeric type, or of `dtype` if that is no number type, such as object."""
     try:
         array = np.asarray(value)
         return array if array.dtype.kind in "biuf" else array.astype(dtype)

@@ -27,7 +27,7 @@ cdef enum:
 
 
 def clear_gradients(list params not None):
-    """Set the diffs of parameters to zero, as backward adds to them; on a device in one launch, or as lazily as it can be."""
+    """Set the diffs of parameters to zero, as backward adds to them: in one launch, or lazily at the next access (mark_zero)."""
     cdef Blob blob
     cdef Context on = context()
     cdef Layout layout
@@ -36,7 +36,7 @@ def clear_gradients(list params not None):
     with device_lock:
         for blob in params:
             if blob.diff_memory.head == RECYCLED:
-                blob.diff_memory.renew()
+                blob.diff_memory.renew()        # new memory, which is zeros
             elif on.stream == NULL:
                 blob.fill_diff_on(on, 0)
             elif blob.count and not mark_zero(blob.diff_memory, blob.count * item_size(blob.dtype), True):
@@ -62,7 +62,7 @@ cdef class GradientReports:
         self.complete, self.elements = [], 0
 
     def add(self, list numbers not None, bint last=False):
-        """Add complete gradients; pass on all that wait if they are large enough, or the `last` ones."""
+        """Add complete gradients; pass on all that wait if together they are large enough, or if no more follow (`last`)."""
         for i in numbers:
             self.complete.append(i)
             self.elements += (<Blob> self.params[i]).count
@@ -71,7 +71,7 @@ cdef class GradientReports:
             self.complete, self.elements = [], 0
 
     def pass_part(self, int number, part):
-        """Pass on a part of the gradient of one parameter, for `Operation.consumer`."""
+        """Pass on a part of a gradient, ``(blob, first, count)``; a primitive calls this as `Operation.consumer`."""
         return self.on_gradients([number], part, False)
 
     def run_backward(self, FusedStep step not None):
@@ -88,7 +88,7 @@ cdef class GradientReports:
         operation.consumer = functools.partial(self.pass_part, step.large)
         try:
             node.compute_gradients(False)
-            streamed = operation.consumer is None
+            streamed = operation.consumer is None       # a primitive that calls it sets it to None
         finally:
             operation.consumer = None
         if not streamed:

@@ -1,4 +1,7 @@
-"""The states of memories with which a CUDA graph of a net begins and ends, and a loss that a GPU may still compute."""
+"""The states of memories with which a CUDA graph of a net begins and ends, and a loss that a GPU may still compute.
+
+A replay changes no `SyncedMemory.head`: recorded.py calls these functions around each replay, and around the recording.
+"""
 
 from minicaffe.blob cimport Blob
 from minicaffe.memory.buffer cimport Buffer
@@ -75,13 +78,13 @@ cdef tuple state_of(SyncedMemory memory):
 
 
 cdef bint has_same_blocks(SyncedMemory memory, tuple state) except -1:
-    """Whether the blocks that `state_of` returned are still those of this memory."""
+    """Return whether the blocks that `state_of` returned are still those of this memory."""
     _, device, private = state
     return device in (0, address_of(memory.device)) and private in (0, address_of(memory.private_block_on_device()))
 
 
 cdef bint has_same_plain_block(SyncedMemory memory, tuple state) except -1:
-    """Whether the plain block that `state_of` returned is still that of this memory; True for the state None."""
+    """Return whether the plain block that `state_of` returned is still that of this memory; True for the state None."""
     return state is None or state[1] in (0, address_of(memory.device))
 
 
@@ -121,7 +124,7 @@ class LateLoss:
     """The loss of a net's last run, which a GPU may still compute: copies of the tops, so that later runs leave it."""
 
     def __init__(self):
-        self.copies = {}
+        self.copies = {}        # top -> its copy, which later runs use again
 
     def of(self, net):
         """Return a function that returns the loss of the last run of `net`; it may be called up to the next call of `of`."""

@@ -17,13 +17,13 @@ cdef class Lifetime:
         self.memory, self.uses = memory, []
 
     cdef int record_use(self, int position, bint writes=False) except -1:
-        """Record a use of the memory at a position, none of which is before an earlier one; the first may overwrite it."""
+        """Record a use of the memory; positions ascend. `writes`: it overwrites the memory, which counts for the first use only."""
         if not self.uses:
             self.written = writes
         self.uses.append(position)
 
     cdef int last(self, int ignored=-1) noexcept:
-        """The position of the last use but those at `ignored`; -1: none."""
+        """Return the position of the last use, except those at `ignored`; -1: none."""
         cdef int position, last = -1
         for position in self.uses:
             if position != ignored and position > last:
@@ -31,7 +31,7 @@ cdef class Lifetime:
         return last
 
     cdef bint shared_outside_net(self) noexcept:
-        """Whether a blob outside the net shares the memory, such as one of a layer inside a layer, and may read it at any time."""
+        """Return whether a blob outside the net shares the memory, such as one of a layer inside a layer: it may read any time."""
         return Py_REFCNT(<PyObject*> self.memory) > self.blob_references + 1     # this Lifetime has it, too
 
     cdef int free(self) except -1:
@@ -41,7 +41,7 @@ cdef class Lifetime:
 
 
 cdef Lifetime lifetime_of(dict lifetimes, SyncedMemory memory):
-    """The lifetime of a memory among those by its id; a new one at its first use."""
+    """Return the lifetime of a memory from a dict by the memory's id; add a new one if it has none."""
     if id(memory) not in lifetimes:
         lifetimes[id(memory)] = Lifetime(memory)
     return lifetimes[id(memory)]
@@ -50,7 +50,7 @@ cdef Lifetime lifetime_of(dict lifetimes, SyncedMemory memory):
 cdef dict find_lifetimes(list nodes, pinned, list params, bint training):
     """Return the lifetimes of the memories of all blobs by the memory's id, for layers that run one by one.
 
-    `pinned` has the blobs that are read after the iteration.
+    `pinned` has the blobs that are read after the iteration. `training`: the iteration has a backward.
     """
     cdef Node node
     cdef Blob blob
@@ -84,7 +84,7 @@ cdef dict find_lifetimes(list nodes, pinned, list params, bint training):
                     lifetime_of(lifetimes, blob.diff_memory).record_use(position, True)
             for memory in backward_reads(node):
                 lifetime_of(lifetimes, memory).record_use(position)
-    for blob in params:
+    for blob in params:     # whose gradients are freed after an update, although `kept`
         lifetime = lifetime_of(lifetimes, blob.diff_memory)
         lifetime.blob_references += 1
     return lifetimes
@@ -97,7 +97,7 @@ cdef list backward_reads(Node node):
 
 
 cdef int shorten_lifetimes(dict lifetimes, list nodes, list backward_starts, dict deferred_relus) except -1:
-    """Change lifetimes of a training to those of fused steps.
+    """Change lifetimes of a training to those of fused steps: backward reads less, and memories are freed earlier.
 
     `backward_starts` has for each node the first node of the step that computes its backward, which has kept what it needs.
     `deferred_relus` has by number the ReLUs whose backward does nothing, and the Concat that computes it from its own top.

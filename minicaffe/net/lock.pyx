@@ -36,7 +36,7 @@ cdef class NetLock:
     """In ``with net.lock:`` no other thread runs the net or reshapes its `blobs`. The owner may enter the lock again."""
 
     cdef list blobs                     # only the thread that holds the lock may change their shapes
-    cdef readonly list waiting          # (thread, its closed lock) in order of arrival
+    cdef readonly list waiting          # (thread, the closed Lock on which it waits) in order of arrival
     cdef unsigned long long owner       # 0: none
     cdef int depth                      # how often the owner has entered
 
@@ -46,7 +46,7 @@ cdef class NetLock:
         self.add(blobs)
 
     def add(self, blobs):
-        """Add blobs that the lock protects. The lock must be free."""
+        """Add blobs that the lock protects, such as a solver's history. The lock must be free."""
         cdef Blob blob
         for blob in blobs:
             self.blobs.append(blob)

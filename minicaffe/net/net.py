@@ -62,11 +62,11 @@ class NamedDict(dict):
         raise WrongTypeError(f"Invalid assignment: the {self._what} {shown(name)} is the net's own; to set values write "
                              f"net.blobs[{name!r}].data[...] = array, of a parameter net.params[{name!r}][0].data[...] = array")
 
-    def __reduce__(self):       # a copy is the program's own and may be changed
+    def __reduce__(self):       # for copy and pickle: a copy is the program's own dict, which may be changed
         return dict, (list(self.items()),)
 
 
-views = {}  # by the names of methods, ``module:class`` of their results: of minicaffe.inspection for `summary` and `schedule`
+views = {}  # method -> ``module:class`` of its result; minicaffe/__init__.py sets it, as this folder imports no inspection
 
 
 class Net(Runner):
@@ -155,7 +155,7 @@ class Net(Runner):
         log.info("Network initialization done.")
 
     def learned(self):
-        """Return for each of `learnable_params` whether a layer computes its gradient, which does not depend on its rate."""
+        """Return for each of `learnable_params` whether a layer computes its gradient: processes exchange no others."""
         wanted = {id(blob.diff_memory) for layer in self.layers
                   for blob, wants in zip(layer.blobs, layer.param_propagate_down) if wants}
         return [id(blob.diff_memory) in wanted for blob in self.learnable_params]
@@ -262,7 +262,7 @@ class Net(Runner):
         return (f"<{type(self).__name__} {shown(self.name)}: phase {caffe_pb2.Phase.Name(self.phase)}, "
                 f"{f'inputs {inputs}' if inputs else 'no inputs'}, {len(self.nodes)} layers>")
 
-    def _repr_html_(self):
+    def _repr_html_(self):      # called by notebooks
         return self.summary()._repr_html_()
 
     def release(self):
@@ -317,7 +317,7 @@ class Net(Runner):
         hooks.remove(hook)
 
     def _hooks_at(self, when):
-        """Return the list of hooks called at BEFORE_FORWARD and so on; raise for another number."""
+        """Return the list of hooks called at `when`, BEFORE_FORWARD and so on; raise ConfigError for another number."""
         when = int_of(when, "when")
         if not 0 <= when < len(self.hooks):
             raise ConfigError(f"must be from 0 to {len(self.hooks) - 1}, BEFORE_FORWARD to AFTER_BACKWARD, got {shown(when)}",

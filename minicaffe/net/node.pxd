@@ -8,13 +8,13 @@ cdef class Node:
     cdef readonly list bottoms       # the blobs that it reads
     cdef readonly list tops          # the blobs that it writes
     cdef public list bottom_needs    # for each bottom whether it gets a gradient; Caffe's propagate_down
-    cdef public bint needs_backward
+    cdef public bint needs_backward  # whether its backward runs in a backward of the net
     cdef readonly object file        # where the layer is defined, for errors
     cdef readonly object line
-    cdef bint parameter_free                # its tops depend on data and shapes, not on parameters: a dry run computes them
-    cdef bint has_builtin_passes            # its forward and backward are those of a DeviceLayer, which no user's class has changed
-    cdef dict attributes            # then the layer object's own, to which a program may add passes; None if it has none
-    # The first node of the step that computed it, if its own backward has nothing to read; else -1.
+    cdef bint parameter_free         # its tops depend on data and shapes only: it computes in a dry run, too (device/threads.pyx)
+    cdef bint has_builtin_passes     # its forward and backward are those of a DeviceLayer, which no user's class has changed
+    cdef dict attributes             # with builtin passes: the object's __dict__, where a program may assign passes; else None
+    # The number of the first node of the fused step that computed it, if that saved nothing for a backward of its own; else -1.
     cdef int fused_into
     cdef bint is_patched(self) except -1
     cdef int forward(self, bint upload=*) except -1

@@ -55,11 +55,11 @@ cdef class Node:
         return self.layer.loss_weights
 
     cdef bint is_patched(self) except -1:
-        """Whether a program assigned a forward or backward to the layer object (``net.layers[1].forward_cpu = function``)."""
+        """Return whether a program assigned a pass to the layer object (``net.layers[1].forward_cpu = function``)."""
         return self.attributes is not None and not PASSES.isdisjoint(self.attributes)
 
     cdef int forward(self, bint upload=False) except -1:
-        """Run the layer forward, and report when it begins and ends; with `upload` copy its tops to the present device, too."""
+        """Run the layer alone, not in a fused step, and report begin and end; `upload`: copy its tops to the present device."""
         cdef Blob top
         self.report("begin", "forward")
         try:
@@ -73,14 +73,14 @@ cdef class Node:
     cdef int compute_tops(self) except -1:
         """Reshape the layer if a blob changed, and compute its tops."""
         cdef Layer layer = self.layer
-        if self.parameter_free and num_threads().pool.dry():      # labels, prior boxes and others are checked on the host
+        if self.parameter_free and num_threads().pool.dry():      # a dry run computes it: labels and others are checked on the host
             with computing():
                 return self.compute_tops()
         self.fused_into = -1
         try:
             self.reallocate_tops()
             layer.refresh(self.bottoms, self.tops)
-            if self.has_builtin_passes and not on_device() and not self.is_patched():     # as its `forward_cpu`
+            if self.has_builtin_passes and not on_device() and not self.is_patched():     # its `forward_cpu`, called directly
                 layer.check_blobs(self.bottoms, self.tops)
                 (<DeviceLayer> layer).forward_on(cpu_context(), self.bottoms, self.tops)
                 layer.finish_forward(self.bottoms, self.tops)
@@ -98,7 +98,7 @@ cdef class Node:
             self.report("end", "backward")
 
     cdef int compute_gradients(self, bint fused) except -1:
-        """Compute the gradients of the parameters and of the bottoms that need one; `fused`: and of the layers fused into it."""
+        """Add to the diffs of parameters, overwrite those of bottoms that need one; `fused`: also for the layers fused into it."""
         cdef Layer layer = self.layer
         cdef Blob bottom
         if self.fused_into >= 0 and not fused:
@@ -116,7 +116,7 @@ cdef class Node:
             raise self.with_place(error)
 
     cdef int report(self, str kind, str detail) except -1:
-        """Report an event, if events are recorded; the address of this object identifies the node among those of one name."""
+        """Report the event "begin", "end" or "loss", if events are recorded; this object's address distinguishes equal names."""
         if _reporter.recording:
             _reporter.event(kind, None, <size_t> <void*> self, 0, self.name, detail)
 
@@ -135,7 +135,7 @@ cdef class Node:
         return 0
 
     cdef int reallocate_tops(self) except -1:
-        """Make data of tops that a plan has recycled writable, as forward overwrites them."""
+        """Make tops writable that a plan has recycled (freed after their last use): forward overwrites them."""
         cdef Blob top
         for top in self.tops:
             renew_recycled(top.data_memory, self.bottoms)
@@ -148,14 +148,14 @@ cdef class Node:
             raise self.with_place(error)
 
     cdef int inspect(self) except -1:
-        """Run the layer's checks on the host that a CUDA graph leaves out."""
+        """Run the layer's checks on the host, such as of labels, before the replay of a CUDA graph, which leaves them out."""
         try:
             self.layer.inspect(self.bottoms)
         except Error as error:
             raise self.with_place(error)
 
     cdef double loss(self, list tops=None) except? -1:
-        """The layer's share of the loss, from its tops or copies of them."""
+        """Return the layer's share of the loss from its tops, or from copies of them (`LateLoss`); the host waits for a GPU."""
         cdef double loss
         if not self.layer.has_loss:
             return 0
@@ -175,7 +175,7 @@ cdef class Node:
 
 
 cdef int renew_recycled(SyncedMemory memory, list read) except -1:
-    """Make a recycled memory writable, unless one of the blobs that are `read` before has it, as in place."""
+    """Make a recycled memory writable, unless a blob of `read` has it, too, as in place: then its old values are needed."""
     cdef Blob blob
     if memory.head == RECYCLED:
         for blob in read:

@@ -18,7 +18,7 @@ WARM_UP = 2  # runs by single launches first: they allocate memory and compile k
 
 
 class RecordedWork:
-    """The graph of one kind of work of a net, if there is one.
+    """The graph of one kind of work of a net, if there is one. `Runner.replay` and `TrainingStep.replay` call `run`.
 
     Parameters
     ----------
@@ -28,11 +28,11 @@ class RecordedWork:
 
     def __init__(self, what):
         self.what = what
-        self.logged = None
+        self.logged = None  # the reason that was logged last
         self.forget()
 
     def forget(self):
-        """Free the graph."""
+        """Free the graph, its state, the `device_states` before and after it, and the scratch memory that it kept alive."""
         self.graph = self.state = self.before = self.after = self.scratch = None
         self.seen = 0  # runs in a row with the same state
 
@@ -81,7 +81,7 @@ class RecordedWork:
         from minicaffe.net.graph_memory import make_device_only, restore_heads
         blobs = [*net.blob_list, *net.learnable_params, *others]
         net.run_sources()
-        generator = net.layers[0].generator
+        generator = net.layers[0].generator     # which all layers use
         # After CPU mode the host has copies of layers' scratch memory, which a replay would not make stale.
         state = net.stamp(), generator.seed, settings_epoch(), mode_change_count(), *state
         if self.graph is not None:
@@ -100,7 +100,7 @@ class RecordedWork:
             if not self._record(net, launch, generator, blobs):
                 return False, launch(False)
         with device_lock:
-            self.graph.replay(rate, (generator.offset - self.first_draw) % 2**64)
+            self.graph.replay(rate, (generator.offset - self.first_draw) % 2**64)   # random numbers drawn since the recording
             restore_heads(blobs, self.after)
         generator.reserve_counters(self.draws)
         return True, None
@@ -120,11 +120,11 @@ class RecordedWork:
         except (DeviceError, OutOfMemoryError) as error:
             self.leave(f"recording failed: {error}")
             restore_heads(blobs, [old and new and old for old, new in zip(before, device_states(blobs), strict=True)])
-            return False    # none of the reorders ran that were recorded
+            return False    # none of the recorded reorders ran, so that the heads before are right
         finally:
             generator.offset = self.first_draw
         self.graph, self.before, self.after = graph, before, device_states(blobs)
-        # Other runs may replace these.
+        # The graph uses these blocks and primitives, which other runs may replace.
         self.scratch = [part for layer in net.layers for part in layer.scratch_memory()]
         log.debug("CUDA graph: %s is recorded, %d nodes", self.what, graph.nodes)
         return True

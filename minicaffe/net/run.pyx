@@ -43,25 +43,25 @@ cdef class Runner:
 
     cdef readonly list nodes
     cdef readonly object param_table
-    cdef readonly list blob_list           # the tops of all nodes, in the order in which they were made
+    cdef readonly list blob_list    # the tops of all nodes, in the order in which they were made
     cdef readonly list learnable_params
     cdef readonly object lock              # NetLock, held by the thread that runs or changes the net
     cdef public bint debug_info
-    cdef int device             # the GPU of its first run, -1 if none
-    cdef bint loss_overwritten      # a loss is overwritten in place, so that it must be read when its layer has run
-    cdef list expected_counts   # of all parameters, as their layers made them
-    cdef list blobs_made        # how many parameters each layer made
-    cdef readonly set source_blobs              # blobs with the data of sources, which no layer changes in place
-    cdef readonly list hooks        # of Net.add_hook, by when they are called
+    cdef int device                 # the GPU of its first run, -1 if none
+    cdef bint loss_overwritten      # a layer in place overwrites a loss, so that it must be read when its layer has run
+    cdef list expected_counts       # the counts of all parameters, as their layers made them
+    cdef list blobs_made            # how many parameters each layer made
+    cdef readonly set source_blobs  # blobs with the data of sources, which no layer changes in place
+    cdef readonly list hooks        # of Net.add_hook: a list at each of BEFORE_FORWARD to AFTER_BACKWARD
     cdef readonly str plan          # which of PLANS is requested; None or empty: none
-    cdef public bint use_graphs     # on a GPU, replay a forward in phase TEST as one CUDA graph where that can be
+    cdef public bint use_graphs     # on a GPU, replay a forward as one CUDA graph: phase TEST only, a solver records iterations
     cdef object recorded            # RecordedWork: that forward; None before the first
-    cdef readonly set pinned_blobs  # read after a run
+    cdef readonly set pinned_blobs  # read after a run, so that a plan does not free them
     cdef bint training              # a run forward is followed by one backward
     cdef Schedule compiled          # the latest schedule; None: not compiled yet
-    cdef Schedule last_schedule               # of the last run forward by a schedule
-    cdef bint last_run_scheduled              # the last run forward was that one
-    cdef bint reshaped              # `reshape_all` has changed a shape since
+    cdef Schedule last_schedule     # of the last run forward by a schedule, which its backward follows, too
+    cdef bint last_run_scheduled    # the last run forward was that one
+    cdef bint reshaped              # `reshape_all` has changed a shape since the last run forward
 
     def __init__(self, list nodes not None, param_table not None, overwritten, bint debug_info=False):
         cdef Node node
@@ -192,7 +192,7 @@ cdef class Runner:
 
         - Layers whose gradients the first of them computes run as one step.
         - With a plan, memory is freed after the step of its last use.
-        - `reports`, unless None, gets gradients as soon as they are complete.
+        - `reports`, a GradientReports or None, gets gradients as soon as they are complete.
         """
         cdef Schedule schedule = self.last_schedule
         cdef FusedStep step
@@ -272,7 +272,7 @@ cdef class Runner:
             return loss
 
     def backward_layer(self, index):
-        """Run the backward of one layer, whether the net needs it or not; raise ConfigError for a layer that there is not."""
+        """Run the backward of one layer, also if the net does not need it, for checks and timings; ConfigError if there is none."""
         index = int_of(index, "index")
         if not 0 <= index < len(self.nodes):
             raise ConfigError(f"must be from 0 to {len(self.nodes) - 1}, got {index}", field="index")
@@ -309,7 +309,7 @@ cdef class Runner:
         return loss
 
     cpdef str observer_reason(self):
-        """Return why each layer must run by itself, which rules out a schedule and CUDA graphs, or None."""
+        """Return why each layer must run by itself, without schedule and CUDA graph; None if the net is not observed."""
         cdef Node node
         if any(self.hooks):
             return "callbacks run between layers"
@@ -360,7 +360,7 @@ cdef class Runner:
         return 0
 
     cdef int check_forward_done(self) except -1:
-        """Raise unless backward may run."""
+        """Raise unless backward may run: as `check_ready`, or if shapes changed since the last forward."""
         self.check_ready()
         if self.reshaped:
             raise ShapeError("the net was reshaped since the last forward; run forward before backward")
@@ -420,7 +420,7 @@ cdef class Runner:
     cdef int leave_schedule(self, int first, int last) except -1:
         """Make ready for a plain loop over layers `first` to `last`: undo the fusions that it divides."""
         cdef FusedStep step
-        self.forget_recording()      # after its replay the net is in the state of a whole run
+        self.forget_recording()      # a replay does not set `fused_into`, which is that of a whole run until this loop
         for step in self.last_schedule.forward if self.reshaped and self.last_schedule is not None else ():
             step.forget_other_shapes()
         self.last_run_scheduled = self.reshaped = False
@@ -454,7 +454,7 @@ cdef class Runner:
     # ---- CUDA graphs (recorded.py)
 
     cdef double replay(self) except? -1:
-        """Run all layers forward by a CUDA graph, or by single launches if there is an obstacle, or it is not recorded yet."""
+        """Run all layers forward by a CUDA graph, or by single launches (obstacle, warm-up); return as `forward_by_schedule`."""
         if self.recorded is None:
             from minicaffe.net.recorded import RecordedWork
             self.recorded = RecordedWork("a forward")
@@ -468,9 +468,11 @@ cdef class Runner:
         return loss or 0
 
     def _launch_forward(self, recording):
+        """Run the layers after the sources, as `launch` of `RecordedWork.run`; a forward is the same while it is recorded."""
         return self.forward_by_schedule(run_sources=False)
 
     cdef int forget_recording(self) except -1:
+        """Free the CUDA graph of the forward; the next forwards are single launches until it is recorded again."""
         if self.recorded is not None:
             self.recorded.forget()
 
@@ -486,7 +488,7 @@ cdef class Runner:
         return None
 
     def inspect_inputs(self):
-        """Run the layers' checks on the host that a replay leaves out, such as of labels."""
+        """Run the layers' checks on the host that a replay leaves out, such as of labels, for `RecordedWork.run`."""
         cdef Node node
         for node in self.nodes:
             node.inspect()
@@ -508,12 +510,12 @@ cdef class Runner:
             self.reshaped = self.reshaped or before != self.stamp()
 
     def clear_param_diffs(self):
-        """Set the gradient of every learnable parameter to zero."""
+        """Set the gradient of every learnable parameter to zero, as backward adds to it."""
         with self.lock:
             clear_gradients(self.learnable_params)
 
     def update(self):
-        """Subtract each learnable parameter's diff from its data."""
+        """Subtract each learnable parameter's diff from its data (Caffe Net::Update); solvers update by `update_params`."""
         names = ", ".join([blob.name for blob in self.learnable_params])
         with self.lock:
             reporter.event("begin", name=names, detail="update")

@@ -16,17 +16,17 @@ cdef class Schedule:
     """The steps of an iteration; `compile_nodes` (compile.pyx) makes them."""
 
     cdef bint holds(self, unsigned long long stamp, const Context& on, bint plan) noexcept:
-        """Whether it was compiled for these shapes, this context and plan, and the present settings; if not, it is made again."""
+        """Return whether it fits these shapes (`Runner.stamp`), this context and plan, and the present settings of engines."""
         return (self.stamp == stamp and not self.outdated and self.epoch == current_epoch() and self.threads == on.threads.count
                 and self.device == (on.stream.device if on.stream != NULL else -1) and self.plan == plan)
 
     cdef bint check_unchanged(self, FusedStep step) noexcept:
-        """Return whether the shapes and memories of a step are, as those before in this run, the ones that it was compiled for."""
+        """Return whether this step and all before it in this run have the shapes and memories for which they were compiled."""
         self.stale = self.stale or step.stamp != stamps(step.blobs, [])
         return not self.stale
 
     cdef int finish_forward_step(self, FusedStep step) except -1:
-        """Move gradients of ReLUs to Concats, and free the memories that a step of forward uses last."""
+        """After a step of forward: set which ReLUs leave their gradient to a Concat, and free memories after their last use."""
         cdef Node node
         cdef Blob blob
         cdef list tops = (<Node> step.nodes[len(step.nodes) - 1]).tops
@@ -34,11 +34,11 @@ cdef class Schedule:
             layer.deferred = deferred
         step.layout = (<Blob> tops[0]).data_memory.layout() if len(tops) else None
         self.check_unchanged(step)
-        # Lives end earlier if one backward computes those of several layers.
+        # The lifetimes assume that one backward computes the gradients of the fused layers.
         self.stale = self.stale or step.fused_backward and not step.ran_fused
         if self.plan:
             for node in step.nodes:
-                for blob in node.layer.blobs:       # whose plain copies the engine may not need
+                for blob in node.layer.blobs:       # an engine that has them in its own layout needs no plain copy
                     blob.data_memory.drop_plain()
             self.free_after(step, not self.training)
 
@@ -58,7 +58,7 @@ cdef class Schedule:
             lifetime.free()
 
     cdef int free_updated_gradients(self, list numbers) except -1:
-        """Free the gradients of these learnable parameters, until `Runner.clear_param_diffs`."""
+        """With a plan, free the gradients of these learnable parameters after their update, until `Runner.clear_param_diffs`."""
         cdef Lifetime lifetime
         for i in numbers if self.gradients is not None else ():
             lifetime = self.gradients[i]
@@ -66,14 +66,14 @@ cdef class Schedule:
             lifetime.memory.pool = self.pool
 
     cdef int invalidate_after_error(self, FusedStep failed) except -1:
-        """After an error in a step, or None: make its tops and partly written tops of Concats unreadable; no slice is valid."""
+        """After an error in a step, or None: reading its tops and partly written tops of Concats then raises; no slice is valid."""
         cdef FusedStep step
         cdef Node node
         cdef Blob blob
         if failed is not None and self.plan:
             for node in failed.nodes:
                 for blob in node.tops:
-                    if (blob.data_memory.skip_zero_fill
+                    if (blob.data_memory.skip_zero_fill     # of the plan: undefined until it is written
                             and not any(blob.data_memory is (<Blob> read).data_memory for read in node.bottoms)):
                         blob.data_memory.recycle()
         for step in self.forward:

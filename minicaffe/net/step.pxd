@@ -6,20 +6,20 @@ from minicaffe.net.node cimport Node
 
 cdef class FusedStep:
     cdef readonly list nodes        # the first runs, the others are fused into it; all of them in the order of forward
-    cdef readonly int first         # the number of nodes[0]
+    cdef readonly int first         # the number of nodes[0] in the net
     cdef readonly bint fused_backward      # backward of the first computes that of all
-    cdef readonly ConcatSlice concat_slice     # of a Concat's top, where the result may be written; or None
+    cdef readonly ConcatSlice concat_slice     # part of a Concat's top, where the result may be written directly; or None
     cdef list operations            # of the nodes' layers; what they save for backward is freed with it
-    cdef Operation operation        # gets an epilogue: the other nodes, the slice; None: the first node runs alone
+    cdef Operation operation        # computes the other nodes and the slice as its epilogue; None: the first node runs alone
     cdef list skipped_tops          # `Lifetime` of tops that are not written
-    cdef list activations           # (layer, whether a Concat computes its gradient) of the ActivationLayers among the nodes
-    cdef list frees                 # `Lifetime` whose last use this is
+    cdef list activations           # (ActivationLayer, its `deferred`: whether a Concat computes its gradient) among the nodes
+    cdef list frees                 # `Lifetime` of memories whose last use this step is
     cdef readonly list updates      # learnable parameters, by number, whose gradients are complete after it (backward)
-    cdef object large               # of a backward: the number of one whose gradient is used part by part; or None
+    cdef object large               # of `updates` (backward): the number whose gradient is passed on part by part; or None
     cdef list blobs                 # which the nodes read and write
-    cdef unsigned long long stamp   # of their shapes and memories
+    cdef unsigned long long stamp   # of their shapes and memories when the net was compiled
     cdef readonly bint ran_fused, wrote_slice    # when forward ran last: the first node computed all; it wrote the slice
-    cdef readonly Layout layout     # of the first top after that forward; None: plain
+    cdef readonly Layout layout     # of the first top after that forward, for `Net.schedule`; None: plain
     cdef bint forward(self, bint compiled, bint may_run_backward) except -1
     cdef int forward_nodes(self, int start) except -1
     cdef int report_others(self, str direction) except -1

@@ -1,4 +1,4 @@
-"""FusedStep: a step of a schedule, which is one layer, or several that are fused and run as one."""
+"""FusedStep: a step of a schedule: one layer, or several, whose others the operation of the first computes as its epilogue."""
 
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport stamps
@@ -9,7 +9,7 @@ from minicaffe.errors import Error
 
 
 cdef class FusedStep:
-    """One layer, or several that run as one."""
+    """One layer, or several that run as one, in the schedule's list for forward or in that for backward."""
 
     def __init__(self, list nodes not None, int first):
         self.nodes, self.first = nodes, first
@@ -19,10 +19,10 @@ cdef class FusedStep:
         self.stamp = stamps(self.blobs, [])
 
     cdef bint forward(self, bint compiled, bint may_run_backward) except -1:
-        """Compute the tops of fused layers; return False if an engine or a layer refused the fusion.
+        """Compute the tops of fused layers; return False if an engine or a layer refused: then the net is compiled again.
 
         `compiled`: shapes are those that the step was compiled for. `may_run_backward`: backward may follow. The layers run one
-        by one where the shapes changed, or a view or a blob outside of the net has the memory of a top between the layers.
+        by one where the shapes changed, or a view or a blob outside of the net has the memory of a top that would not be written.
         """
         cdef Node first_node = self.nodes[0], node
         cdef Epilogue epilogue = None
@@ -40,7 +40,7 @@ cdef class FusedStep:
         self.operation.epilogue = epilogue
         try:
             first_node.compute_tops()
-            if self.operation.epilogue is not None:     # the engine ignored it
+            if self.operation.epilogue is not None:     # the engine ignored it; one that computes it sets None
                 self.operation.epilogue = None
                 self.forward_nodes(1)
                 return False
@@ -55,7 +55,7 @@ cdef class FusedStep:
             epilogue.top.data_memory.publish_private()
             for node in self.nodes:
                 if self.wrote_slice or node.tops[0] is not epilogue.top:
-                    (<Blob> node.tops[0]).data_memory.recycle()
+                    (<Blob> node.tops[0]).data_memory.recycle()     # not written: reading raises
         return True
 
     cdef int forward_nodes(self, int start) except -1:
@@ -84,7 +84,7 @@ cdef class FusedStep:
             node.report("end", f"{direction} with {first_node.name}" if direction != "forward" or self.ran_fused else direction)
 
     cdef int forget_other_shapes(self) except -1:
-        """After a reshape: layers that ran fused with values of another shape cannot be computed again, and need a new forward."""
+        """After a reshape, make backward raise until a new forward: `unfuse` cannot compute from values of another shape."""
         cdef Node node
         if self.stamp == stamps(self.blobs, []):
             return 0
@@ -94,16 +94,16 @@ cdef class FusedStep:
                 node.layer.forward_counts = 0
 
     cdef int unfuse(self) except -1:
-        """Compute the fused layers again one by one, for a backward that runs them one by one."""
+        """Compute layers that have one backward for all again one by one, so that each saves what its own backward needs."""
         cdef Node first_node = self.nodes[0]
         cdef Blob top = first_node.tops[0]
         if not self.fused_backward or first_node.fused_into < 0:
-            return 0
+            return 0        # other layers stay fused: `Node.compute_gradients` raises
         cdef bint gone = top.data_memory.head == RECYCLED
         data = None if gone else top.data.copy()
         top.data_memory.renew()
         try:
-            first_node.layer.unfuse(first_node.bottoms)
+            first_node.layer.unfuse(first_node.bottoms)     # restores the bottom, which the top overwrote in place
             self.forward_nodes(0)
             self.ran_fused = False
         except BaseException as error:
@@ -118,7 +118,7 @@ cdef class FusedStep:
 
 
 cdef bint add_to_epilogue(Epilogue epilogue, Node node, bint may_run_backward) except -1:
-    """Add a node to an epilogue; return whether that is possible."""
+    """Add a node to an epilogue, whose result is then the node's top; return False if the layer or the epilogue refuses."""
     if epilogue.fuses_backward and not node.bottom_needs[0]:
         return False
     if not node.layer.fuse(epilogue, node.bottoms, node.needs_backward and may_run_backward and not epilogue.fuses_backward):

@@ -18,7 +18,7 @@ SHOWN = 5  # names in a list
 
 
 class LoadReport:
-    """The layers of a net that got weights from a file, and those that did not.
+    """The layers of a net that got weights from a file, and those that did not; `stored`: the file's layers with parameters.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ def _read_hdf5(net, path):
 
 
 def _read_dataset(group, i, follow, blob):
-    """Return parameter `i` of a layer, for `blob`, as a StoredBlob, None if it is missing; `follow` as of `find`.
+    """Return parameter `i` of a layer, for `blob`, as a StoredBlob, None if it is missing; `follow`: it may be in another file.
 
     Its size is compared before it is read: a small file may say that it has gigabytes.
     """
@@ -196,14 +196,14 @@ def save_hdf5(net, file, write_diff=False):
 
 
 def _scale_behind(net, name):
-    """Return the node of the Scale that NVCaffe's BatchNorm `name` has behind it here; None without one."""
+    """Return the Scale node after BatchNorm `name`: here NVCaffe's BatchNorm with scale and bias is these two; None without one."""
     pairs = ((node, scale) for node, scale in itertools.pairwise(net.nodes) if node.name == name)
     return next((scale for node, scale in pairs if (node.type, scale.type) == ("BatchNorm", "Scale")
                  and scale.name.rstrip("_") == f"{name}_1" and scale.tops == scale.bottoms == node.tops), None)
 
 
 def _with_scale(net, layer):
-    """Return a stored layer; NVCaffe's BatchNorm with scale and bias as the two layers that the net has."""
+    """Return a list of a stored layer, or of two for NVCaffe's BatchNorm with scale and bias, as the net has them."""
     scale = _scale_behind(net, layer.name) if len(layer.blobs) == 5 else None
     if scale is None:
         return [layer]
@@ -261,7 +261,7 @@ def by_name(layers):
 
 
 def _matching_nodes(net, layers, last=False):
-    """Yield (layer, node) of one name; if several have parameters, in order, or all with the first node if it has fewer or more.
+    """Yield (layer, node) of each name; several with parameters in order if the net has as many, else all with its first node.
 
     With `last`, as in Caffe for HDF5 files, the last node of a name gets the parameters.
     """
@@ -286,7 +286,7 @@ def _alike(layers):
 
 
 def _check_shape(target, i, shape, legacy=False):
-    """Raise ShapeError unless a stored shape is that of parameter `i` of the node `target`."""
+    """Raise ShapeError unless a stored shape is that of parameter `i` of the node `target`; `legacy`: of an old file's 4 axes."""
     blob = target.blobs[i]
     if not (target.layer.ignores_unit_axes and equal_but_unit_axes(shape, blob.shape) or blob.shape_equals(shape, legacy)):
         raise ShapeError(f"is {_times(shape)}, the net needs {_times(blob.shape)}; rename the layer to train it from scratch",

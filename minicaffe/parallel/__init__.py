@@ -34,11 +34,11 @@ class SingleProcess:
         return value
 
     def run_on_root(self, function, *arguments):
-        """Return what the function returns."""
+        """Call the function here, and return what it returns."""
         return function(*arguments)
 
     def sum(self, values):
-        """Return the array itself."""
+        """Return the array itself: the sum over one rank."""
         return values
 
 
@@ -57,16 +57,16 @@ def launched():
 
 
 def rank():
-    """Return the number of this process among those that were started together, as the environment says."""
+    """Return the number of this process among those that were started together, as the environment says; 0 if it is alone."""
     return _number(RANKS) or 0 if launched() > 1 else 0
 
 
 def local_rank():
-    """Return its number among those of the same machine; `rank` if the environment does not have it."""
+    """Return the number of this process among those of the same machine; `rank` if the environment does not have it."""
     local = _number(LOCAL_RANKS)
     return rank() if local is None or launched() == 1 else local
 
 
 def _number(names):
-    """Return the value of the first of some variables that is set to a number, or None."""
+    """Return the number in the first of the environment variables `names` that holds one, or None."""
     return next((int(os.environ[name]) for name in names if re.fullmatch("[0-9]{1,9}", os.environ.get(name, ""))), None)

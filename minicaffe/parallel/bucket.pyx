@@ -21,19 +21,20 @@ cdef extern from "minicaffe/parallel/wire.hpp" namespace "mc" nogil:
 
 
 cdef class Bucket:
-    """Gradients that are sent together, each in a layout that all processes agreed on.
+    """Gradients that are sent together, each in a layout that all processes agreed on; `Exchange` makes the buckets (exchange.py).
 
-    One alone is sent from the gradient's memory and received there. Several, or those that are sent in bf16, are copied to an array
-    and back. On a device they pass through the host's side of their memory, which is page-locked there.
+    A transport by MPI calls `pack`, sums `array` over all ranks in place, and calls `unpack`; NCCL uses `blobs` alone. A single
+    gradient is sent from its own memory. Several, or those that are sent in bf16, are copied to an array and back. On a device
+    they pass through the host's side of their memory, which is page-locked there.
 
     Parameters
     ----------
     which : list of int
-        The numbers of the parameters.
+        The numbers of the parameters in `Net.learnable_params`.
     blobs : list of Blob
         The parameters, of any shapes and all of one type.
     layouts : list of Layout or None
-        Of their gradients.
+        Of each gradient; None: plain order.
     bf16 : bool
         Send them rounded to bf16; float32 only.
 
@@ -54,10 +55,10 @@ cdef class Bucket:
     cdef readonly long long count
     cdef readonly long long nbytes
     cdef readonly object array
-    cdef public long long start_ns     # when it started, in nanoseconds
-    cdef int dtype
-    cdef list counts        # elements of each
-    cdef object staging         # the array of more than one; None: the gradient's memory itself
+    cdef public long long start_ns     # when its sending started, by time.perf_counter_ns, for traces
+    cdef int dtype          # of the gradients in memory
+    cdef list counts        # elements of each gradient, with the padding of its layout
+    cdef object staging         # array of uint8 that is sent in place of the gradients' memory; None: that memory is sent
 
     def __init__(self, list which not None, list blobs not None, list layouts not None, bint bf16=False):
         cdef Blob blob
@@ -73,12 +74,12 @@ cdef class Bucket:
         """Return the address of a gradient in host memory, in the layout that all ranks have, for MPI to read and write."""
         cdef Context on = context()
         cdef Blob blob = self.blobs[index]
-        if on.stream != NULL:
+        if on.stream != NULL:       # a device: the plain array of the host
             return blob.mutable_cpu_diff_ptr()
         return blob.mutable_diff_in_layout(on, self.layouts[index])
 
     cdef int copy(self, bint out) except -1:
-        """Copy the gradients to the bucket's array, or back."""
+        """Copy all gradients to `staging`, one after the other (`out` True), or back; convert to bf16 or from it."""
         cdef unsigned char[::1] staging = self.staging
         cdef char* at = <char*> &staging[0]
         cdef void* gradient
@@ -99,7 +100,7 @@ cdef class Bucket:
         return 0
 
     def pack(self):
-        """Make `array` of the gradients as they are; until `unpack` no other code may use them."""
+        """Set `array` to the gradients as they are now; until `unpack` no other code may use them."""
         with device_lock:
             if self.staging is None:
                 self.array = PyMemoryView_FromMemory(<char*> self.gradient(0), self.nbytes, PyBUF_WRITE)
@@ -108,18 +109,18 @@ cdef class Bucket:
                 self.array = memoryview(self.staging)
 
     def unpack(self):
-        """Make the gradients of what `array` holds now."""
+        """Set the gradients to the values that `array` has now, the sums."""
         cdef Blob blob
         self.array = None
         with device_lock:
             if self.staging is not None:
                 self.copy(False)
             for blob in self.blobs:
-                blob.wrote_diff()
+                blob.wrote_diff()       # ends the write in a layout: views of the plain array get the sums
 
 
 def add_bf16(const unsigned char[::1] x, unsigned char[::1] y):
-    """Add two arrays of bf16: ``y += x``, computed in float32 and rounded."""
+    """Add two arrays of bf16, given as bytes: ``y += x``, computed in float32 and rounded (MPI's operation in transport.py)."""
     cdef long long n = x.shape[0] // item_size(BF16)
     if n:
         with nogil:

@@ -27,15 +27,19 @@ _unfinished = {}    # by id: buffers of allgathers that have not ended; MPI may 
 class Exchange:
     """Exchanges gradients, losses and actions of a solver with the other processes of its group.
 
+    solver/step.py calls `begin`, `start_loss_allgather` before backward (with a CUDA graph after it), `submit` during backward,
+    and `finish_loss_allgather`.
+
     Parameters
     ----------
     group : Group
     params : list of Blob
-        The learnable parameters, of any shapes.
+        `Net.learnable_params`, of any shapes; "numbers" of parameters are indices in this list.
     learned : list of bool
         Which of them get gradients; the others are not sent.
     transport
-        What `make_transport` returns: has `start(bucket)`, `poll()`, `wait()`, `in_flight` and `on_device` as MpiTransport.
+        From `make_transport`: `start(bucket)` begins a sum; `poll()` returns the first of `in_flight` if it has arrived or None,
+        `wait()` waits for it.
     bf16 : bool
         Send gradients in bf16.
 
@@ -47,23 +51,19 @@ class Exchange:
 
     def __init__(self, group, params, learned, transport, bf16=False):
         self.group, self.params, self.learned, self.transport, self.bf16 = group, params, learned, transport, bf16
-        self.losses, self.update = [], None
+        self.losses, self.update = [], None     # `update`: see `begin`
         self.buckets = None         # in the order in which they are sent; None: the first iteration has not ended yet
-        self.bucket_of = {}         # by the number of a parameter
-        self.comm = group.comm.Dup()
-        self._pending_allgather = None
+        self.bucket_of = {}         # number of a parameter -> index of its bucket in `buckets`
+        self.comm = group.comm.Dup()    # of the allgathers alone, which run at the same time as the sums
+        self._pending_allgather = None      # between its start and end: all that MPI may write to
         self._reset()
 
     def begin(self, update=None):
         """Prepare for the last backward of an iteration; drop what a failed recording of a CUDA graph has left.
 
         `update` is called with the numbers of parameters whose sums have arrived. None: updates wait for the end of the iteration.
-
-        Raises
-        ------
-        Error
-            If the last iteration ended between `start_loss_allgather` and `finish_loss_allgather`: other ranks would match the next
-            message with the missing one.
+        Raises Error if the last iteration ended between `start_loss_allgather` and `finish_loss_allgather`: other ranks would match
+        the next message with the missing one.
         """
         if self._pending_allgather is not None:
             raise Error("an iteration ended in the middle, while its gradients were being sent to other ranks; create the solvers "
@@ -74,13 +74,13 @@ class Exchange:
 
     def _reset(self):
         """Set the counters for the next backward."""
-        self.order = []     # parameters as they are offered in the first iteration
+        self.order = []     # parameters, by number, as `submit` gets them in the first iteration
         self.missing = [len(bucket.which) for bucket in self.buckets or ()]     # gradients of each that are not complete
         self.started = self.arrived = 0     # buckets
         self.arrived_buckets = []   # not used yet: several are updated in one call, as a call costs as much as a small layer
 
     def start_loss_allgather(self, loss, action):
-        """Start an allgather of the loss of this rank's batch and of its action after the iteration."""
+        """Start an allgather of the loss of this rank's batch and of its action after the iteration, one of `ACTIONS`."""
         given, found = np.array([loss, ACTIONS.index(action)]), np.empty((self.group.size, 2))
         self._pending_allgather = found, self.comm.Iallgather(given, found), given, self.transport.in_flight
         _unfinished[id(self._pending_allgather)] = self._pending_allgather
@@ -91,14 +91,15 @@ class Exchange:
         request.Wait()
         del _unfinished[id(self._pending_allgather)]
         self._pending_allgather = None
-        self.group.steps.count += 1
+        self.group.steps.count += 1     # progress, for heartbeat.py
         self.losses = found[:, 0].tolist()
         return sum(self.losses) / len(self.losses), ACTIONS[int(found[:, 1].max())]
 
     def submit(self, which, part=None, last=False):
         """Accept complete gradients, by the numbers of their parameters; return the numbers that this call updated.
 
-        `last`: no more follow; return when all sums have arrived.
+        It is the `on_gradients` of `Net.forward_backward`, which frees the gradients of the numbers returned if the net has a plan.
+        `part` is None: large gradients are not streamed. `last`: no more follow; return when all sums have arrived.
         """
         if self.buckets is None:
             self.order += which
@@ -115,7 +116,7 @@ class Exchange:
         return self._update_arrived() if sum(bucket.nbytes for bucket in self.arrived_buckets) >= BUCKET_BYTES else []
 
     def finish(self):
-        """Send all gradients that are left, and return when they have arrived; return the parameters that were updated."""
+        """Send all gradients that are left and wait for their sums; return the numbers of the parameters that were updated."""
         if self.buckets is None:
             self._make_buckets()
         while self.started < len(self.buckets):
@@ -125,7 +126,7 @@ class Exchange:
             self.arrived_buckets += [self._record_arrival(self.transport.wait()), *self._poll_arrived()]
             used += self._update_arrived()
         if self.update is not None:
-            still = [i for i in range(len(self.params)) if i not in self.bucket_of]
+            still = [i for i in range(len(self.params)) if i not in self.bucket_of]     # without gradients, so not sent
             self.update(still)
             used += still
         return used
@@ -167,7 +168,7 @@ class Exchange:
         layouts = {i: self.params[i].layout_of_diff() for i in order}
         for i, same in zip(order, zip(*self.group.gather([_signature(layouts[i], self.params[i]) for i in order]))):
             if same[0] is None or len(set(same)) > 1:
-                layouts[i] = None
+                layouts[i] = None       # plain order, in which all ranks can give it
         small, parts = [], []       # parameters of the next bucket; those of each bucket
         for i in order:
             if self.params[i].diff_memory.size >= UNBUCKETED_MIN_BYTES:
@@ -184,7 +185,7 @@ class Exchange:
 
 
 def _signature(layout, blob):
-    """Return a number for where a layout puts each element of a gradient, to compare among processes.
+    """Return checksum and bytes of a gradient's numbered elements in a layout: ranks with the same layout have the same pair.
 
     None: plain order, or another type. `from_plain` writes each byte, padding as 0, and without a stream converts on the host, also
     a layout of a device. Integers up to 2**24 are exact in float32.

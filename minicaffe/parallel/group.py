@@ -69,7 +69,7 @@ class Group:
         return self._count_message(self.comm.allgather(value))
 
     def gather_array(self, values):
-        """Return the arrays that all ranks give, of one shape and type, stacked in the order of the ranks."""
+        """Return the arrays that all ranks give, of one shape and type, stacked along a new first axis; without pickling."""
         everyone = np.empty((self.size, *values.shape), values.dtype)
         self.comm.Allgather(values, everyone)
         return self._count_message(everyone)
@@ -89,7 +89,7 @@ class Group:
         return self._count_message(self.comm.bcast(value))
 
     def _count_message(self, value):
-        """Count a message of the other ranks, and return its value."""
+        """Count a message of the other ranks as progress of this one (heartbeat.py), and return its `value`."""
         self.steps.count += 1
         return value
 
@@ -152,7 +152,7 @@ class Group:
 
 
 def _excerpt(value, other):
-    """Return what the error of `Group.check_equal` shows of a value; of a long one from a little before the first difference."""
+    """Return at most 100 characters of `value` for the error of `check_equal`: of a long one those around its first difference."""
     begin = len(os.path.commonprefix([value, other])) - 40 if len(value) > 100 else 0
     return f"...{value[begin:][:100]}" if begin > 0 else value[:100]
 
@@ -165,6 +165,6 @@ def abort(comm, status):
 
 
 def wait_for_root_error(rank):
-    """Wait, so that an error of all ranks is printed by rank 0 alone, which then ends this process: Open MPI takes a second."""
+    """Wait, on ranks but 0, before an error is printed: rank 0 prints that of all ranks and ends them; Open MPI takes a second."""
     if rank:
         time.sleep(1 + 0.3 * min(rank, 5))

@@ -50,9 +50,9 @@ class Heartbeat:
         self.previous, self.next = (group.rank - 1) % group.size, (group.rank + 1) % group.size
         self.previous_name = group.name(self.previous)
         self.comm, self.any_tag, self.status = group.comm.Dup(), MPI.ANY_TAG, MPI.Status()
-        self.thread_watched = threading.get_ident()
+        self.thread_watched = threading.get_ident()     # of the program: `_place` shows where it is
         self.ended = threading.Event()
-        self.thread, self.hook = None, None
+        self.thread, self.hook = None, None     # of `_watch`; the earlier sys.excepthook
         if self.size == 1:
             return
         self.hook, sys.excepthook = sys.excepthook, self._excepthook
@@ -79,6 +79,7 @@ class Heartbeat:
         """Send and receive heartbeats, and end all ranks at the first failure, until `end`."""
         now = time.monotonic()
         self.last_heartbeat = self.progress = self.latest_progress = now    # of the previous rank; of this rank; of any rank
+        # The last `steps.count`; the time of the previous rank's goodbye, None before it; MPI's request of the last message.
         self.last_count, self.left, self.sent = None, None, None
         while not self.ended.wait(self.interval):
             slept = time.monotonic() - now - self.interval
@@ -116,7 +117,7 @@ class Heartbeat:
                 self.left = now
 
     def _send(self, tag, now):
-        """Send the next rank how long ago any rank made progress, as far as this one knows."""
+        """Send the next rank how long ago, in seconds, any rank made progress: this one, or others by their messages."""
         age = np.array([now - self.latest_progress])       # clocks of machines differ, ages do not
         self.sent = self.comm.Isend(age, self.next, tag), age
 

@@ -19,10 +19,7 @@ from minicaffe.memory.synced import device_lock
 def library():
     """Return the module ``nccl.core``, with NCCL itself loaded; the GPU is not touched.
 
-    Raises
-    ------
-    DependencyError
-        If nccl4py or NCCL is missing; the message says what to install.
+    Raises DependencyError, which says what to install, if nccl4py or NCCL is missing.
     """
     try:
         import nccl.core as nccl
@@ -38,12 +35,7 @@ def new_uid():
     """Return the bytes by which the ranks of one new communicator find each other; one rank makes them and sends them.
 
     NCCL listens in this process until all have come, so it must not end before. No GPU is touched: other processes may be
-    forked afterwards.
-
-    Raises
-    ------
-    DependencyError, DeviceError
-        If there is no NCCL, or it finds no network.
+    forked afterwards. Raises DependencyError if there is no NCCL, DeviceError if it finds no network.
     """
     nccl = library()
     with _explained("a unique id"):
@@ -57,7 +49,7 @@ class Communicator:
     ----------
     size, rank : int
     uid : bytes
-        What `new_uid` gave one of the ranks.
+        From `new_uid` of one of the ranks.
 
     Raises
     ------
@@ -75,7 +67,7 @@ class Communicator:
             raise ConfigError("NCCL adds up gradients on GPUs, and nets compute on the CPU: call set_mode_gpu() before, on a "
                               "machine with a GPU, or train on CPUs by mpiexec -n 4 minicaffe train")
         self.computing, self.stream = cuda.computing(self.device), cuda.Stream(self.device)
-        self.ready = cuda.Event(self.device)    # which makes the GPU that of this thread, and so NCCL's
+        self.ready = cuda.Event(self.device)    # creating it makes the GPU that of this thread, and so NCCL's
         with _explained(f"rank {rank} of {size}"):
             self.comm = self.nccl.Communicator.init(size, rank, self.nccl.UniqueId.from_bytes(uid))
 
@@ -109,7 +101,7 @@ class NcclTransport:
 
     def __init__(self, group):
         self.communicator = Communicator(group.size, group.rank, group.broadcast_from_root(new_uid() if group.rank == 0 else None))
-        self.in_flight = deque()        # (bucket, Event)
+        self.in_flight = deque()        # (bucket, Event on NCCL's stream after its sum), in the order of `start`
 
     def start(self, bucket):
         """Start the all-reduce of a bucket."""
@@ -158,7 +150,7 @@ def unusable_reason(group, asked, bf16):
 
 
 def _own_unusable_reason(asked, bf16):
-    """Return why this process cannot use NCCL, or None; and which GPU of its machine it computes on."""
+    """Return why this process cannot use NCCL, or None; and the PCI bus id of the GPU it computes on, None with a reason."""
     if caffe.mode != "gpu":
         return "nets compute on the CPU", None
     if bf16:
@@ -174,7 +166,7 @@ def _own_unusable_reason(asked, bf16):
 
 @contextlib.contextmanager
 def _explained(what):
-    """Turn what NCCL and nccl4py raise into a DeviceError."""
+    """Turn errors of NCCL and nccl4py in the block into a DeviceError; `what` is the call, for its text."""
     try:
         yield
     except (DeviceError, ConfigError):

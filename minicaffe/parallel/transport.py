@@ -79,7 +79,7 @@ class BlockingMpiTransport:
     def __init__(self, group):
         MPI = mpi()
         self.comm = group.comm.Dup()
-        self.types = {False: {4: MPI.FLOAT, 8: MPI.DOUBLE}, True: MPI.UINT16_T}
+        self.types = {False: {4: MPI.FLOAT, 8: MPI.DOUBLE}, True: MPI.UINT16_T}     # by `Bucket.bf16`, then bytes of an element
         self.in_place, self.sum = MPI.IN_PLACE, MPI.SUM
         self.in_flight = deque()
         keep_freed_memory()
@@ -110,7 +110,7 @@ class BlockingMpiTransport:
 
 
 class MpiTransport(BlockingMpiTransport):
-    """Sums buckets while backward runs; a thread polls MPI, which makes progress only when it is called.
+    """Sums buckets from `start` on, while backward runs; a thread polls MPI, which makes progress only when it is called.
 
     Attributes
     ----------
@@ -120,12 +120,13 @@ class MpiTransport(BlockingMpiTransport):
 
     def __init__(self, group):
         super().__init__(group)
-        self.lock, self.work = threading.Lock(), threading.Event()
+        self.lock, self.work = threading.Lock(), threading.Event()      # of `in_flight` and MPI's requests; see `_poll_mpi`
         self.failed = None      # what MPI raised in the thread; MPI raises it once, and then reports the request as complete
         weakref.finalize(self, self.work.set)
         threading.Thread(target=_poll_mpi, args=(weakref.ref(self), self.work), name="gradients", daemon=True).start()
 
     def start(self, bucket):
+        """Pack a bucket and start its all-reduce, which the thread advances."""
         bucket.pack()
         kind, operation = self._sum_of(bucket)
         with self.lock:
@@ -153,6 +154,7 @@ class MpiTransport(BlockingMpiTransport):
                 return False
 
     def wait(self):
+        """Poll until the sum of the first bucket has arrived; return this bucket."""
         while (bucket := self.poll()) is None:
             os.sched_yield()
         return bucket
@@ -171,7 +173,7 @@ def keep_freed_memory():
 
 @functools.cache
 def sum_of_bf16():
-    """Return MPI's operation that adds bf16: one for all, as mpi4py allows 32 in a process."""
+    """Return MPI's operation ``y += x`` for bf16, one for all transports: mpi4py allows 32 in a process."""
     return mpi().Op.Create(lambda x, y, _: add_bf16(x.cast("B"), y.cast("B")), commute=True)
 
 

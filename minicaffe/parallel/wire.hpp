@@ -4,12 +4,14 @@
 
 namespace mc {
 
+/// y = x in another type, for `cpu::for_each`: a float is rounded to the nearest Bf16.
 template <class From, class To> struct Converted {
   const From* x;
   To* y;
   void operator()(index_t i) const { y[i] = To(float(x[i])); }
 };
 
+/// y += x, computed in float and rounded to T.
 template <class T> struct Added {
   const T* x;
   T* y;
@@ -24,7 +26,7 @@ inline void from_bf16(cpu::Threads threads, index_t n, const void* x, void* y) {
   cpu::for_each(threads, n, Converted<Bf16, float>{static_cast<const Bf16*>(x), static_cast<float*>(y)});
 }
 
-/// y += x, on the calling thread, which is MPI's.
+/// y += x on the calling thread alone: MPI calls it when data of another rank arrive.
 inline void add_bf16(index_t n, const void* x, void* y) {
   cpu::range(Added<Bf16>{static_cast<const Bf16*>(x), static_cast<Bf16*>(y)}, 0, n);
 }

@@ -24,13 +24,7 @@ def names():
 
 
 def find(name):
-    """Return the `Pretrained` of a name.
-
-    Raises
-    ------
-    MissingNameError
-        No net has this name.
-    """
+    """Return the `Pretrained` of a name, for --model NAME. Raises MissingNameError if no net has it."""
     known = names()
     if name not in known:
         raise MissingNameError(f"the package has no net '{name}'{close_matches(name, known)}; it has {', '.join(known) or 'none'}")

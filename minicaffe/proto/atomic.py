@@ -54,10 +54,10 @@ def write_bytes(path, content):
 
 @contextlib.contextmanager
 def delayed_interrupts():
-    """Delay Ctrl-C to the end of the block; a second Ctrl-C is not delayed.
+    """Delay Ctrl-C to the end of the block, such as the writing of two files; a second Ctrl-C is not delayed.
 
-    h5py runs Python in callbacks of weak references, where an exception is printed and lost. Threads other than the main one are
-    not affected: Python never runs signal handlers there.
+    h5py needs it: it runs Python in callbacks of weak references, where an exception is printed and lost. In threads other than the
+    main one it does nothing: Python never runs signal handlers there.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
@@ -65,7 +65,7 @@ def delayed_interrupts():
         return
     came = []
 
-    def note(*arguments):
+    def note(*arguments):       # the handler in the block
         came.append(arguments)
         if len(came) > 1:
             handler(*arguments)
@@ -80,13 +80,13 @@ def delayed_interrupts():
 
 
 def check_free(path, force=False):
-    """Raise FileError if `path` exists and may not be replaced."""
+    """Raise FileError if `path` exists, unless `force`, the option --force of commands."""
     if os.path.lexists(path) and not force:
         raise FileError("exists already; --force replaces it, or choose another name", file=os.fspath(path))
 
 
 def check_writable(path):
-    """Raise FileError if no file can be made at `path`, by making and removing one beside it."""
+    """Raise FileError if no file can be made at `path`, before long work; a file beside it is made and removed."""
     target = _target(path)
     probe = _temporary_name(target)
     try:
@@ -122,7 +122,7 @@ def _temporary_name(target):
 
 
 def _target(path):
-    """Return the path behind links; FileError if it is invalid, or a device, which a rename would remove."""
+    """Return the path behind links, which need not exist; FileError if it is invalid, or a device, which a rename would remove."""
     target = None
     try:
         target = os.path.realpath(path)

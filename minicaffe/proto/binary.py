@@ -16,7 +16,7 @@ from minicaffe.proto.wire import LENGTH_DELIMITED, MAX_PARTS, parse_message, wal
 MAX_DEFINITION = 32 << 20  # bytes of a net without its blobs; a submessage of 2 bytes takes 60 bytes of memory when parsed
 
 NET_LAYERS = 2  # the field of V1 layers
-# The fields that hold blobs (None), and those whose messages do, V0 inside V1.
+# Field numbers: None for a field of blobs, a dict for a message with such fields: a V1 layer has blobs in 6, its V0 layer in 50.
 BLOBS_IN = {NET_LAYER: {LAYER_BLOBS: None}, NET_LAYERS: {6: None, 1: {50: None}}}
 
 
@@ -49,7 +49,7 @@ def split_net(data):
     """Separate a serialized NetParameter from its blobs.
 
     Return the message without blobs, serialized; and a list of the serialized blobs of each entry of ``layer``, then of each
-    of ``layers``, as views of `data`. Raises DataError if it is larger than any net, whatever its blobs.
+    of ``layers``, as views of `data`. Raises DataError for more layers, or a larger message without blobs, than any net has.
     """
     count = iter(range(MAX_PARTS + 1))
     blobs = {NET_LAYER: [], NET_LAYERS: []}
@@ -70,7 +70,7 @@ def split_net(data):
 
 
 def _without_blobs(data, blobs_in, blobs, count):
-    """Return a serialized layer, in parts, without its blobs; append these to `blobs`."""
+    """Return a serialized layer, in parts, without its blobs, which are appended to `blobs`; `blobs_in` is of BLOBS_IN."""
     parts = []
     for number, wire, value, field in walk(data, count):
         if number not in blobs_in or wire != LENGTH_DELIMITED:
@@ -114,7 +114,7 @@ def read_solver_state(path):
 
 @contextlib.contextmanager
 def _naming_kind(data, path, wanted, own):
-    """Add the file to errors, and its kind if it is not `own` (proto/kinds.py)."""
+    """Add the file to errors; if it is of another kind than `own`, say so and that `wanted` is expected (`kinds.with_kind`)."""
     try:
         yield
     except Error as error:

@@ -78,7 +78,7 @@ def _write(file, parts):
 
 
 def blob_parts(blob):
-    """Return a serialized BlobProto as a list of bytes and arrays of bytes; the numbers are not copied.
+    """Return a StoredBlob as a serialized BlobProto, a list of bytes and arrays of bytes; the numbers are not copied.
 
     float16 is stored as NVIDIA's fork and OpenCV store it, as raw_data or raw_diff.
     """
@@ -101,7 +101,7 @@ def blob_parts(blob):
 
 
 def bytes_of(blob):
-    """Return a serialized BlobProto as bytes; raise DataError as `blob_parts`, or if protobuf could not read it."""
+    """Return a StoredBlob as a serialized BlobProto; raise DataError as `blob_parts`, or if protobuf could not read it."""
     parts = blob_parts(blob)
     size = sum(map(len, parts))
     if size > MAX_FILE:
@@ -110,7 +110,7 @@ def bytes_of(blob):
 
 
 def to_half(values):
-    """Return an array rounded to float16; raise DataError for a finite number that float16 has no room for."""
+    """Return an array rounded to float16, for ``Net.save(half=True)``; DataError for a finite number beyond its range."""
     with np.errstate(over="ignore"):
         half = values.astype(np.float16)
     beyond = np.isinf(half) & np.isfinite(values)

@@ -33,7 +33,7 @@ class Fields:
     def __init__(self, path=""):
         self._path = path
         self._values = {}    # name: list of values
-        self._lists = set()  # names that are lists even with one value
+        self._lists = set()  # names of repeated fields of messages, which are lists even with one value (text.py)
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -54,7 +54,7 @@ class Fields:
         return list(self._values.get(name, ()))
 
     def add(self, name, value):
-        """Append a value to a field."""
+        """Append one value to a field, which need not exist."""
         self._values.setdefault(name, []).append(value)
 
     @classmethod
@@ -72,11 +72,11 @@ class Fields:
         return made
 
     def extend(self, name, values):
-        """Append several values to a field."""
+        """Append several values to a field, which need not exist."""
         self._values.setdefault(name, []).extend(values)
 
     def inside(self, path):
-        """Return the message that holds the last field of a path such as ``.param[1].lr``; make missing messages on the path."""
+        """Return the Fields that hold the last field of a path such as ``.param[1].lr``; make missing messages on the path."""
         target = self
         for part in path.strip(".").split(".")[:-1]:
             name, _, index = part.partition("[")
@@ -105,12 +105,12 @@ class Fields:
 
 
 def pop_field(fields, name):
-    """Remove a field from `fields` and return its values as a list."""
+    """Remove a field from `fields` and return its values as a list, empty if it is not given."""
     return fields._values.pop(name, [])
 
 
 def lines_of(fields, indent=""):
-    """Yield the lines of a prototxt that holds `fields`."""
+    """Yield the lines of a prototxt that holds `fields`; joined, they are the text of ``LayerParameter.fork_fields``."""
     for name in fields:
         for value in fields.all(name):
             if isinstance(value, Fields):
@@ -122,6 +122,7 @@ def lines_of(fields, indent=""):
 
 
 def _shown(value):
+    """Return a value, not a message, as a prototxt writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str) and not isinstance(value, Word):
@@ -137,7 +138,7 @@ def copy_of(message):
 
 
 def set_field(message, name, value):
-    """Set a field of a message to the value of a field of the same kind: one value, a message, or those of a repeated field."""
+    """Set a field of a message to the value of a field of the same kind: one value, a message, or a list, which is appended."""
     if hasattr(value, "CopyFrom"):
         getattr(message, name).CopyFrom(value)
     elif hasattr(value, "append"):
@@ -147,7 +148,7 @@ def set_field(message, name, value):
 
 
 def unused_name(name, taken):
-    """Return a name, with underscores behind it until it is not in the set `taken`, and add it to the set."""
+    """Return a name for a new layer or blob: `name` with underscores until it is not in the set `taken`, to which it is added."""
     while name in taken:
         name += "_"
     taken.add(name)
@@ -161,7 +162,10 @@ def is_repeated(field):
 
 
 def unknown_of(descriptor, fields, path=""):
-    """Yield (message descriptor, path, name, value) of each field that the message lacks, or whose enum lacks the value."""
+    """Yield (message descriptor, path, name, value) of each unknown field in `fields`, a layer's `fork_fields`.
+
+    A message there that `descriptor` has is entered: only its fields, or values of their enums, are unknown.
+    """
     for name in fields:
         field = descriptor.fields_by_name.get(name)
         for index, value in enumerate(fields.all(name)):
@@ -173,7 +177,7 @@ def unknown_of(descriptor, fields, path=""):
 
 
 def window_sizes(param, name):
-    """Return `name` of a convolution's or pooling's message as it is written: one number, one for each axis, or none."""
+    """Return `name`, such as kernel_size, of a convolution's or pooling's message as a list: one number, one per axis, or none."""
     sides = [f"{name.removesuffix('_size')}_{side}" for side in "hw"]
     if any(map(param.HasField, sides)):
         return [getattr(param, side) for side in sides]

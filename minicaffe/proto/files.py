@@ -94,7 +94,7 @@ def file_error(path, cause):
 
 @contextlib.contextmanager
 def _opened(path):
-    """Open a file or pipe for reading; FileError for a device, which may never end, and for an OSError then or in the block."""
+    """Yield an open file or pipe to read; FileError for a device, which may never end, and for an OSError then or in the block."""
     try:
         with open(path_of(path), "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -150,7 +150,7 @@ def read_lines(path, wanted="a list of files"):
 
 
 def parse_lines(path, lines, parse, wanted):
-    """Return ``parse(line)`` of each of `lines` that is not blank; its DataError gets file and line, or the kind of the file."""
+    """Return ``parse(line)`` of each line that is not blank; its DataError gets file and line, or says that `wanted` is needed."""
     parsed = []
     for number, line in enumerate(lines, 1):
         if line.strip():

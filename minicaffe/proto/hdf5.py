@@ -46,7 +46,7 @@ def reading(path, within=None):
 def hdf5_in_memory(file):
     """Yield an h5py.File in memory, and write its bytes to the open binary `file` at the end of the block.
 
-    So a full disk is an error of `file`, which can be discarded; the HDF5 library does not recover from it.
+    So a full disk is an error of `file`, which `replacing` (atomic.py) discards; the HDF5 library does not recover from it.
     """
     import h5py
     memory = io.BytesIO()
@@ -69,7 +69,7 @@ def find(group, name, follow=True):
 
 
 def _leaves(group, name):
-    """Return whether a name, a soft link of it, or the storage of its dataset leads into another file."""
+    """Return whether a name, a soft link on its path, or the storage of its dataset leads into another file."""
     import h5py
     top, thing, parts, links = group["/"], group, name.split("/"), 0
     if name.startswith("/"):

@@ -15,8 +15,8 @@ class Positions:
     def __init__(self, filename, text="", starts=None):
         self.filename = filename
         self.moved = {}
-        self._prefix = ""
-        self._starts = {} if starts is None else starts
+        self._prefix = ""       # of `below`, with a dot at its end
+        self._starts = {} if starts is None else starts     # path in the file: offset of its first character (text_parser.py)
         self._text, self._newlines = text, None     # places of the ends of lines; found for the first line that is asked for
 
     def below(self, path):
@@ -48,6 +48,7 @@ class Positions:
         return line + 1, offset - (self._newlines[line - 1] if line else -1)
 
     def _in_file(self, path):
+        """Return the path in the file of a path in the present message; a moved message moves its fields."""
         prefix = path = self._prefix + path
         while prefix:
             if prefix in self.moved:

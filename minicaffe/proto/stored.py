@@ -69,7 +69,7 @@ StoredState = namedtuple("StoredState", "iter learned_net current_step resume_st
 
 
 def equal_but_unit_axes(one, other):
-    """Whether two shapes are equal but for axes of size 1."""
+    """Return whether two shapes are equal but for axes of size 1, as is enough for the weights of some layer types."""
     return [size for size in one if size != 1] == [size for size in other if size != 1]
 
 
@@ -114,7 +114,7 @@ def parse_blob(data, need_data=True):
 
 
 def read_dims(content):
-    """Return the sizes in a serialized BlobShape; raise DataError beyond 32 axes."""
+    """Return the sizes in a serialized BlobShape as a tuple; raise DataError beyond 32 axes."""
     # A size has at most 11 bytes. A longer shape is not parsed: its sizes would take a multiple of the file's memory.
     dims = () if len(content) > 11 * MAX_AXES else parse_message(caffe_pb2.BlobShape, bytes(content)).dim
     if len(content) > 11 * MAX_AXES or len(dims) > MAX_AXES:
@@ -140,7 +140,7 @@ def _count(dims):
 
 def _numbers(content, dtype, shape, needed, name):
     """Return the numbers of a field of bytes as a view, or None if there are none; raise DataError for too many or too few."""
-    total, odd = divmod(len(content), int(dtype[2]))
+    total, odd = divmod(len(content), int(dtype[2]))    # "<f4": 4 bytes each
     if odd:
         raise DataError(f"{name} has {len(content)} bytes, no multiple of {dtype[2]}; the file is damaged, fetch it again")
     if total not in (0, needed):

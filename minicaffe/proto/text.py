@@ -65,7 +65,7 @@ def parse_text(text, message_class, filename="<text>", *, keep_layer_fields=Fals
 
 
 def _class_of(reader, classes):
-    """Return the class of the message in a text by the names of its outermost fields; braces of a broken text may not match."""
+    """Return the one of `classes` that has most of the outermost fields of a text; braces of a broken text may not match."""
     names, depth = [], 0
     for kind, word, following in zip(reader.kinds, reader.words, reader.words[1:]):
         if kind == WORD and depth == 0 and following in (":", *CLOSING):
@@ -96,12 +96,15 @@ def write_text(message):
 
 
 def layer_fields(param):
-    """Return the `Fields` of a layer: all that its LayerParameter sets but the blobs, and all that its messages lack."""
+    """Return the `Fields` of a layer: all that its LayerParameter sets but the blobs, and all that its messages lack.
+
+    Layer types of forks and of programs read their fields by it.
+    """
     return _merged(param, without=("blobs",))
 
 
 def _merged(message, extra=None, path="", without=()):
-    """Return the `Fields` that a message sets but those `without`, and `extra`, which it lacks; of a layer its `fork_fields`."""
+    """Return as Fields at `path` the set fields of a message but `without`, and `extra` ones it lacks, of a layer `fork_fields`."""
     if message.DESCRIPTOR.name == "LayerParameter":
         extra = parse_fields(message.fork_fields)
         without = (*without, "fork_fields")

@@ -22,7 +22,7 @@ from minicaffe.proto.positions import Positions
 
 logger = logging.getLogger(__name__)
 
-# A rule with a field left out would select wrong layers; upgrading reads every field of a V0 layer.
+# Messages without unknown fields: a rule with a field left out would select wrong layers; upgrading reads all fields of a V0 layer.
 COMPLETE = "NetStateRule", "V0LayerParameter"
 LAYERS = "LayerParameter", "V1LayerParameter"
 MAX_DEPTH = 100  # protobuf's own limit on messages inside messages
@@ -58,7 +58,7 @@ Field = namedtuple("Field", "descriptor repeated read")
 
 @functools.cache
 def fields_of(descriptor):
-    """Return the `Field` of each field of a message type by name."""
+    """Return the `Field` of each field of a message type by name, except `fork_fields`, which no file may set."""
     readers = {
         FieldDescriptor.CPPTYPE_MESSAGE: None,
         FieldDescriptor.CPPTYPE_STRING: Reader.string,
@@ -72,15 +72,19 @@ def fields_of(descriptor):
 
 
 class Reader:
-    """A recursive-descent reader over the list of tokens; `at` is the next one."""
+    """A recursive-descent reader over the list of tokens; `at` is the next one.
+
+    `keep` and `skip` are keep_layer_fields and skip_unknown_fields of `read_text`. In all methods `path` is that of the field, for
+    errors and positions; `depth` is the number of messages around it; `field` is its `Field`, None if its message lacks it.
+    """
 
     def __init__(self, text, filename, keep=False, skip=False):
         self.text = text
         self.keep, self.skip = keep, skip
         self.kept = {}      # by the path of a layer: its message and those Fields of it that the messages lack
-        self.starts = {}
+        self.starts = {}    # by path: the offset of a field or of an element of a repeated one
         self.positions = Positions(filename, text, self.starts)
-        self.kinds, self.words, self.offsets = bytearray(), [], array("Q")
+        self.kinds, self.words, self.offsets = bytearray(), [], array("Q")      # of the tokens: WORD to OTHER, text, place
         for match in itertools.islice(TOKEN.finditer(text), MAX_TOKENS + 2):
             kind = match.lastindex
             self.kinds.append(kind)
@@ -172,7 +176,7 @@ class Reader:
         logger.warning("%s; skipped", error)
 
     def fields_of_any_name(self, into, path, depth, close, opened):
-        """Read fields of any name into `into`, up to the mark `close`; return `into`."""
+        """Read fields of any name into the Fields `into`, up to the mark `close` as in `message`; return `into`."""
         while self.kinds[self.at] == WORD:
             self.one(into, f"{path}.{self.words[self.at]}" if path else self.words[self.at], depth)
         if self.words[self.at] != close:
@@ -193,7 +197,7 @@ class Reader:
             self.skip_mark(";")
 
     def value_of_any_type(self, path, depth, colon):
-        """Read a message, a string, a number or a word of any type."""
+        """Read a message, string, number or word of any type; `colon`: whether a colon precedes it, as all but messages need."""
         close = CLOSING.get(self.words[self.at])
         if close is not None:
             if depth >= MAX_DEPTH:
@@ -311,7 +315,7 @@ class Reader:
             value = enum.values_by_name.get(self.words[start])
         else:
             value = enum.values_by_number.get(self.integer(field, path, (-(2**31), 2**31 - 1), unknown.one_of(enum)))
-            self.at -= 1
+            self.at -= 1    # back to the last token of the number
         if value is None:
             raise self.error(unknown.find_value(enum, self.shown(start)).text, path, start)
         self.at += 1
@@ -335,7 +339,7 @@ class Reader:
             raise self.error("is not valid UTF-8; save the file as UTF-8", path, start) from None
 
     def unescaped(self, path, match):
-        """Return the bytes of an escape sequence."""
+        """Return the bytes of an escape sequence, a match of ESCAPE."""
         octal, hexadecimal, short, long, other = match.groups()
         if octal or hexadecimal:
             value = int(octal, 8) if octal else int(hexadecimal, 16)
@@ -351,7 +355,7 @@ class Reader:
         raise self.error(f"{shown} is no escape; a backslash itself is written \\\\", path)
 
     def shown(self, at=None):
-        """Return the tokens from `at` to the next one as text for an error."""
+        """Return the tokens from `at` to the next one, as in ``-x``, as text for an error; by default the next one alone."""
         at = self.at if at is None else at
         if self.kinds[self.at] == END:
             return "the end of the file"
@@ -373,7 +377,7 @@ class Reader:
         return self.error(f"expected {wanted} of {name}, got {self.shown()}", path)
 
     def error(self, message, path, at=None):
-        """Return a ConfigError at token `at`, by default the next one."""
+        """Return a ConfigError at token `at`, by default the next one; an open string or wrong comment there is named instead."""
         at = self.at if at is None else at
         if self.kinds[at] == OTHER and self.words[at][0] in "'\"":
             message = "a string is not closed on its line; add the quote"

@@ -48,7 +48,7 @@ Found.__doc__ = """A field or value that a message lacks: the text of the error,
 
 
 def _ask(function, *args):
-    """Return the first answer of an add-on's function, None if no add-on has one."""
+    """Return the first true result of the add-ons' functions of this name; None if there is none."""
     for _, _, reader in entry_points.objects("fields"):
         if hasattr(reader, function) and (answer := getattr(reader, function)(*args)):
             return answer
@@ -56,7 +56,7 @@ def _ask(function, *args):
 
 
 def find_unknown(descriptor, name, value):
-    """Return the `Found` of a field that a message lacks, or of a value that its enum lacks."""
+    """Return the `Found` of a field that a message lacks, or of a value that its enum lacks; its text is the whole message."""
     field = descriptor.fields_by_name.get(name)
     if field is not None and field.enum_type is not None:
         return find_value(field.enum_type, value)
@@ -81,7 +81,7 @@ def find_value(enum, value):
 
 
 def one_of(enum):
-    """Return the rule for a value of an enum; V1's layer types are too many to list."""
+    """Return the beginning of an error about a value of an enum: its names, or of more than 20, as V1's layer types, the enum's."""
     names = enum.values_by_name
     return f"must be one of {', '.join(names)}" if len(names) <= 20 else f"must be a name of {enum.name}"
 
@@ -98,7 +98,7 @@ def fork_of(type):
 
 
 def augmenter(param, seed):
-    """Return an add-on's object for those of `AUGMENTATIONS` that a TransformationParameter has."""
+    """Return an add-on's object, as above, for those of `AUGMENTATIONS` that a TransformationParameter has."""
     made = _ask("augmenter", param, seed)
     if made is None:
         first = next(filter(param.HasField, AUGMENTATIONS))
@@ -108,19 +108,19 @@ def augmenter(param, seed):
 
 
 def is_old(layer):
-    """Return whether an add-on brings a LayerParameter into another form."""
+    """Return whether the `upgrade` of an add-on changes a LayerParameter: minicaffe.proto.upgrade then calls `upgrade`."""
     return bool(_ask("is_old", layer))
 
 
 def upgrade(state, words):
-    """Let add-ons bring a net into the form that the core reads."""
+    """Call the `upgrade` of all add-ons, which brings a net into the form that the core reads; parameters as above."""
     for _, _, reader in entry_points.objects("fields"):
         if hasattr(reader, "upgrade"):
             reader.upgrade(state, words)
 
 
 def about_layer(name, types):
-    """Return the hint of an error about a layer type that is not in `types`, the registered ones."""
+    """Return the end of the error about a layer type `name` that is not in `types`, the registered ones: a hint and a remedy."""
     if not name:
         return "; every layer needs a type, such as 'Convolution'"
     near, about, remedy = close_matches(name, types), _ask("about_layer", name), REGISTER_REMEDY.format(name)

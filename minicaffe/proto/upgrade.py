@@ -60,8 +60,7 @@ def load(path, skip_unknown_fields=False, content=None, kinds=(caffe_pb2.NetPara
 
     Fields of layers that the messages lack are kept in ``LayerParameter.fork_fields``; `Net` accepts or refuses them. Parameters
     are those of `minicaffe.proto.text.read_text`; errors are those of it, of `upgrade_net` and `upgrade_solver`. In a solver
-    `solver_type` becomes `type`, nets inside are upgraded, and `snapshot_prefix` is completed. If it is unset, it becomes the path
-    of the solver without extension; if it is an existing folder, the solver's name in it.
+    `solver_type` becomes `type`, nets inside are upgraded, and `snapshot_prefix` is completed by `complete_prefix`.
     """
     param, positions = read_text(path, kinds, keep_layer_fields=True, skip_unknown_fields=skip_unknown_fields, content=content)
     if isinstance(param, caffe_pb2.NetParameter):
@@ -72,12 +71,12 @@ def load(path, skip_unknown_fields=False, content=None, kinds=(caffe_pb2.NetPara
 
 
 def read_net_file(path, skip_unknown_fields=False, content=None):
-    """Read a net's prototxt, as `load`."""
+    """Read a net's prototxt, of any age, and return its Definition, as `load`."""
     return load(path, skip_unknown_fields, content, caffe_pb2.NetParameter)
 
 
 def read_solver_file(path, skip_unknown_fields=False):
-    """Read a solver's prototxt, as `load`."""
+    """Read a solver's prototxt, of any age, and return its Definition, as `load`."""
     return load(path, skip_unknown_fields, kinds=caffe_pb2.SolverParameter)
 
 
@@ -133,7 +132,7 @@ def read_weights(path):
 
 
 def foreign_layers(net):
-    """Return the layers of today's form in a net that the core alone does not read."""
+    """Return the layers of today's form in a net that the core alone does not read: add-ons may upgrade them."""
     return [layer for layer in net.layer if layer.fork_fields or layer.type.lower() not in unknown.core_types]
 
 
@@ -182,7 +181,10 @@ def upgrade_solver(solver, positions=None):
 
 
 class _Upgrade:
-    """One upgrade: the net in its present state, and the path of each of its layers in the file."""
+    """One upgrade: the net in its present state, and in `paths` the path of each of its layers in the file.
+
+    Add-ons get it as `state` (proto/unknown.py): they change `net.layer` and `paths` alike, and use `note` and `located`.
+    """
 
     def __init__(self, net, positions, prefix):
         self.net = copy_of(net)
@@ -190,7 +192,7 @@ class _Upgrade:
         self.prefix = prefix
         field = "layers" if net.layers else "layer"
         self.paths = [f"{prefix}{field}[{index}]" for index in range(len(getattr(net, field)))]
-        self.notes, self.changes = [], []
+        self.notes, self.changes = [], []       # all notes, and the texts of those of level INFO
 
     def run(self):
         """Apply the steps in Caffe's order; a step without an old part does nothing."""
@@ -308,7 +310,7 @@ class _Upgrade:
 
 
 def _learns_statistics(layer):
-    """Return whether a BatchNorm layer has the three `param` entries of old files, one of them learned."""
+    """Return whether a BatchNorm layer has the three `param` entries of old files, one with lr_mult or decay_mult other than 0."""
     return len(layer.param) == 3 and any(param.lr_mult != 0 or param.decay_mult != 0 for param in layer.param)
 
 
@@ -330,6 +332,7 @@ def _type_today(word):
 
 
 def _located(error, positions, path):
+    """Return `error` with the file and line of `path`; unchanged if `positions` is None."""
     if positions is not None:
         error.at(file=positions.filename, line=positions.line(path))
     return error

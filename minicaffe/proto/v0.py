@@ -88,11 +88,12 @@ def _fold_padding(net, error):
 
 
 def _is_padding(entry):
+    """Return whether an entry of ``layers`` is a padding layer of V0."""
     return entry.layer.type == "padding"
 
 
 def _upgrade_layer(entry, new, note, error):
-    """Fill the V1 layer `new` from an entry of V0."""
+    """Fill the V1 layer `new` from an entry of V0, or copy one of V1; ``error(message)`` returns the error of this entry."""
     if not entry.HasField("layer"):
         new.CopyFrom(entry)
         return
@@ -112,7 +113,7 @@ def _upgrade_layer(entry, new, note, error):
 
 
 def _move(new, name, value, kind):
-    """Set the V1 counterpart of field `name` of a V0 layer of type `kind`; return whether there is one."""
+    """Set the V1 counterpart of field `name` of a V0 layer of type `kind` in `new`; return whether there is one (`FIELDS`)."""
     target, holder = FIELDS.get(name, (None, {}))
     holder = holder if isinstance(holder, str) else holder.get(kind)
     if holder is None:

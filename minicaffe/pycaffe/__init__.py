@@ -19,6 +19,7 @@ __all__ += settings.__all__
 
 
 def __getattr__(name):
+    """Return a name of solvers.py (PEP 562)."""
     if name != "solvers" and name not in SOLVERS:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     solvers = importlib.import_module("minicaffe.pycaffe.solvers")

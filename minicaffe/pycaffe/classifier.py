@@ -67,8 +67,7 @@ class Classifier(Net):
 def picture_transformer(net, mean=None, input_scale=None, raw_scale=None, channel_swap=None):
     """Return a Transformer of (H, W, K) pictures for the first input of `net`: for Classifier, Detector and ``classify``.
 
-    Steps that are None are left out.
-    Raises ConfigError if the net has no input of four axes.
+    Steps that are None are left out. Raises ConfigError if the net has no input of four axes.
     """
     if not net.inputs:
         raise ConfigError("the net has no input, as it reads its data itself; give its deploy net, which has an Input layer",

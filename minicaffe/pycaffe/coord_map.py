@@ -1,7 +1,7 @@
 """Where a pixel of one Top lies in another: crops for fully convolutional nets (pycaffe ``caffe.coord_map``).
 
-A map is ``(axis, a, b)``: coordinate ``x`` of a layer's top is ``a x + b`` of its bottom, from `axis` + 1 on; None means any
-axis. `a` and `b` are arrays with one entry, or one per spatial axis.
+A map is ``(axis, a, b)``: coordinate ``x`` of a layer's bottom is ``a x + b`` of its top, on the axes after `axis`; None means any
+axis. `a` and `b` are numbers, or arrays with one entry or one per spatial axis.
 """
 
 import numpy as np
@@ -17,9 +17,10 @@ PASS_THROUGH_LAYERS = ["AbsVal", "BatchNorm", "Bias", "BNLL", "Dropout", "Eltwis
 
 
 def window_map(kind, stride, extent, pad):
-    """Return scale and shift of a layer with windows of `extent`: of Fractions exactly, of pycaffe's arrays in float64.
+    """Return scale and shift (a, b) of a layer with windows: of Fractions exactly, of pycaffe's arrays in float64.
 
-    `coord_map` calls it with arrays, addons/forks/crop_offset.py with Fractions, as an offset must be whole.
+    `extent` is the kernel's with dilation. `coord_map` calls this with arrays, addons/forks/crop_offset.py with Fractions, as an
+    offset must be whole.
     """
     middle = (extent - 1) / 2
     return (stride, middle - pad) if kind == "Deconvolution" else (1 / stride, (pad - middle) / stride)
@@ -44,10 +45,7 @@ class CropError(ConfigError, AssertionError):
 def conv_params(fn):
     """Return axis, stride, extent of the kernel with its dilation, and pad of a Convolution-like Function.
 
-    Raises
-    ------
-    CropError
-        If sizes are given by ``_h`` and ``_w``.
+    Raises CropError if there is no kernel_size, or sizes are given by ``_h`` and ``_w``.
     """
     params = fn.params.get("convolution_param", fn.params)
     given = TWO_SIDED & {*fn.params, *params}
@@ -61,19 +59,13 @@ def conv_params(fn):
 
 
 def crop_params(fn):
-    """Return axis and offset of a Crop Function, which shift its coordinates."""
+    """Return the first axis that a Crop Function crops, and its offset, an array with one entry or one per axis."""
     params = fn.params.get("crop_param", fn.params)
     return params.get("axis", 2), np.array(params.get("offset", 0), ndmin=1)
 
 
 def coord_map(fn):
-    """Return the map of a Function.
-
-    Raises
-    ------
-    UndefinedMapException
-        If its type has none.
-    """
+    """Return the map of a Function, from its bottom to its top; raise UndefinedMapException if its type has none."""
     if fn.type_name in ("Convolution", "Pooling", "Im2col", "ConvolutionDepthwise", "DepthwiseConvolution", "Deconvolution"):
         axis, *window = conv_params(fn)
         return axis, *window_map(fn.type_name, *window)
@@ -86,13 +78,7 @@ def coord_map(fn):
 
 
 def compose(base_map, next_map):
-    """Return the map of `base_map` after `next_map`.
-
-    Raises
-    ------
-    AxisMismatchException
-        If both name an axis, and not the same.
-    """
+    """Return the map ``base_map(next_map(x))``; raise AxisMismatchException if both name an axis, and not the same."""
     axis, a, b = base_map
     other, a2, b2 = next_map
     if axis is not None and other is not None and axis != other:
@@ -101,13 +87,13 @@ def compose(base_map, next_map):
 
 
 def inverse(coord_map):
-    """Return the map in the other direction, from a bottom to the top."""
+    """Return the map in the other direction, from a top to the bottom."""
     axis, a, b = coord_map
     return axis, 1 / a, -b / a
 
 
 def _walk_back(top):
-    """Yield (Top, map) for `top` and its ancestors through layers with maps, among which `coord_map_from_to` finds a common one.
+    """Yield (Top, map to `top`) of `top` and its ancestors through layers with maps: `coord_map_from_to` finds a common one.
 
     Of a Crop only the first bottom counts: the second gives a size.
     """
@@ -129,10 +115,7 @@ def _walk_back(top):
 def coord_map_from_to(top_from, top_to):
     """Return the map from coordinates of `top_from` to those of `top_to`, over a common ancestor.
 
-    Raises
-    ------
-    UnconnectedError
-        If there is none; it is a RuntimeError.
+    Raises UnconnectedError, which is a RuntimeError, if there is none.
     """
     from_maps = dict(_walk_back(top_from))
     for top, to_map in _walk_back(top_to):
@@ -143,12 +126,9 @@ def coord_map_from_to(top_from, top_to):
 
 
 def crop(top_from, top_to):
-    """Return a Crop of `top_from` that lies on `top_to` pixel by pixel.
+    """Return the Top of a Crop layer, which cuts `top_from` to the size of `top_to` so that they agree pixel by pixel.
 
-    Raises
-    ------
-    CropError
-        If the scales differ, or the offset is negative or no whole number; it is an AssertionError.
+    Raises CropError, which is an AssertionError, if the scales differ, or the offset is negative or no whole number.
     """
     axis, a, b = coord_map_from_to(top_from, top_to)
     a, b = np.atleast_1d(a), np.atleast_1d(b)

@@ -49,7 +49,7 @@ class Detector(Net):
         Returns
         -------
         list of dict
-            ``window``, ``prediction`` and ``filename`` of each.
+            ``window``, ``prediction`` (the scores, flat) and ``filename`` of each window.
         """
         name = self.inputs[0]
         found, inputs = [], []
@@ -106,7 +106,7 @@ class Detector(Net):
         return canvas
 
     def configure_crop(self, context_pad):
-        """Set the context of `crop` and the values for what lies outside of a picture: the mean, in the picture's own terms.
+        """Set the context of `crop`, and `crop_mean`, its values outside of a picture, which preprocessing turns into 0.
 
         Raises
         ------
@@ -115,7 +115,7 @@ class Detector(Net):
         """
         in_ = self.inputs[0]
         channels, *size = self.transformer.inputs[in_][1:]
-        self.crop_dims = np.array([*size, channels])
+        self.crop_dims = np.array([*size, channels])    # of `crop_mean`, too
         self.context_pad = context_pad
         if context_pad and 2 * context_pad >= min(size):
             raise ShapeError(f"must leave room for the window in an input of {size[0]}x{size[1]}, got {context_pad}",

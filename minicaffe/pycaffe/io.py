@@ -127,7 +127,7 @@ def load_image(filename, color=True):
 
 
 def _content_of(source):
-    """Return a name of a source of `load_image` for errors, and its bytes."""
+    """Return the name, for errors, and the bytes of a picture that a caller of `load_image` gave."""
     if isinstance(source, (str, os.PathLike)):
         return os.fsdecode(source), read_bytes(source)
     if not hasattr(source, "read"):
@@ -145,7 +145,7 @@ def _content_of(source):
 
 
 def read_npy(path):
-    """Return the array of a .npy file; raise FileError if it holds none of numbers."""
+    """Return the array of a .npy file; raise FileError if it is no such file, or not of numbers."""
     try:
         # A map compares the file's size with its shape before memory is taken, and refuses objects.
         return np.array(np.lib.format.open_memmap(path, mode="r"))
@@ -190,7 +190,7 @@ def resize_image(im, new_dims, interp_order=1):
 
 
 def _resize_first(values, size, order, centres):
-    """Return `values` resized along the first axis, one half of `resize_image`; see `interpolation_taps`."""
+    """Return `values` (length, M, K) resized along the first axis to `size`, for `resize_image`; see `interpolation_taps`."""
     total = 0.0
     for index, weight in zip(*interpolation_taps(len(values), size, order, centres)):
         total = total + values[index] * weight[:, np.newaxis, np.newaxis]
@@ -266,7 +266,7 @@ class Transformer:
 
     def __init__(self, inputs):
         self.inputs = inputs
-        self.transpose, self.channel_swap, self.raw_scale, self.mean, self.input_scale = {}, {}, {}, {}, {}
+        self.transpose, self.channel_swap, self.raw_scale, self.mean, self.input_scale = {}, {}, {}, {}, {}     # by input
 
     def _check_input(self, in_):
         """Raise ConfigError unless `in_` is the name of an input."""

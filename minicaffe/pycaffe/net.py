@@ -57,7 +57,7 @@ class Net(base_net.Net):
         Naming file, line, layer and field.
     """
 
-    default_phase = TEST
+    default_phase = TEST    # of ``Net(network_file, weights_file)``
 
     def __init__(self, network_file, phase, *args, level=0, stages=None, weights=None, force_backward=None, **options):
         if isinstance(phase, (str, os.PathLike)):
@@ -126,13 +126,15 @@ class Net(base_net.Net):
     _inputs, _outputs = property(lambda self: self._ids(self.input_blobs)), property(lambda self: self._ids(self.output_blobs))
 
     def _top_ids(self, index):
+        """Return the indices in `blob_list` of the tops of layer `index`, as pycaffe's method of this name."""
         return self._ids(self.nodes[index].tops)
 
     def _bottom_ids(self, index):
+        """Return the indices in `blob_list` of the bottoms of layer `index`."""
         return self._ids(self.nodes[index].bottoms)
 
     def _ids(self, blobs):
-        """Return the numbers of blobs, by which names of ``_caffe.Net`` that begin with an underscore refer to them."""
+        """Return the indices of blobs in `blob_list`, as pycaffe's names that begin with an underscore give them."""
         return [self.blob_list.index(blob) for blob in blobs]
 
     # ---- running
@@ -208,7 +210,7 @@ class Net(base_net.Net):
                     self.file or self.name, self.layer_names[last], self.layer_names[first])
 
     def _feed(self, arrays, names, what, part):
-        """Copy the keyword arrays of `forward` or `backward` into the blobs `names`, data or diff; all must be given."""
+        """Copy keyword arrays into the blobs `names`, all or none of them; `part` is "data" or "diff", `what` is for errors."""
         if not arrays:
             return
         if set(arrays) != set(names):
@@ -226,7 +228,7 @@ class Net(base_net.Net):
                 raise ShapeError(f"'{name}' has {shape}, the blob {blob.shape}: the first dimension (batch) must be equal, others "
                                  f"equal or 1; give such an array{remedy}", field=what)
             if part == "data" and shape == blob.shape:
-                whole[name] = blob, array
+                whole[name] = blob, array   # net/feed.py copies it, by several threads if it is large
             else:  # NumPy broadcasts it
                 getattr(blob, part)[...] = array
         self._feeder.feed(whole, overlap=False)
@@ -263,7 +265,7 @@ class Net(base_net.Net):
         return _stack_rows(values, kwargs), _stack_rows(gradients, kwargs)
 
     def _batch(self, blobs):
-        """Yield parts of arrays in the net's batch size, for `forward_all`; the last one is padded with zeros."""
+        """Yield parts of arrays, by blob name, in the batch size of the net's first blob; the last part is padded with zeros."""
         if not blobs:
             return
         total = len(next(iter(blobs.values())))
@@ -368,7 +370,7 @@ class Net(base_net.Net):
         return self._transformer_of(in_).deprocess(in_, data)
 
     def _transformer_of(self, in_):
-        """Return `transformer`, for the present shape of the input `in_`: a net may be reshaped after it was made."""
+        """Return `transformer` after setting the present shape of the input `in_`, as a net may be reshaped."""
         shape = self.blobs[in_].shape
         if in_ in self.inputs:
             self.transformer.inputs[in_] = shape

@@ -24,7 +24,7 @@ _own_message = {field.message_type.name.removesuffix("Parameter"): name
 
 
 def param_name_dict():
-    """Return the stem of the LayerParameter field for the stem of each message: ``InnerProduct``: ``inner_product``."""
+    """Return the stem of the LayerParameter field for the stem of each message, ``InnerProduct``: ``inner_product``, as pycaffe."""
     return {kind: name.removesuffix("_param") for kind, name in _own_message.items()}
 
 
@@ -34,8 +34,8 @@ def to_proto(*tops):
 
 
 def _net(tops, names):
-    """Return the NetParameter of `tops` for both forms of `to_proto`; `names` maps Tops and Functions to names and grows."""
-    layers, counts = {}, Counter()
+    """Return the NetParameter of `tops`; `names` maps Tops and Functions to their names, and gets the automatic ones."""
+    layers, counts = {}, Counter()      # LayerParameter by Function; automatic names by layer type
     for top in tops:
         top._to_proto(layers, names, counts)
     return caffe_pb2.NetParameter(layer=layers.values())
@@ -44,12 +44,7 @@ def _net(tops, names):
 def assign_proto(proto, name, val):
     """Set the field `name` of a message: dicts go into messages, a lone value of a repeated field becomes its only item.
 
-    Raises
-    ------
-    MissingFieldError
-        If the message has no such field; it is an AttributeError.
-    ConfigError
-        If the value does not fit the field.
+    Raises MissingFieldError, an AttributeError, if the message has no such field, and ConfigError if the value does not fit it.
     """
     field = proto.DESCRIPTOR.fields_by_name.get(name)
     if field is None:
@@ -117,6 +112,7 @@ class Top:
         self.fn.update(params)
 
     def _to_proto(self, layers, names, counts):
+        """Put the layers that this Top needs into `layers` (`_net`)."""
         self.fn._to_proto(layers, names, counts)
 
     def __repr__(self):
@@ -124,7 +120,7 @@ class Top:
 
 
 class Function:
-    """A layer to be: a type, the Tops it reads, and its fields.
+    """A layer to be: a type, the Tops it reads, and its fields. Raises TypeError if an input is not a Top.
 
     Attributes
     ----------
@@ -133,11 +129,6 @@ class Function:
     tops : tuple of Top
     ntop : int
     in_place : bool
-
-    Raises
-    ------
-    TypeError
-        If an input is not a Top.
     """
 
     def __init__(self, type_name, inputs, params):
@@ -156,7 +147,7 @@ class Function:
         self.params.update(params)
 
     def _name(self, key, names, counts):
-        """Return the name of this Function or one of its Tops; without one it is the type and a number, as in pycaffe."""
+        """Return the name of `key`, this Function or one of its Tops; a new name is the type and a number, as in pycaffe."""
         if key not in names:
             counts[self.type_name] += 1
             names[key] = f"{self.type_name}{counts[self.type_name]}"
@@ -217,10 +208,10 @@ class NetSpec:
     """A net that is being written: assign Tops to attributes or items, then call `to_proto`."""
 
     def __init__(self):
-        super().__setattr__("tops", {})
+        super().__setattr__("tops", {})     # this class's own takes Tops only
 
     def __setattr__(self, name, value):
-        if not isinstance(value, (Top, Function)):
+        if not isinstance(value, (Top, Function)):      # a Function is a layer without tops
             raise TypeError(f"NetSpec takes Tops of layers, '{name}' is {type(value)}; several tops are n.a, n.b = ...")
         self.tops[name] = value
 
@@ -256,7 +247,7 @@ class NetSpec:
         return list(self.tops.values())
 
     def update(self, name, params=None):
-        """Set more fields of the layer of a Top, or take over a dict of names and Tops.
+        """Set more fields of the layer of a Top, or take over a dict of names and Tops; MissingNameError for an unknown name.
 
         Parameters
         ----------
@@ -264,11 +255,6 @@ class NetSpec:
             Of a Top, as in SSD: ``n.update("conv5_1", {"dilation": 2})``. Or a dict of names and Tops, without `params`.
         params : dict, optional
             Fields, as the keywords of ``L.Type()``.
-
-        Raises
-        ------
-        MissingNameError
-            If there is no Top of that name.
         """
         if params is None:
             for key, top in name.items():
@@ -301,6 +287,7 @@ class Layers:
             return module
 
         def layer_fn(*bottoms, **fields):
+            """Return the Top or Tops of a new layer of this type; the Function itself if it has none."""
             function = Function(name, bottoms, fields)
             return function if function.ntop == 0 else function.tops[0] if function.ntop == 1 else function.tops
 

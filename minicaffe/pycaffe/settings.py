@@ -17,8 +17,8 @@ __all__ = [
 ]
 log_ = logging.getLogger("minicaffe")
 LEVELS = logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL     # of glog's severities 0 to 3
-_reported = []      # the call of `set_mode_gpu` or `set_device` that was reported
-ISAS = "baseline", "avx2", "avx512"                    # of device/apply.hpp
+_reported = []      # the call of `set_mode_gpu` or `set_device` that was reported; the report comes once
+ISAS = "baseline", "avx2", "avx512"                    # instruction sets for the loops of the CPU (device/apply.hpp)
 
 
 class Timer:
@@ -86,9 +86,9 @@ def set_device(device_id):
 
 
 def _may_use_gpu(call):
-    """Return whether `call` may choose a GPU, see `set_mode_gpu`; the first one that may not is reported."""
+    """Return whether `call` may choose a GPU; False, which is logged once, where the CPU computes instead (`set_mode_gpu`)."""
     device = os.environ.get("MINICAFFE_DEVICE")
-    why = "MINICAFFE_DEVICE is cpu" if device == "cpu" else cuda.missing()
+    why = "MINICAFFE_DEVICE is cpu" if device == "cpu" else cuda.missing()    # an Error; None if there is a GPU
     if isinstance(why, Error) and (device or sys.modules.get("caffe") is not sys.modules["minicaffe"]):
         why.message += "; with MINICAFFE_DEVICE=cpu set_mode_gpu() computes on the CPU"
         raise why

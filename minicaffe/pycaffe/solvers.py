@@ -12,7 +12,7 @@ __all__ = [
 
 
 class _FileSolver:
-    """Common part of pycaffe's solver classes: made from a file, with pycaffe's Net.
+    """Common part of pycaffe's solver classes, beside a solver class of the core: made from a file, with pycaffe's Net.
 
     As in pycaffe, a restored solver reads its data from the beginning; set `exact_resume` to continue from the snapshot's record.
     """
@@ -23,12 +23,12 @@ class _FileSolver:
 
     def __init__(self, solver_file, *, skip_unknown_fields=False, trusted=True, _read=None):
         with caffe.trusting(trusted):
-            param, positions = _read or upgrade.read_solver_file(solver_file, skip_unknown_fields)
+            param, positions = _read or upgrade.read_solver_file(solver_file, skip_unknown_fields)   # `_read`: of `get_solver`
         super().__init__(param, file=str(solver_file), positions=positions, skip_unknown_fields=skip_unknown_fields,
                          trusted=trusted)
 
     def make_net(self, param, **options):
-        """Return a pycaffe Net: solvers of the core build nets without pycaffe's methods."""
+        """Return a pycaffe Net, where solvers of the core build one without its methods; solver/nets.py calls this for each net."""
         return Net(param, param.state.phase, **options)
 
     @property

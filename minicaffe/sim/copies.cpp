@@ -1,4 +1,4 @@
-// Copies and fills: every one is checked to lie inside one allocation (or one pinned block) at the call and again when it runs.
+// Copies and fills. Each end must lie inside one allocation, one pinned block or mapped host memory, at the call and when it runs.
 #include <cstring>
 
 #include "sim.hpp"
@@ -13,14 +13,14 @@ enum class Side { Host, Device };
 struct End {
   Side side;
   uint64_t address;
-  Device* owner = nullptr;  // which device it must be on, where the call says so
+  Device* owner = nullptr;  // the device of the memory, of cuMemcpyPeerAsync; null: not given
 };
 
-/// Where that is: `memory` can be read and written by the host.
+/// The memory of an End.
 struct Span {
-  char* memory = nullptr;
-  std::shared_ptr<Allocation> allocation;
-  size_t offset = 0;
+  char* memory = nullptr;                  // an address that the driver can read and write
+  std::shared_ptr<Allocation> allocation;  // null: host memory
+  size_t offset = 0;                       // in the allocation
   bool pinned = false;
 };
 
@@ -61,7 +61,8 @@ Span resolve(const char* call, const char* which, const End& end, size_t size) {
   return span;
 }
 
-/// Work on a stream reaches the memory of the stream's device and of its peers; only cuMemcpyPeerAsync reaches any other.
+/// Fail unless work on the stream may access the memory: that of its device, of enabled peers, and of the host. Not for
+/// cuMemcpyPeerAsync, which may access any device.
 void check_access(const char* call, const Stream& stream, const Span& span) {
   const Device* device = stream.context->device;
   if (span.allocation && span.allocation->device != device && !stream.context->peers.count(span.allocation->device->ordinal))
@@ -69,8 +70,8 @@ void check_access(const char* call, const Stream& stream, const Span& span) {
          span.allocation->text().c_str(), device->ordinal);
 }
 
-/// With uninitialized=1: no word copied to the host may equal the fill pattern of new allocations. A word that a kernel copied is
-/// found, too; computing with it gives a NaN, which is not found.
+/// With uninitialized=1: fail if a word copied to the host equals the fill pattern of new allocations, a NaN. The pattern is found
+/// also in a copy by a kernel, and in a result of arithmetic that keeps the bits of a NaN.
 void refuse_unwritten(const char* call, const Span& from, size_t size) {
   for (size_t i = (from.offset + 3) / 4 * 4; i + 4 <= from.offset + size; i += 4)
     if (!memcmp(from.memory - from.offset + i, &kPoison, 4))
@@ -78,14 +79,14 @@ void refuse_unwritten(const char* call, const Span& from, size_t size) {
            from.allocation->text().c_str());
 }
 
-/// Note that `op` wrote `size` bytes.
+/// Note that `op` wrote `size` bytes, for races and uninitialized=1; no effect for host memory.
 void wrote(Operation& op, const Span& to, size_t size) {
   if (!to.allocation) return;
   to.allocation->written = true;
   op.accesses.push_back({to.allocation, to.offset, to.offset + size, true});
 }
 
-/// Do a copy when its turn has come: by then the memory may have been freed, so both ends are checked again.
+/// Do a copy in the order of its stream: by then the memory may have been freed, so both ends are checked again.
 void move(Operation& op, const std::string& call, const End& to_end, const End& from_end, size_t size) {
   Span to = resolve(call.c_str(), "destination", to_end, size), from = resolve(call.c_str(), "source", from_end, size);
   if (!to.allocation && from.allocation && state().settings.uninitialized) refuse_unwritten(call.c_str(), from, size);
@@ -96,7 +97,7 @@ void move(Operation& op, const std::string& call, const End& to_end, const End& 
 
 enum class Wait { Always, IfPageable, Never };  // whether the call returns only when the copy is done
 
-/// Check a copy and submit it to a stream; wait for it where CUDA's call does.
+/// Check a copy of `size` bytes and submit it to a stream; wait for it where CUDA's call does. Both ends have an owner or none.
 void copy_in(const char* call, Context& context, End to, End from, size_t size, CUstream handle, Wait wait) {
   auto stream = stream_of(context, handle);
   if (wait == Wait::Always) forbid_in_capture(call);
@@ -120,7 +121,7 @@ void copy_in(const char* call, Context& context, End to, End from, size_t size, 
   if (op && (wait == Wait::Always || (wait == Wait::IfPageable && pageable_target))) synchronize(op);
 }
 
-CUresult copy(const char* call, End to, End from, size_t size, CUstream stream, Wait wait) {
+CUresult copy(const char* call, End to, End from, size_t size, CUstream stream, Wait wait) {  // an entry point
   return on_context(call, [&](Context& context) { copy_in(call, context, to, from, size, stream, wait); });
 }
 

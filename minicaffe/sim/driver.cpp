@@ -17,7 +17,7 @@ State& state() {
   return *it;
 }
 
-ThreadState& this_thread() {
+ThreadState& this_thread() {  // made at the thread's first use
   static unsigned last = 0;
   static thread_local ThreadState* it = nullptr;
   if (!it) {
@@ -27,7 +27,7 @@ ThreadState& this_thread() {
   return *it;
 }
 
-/// Raise unless a call is allowed now; every call begins with it.
+/// Fail unless the call is allowed now; all calls begin with it but cuInit and queries such as cuGetErrorName.
 void enter(const char* call) {
   if (!state().initialized) fail(CUDA_ERROR_NOT_INITIALIZED, "%s: cuInit comes first", call);
   if (this_thread().in_callback)
@@ -35,7 +35,7 @@ void enter(const char* call) {
   apply_planned_failure(call);
 }
 
-/// `enter`, for a call that works on the current context; return that.
+/// `enter`, for a call that works on the thread's current context; return that. Fails if it was released or lost by an error.
 Context& enter_context(const char* call) {
   enter(call);
   if (!this_thread().context) fail(CUDA_ERROR_INVALID_CONTEXT, "%s: this thread has no current context", call);
@@ -46,17 +46,18 @@ Context& enter_context(const char* call) {
   return context;
 }
 
-Context& context_of(CUcontext handle) {
+Context& context_of(CUcontext handle) {  // fails for a handle of another kind
   const uint64_t number = number_of(Kind::Context, handle);
   if (!number || number > state().devices.size()) bad_handle(Kind::Context, reinterpret_cast<uint64_t>(handle), 0);
   return state().devices[number - 1]->context;
 }
 
+/// The handle of a context: the device's number plus 1, the same each time it is retained.
 CUcontext handle_of(const Context& context) {
   return reinterpret_cast<CUcontext>(handle_of(Kind::Context, uint64_t(context.device->ordinal) + 1));
 }
 
-/// Free everything in the context; the next retain starts it as if for the first time.
+/// cuDevicePrimaryCtxReset: free everything in the context; the next retain starts it as if for the first time.
 void reset(Context& context) {
   Device& device = *context.device;
   try {
@@ -92,6 +93,7 @@ void at_exit() {
     for (auto& device : state().devices) report_leaks(device->context);
 }
 
+/// The device with this number; fails, for the entry point `call`, if there is none.
 Device& device_at(const char* call, CUdevice ordinal) {
   if (ordinal < 0 || size_t(ordinal) >= state().devices.size())
     fail(CUDA_ERROR_INVALID_DEVICE, "%s: device %d of %zu", call, ordinal, state().devices.size());
@@ -273,7 +275,7 @@ struct Entry {
   void* function;
 };
 
-// Callers look up #name; cuda.h maps the plain name, e.g. cuMemAlloc to cuMemAlloc_v2.
+// Callers look up the plain #name with a CUDA version; cuda.h has a macro from it to the function, e.g. cuMemAlloc_v2.
 // clang-format off: tables
 #define E(name, version) {#name, version, reinterpret_cast<void*>(name)}
 #define V(name, version, function) {#name, version, reinterpret_cast<void*>(function)}
@@ -307,8 +309,8 @@ bool mcsim::is_entry_point(const std::string& name) {
 
 extern "C" {
 
-/// Null where `version` knew another signature. Calls for per-thread default streams get the same functions: stream 0 stays
-/// the legacy one.
+/// By this callers find every other entry point. Null where CUDA `version` had another signature. Calls for per-thread default
+/// streams get the same functions: stream 0 stays the legacy one.
 CUresult CUDAAPI cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t,
                                   CUdriverProcAddressQueryResult* status) {
   if (!symbol || !function) return CUDA_ERROR_INVALID_VALUE;

@@ -35,13 +35,14 @@ const NamedCode kCodes[] = {
     E(ERROR_EXTERNAL_DEVICE), E(ERROR_UNKNOWN)};
 #undef E
 
-/// Null for a number that is not a code.
+/// The name of a code, null for a number that is not one.
 const char* error_name(CUresult code) {
   for (const NamedCode& named : kCodes)
     if (named.code == code) return named.name;
   return nullptr;
 }
 
+/// The word for a kind of handle, for errors.
 const char* noun(Kind kind) {
   const char* nouns[] = {"nothing", "context", "stream", "event", "module", "function", "graph", "executable graph"};
   return uint64_t(kind) <= uint64_t(Kind::Exec) ? nouns[uint64_t(kind)] : "nothing";
@@ -66,7 +67,7 @@ std::string formatted(const char* format, ...) {
   return text;
 }
 
-void fail(CUresult code, const char* format, ...) {
+void fail(CUresult code, const char* format, ...) {  // throws; an entry point then returns `code`
   va_list list;
   va_start(list, format);
   std::string text = print_list(format, list);
@@ -74,17 +75,19 @@ void fail(CUresult code, const char* format, ...) {
   throw Failure{code, text};
 }
 
+/// Store the text of a failure for cuGetErrorString in this thread; return its code.
 CUresult remember(const Failure& failure) {
   this_thread().details[failure.code] = failure.text;
   return failure.code;
 }
 
-bool error_code(const std::string& name, CUresult* code) {
+bool error_code(const std::string& name, CUresult* code) {  // false: no code has that name
   for (const NamedCode& named : kCodes)
     if (name == named.name) return *code = named.code, true;
   return false;
 }
 
+/// Fail for a handle that is not a live one of the kind `wanted`, of which the numbers up to `given_out` were used.
 void bad_handle(Kind wanted, uint64_t handle, uint64_t given_out) {
   uint64_t kind = (handle >> 48) - 0x5000, number = handle & 0xffffffffffff;
   if (kind == uint64_t(wanted) && number && number <= given_out)
@@ -107,7 +110,7 @@ CUresult CUDAAPI cuGetErrorName(CUresult error, const char** name) {
   return *name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/// The detail of this thread's last error with that code, otherwise the code's name in words.
+/// The text of this thread's last error with that code (`remember`), otherwise the code's name in words.
 CUresult CUDAAPI cuGetErrorString(CUresult error, const char** text) {
   if (!text) return CUDA_ERROR_INVALID_VALUE;
   const char* name = error_name(error);

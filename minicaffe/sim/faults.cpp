@@ -3,7 +3,6 @@
 // A fault of the launching thread inside a living allocation opens that allocation, for reading first and for writing when
 // it writes; so the launch's read and write sets are known, and any other address ends the kernel. Faults that are none of
 // ours go to the handler that was there before.
-#undef _FORTIFY_SOURCE  // its longjmp refuses to go from one stack to another
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -19,21 +18,21 @@
 namespace mcsim {
 namespace {
 
-struct Guard {
+struct Guard {  // of the running kernel
   pthread_t thread;
   GuardedRun* run;
-  sigjmp_buf escape;
+  sigjmp_buf escape;  // in run_guarded: a fault that ends the kernel jumps there
 };
 
-Guard* volatile guard = nullptr;
+Guard* volatile guard = nullptr;  // null: no kernel runs
 constexpr int kSignals[] = {SIGSEGV, SIGFPE};  // SIGFPE: integer division by zero, which on a GPU gives an undefined value
-struct sigaction previous[2];
+struct sigaction previous[2];          // the handlers before ours, in the order of kSignals
 bool installed_twice = false;          // ours was installed a second time, so the previous handler may call ours
 volatile sig_atomic_t forwarded_faults = 0;
 
 enum class Touching { Read, Write, Unknown };
 
-/// Whether the instruction that faulted reads or writes.
+/// Whether the instruction that faulted reads or writes; `context` is the ucontext_t of the signal.
 Touching access(const void* context) {
 #if defined(__x86_64__)
   return static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & 2 ? Touching::Write : Touching::Read;
@@ -43,7 +42,8 @@ Touching access(const void* context) {
 #endif
 }
 
-/// Open the allocation or block at `address` for reading, then for writing. False if there is nothing to open.
+/// Open the allocation or block at `address` for the access, so that the instruction can run again. Where its kind is unknown, open
+/// for reading first, for writing at the second fault. False, an error of the kernel, if nothing there may be opened.
 bool open_allocation(GuardedRun& run, uintptr_t address, Touching kind) {
   auto a = find_block(address);
   if (!a || a->open == (PROT_READ | PROT_WRITE)) return false;
@@ -56,7 +56,7 @@ bool open_allocation(GuardedRun& run, uintptr_t address, Touching kind) {
   return mprotect(a->device->base + a->start, a->pages, a->open) == 0;
 }
 
-/// One line for a host access to device memory; the process is about to die of it.
+/// Explain on stderr a host access to device memory, of which the process is about to die.
 void explain(uintptr_t address) {
   char line[256];
   int n = snprintf(line, sizeof line,
@@ -123,7 +123,7 @@ void ensure_signal_stack() {
 
 }  // namespace
 
-/// Again before each launch: faulthandler may have been enabled since.
+/// Make on_fault the handler of our signals. Again before each launch, as Python's faulthandler may have been enabled since.
 void install_fault_handler() {
   static bool installed[2];
   for (int i = 0; i < 2; ++i) {
@@ -140,6 +140,7 @@ void install_fault_handler() {
   }
 }
 
+/// Run f(launch), a kernel's blocks, with device memory opened on first access. False if a fault ended it; then it is run.fault.
 bool run_guarded(GuardedRun& run, void (*f)(Launch&), Launch& launch) {
   install_fault_handler();
   ensure_signal_stack();

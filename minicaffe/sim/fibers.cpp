@@ -1,5 +1,5 @@
-// Threads of a block that wait for each other: each has a stack of its own, and at a barrier the next one continues.
-#undef _FORTIFY_SOURCE  // its longjmp refuses to go from one stack to another
+// Threads of a block that wait for each other: each has a stack of its own, and at a barrier the next one continues. All run in one
+// thread of the system. Only kernels with barriers come here (kernels.cpp).
 #include <setjmp.h>
 #include <ucontext.h>
 
@@ -10,14 +10,14 @@ namespace {
 
 constexpr size_t kStack = 128 << 10;  // of one thread; only touched pages take memory
 
-/// A stack that runs one thread after the other; `where` is the place at which it continues, once it is started.
+/// A stack that runs one thread after the other; `where` is the place at which it continues, if `started`.
 struct Stack {
   char* memory;  // its low end, with a closed page below it
   bool started = false;
   jmp_buf where = {};
 };
 
-struct Fiber {
+struct Fiber {  // one thread of the block
   mc::Thread thread;
   Stack* stack = nullptr;
   bool ended = false;
@@ -26,8 +26,8 @@ struct Fiber {
 // One block runs at a time (the lock), so one set of stacks serves all.
 std::vector<std::unique_ptr<Stack>> stacks;
 std::vector<Fiber> fibers;
-bool all_ended = true;  // false while a block runs, and after one that a fault or a barrier has stopped
-jmp_buf scheduler;
+bool all_ended = true;  // false while a block runs, and after one that a fault or a barrier has stopped: stacks then start again
+jmp_buf scheduler;      // in resume(): where a thread returns to at a barrier and at its end
 Fiber* running;
 const mc::HostKernel* running_kernel;
 void** running_arguments;
@@ -39,12 +39,12 @@ Stack* stack_of(size_t n) {
   return stacks[n].get();
 }
 
-/// A barrier as kernels call it: store where the thread continues, and go back to run_threads.
+/// A barrier, mc::Thread::wait of kernels: store where the thread continues, and jump to resume(), which then returns.
 void wait_here(const mc::Thread*) {
   if (!_setjmp(running->stack->where)) _longjmp(scheduler, 1);
 }
 
-/// The code on each stack: run one thread to its end, then the next that is resumed on this stack.
+/// The code on each stack, endless: run one thread to its end, then the next that is resumed on this stack.
 void run_stack() {
   for (;;) {
     running_kernel->call(running_arguments, &running->thread, running_shared);
@@ -53,7 +53,7 @@ void run_stack() {
   }
 }
 
-/// Switch to a new stack; it begins with run_stack.
+/// Switch to a new stack, of `size` bytes; it begins with run_stack. Control comes back by a jump to `scheduler`.
 void start(Stack& stack, size_t size) {
   static ucontext_t context;
   stack.started = true;
@@ -64,7 +64,7 @@ void start(Stack& stack, size_t size) {
   setcontext(&context);
 }
 
-/// Run a thread until it waits at a barrier or ends; `*current` names it, for errors.
+/// Run a thread until it waits at a barrier or ends; `*current` is set to it, for errors.
 void resume(Fiber& fiber, mc::Thread** current) {
   running = &fiber;
   *current = &fiber.thread;
@@ -76,12 +76,16 @@ void resume(Fiber& fiber, mc::Thread** current) {
 
 }  // namespace
 
+/// Whether `address` is in the inaccessible page below a stack, which a thread touches when its stack is full.
 bool is_stack_guard(uintptr_t address) {
   for (auto& stack : stacks)
     if (uintptr_t(stack->memory) - address - 1 < page_size()) return true;
   return false;
 }
 
+/// Run all threads of `block`, from which they get all but their own indices. Return 0 if all end; otherwise the number that ended
+/// while `*waiting` others wait at a barrier, an error of the kernel. `*current` is the thread that runs, or one that waits: the
+/// error names it, also after a fault, which leaves this function by a jump.
 unsigned run_threads(const mc::HostKernel& kernel, void** arguments, const mc::Thread& block, void* shared,
                      mc::Thread** current, unsigned* waiting) {
   const unsigned count = block.threads_x * block.threads_y * block.threads_z;

@@ -1,11 +1,12 @@
-// Stream capture and graphs. A captured stream appends nodes instead of doing work; an event recorded there carries the
-// capture to the stream that waits for it. Graphs come from capture only, and can be counted and launched.
+// Stream capture and graphs. A captured stream appends nodes instead of doing work; a stream that waits for an event recorded there
+// joins the capture. Graphs come from capture only; their nodes can be counted, and they can be launched.
 #include <algorithm>
 
 #include "sim.hpp"
 
 namespace mcsim {
 
+/// Append `work` to the graph that the stream captures, after the newest nodes of that stream.
 void capture(Stream& stream, Work work) {
   Capture& c = *stream.capture;
   if (!c.invalid.empty()) fail(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "%s: %s", work.name.c_str(), c.invalid.c_str());
@@ -13,11 +14,13 @@ void capture(Stream& stream, Work work) {
   stream.tails = {int(c.graph->nodes.size()) - 1};
 }
 
+/// Fail with `code`, and make the capture fail at its end, as CUDA does after a call that is not allowed in it.
 void break_capture(Capture& c, CUresult code, const std::string& why) {
   if (c.invalid.empty()) c.invalid = "the capture is broken: " + why;
   fail(code, "%s", why.c_str());
 }
 
+/// cuStreamWaitEvent for an event recorded in a captured stream: the waiting stream is captured, too, after the event's nodes.
 void join_capture(const std::shared_ptr<Stream>& joining, Event& event) {
   Stream& stream = *joining;
   if (!event.capture->active)
@@ -31,6 +34,7 @@ void join_capture(const std::shared_ptr<Stream>& joining, Event& event) {
   stream.tails.insert(event.nodes.begin(), event.nodes.end());
 }
 
+/// Break each capture for which CUDA's capture modes forbid this call in this thread; called by what waits or allocates.
 void forbid_in_capture(const char* call) {
   const ThreadState& thread = this_thread();
   if (thread.capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return;
@@ -43,12 +47,13 @@ void forbid_in_capture(const char* call) {
   }
 }
 
-void forbid_captured_stream(Stream& stream, const char* call) {
+void forbid_captured_stream(Stream& stream, const char* call) {  // for calls that wait for the stream
   if (stream.capture)
     break_capture(*stream.capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
                   formatted("%s: %s is being captured and does no work", call, stream.name.c_str()));
 }
 
+/// Return all streams of a capture to normal work; the graph is left to the caller.
 void end_capture(const std::shared_ptr<Capture>& c) {
   c->active = false;
   auto leave = [&](Stream& stream) {
@@ -73,13 +78,13 @@ std::set<int> leaves(const Graph& graph) {
   return last;
 }
 
-/// Each node becomes an operation after those it comes after; the stream continues after the last ones.
+/// Queue a launch: each node becomes an operation after its predecessors; later work of the stream comes after the last ones.
 void launch(Exec& exec, Stream& stream) {
   const Graph& graph = *exec.graph;
   if (stream.capture)
     break_capture(*stream.capture, CUDA_ERROR_NOT_SUPPORTED, "cuGraphLaunch: the simulated device has no graph within a graph");
   std::vector<Op> before = predecessors_of_next(stream), operations, last;
-  if (exec.last) before.push_back(exec.last);  // one launch of an executable graph at a time
+  if (exec.last) before.push_back(exec.last);  // as in CUDA, launches of one executable graph never overlap
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
     std::vector<Op> after;
@@ -156,7 +161,7 @@ CUresult CUDAAPI cuGraphDestroy(CUgraph handle) {
   return on_driver("cuGraphDestroy", [&] { state().graphs.remove(handle); });
 }
 
-/// How many there are; nodes have no handles here.
+/// Only the number of nodes, which have no handles here.
 CUresult CUDAAPI cuGraphGetNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) {
   return on_driver("cuGraphGetNodes", count, "the pointer for the number", [&] {
     if (nodes) fail(CUDA_ERROR_NOT_SUPPORTED, "cuGraphGetNodes: the simulated device only counts nodes; nodes must be null");

@@ -15,21 +15,22 @@ constexpr unsigned kMaxThreads = 1024, kMaxBlockZ = 64, kMaxGridX = 0x7fffffff, 
 struct Plan {
   std::shared_ptr<Function> function;
   mc::Thread block;  // sizes of block and grid
-  size_t shared;
+  size_t shared;     // bytes, static and dynamic
   std::vector<char> storage;
-  std::vector<void*> arguments;
+  std::vector<void*> arguments;  // pointers into `storage`
 };
 
+/// A Plan in execution.
 struct Launch {
   const Plan* plan;
-  char* shared;
-  mc::Thread* current = nullptr;  // read after a fault
-  unsigned ended = 0, waiting = 0;
+  char* shared;                     // the memory of one block
+  mc::Thread* current = nullptr;    // the running thread, read after a fault; null: all have ended
+  unsigned ended = 0, waiting = 0;  // threads of a block that stopped at a barrier which not all reach; else 0
 };
 
 namespace {
 
-/// "mc::Some<float>" of "const char* mc::spelling() [with K = mc::Some<float>]", which is what kernels are found by.
+/// "mc::Some<float>", for errors, from a kernel's name "const char* mc::spelling() [with K = mc::Some<float>]".
 std::string readable(const char* name) {
   std::string text = name;
   size_t begin = text.find("K = ");
@@ -37,13 +38,14 @@ std::string readable(const char* name) {
   return text.substr(begin + 4, text.size() - begin - 5);
 }
 
-/// Shared memory ends at a closed page (but for the alignment to 64 bytes), so running over its end is found.
+/// A block's shared memory of `size` bytes, the same for all launches. It ends at a closed page (but for the alignment to 64
+/// bytes), so running over its end is found.
 char* shared_memory(size_t size) {
   static char* const base = guarded_memory(kMaxShared, "a block's shared memory");
   return base + kMaxShared - (std::max<size_t>(size, 1) + 63) / 64 * 64;
 }
 
-/// Run all blocks of a launch, one after the other. A fault leaves it by a jump (faults.cpp), so it owns nothing.
+/// Run all blocks of a launch, one after the other. A fault leaves it by a jump (faults.cpp), so it has no object to destroy.
 void run_blocks(Launch& launch) {
   const Plan& plan = *launch.plan;
   const mc::HostKernel& kernel = *plan.function->kernel;
@@ -62,7 +64,7 @@ void run_blocks(Launch& launch) {
         for (thread.thread_z = 0; thread.thread_z < thread.threads_z; ++thread.thread_z)
           for (thread.thread_y = 0; thread.thread_y < thread.threads_y; ++thread.thread_y) {
             thread.thread_x = 0;
-            kernel.call(arguments, &thread, launch.shared);
+            kernel.call(arguments, &thread, launch.shared);  // without barriers it runs all thread_x
           }
       }
   launch.current = nullptr;
@@ -75,7 +77,7 @@ void run_blocks(Launch& launch) {
   fail(code, "%s", text.c_str());
 }
 
-/// The action of a kernel that was stopped, as words for the error.
+/// The access or division at which a kernel was stopped, as text for the error.
 std::string fault_text(const Fault& fault, const char* shared, size_t shared_size, Device& device) {
   if (fault.signal == SIGFPE) return "divided an integer by zero";
   if (!fault.has_address) return "used a number as a pointer that no address can be";
@@ -103,7 +105,7 @@ void run_kernel(Operation& op, const Plan& plan) {
   launch.plan = &plan;
   launch.shared = shared_memory(plan.shared);
   GuardedRun run = {context.device, {}, nullptr, {}};
-  const bool whole = run_guarded(run, run_blocks, launch);
+  const bool whole = run_guarded(run, run_blocks, launch);  // false: stopped by a fault
   const Fault& fault = run.fault;
   auto& unwritten = run.read_unwritten;
 
@@ -136,7 +138,7 @@ void run_kernel(Operation& op, const Plan& plan) {
          unwritten->text().c_str());
 }
 
-/// A pointer in an argument must not be an address of ordinary host memory, which the device could not use.
+/// Fail if a pointer in argument number `argument`, of `size` bytes, is an address of pageable host memory.
 void refuse_host_pointers(const Function& function, int argument, const char* bytes, unsigned size) {
   const auto pointers = static_cast<const char*>(function.kernel->pointers[argument]());
   for (unsigned i = 0; i + 8 <= size; i += 8) {
@@ -149,7 +151,7 @@ void refuse_host_pointers(const Function& function, int argument, const char* by
   }
 }
 
-/// Copy the arguments, as CUDA does: the caller may change them after the call.
+/// Copy the arguments of a launch to the plan, as CUDA does: the caller may change them after the call.
 void copy_arguments(Plan& plan, void** given) {
   const Function& function = *plan.function;
   const mc::HostKernel& kernel = *function.kernel;

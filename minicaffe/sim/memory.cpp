@@ -19,10 +19,10 @@ constexpr size_t kFreedKept = 65536;      // freed allocations that are remember
 
 size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
-char* backing(const Allocation& a) { return a.device->backing + a.start; }
+char* backing(const Allocation& a) { return a.device->backing + a.start; }  // its first page, accessible to the driver
 size_t front_slack(const Allocation& a) { return a.pages - a.rounded; }  // bytes between the first page and the first byte
 
-/// The offset of the next `pages` bytes: after the last allocation, so that freed addresses stay unused until the range wraps.
+/// The offset for `pages` bytes and a guard page: after the newest allocation, so that freed addresses stay unused until it wraps.
 size_t find_room(Device& device, size_t pages) {
   const size_t guard = page_size();
   size_t at = device.cursor;
@@ -46,7 +46,7 @@ size_t find_room(Device& device, size_t pages) {
   }
 }
 
-/// Fill the bytes around a new allocation, up to whole pages, with a pattern; with uninitialized=1 the allocation, too.
+/// Fill the bytes around a new allocation, up to whole pages, with kCanary; with uninitialized=1 the allocation with kPoison.
 void mark_new(const Allocation& a) {
   char* begin = backing(a) + front_slack(a);
   memset(backing(a), kCanary, front_slack(a));
@@ -55,7 +55,7 @@ void mark_new(const Allocation& a) {
     for (size_t i = 0; i < a.size; i += 4) memcpy(begin + i, &kPoison, std::min<size_t>(4, a.size - i));
 }
 
-/// Allocate between two inaccessible pages, at the end of its last page, so that an access beyond the end is a fault.
+/// cuMemAlloc: between two inaccessible pages, at the end of its last page, so that an access beyond the end is a fault.
 CUdeviceptr allocate(Device& device, size_t size) {
   const size_t rounded = round_up(size, kGranule), memory = state().settings.memory;
   if (size > memory || device.used + rounded > memory)
@@ -71,7 +71,7 @@ CUdeviceptr allocate(Device& device, size_t size) {
   a->number = ++device.numbered;
   device.cursor = a->start + a->pages + page_size();
   device.used += rounded;
-  auto it = device.freed.lower_bound(a->start);  // a wrapped range: what was freed here can no longer be reported
+  auto it = device.freed.lower_bound(a->start);  // in a wrapped range: forget the freed allocations that were at these pages
   if (it != device.freed.begin() && std::prev(it)->first + std::prev(it)->second.pages > a->start) --it;
   while (it != device.freed.end() && it->first < a->start + a->pages) it = device.freed.erase(it);
   device.live[a->start] = a;
@@ -92,14 +92,14 @@ std::shared_ptr<Allocation> allocation_before(Device& device, CUdeviceptr addres
   return entry ? entry->second : nullptr;
 }
 
-/// Describe `address` by its distance from the nearer neighbour: one ends before it, one begins after it. One may be null.
+/// Describe `address` by its distance from the nearer neighbour: `before` ends before it, `after` begins after it. One may be null.
 std::string describe_between(CUdeviceptr address, const Allocation* before, const Allocation* after) {
   size_t past = before ? address - before->address - before->size : SIZE_MAX, ahead = after ? after->address - address : SIZE_MAX;
   return ahead < past ? formatted("%zu bytes before %s", ahead, after->text().c_str())
                       : formatted("%zu bytes past the end of %s", past, before->text().c_str());
 }
 
-/// cuMemFree: fail unless the address is the start of an allocation, and for bytes around it that were overwritten.
+/// cuMemFree. Fails unless the address is the start of an allocation, and, after freeing, if bytes around it were overwritten.
 void free_device(CUdeviceptr address) {
   Device* device = device_of(address);
   std::shared_ptr<Allocation> a = device ? allocation_before(*device, address) : nullptr;
@@ -126,6 +126,7 @@ size_t page_size() {
   return size;
 }
 
+/// Host memory between two inaccessible pages, at the end of its last page; `what` is its purpose, for errors.
 char* guarded_memory(size_t size, const char* what) {
   const size_t page = page_size(), inside = round_up(size, page);
   void* memory = mmap(nullptr, inside + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -140,6 +141,7 @@ std::string Allocation::text() const {
   return formatted("allocation #%u (%zu bytes at 0x%llx on device %d)", number, size, address, device->ordinal);
 }
 
+/// Reserve the addresses of a device twice: at `base`, inaccessible but while a kernel uses them; at `backing`, for the driver.
 std::unique_ptr<Device> make_device(int ordinal, size_t memory) {
   std::unique_ptr<Device> device(new Device);
   device->ordinal = ordinal;
@@ -171,18 +173,21 @@ std::unique_ptr<Device> make_device(int ordinal, size_t memory) {
   return device;
 }
 
+/// The device in whose range the address is; null for any other address.
 Device* device_of(CUdeviceptr address) {
   for (auto& device : state().devices)
     if (device->holds(address)) return device.get();
   return nullptr;
 }
 
+/// The allocation of cuMemAlloc with this byte; null if there is none.
 std::shared_ptr<Allocation> find_allocation(CUdeviceptr address) {
   Device* device = device_of(address);
   std::shared_ptr<Allocation> a = device ? allocation_before(*device, address) : nullptr;
   return a && address - a->address < a->size ? a : nullptr;
 }
 
+/// The allocation that may be accessed at this byte: of a divided one (mcsim_poison) only a block in use. Null if there is none.
 std::shared_ptr<Allocation> find_block(CUdeviceptr address) {
   auto a = find_allocation(address);
   if (!a || !a->divided) return a;
@@ -190,7 +195,7 @@ std::shared_ptr<Allocation> find_block(CUdeviceptr address) {
   return entry && address - entry->first < entry->second->size ? entry->second : nullptr;
 }
 
-std::string describe(CUdeviceptr address) {
+std::string describe(CUdeviceptr address) {  // where it is, as text for errors
   Device* device = device_of(address);
   if (!device) {
     if (auto* pinned = find_pinned(address))
@@ -215,17 +220,20 @@ std::string describe(CUdeviceptr address) {
   return describe_between(address, a.get(), after == device->live.end() ? nullptr : after->second.get());
 }
 
+/// Whether the address is in a mapped page of the host, found out without an access.
 bool is_mapped_host(uintptr_t address) {
   if (device_of(address) || address < page_size() || address >> 47) return false;
   unsigned char resident;
   return mincore(reinterpret_cast<void*>(address / page_size() * page_size()), 1, &resident) == 0;
 }
 
+/// The pinned block with this byte, by its first address; null if there is none.
 const std::pair<const uintptr_t, Pinned>* find_pinned(uintptr_t address) {
   auto* entry = floor_entry(state().pinned, address);
   return entry && address - entry->first < entry->second.size ? entry : nullptr;
 }
 
+/// Free an allocation without checks: return its pages to the host, and remember it in `freed` for error messages.
 void release_memory(Device& device, const std::shared_ptr<Allocation>& a) {
   fallocate(device.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(a->start), off_t(a->pages));
   device.used -= a->rounded;
@@ -234,7 +242,7 @@ void release_memory(Device& device, const std::shared_ptr<Allocation>& a) {
   device.live.erase(a->start);
 }
 
-void release_pinned(Context& context) {
+void release_pinned(Context& context) {  // all of the context
   auto& pinned = state().pinned;
   for (auto it = pinned.begin(); it != pinned.end();) {
     if (it->second.context != &context) {
@@ -246,6 +254,7 @@ void release_pinned(Context& context) {
   }
 }
 
+/// The number of bytes around an allocation, up to whole pages, that no longer have the pattern of mark_new.
 size_t overwritten_slack_bytes(const Allocation& a) {
   size_t count = 0;
   const unsigned char* begin = reinterpret_cast<const unsigned char*>(backing(a));
@@ -275,8 +284,8 @@ CUresult CUDAAPI cuMemFree(CUdeviceptr address) {
   });
 }
 
-/// Not in CUDA: an allocator of the program makes `size` bytes of an allocation inaccessible, from which it splits blocks. The
-/// first call is for the whole allocation. With deferred=1 all stays accessible: work on a block may run after the block was freed.
+/// Not in CUDA: a caching allocator (memory/red_zones.pyx) makes `size` bytes of an allocation inaccessible, first the whole of it,
+/// then each freed block. With deferred=1 all stays accessible: work on a block may run after the block was freed.
 void mcsim_poison(CUdeviceptr address, size_t size) {
   if (state().forked) return;
   std::lock_guard<std::recursive_mutex> hold(state().lock);
@@ -289,15 +298,16 @@ void mcsim_poison(CUdeviceptr address, size_t size) {
     a->divided = true;
   }
   for (auto it = a->blocks.lower_bound(address); it != a->blocks.end() && it->first < address + size; it = a->blocks.erase(it))
-    for (Access use : it->second->history) {  // the next owner of these bytes must come after
+    for (Access use : it->second->history) {  // for race=1: the next user of these bytes must come after
       use.begin += it->first - a->address;
       use.end += it->first - a->address;
       a->history.push_back(use);
     }
 }
 
-/// Not in CUDA: the allocator makes a block of `size` bytes accessible, which begins at a page. The bytes from its end to the next
-/// page hold a pattern that shows overruns; the allocator must keep the page after that inaccessible.
+/// Not in CUDA: the allocator makes a new block of `size` bytes accessible, which begins at a page. The bytes from its end to the
+/// next page get a pattern that shows overruns; the page after that must stay inaccessible. With race=1 the block takes over the
+/// accesses to its bytes from the allocation's history.
 void mcsim_unpoison(CUdeviceptr address, size_t size) {
   if (state().forked) return;
   std::lock_guard<std::recursive_mutex> hold(state().lock);

@@ -31,14 +31,14 @@ constexpr std::pair<const char*, bool Settings::*> kFlags[] = {
   fail(CUDA_ERROR_INVALID_VALUE, "MINICAFFE_SIM: '%s': %s", setting.c_str(), rule);
 }
 
-/// The texts of the groups of an expression, from 1 on, if it matches the whole text; otherwise empty.
+/// The texts of the groups of a regular expression, from index 1 on, if it matches the whole text; otherwise empty.
 std::vector<std::string> matched_groups(const std::string& text, const char* expression) {
   std::smatch found;
   if (!std::regex_match(text, found, std::regex(expression))) return {};
   return {found.begin(), found.end()};
 }
 
-/// 4096, 64K, 512MiB, 2GB: all in powers of 1024.
+/// The bytes of 4096, 64K, 512MiB or 2GB, all in powers of 1024; `setting` is the whole setting, for errors.
 size_t parse_size(const std::string& setting, const std::string& text) {
   auto found = matched_groups(text, "([0-9]{1,18})(?:B|([KMGT])(?:i?B)?)?");
   const size_t value = found.empty() ? 0 : std::stoull(found[1]);
@@ -48,7 +48,7 @@ size_t parse_size(const std::string& setting, const std::string& text) {
   return value << shift;
 }
 
-/// CALL:N or CALL:N:CODE
+/// Plan the failure CALL:N or CALL:N:CODE, in place of the one planned for CALL.
 void parse_failure(const std::string& setting, const std::string& text) {
   auto found = matched_groups(text, "([^:]*):([^:]*)(?::(.*))?");
   if (found.empty()) bad_setting(setting, "must be fail=CALL:N or fail=CALL:N:CODE");
@@ -62,7 +62,7 @@ void parse_failure(const std::string& setting, const std::string& text) {
   state().planned[call] = planned;
 }
 
-/// A-B, two devices
+/// Add the two devices of A-B to `pairs`, in both orders; false if the text is no such pair.
 bool parse_pair(const std::string& text, std::set<std::pair<int, int>>* pairs) {
   auto found = matched_groups(text, "([0-7])-(?!\\1)([0-7])");
   if (found.empty()) return false;
@@ -71,6 +71,7 @@ bool parse_pair(const std::string& text, std::set<std::pair<int, int>>* pairs) {
   return true;
 }
 
+/// Apply one setting, KEY=VALUE or a further pair of peers=; fail if it is ill-formed.
 void parse(Settings& settings, const std::string& setting) {
   size_t equals = setting.find('=');
   std::string key = setting.substr(0, equals), value = equals == std::string::npos ? "" : setting.substr(equals + 1);
@@ -108,7 +109,7 @@ void parse(Settings& settings, const std::string& setting) {
   }
 }
 
-/// Settings not named stay as they are; after an error none has changed but planned failures.
+/// Apply settings, separated by commas. Others stay as they are; after an error none has changed but planned failures.
 void configure(const std::string& text) {
   Settings settings = state().settings;
   for (size_t begin = 0; begin < text.size();) {
@@ -121,7 +122,7 @@ void configure(const std::string& text) {
 
 }  // namespace
 
-/// Once, so that a planned failure of cuInit is counted and not planned again; an ill-formed setting fails each time.
+/// Apply MINICAFFE_SIM, once, so that a planned failure of cuInit is not planned again; an ill-formed setting fails each time.
 void configure_from_environment() {
   static bool done = false;
   if (done) return;
@@ -130,6 +131,7 @@ void configure_from_environment() {
   done = true;
 }
 
+/// Count a call of this name; fail if its turn, planned by fail=, has come. Each entry point but a few queries begins with it.
 void apply_planned_failure(const char* call) {
   if (state().planned.empty()) return;
   auto found = state().planned.find(call);
@@ -139,7 +141,7 @@ void apply_planned_failure(const char* call) {
   fail(code, "%s: made to fail by MINICAFFE_SIM", call);
 }
 
-/// List on stderr the objects that the context still holds.
+/// List on stderr the memory, streams, events and modules that the context still holds, for leak=1.
 void report_leaks(Context& context) {
   std::string text;
   for (auto& entry : context.device->live) text += "  " + entry.second->text() + "\n";
@@ -164,7 +166,7 @@ using namespace mcsim;
 
 extern "C" {
 
-/// Settings as in MINICAFFE_SIM, for tests, at run time.
+/// Not in CUDA: change settings, as in MINICAFFE_SIM, at run time. Tests call it.
 __attribute__((visibility("default"))) CUresult mcsim_configure(const char* text) {
   return locked([&] {
     configure_from_environment();
@@ -172,7 +174,7 @@ __attribute__((visibility("default"))) CUresult mcsim_configure(const char* text
   });
 }
 
-/// How many calls of one name come until one fails as planned; 0: none is planned, or it has failed.
+/// Not in CUDA: the number of calls of one name up to the one that fails as planned; 0: none is planned, or it has failed.
 __attribute__((visibility("default"))) unsigned long long mcsim_planned(const char* call) {
   std::lock_guard<std::recursive_mutex> hold(state().lock);
   auto found = state().planned.find(call);

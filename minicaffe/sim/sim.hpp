@@ -33,16 +33,15 @@ namespace mcsim {
 
 // ---- errors.cpp
 
-struct Failure {
+struct Failure {  // thrown by fail(), caught in locked(): an entry point returns its code
   CUresult code;
   std::string text;
 };
 
 [[noreturn]] void fail(CUresult code, const char* format, ...) __attribute__((format(printf, 2, 3)));
-/// Return the text of printf's arguments.
-std::string formatted(const char* format, ...) __attribute__((format(printf, 1, 2)));
-CUresult remember(const Failure& failure);
-bool error_code(const std::string& name, CUresult* code);
+std::string formatted(const char* format, ...) __attribute__((format(printf, 1, 2)));  // the text of printf's arguments
+CUresult remember(const Failure& failure);  // stores its text for cuGetErrorString in this thread; returns its code
+bool error_code(const std::string& name, CUresult* code);  // false, and `code` as before: there is none of that name
 
 // ---- handles: numbers that are not addresses, never reused, so that use of a destroyed one is detected
 
@@ -56,13 +55,14 @@ inline uint64_t number_of(Kind kind, const void* handle) {
 }
 [[noreturn]] void bad_handle(Kind wanted, uint64_t handle, uint64_t given_out);
 
+/// The objects of one kind by handle (H: its type in CUDA). Queued work may share an object that is removed here.
 template <class T, Kind kind> class Handles {
  public:
   template <class H> H add(std::shared_ptr<T> object) {
     objects_[++last_] = std::move(object);
     return reinterpret_cast<H>(handle_of(kind, last_));
   }
-  std::shared_ptr<T> find(const void* handle) const {
+  std::shared_ptr<T> find(const void* handle) const {  // fails unless the handle is a live one
     auto found = objects_.find(number_of(kind, handle));
     if (found == objects_.end()) bad_handle(kind, reinterpret_cast<uint64_t>(handle), last_);
     return found->second;
@@ -72,14 +72,14 @@ template <class T, Kind kind> class Handles {
     objects_.erase(number_of(kind, handle));
     return object;
   }
-  template <class P> void remove_if(P leaves) {
+  template <class P> void remove_if(P leaves) {  // all objects for which leaves(object)
     for (auto it = objects_.begin(); it != objects_.end();) it = leaves(*it->second) ? objects_.erase(it) : std::next(it);
   }
   const std::map<uint64_t, std::shared_ptr<T>>& all() const { return objects_; }
 
  private:
   std::map<uint64_t, std::shared_ptr<T>> objects_;
-  uint64_t last_ = 0;
+  uint64_t last_ = 0;  // the number of the newest handle
 };
 
 /// The entry of a map with the largest key up to `key`; null if there is none.
@@ -104,84 +104,84 @@ using Clock = std::map<unsigned, uint64_t>;
 /// A range of device memory that an operation read or wrote.
 struct MemoryAccess {
   std::shared_ptr<Allocation> allocation;
-  size_t begin, end;
+  size_t begin, end;  // offsets in the allocation
   bool write;
 };
 
 /// Work of a call for a stream, before it has a position in the order; a graph stores these.
 struct Work {
-  std::string name;
+  std::string name;  // for errors: "kernel ...", or that of the call
   Context* context;
-  std::function<void(Operation&)> run;  // may be empty: an edge only
+  std::function<void(Operation&)> run;  // may be empty, as for events, which only order other work
 };
 
 /// Work with its position in the order: after all of `after`.
 struct Operation {
   Work work;
   std::string location;  // "stream #2, graph node 1", for errors
-  uint64_t sequence = 0;
-  std::vector<Op> after;
+  uint64_t sequence = 0;        // number in the order of submission
+  std::vector<Op> after;        // predecessors not done at submission; emptied when this is done
   bool started = false, done = false;
-  double finished_at = 0;       // ms
+  double finished_at = 0;       // ms, for cuEventElapsedTime
   std::vector<MemoryAccess> accesses;   // filled by run
-  Clock clock;                  // kept only with race=1
+  Clock clock;                  // of this and all before it; kept only with race=1
   unsigned lane = 0;
-  uint64_t tick = 0;
+  uint64_t tick = 0;            // with race=1: its number in its lane, from 1
 };
 
-struct Stream {
+struct Stream {  // the state of a CUstream
   Context* context;
-  std::string name;
+  std::string name;       // for errors
   bool legacy = false;    // the default stream that waits for all blocking streams, and they for it
-  bool blocking = true;
+  bool blocking = true;   // false: CU_STREAM_NON_BLOCKING
   unsigned lane = 0;
-  Op last;
-  std::shared_ptr<Capture> capture;
+  Op last;                // the newest operation; null: none
+  std::shared_ptr<Capture> capture;  // null: the stream does its work
   std::set<int> tails;    // under capture: the nodes that the next one comes after
 };
 
-struct Event {
+struct Event {  // the state of a CUevent
   Context* context;
-  unsigned flags;
-  Op recorded;
-  std::shared_ptr<Capture> capture;
-  std::set<int> nodes;
+  unsigned flags;                    // of cuEventCreate
+  Op recorded;                       // null: never recorded, or last in a captured stream
+  std::shared_ptr<Capture> capture;  // of the stream where it was last recorded; null: none
+  std::set<int> nodes;               // of the captured graph: the newest of that stream
 };
 
-std::shared_ptr<Stream> stream_of(Context& current, CUstream handle);
+std::shared_ptr<Stream> stream_of(Context& current, CUstream handle);  // the default one for 0; fails for one that was destroyed
 std::vector<Op> predecessors_of_next(Stream& stream);
 Op make_operation(Stream& stream, Work work, std::vector<Op> after, unsigned lane);
 Op submit(Stream& stream, Work work, const std::vector<Op>& after = {});  // null under capture
 void finish(const std::vector<Op>& wanted);
-void synchronize(const Op& operation);       // finish, and the host has waited for it
-void synchronize(Context& context);
+void synchronize(const Op& operation);       // finish, and the host has waited for it; null: nothing
+void synchronize(Context& context);          // the same for all work of all its streams
 std::shared_ptr<Stream> new_stream(Context& context, const std::string& name);
 unsigned new_lane();
 
 // ---- graphs.cpp
 
-struct Node {
+struct Node {  // captured work
   Work work;
-  std::set<int> after;
+  std::set<int> after;  // indices of earlier nodes
 };
 
-struct Graph {
+struct Graph {  // the state of a CUgraph
   std::vector<Node> nodes;
 };
 
-struct Capture {
+struct Capture {  // of one stream, and of those that wait for its events
   std::shared_ptr<Graph> graph = std::make_shared<Graph>();
   CUstreamCaptureMode mode;
-  std::shared_ptr<Stream> origin;
-  unsigned thread;
-  bool active = true;
-  std::string invalid;  // why it can no longer succeed
+  std::shared_ptr<Stream> origin;  // the stream in which it began and must end
+  unsigned thread;                 // ThreadState::number of the thread that began it
+  bool active = true;              // false: it has ended
+  std::string invalid;  // why it can no longer succeed; empty: it can
 };
 
-struct Exec {
+struct Exec {  // CUgraphExec
   std::shared_ptr<Graph> graph;
-  std::vector<unsigned> lanes;
-  Op last;
+  std::vector<unsigned> lanes;  // of each node
+  Op last;                      // the end of its latest launch; null: none
 };
 
 void capture(Stream& stream, Work work);
@@ -189,26 +189,26 @@ void join_capture(const std::shared_ptr<Stream>& stream, Event& event);
 void end_capture(const std::shared_ptr<Capture>& capture);
 [[noreturn]] void break_capture(Capture& capture, CUresult code, const std::string& why);
 void forbid_in_capture(const char* call);       // calls that would wait for, or disturb, a capture
-void forbid_captured_stream(Stream& stream, const char* call);
+void forbid_captured_stream(Stream& stream, const char* call);  // for calls that wait for the stream
 
 // ---- memory.cpp
 
-struct Access {
-  size_t begin, end;
+struct Access {       // a past MemoryAccess
+  size_t begin, end;  // offsets in the allocation
   bool write;
-  unsigned lane;
+  unsigned lane;      // of its operation, as `tick`
   uint64_t tick;
   std::string operation;  // its name and location, for errors
 };
 
-struct Allocation {
+struct Allocation {  // of cuMemAlloc; or a block of one, split off by an allocator (mcsim_unpoison)
   Device* device;
-  CUdeviceptr address;
+  CUdeviceptr address;          // of its first byte
   size_t size, rounded;         // rounded: to 256 bytes
-  size_t start, pages;          // offset in the device's range, bytes of whole pages
-  unsigned number;
+  size_t start, pages;          // of its pages: offset in the device's range, bytes
+  unsigned number;              // for errors, from 1 in each context
   bool written = false;         // whether anything was ever written to it
-  int open = 0;                 // mprotect's flags while a kernel runs
+  int open = 0;                 // mprotect's flags while a kernel runs; 0: not accessed by it yet
   std::vector<Access> history;  // kept only with race=1
   bool divided = false;         // by mcsim_poison: of all its bytes only those of `blocks` may be touched
   bool is_block = false;        // one of those; `number` is that of the allocation it lies in
@@ -216,25 +216,25 @@ struct Allocation {
   std::string text() const;     // "allocation #3 (400 bytes at 0x... on device 0)"
 };
 
-struct Freed {
+struct Freed {  // members as those of the Allocation, for errors
   CUdeviceptr address;
   size_t size, pages;
   unsigned number;
 };
 
-struct Pinned {
+struct Pinned {  // memory of cuMemHostAlloc
   size_t size;
   Context* context;
 };
 
-struct Context {
+struct Context {  // the primary context of a device, its only one
   Device* device;
-  bool retained = false;
-  CUresult lost = CUDA_SUCCESS;
+  bool retained = false;              // by cuDevicePrimaryCtxRetain: it can be used
+  CUresult lost = CUDA_SUCCESS;       // the error of a kernel that made the context unusable, which every call returns
   std::string lost_text;
-  std::set<int> peers;
-  std::shared_ptr<Stream> legacy;
-  std::vector<Op> last_of_destroyed;  // last work of destroyed streams
+  std::set<int> peers;                // devices whose memory work of this context may access
+  std::shared_ptr<Stream> legacy;     // the default stream; null: not retained
+  std::vector<Op> last_of_destroyed;  // last work of destroyed streams, for which a synchronization waits, too
 };
 
 struct Device {
@@ -242,8 +242,8 @@ struct Device {
   // Two mappings of `file`, each of `range` bytes. Device addresses are in `base`, whose pages are inaccessible but while a kernel
   // uses them, so that the host cannot read them by mistake. The driver itself reads and writes by `backing`.
   char *base, *backing;
-  size_t range, cursor, used = 0;  // cursor: the offset where the search for free addresses starts
-  int file;
+  size_t range, cursor, used = 0;  // cursor: the offset where the search for free addresses starts; used: bytes allocated
+  int file;                        // of memfd_create
   std::map<size_t, std::shared_ptr<Allocation>> live;  // by start
   std::map<size_t, Freed> freed;                       // by start
   unsigned numbered = 0;                               // since the context was made
@@ -252,7 +252,6 @@ struct Device {
 };
 
 size_t page_size();
-/// Host memory between two inaccessible pages, at the end of its last page; `what` is its purpose, for errors.
 char* guarded_memory(size_t size, const char* what);
 std::unique_ptr<Device> make_device(int ordinal, size_t memory);
 Device* device_of(CUdeviceptr address);
@@ -270,12 +269,12 @@ extern "C" void mcsim_unpoison(CUdeviceptr address, size_t size);
 
 // ---- kernels.cpp, fibers.cpp, faults.cpp
 
-struct Module {
+struct Module {  // the state of a CUmodule
   Context* context;
-  mc::HostImage image;  // a copy: the caller may give the bytes back after loading; the kernels stay where they are
+  mc::HostImage image;  // a copy: the caller may free the bytes after loading; the kernels are code of the caller's libraries
 };
 
-struct Function {
+struct Function {  // the state of a CUfunction
   std::shared_ptr<Module> module;
   const mc::HostKernel* kernel;
   std::string name;  // of its functor, for errors
@@ -285,64 +284,62 @@ struct Function {
 struct Fault {
   uintptr_t address = 0;
   bool has_address = false, write = false;
-  int signal = 0;
+  int signal = 0;  // SIGSEGV or SIGFPE; 0: it was not stopped
 };
 
 struct Launch;
 /// A launch's effects on device memory.
 struct GuardedRun {
-  Device* device;
-  std::vector<std::shared_ptr<Allocation>> opened;
-  std::shared_ptr<Allocation> read_unwritten;
+  Device* device;  // on which the kernel runs
+  std::vector<std::shared_ptr<Allocation>> opened;  // that it accessed
+  std::shared_ptr<Allocation> read_unwritten;       // the first that it read before anything was written there; null: none
   Fault fault;
 };
-/// Run f(launch) with device memory opened on first access. False if a fault ended it; then `run.fault` has the fault.
 bool run_guarded(GuardedRun& run, void (*f)(Launch&), Launch& launch);
 void install_fault_handler();
-/// Run all threads of the block; the number of those that ended while `*waiting` others waited at a barrier, or 0.
 unsigned run_threads(const mc::HostKernel& kernel, void** arguments, const mc::Thread& block, void* shared,
                      mc::Thread** current, unsigned* waiting);
 bool is_stack_guard(uintptr_t address);
 
 // ---- settings.cpp
 
-struct Settings {
+struct Settings {  // the settings of MINICAFFE_SIM by their names (settings.cpp)
   int devices = 1;
   size_t memory = size_t(4) << 30;
   int capability = 90;                  // the compute capability times 10
-  std::set<std::pair<int, int>> peers;  // both ways round
+  std::set<std::pair<int, int>> peers;  // each pair in both orders
   bool race = false, uninitialized = false, leak = false, deferred = false;
 };
 
-struct Planned {
-  unsigned long long calls_left;  // fails when it reaches 0
+struct Planned {  // a failure, of fail=CALL:N:CODE
+  unsigned long long calls_left;  // the call fails when it reaches 0
   CUresult code;
 };
 
 void configure_from_environment();
-void apply_planned_failure(const char* call);
+void apply_planned_failure(const char* call);  // counts the call; fails if its turn has come
 void report_leaks(Context& context);
 bool is_entry_point(const std::string& name);
 void reset(Context& context);
 
 // ---- the state of it all
 
-struct ThreadState {
-  unsigned number;
-  Context* context = nullptr;
-  std::map<CUresult, std::string> details;
-  CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  bool in_callback = false, has_signal_stack = false;
+struct ThreadState {  // of one thread of the program
+  unsigned number;                          // from 1
+  Context* context = nullptr;               // the current one; null: none
+  std::map<CUresult, std::string> details;  // the last error of each code, for cuGetErrorString
+  CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;  // of cuThreadExchangeStreamCaptureMode
+  bool in_callback = false, has_signal_stack = false;                // whether it runs a host function of cuLaunchHostFunc
 };
 
 struct State {
   std::recursive_mutex lock;
-  bool initialized = false, forked = false;
-  pid_t process = 0;
+  bool initialized = false, forked = false;   // by cuInit; in a child of that process
+  pid_t process = 0;                          // that called cuInit
   Settings settings;
-  std::map<std::string, Planned> planned;
+  std::map<std::string, Planned> planned;     // by the name of the call
   std::vector<std::unique_ptr<Device>> devices;
-  std::map<uintptr_t, Pinned> pinned;
+  std::map<uintptr_t, Pinned> pinned;         // by address
   Handles<Stream, Kind::Stream> streams;
   Handles<Event, Kind::Event> events;
   Handles<Module, Kind::Module> modules;
@@ -355,9 +352,8 @@ struct State {
 
 State& state();
 ThreadState& this_thread();
-void enter(const char* call);
-/// The thread's current context; an error if there is none, or if it was destroyed or an earlier failure made it unusable.
-Context& enter_context(const char* call);
+void enter(const char* call);  // fails unless a driver call is allowed now
+Context& enter_context(const char* call);  // the current context; fails also without a usable one
 Context& context_of(CUcontext handle);
 CUcontext handle_of(const Context& context);
 
@@ -365,7 +361,7 @@ template <class T> void check_pointer(T* pointer, const char* call, const char* 
   if (!pointer) fail(CUDA_ERROR_INVALID_VALUE, "%s: %s is null", call, name);
 }
 
-/// Run body() with the lock; the code of what it throws.
+/// Run body() with the lock; the code of the Failure that it throws, or success.
 template <class F> CUresult locked(F body) {
   if (state().forked) return CUDA_ERROR_NOT_INITIALIZED;  // before the lock: another thread may have held it at the fork
   std::lock_guard<std::recursive_mutex> hold(state().lock);

@@ -24,6 +24,7 @@ void merge(Clock& into, const Clock& other) {
   }
 }
 
+/// The number of operations of `lane` that are ordered before by the clock.
 uint64_t tick_in(const Clock& clock, unsigned lane) {
   auto it = clock.find(lane);
   return it == clock.end() ? 0 : it->second;
@@ -56,7 +57,7 @@ double now_ms() {
   return double(now.tv_sec) * 1e3 + double(now.tv_nsec) / 1e6;
 }
 
-/// Run an operation if it has not run; with race=1 check its accesses.
+/// Run an operation whose predecessors have run, if it has not run itself; with race=1 check its accesses.
 void run(Operation& op) {
   if (op.started) {  // by another thread, which has released the lock for a host function: wait for it
     while (!op.done) {
@@ -93,7 +94,7 @@ template <class F> void for_each_stream(Context& context, F f) {
 
 }  // namespace
 
-unsigned new_lane() {
+unsigned new_lane() {  // for the clocks of race=1
   static unsigned last = 0;
   return ++last;
 }
@@ -106,6 +107,7 @@ std::shared_ptr<Stream> new_stream(Context& context, const std::string& name) {
   return stream;
 }
 
+/// The stream of a handle, of any context; for 0 the default stream of the current one. Fails if the stream's context is lost.
 std::shared_ptr<Stream> stream_of(Context& current, CUstream handle) {
   if (handle == nullptr || handle == CU_STREAM_LEGACY) return current.legacy;
   auto stream = state().streams.find(handle);
@@ -113,7 +115,7 @@ std::shared_ptr<Stream> stream_of(Context& current, CUstream handle) {
   return stream;
 }
 
-/// The operations that the next operation of a stream waits for, by the rules of the default streams; without those of events.
+/// The operations that the next operation of a stream waits for: the stream's last one, and by CUDA's rules of the default stream.
 std::vector<Op> predecessors_of_next(Stream& stream) {
   std::vector<Op> edges;
   auto add = [&](const Op& op) {
@@ -131,7 +133,7 @@ std::vector<Op> predecessors_of_next(Stream& stream) {
   return edges;
 }
 
-/// Give `work` a position in the order: after the operations `after`. It does not run here.
+/// Give `work` a position in the order: after the operations `after`, in `lane`. It does not run here.
 Op make_operation(Stream& stream, Work work, std::vector<Op> after, unsigned lane) {
   static uint64_t sequence = 0;
   auto op = std::make_shared<Operation>();
@@ -149,7 +151,7 @@ Op make_operation(Stream& stream, Work work, std::vector<Op> after, unsigned lan
   return op;
 }
 
-/// Append work to a stream, and run it unless deferred=1; or record it in the graph that the stream captures.
+/// Append work to a stream, also after the operations `after`, and run it unless deferred=1; under capture append it to the graph.
 Op submit(Stream& stream, Work work, const std::vector<Op>& after) {
   if (stream.capture) return capture(stream, std::move(work)), nullptr;
   if (stream.legacy)
@@ -190,12 +192,14 @@ void finish(const std::vector<Op>& wanted) {
   if (first) std::rethrow_exception(first);
 }
 
+/// Run `op` (null: nothing) and all before it, and order the host's later work after it, for race=1.
 void synchronize(const Op& op) {
   if (!op) return;
   finish({op});
   merge(state().host, op->clock);
 }
 
+/// As above, for all work of all streams of a context.
 void synchronize(Context& context) {
   std::vector<Op> all;
   for_each_stream(context, [&](Stream& stream) {
@@ -254,7 +258,7 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
   return on_context("cuStreamSynchronize", [&](Context& context) {
     auto stream = stream_of(context, handle);
     forbid_captured_stream(*stream, "cuStreamSynchronize");
-    for (const Op& op : predecessors_of_next(*stream)) synchronize(op);
+    for (const Op& op : predecessors_of_next(*stream)) synchronize(op);  // for the default stream also the last of the others
   });
 }
 

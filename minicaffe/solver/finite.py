@@ -1,7 +1,7 @@
 """Finds values that are not finite in a training: reports their origin once, and ends the training on request.
 
 An iteration gets no slower: its loss is read anyway. Parameters and history are checked when a loss is not finite, at displays,
-tests and snapshots, and at the end; the sums for this are computed where the values are, on the CPU or the device.
+tests and snapshots, and at the end: their sums of absolute values, computed on CPU or device, are finite only if all values are.
 """
 
 import logging
@@ -49,7 +49,7 @@ class FiniteWatch:
         self.parameters(solver)
 
     def _first_blob(self, solver):
-        """As `first_blob`, of the first rank whose own loss is not finite; the mean of the losses is the same on all ranks."""
+        """Return `first_blob` of the first rank whose own loss is not finite; the mean of the losses is the same on all ranks."""
         if solver.group.size == 1:
             return first_blob(solver.net)
         group, mine = solver.group, solver.exchange.losses[solver.group.rank]

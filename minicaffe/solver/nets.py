@@ -107,6 +107,6 @@ def load_weights(nets, param, own_fields=()):
             if "weights" not in own_fields:
                 caffe.check_path(path, f"weights[{i}]", who="solver")
             log.info("Finetuning from %s", path)
-            loaded.append([weights.load(net, path) for net in nets][0])
+            loaded.append([weights.load(net, path) for net in nets][0])     # the LoadReport of the train net
     for one in loaded:
         one.log_summary(given={name for other in loaded for name in other.taken})

@@ -25,7 +25,7 @@ MAY_DIFFER = {"net", "net_param", "train_net", "train_net_param", "test_net", "t
 
 
 def join_group(solver, comm, carrier, wire, overlap, sync_batch_norm, scale_lr, warmup, timeout):
-    """Let a solver train together with others; see `Solver.distribute`."""
+    """Let a solver train together with those of other processes, for `Solver.distribute`, which documents the arguments."""
     from minicaffe.parallel.exchange import Exchange
     from minicaffe.parallel.group import Group
     from minicaffe.parallel.heartbeat import Heartbeat
@@ -41,7 +41,7 @@ def join_group(solver, comm, carrier, wire, overlap, sync_batch_norm, scale_lr, 
     if caffe.group is not None:
         raise ConfigError("a solver of this process trains together with others already, and only one can; delete it first")
     group = Group(comm)
-    Heartbeat(group, timeout)
+    Heartbeat(group, timeout)   # its thread runs until the group is deleted
     check_equal(solver, group)
     group.check_equal({"the carrier of gradients": carrier, "their type": wire, "overlap": overlap,
                        "sync_batch_norm": sync_batch_norm, "scale_lr": scale_lr, "warmup": warmup})
@@ -56,6 +56,7 @@ def join_group(solver, comm, carrier, wire, overlap, sync_batch_norm, scale_lr, 
     log_undivided_sources(solver.net)
     if sync_batch_norm:
         apart = Group(group.comm)   # a communicator of its own: gradients are sent at the same time
+        # True of a layer: it uses the statistics of its batch, and from now on those of all ranks' batches.
         solver.sync_batch_norm = any([layer.synchronise(apart) for layer in solver.net.layers if layer.type == "BatchNorm"])
         if not solver.sync_batch_norm and group.rank == 0:
             log.warning("sync_batch_norm changes nothing: the net has no BatchNorm layer that uses the statistics of its batch")

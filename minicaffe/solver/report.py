@@ -63,12 +63,12 @@ def _why_not_averaged(net):
 def _why_batch_rejected(net, sources, size, rest):
     """Return why a net cannot be reshaped for batches of `rest` records, such as by a Reshape with fixed sizes; '' if it can.
 
-    It is tried, and the net is restored for batches of `size`.
+    It is tried with the numbered `sources`, and the net is restored for batches of `size`.
     """
     tops = [top for node in net.nodes if node.layer in sources for top in node.tops if top.shape[:1] == (size,)]
     try:
         for layer in sources:
-            layer.end = layer.position + rest
+            layer.end = layer.position + rest       # the next batch ends there
         for top in tops:
             top.reshape(rest, *top.shape[1:])
         net.reshape_all()

@@ -62,19 +62,19 @@ class UpdateRule:
         raise Error(f"{type(self).__name__} does not define step(weight, gradient, history, rate, decay)")
 
     def penalty(self, weight, decay):
-        """Return the gradient of the solver's penalty: ``decay * weight``, or ``decay * sign(weight)`` for L1."""
+        """Return the gradient of the weight decay, for a `step` to add: ``decay * weight``, or ``decay * sign(weight)`` for L1."""
         return decay * (np.sign(weight) if self.param.regularization_type == "L1" else weight)
 
 
 class RuleSolver(SGDSolver):
     """The solver of an UpdateRule; `make_solver_class` makes a subclass for each."""
 
-    rule = formula = None       # UpdateRule.step
+    rule = formula = None       # `UpdateRule.step` takes their place
     rule_class = UpdateRule
 
     def check_param(self):
         super().check_param()
-        self.update_rule = self.rule_class(self.param)
+        self.update_rule = self.rule_class(self.param)      # `Solver.__init__` calls this method once
         self.update_rule.check()
         if caffe.mode == "gpu":
             log.warning("solver type %s computes its updates on the CPU: parameters and gradients are copied there and back in "
@@ -90,7 +90,7 @@ class RuleSolver(SGDSolver):
         for i, blob in enumerate(params):
             history = [self.history[n * len(params) + i].data for n in range(self.histories)]
             data, diff = blob.data, blob.diff
-            if is_dry_run():    # the memory is there, and values are undefined
+            if is_dry_run():    # only allocates, for an estimate of memory: values are undefined
                 continue
             self.training_step.partly_updated = True     # until the iteration is counted; the rule may fail at any parameter
             gradient = diff if scale == 1 else diff * diff.dtype.type(scale)

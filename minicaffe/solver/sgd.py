@@ -50,7 +50,7 @@ class SGDSolver(Solver):
         return policy.rate(self.param, self.iter, step) * self.rate_factor()
 
     def constants(self, rate):
-        """Return the update rule's rate, momentum, momentum2 and delta (ops/update/kernel.hpp); `rate` is the learning rate."""
+        """Return the update rule's rate, momentum (or decay), momentum2 and delta (ops/update); `rate` is the learning rate."""
         return rate, self.param.momentum, 0.0, 0.0
 
     def apply_update(self):
@@ -73,7 +73,7 @@ class SGDSolver(Solver):
     def update(self, rate, which=None, part=None):
         """Update the learnable parameters with `rate`, as `constants` gives it.
 
-        `which` has the numbers of those that are updated; of a single one `part` may be all (`update_params`).
+        `which` has the numbers of those that are updated (None: all); of a single one `part` may select elements (`update_params`).
         """
         param, net, scale = self.param, self.net, self._gradient_scale()
         _, momentum, momentum2, delta = self.constants(rate)

@@ -63,7 +63,7 @@ def complete_states(prefix):
 
 
 def write(solver, state):
-    """Write the model and the state of `solver`, with `own_state` or `state_of_ranks`; return the paths of the two files."""
+    """Write the model and the state of `solver`, on rank 0; return the two paths. `state`: `own_state` or `state_of_ranks`."""
     param, resume = solver.param, json.dumps(state)
     if not param.snapshot_prefix:
         raise ConfigError("is not set, and a snapshot needs it", field="snapshot_prefix", file=solver.file)
@@ -343,7 +343,7 @@ def _find_model(learned_net, state_path):
 
 
 def _set_layer_states(solver, resume, finish):
-    """Restore the states of layers (None: reset), then call `finish`; if anything fails, put the former states back."""
+    """Restore the states of layers (None: reset), then call `finish`, which loads the model; if one fails, undo the states."""
     plan = []
     for net, states in zip([solver.net, *solver.test_nets], [resume["train"], *resume["test"]] if resume else []):
         layers = {layer.key: (layer, layer.get_state()) for layer in net.layers}

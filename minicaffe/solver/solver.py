@@ -61,7 +61,7 @@ class Solver:
     iter : int
         Number of updates done.
     current_step : int
-        Of the policies step, multistep and plateau.
+        The exponent of gamma in the policies step, multistep and plateau.
     minimum_loss, iter_last_event : float, int
         State of policy plateau: the lowest loss, and when it occurred or the rate last went down.
     history : list of Blob
@@ -89,7 +89,7 @@ class Solver:
         Of test nets, by number: their tests give each record of the data once, whatever test_iter says
         (minicaffe.solver.report).
     best : BestTest or None
-        Keeps the parameters of the best test, and ends `step` when tests no longer improve.
+        Keeps the parameters of the best test, and ends `step` when tests no longer improve (addons/workflows/best_test.py).
     nan : str
         The effect of parameters or a history that are not finite: "warn", or "stop", which raises NotFiniteError from `step`
         and `solve`. In both cases the first loss that is not finite is reported in the log, and no snapshot is written.
@@ -131,8 +131,8 @@ class Solver:
         self.listeners = []
         self._nan = "warn"
         self._first_iter = 0     # the iteration before which this solver made no update
-        self._finite_watch = None       # since something was not finite
-        self._deferred_loss = None      # reads the loss of the last iteration, which a GPU may still compute, and its rate
+        self._finite_watch = None       # the FiniteWatch since something was not finite
+        self._deferred_loss = None      # (function that waits for a GPU and returns the loss of the last iteration, its rate)
         self._stop = False       # an action requested the end
         self._losses = collections.deque(maxlen=max(1, param.average_loss))   # of smoothed_loss
         self._displayed = (0, time.perf_counter())  # iteration and time of the last display
@@ -173,7 +173,7 @@ class Solver:
         self.history = [Blob(blob.shape, blob.dtype, f"{blob.name} history")
                         for _ in range(self.histories) for blob in self.net.learnable_params]
         self.net.lock.add(self.history)
-        # Parameters that a test net has for itself, such as those of layers whose definition holds blobs.
+        # Parameters that a test net has for itself, such as those of layers whose definition holds blobs: `test` shares their data.
         train = {layer.key: layer for layer in self.net.layers}
         self._unshared = [[(blob, source) for layer in net.layers if layer.key in train
                            for blob, source in zip(layer.blobs, train[layer.key].blobs) if blob is not source]
@@ -231,7 +231,7 @@ class Solver:
         return Net(param, **options)
 
     def apply_update(self):
-        """Change the parameters by their diffs and count the iteration."""
+        """Change the parameters by their diffs, count the iteration, and return its learning rate."""
         raise Error(f"solver type {type(self).__name__} does not define apply_update()")
 
     def learning_rate(self):
@@ -304,7 +304,7 @@ class Solver:
                 display = self._is_due(param.display)
                 net.debug_info = display and param.debug_info
                 loss, updated = self.training_step.compute(self, read_loss=display or self.iter + 1 < end)
-                late = callable(loss)
+                late = callable(loss)       # a GPU still computes it
                 if not late:
                     loss /= param.iter_size
                     self._losses.append(loss)
@@ -330,7 +330,7 @@ class Solver:
                 break
 
     def _is_due(self, interval):
-        """Whether an action of every `interval` iterations is due: without a group only for a solver whose `solver_rank` is 0."""
+        """Return whether an action of every `interval` iterations is due; without a group only if `caffe.solver_rank` is 0."""
         return bool(interval) and self.iter % interval == 0 and (self.exchange is not None or caffe.solver_rank == 0)
 
     def distribute(self, comm=None, *, carrier=None, wire="float32", overlap=None, sync_batch_norm=False, scale_lr=None,
@@ -435,8 +435,6 @@ class Solver:
 
     def test(self, i):
         """Run ``test_iter[i]`` batches, or those of `whole_tests`, through test net `i`; report the means of its outputs.
-
-        The mean of the loss comes on request.
 
         The ranks of a group divide the batches; all get the record that one process gets.
 
@@ -558,7 +556,7 @@ class Solver:
         """
         self._read_deferred_loss()
         with self.net.lock, caffe.trusting(self.trusted):
-            resume = []     # on rank 0
+            resume = []     # on rank 0 the `resume_state` of the file, which `share` divides over the ranks
             self.group.run_on_root(lambda: resume.append(snapshot.restore(self, str(path))))
             if self.exchange is not None:
                 snapshot.share(self, *resume)

@@ -35,7 +35,7 @@ class TrainingStep:
         self.action = "none"
         self.has_global_gradients = self.partly_updated = False
         self.recorded = RecordedWork("an iteration")
-        self.late_loss = None
+        self.late_loss = None       # the LateLoss, since a loss was first read later than its iteration
 
     def gradients(self, net, passes, exchange=None, requested_action=None, update=None):
         """Run `passes` batches forward and backward; return the sum of their losses.
@@ -49,8 +49,8 @@ class TrainingStep:
         requested_action : callable
             Returns the action of this rank, for the exchange.
         update : callable, optional
-            Updates parameters whose gradients are complete, while others are still computed or sent; called as `forward_backward`
-            calls its `on_gradients`. Then `passes` is 1, unless there is an exchange.
+            Updates parameters whose gradients are complete, while others are still computed or sent; called as `on_gradients` of
+            `Runner.forward_backward`. Then `passes` is 1, unless there is an exchange.
         """
         net.clear_param_diffs()
         before = sum(net.forward_backward() for _ in range(passes - 1))
@@ -114,6 +114,7 @@ class TrainingStep:
         return self.gradients(net, param.iter_size, exchange, action, update), True
 
     def _update_subset(self, update, rate, which, part=None, last=False):
+        """As `on_gradients` of `Runner.forward_backward`: update the parameters with the numbers `which`; return these as used."""
         self.partly_updated = True       # until the iteration is counted
         if which:
             update(rate, which, part)
@@ -129,10 +130,10 @@ class TrainingStep:
         loss : float or callable
             A function if the loss is not read: without `read_loss` the host does not wait for the device.
         """
-        def launch(recording):
+        def launch(recording):      # after the sources, which `RecordedWork.run` runs
             net.clear_param_diffs()
             loss = last_pass(net, exchange, run_sources=False, read_loss=not recording)
-            update(1.0 if recording else rate)   # a replay multiplies by its own
+            update(1.0 if recording else rate)   # the graph multiplies by the rate of each replay
             return loss
 
         recordable, loss = self.recorded.run(net, launch, rate, history, (exchange and exchange.transport.name,))
@@ -158,7 +159,7 @@ class TrainingStep:
 def last_pass(net, exchange, update=None, **options):
     """Run the last batch of an iteration forward and backward; with an `exchange` the gradients become the sums of all ranks'.
 
-    The options and what is returned are those of `Net.forward_backward`.
+    `update` is called for parameters whose sums have arrived. Options and result are those of `Net.forward_backward`.
     """
     if exchange is None:
         return net.forward_backward(**options)

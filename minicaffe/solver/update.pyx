@@ -19,12 +19,13 @@ from minicaffe.memory.synced import device_lock
 
 cdef extern from "minicaffe/ops/update/caffe.hpp" nogil:
     struct Parameter "mc::Parameter":
-        void* w
-        void* g
-        void* h
-        void* h2
-        long long count
-        double rate, l2, l1
+        void* w                 # data
+        void* g                 # diff; afterwards the step
+        void* h                 # history
+        void* h2                # second history; `h` of rules with one
+        long long count         # elements, with padding in an engine's layout
+        double rate, l2, l1     # learning rate times lr_mult; weight decay of L2 or of L1, the other is 0
+    # (context, Dtype, number of parameters, parameters, scale of gradients, members of the rule)
     void sgd_update "mc::update<mc::SgdRule>"(const Context&, int, int, const Parameter*, double, double)
     void nesterov_update "mc::update<mc::NesterovRule>"(const Context&, int, int, const Parameter*, double, double)
     void adagrad_update "mc::update<mc::AdaGradRule>"(const Context&, int, int, const Parameter*, double, double)
@@ -64,7 +65,8 @@ def update_params(Rule rule, list params, list history, lr_mults, decay_mults, d
     momentum : float
         Also the decay of RMSPROP and ADADELTA and the beta1 of ADAM.
     part : (Blob, int, int), optional
-        The data of this blob is the gradient of so many elements of the only parameter from that one on, which alone are updated.
+        ``(blob, first, count)``: the data of `blob` is the gradient of elements `first` to ``first + count - 1`` of the only
+        parameter. Only these are updated; its own diff is not used.
 
     Raises
     ------

@@ -6,7 +6,7 @@
 namespace mc {
 namespace onednn {
 
-/// y = x or y += x for 16 outputs, all inputs and all kernel `places`: x is in blocks of places x 16 inputs x 16 outputs.
+/// Row `row` of from_blocks, 16 outputs: x has blocks of places x 16 inputs x 16 outputs, y is outputs x inputs x places.
 template <bool kAdd> struct FromBlocks {
   const float* x;
   float* y;
@@ -27,7 +27,8 @@ template <bool kAdd> struct FromBlocks {
   static MC_HD void set(float& to, float value) { to = kAdd ? to + value : value; }
 };
 
-/// y = x, or y += x with `add`: x the gradient of weights in oneDNN's blocks, y in plain order; all channels are multiples of 16.
+/// y = x, or y += x with `add`: x the gradient of weights in oneDNN's blocks, y in plain order. Outputs and inputs are multiples of
+/// 16, places those of the kernel.
 inline void from_blocks(cpu::Threads threads, index_t outputs, index_t inputs, index_t places, bool add, const float* x, float* y) {
   const index_t cost = 16 * inputs * places;
   if (add)

@@ -2,6 +2,7 @@
 // and nothing is linked (library.pyx opens it). tests/engines/onednn/test_library.py compares them with oneDNN's headers.
 //
 // An Array owns a memory descriptor (shape and layout); a PrimitiveCall is one primitive with the memory objects of its arguments.
+// An error is a std::runtime_error. Cython makes it a Refusal, after which another engine computes, or a DependencyError.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -18,21 +19,21 @@ namespace onednn {
 
 constexpr int kMaxAxes = 12;  // DNNL_MAX_NDIMS
 
-struct DnnlVersion {
+struct DnnlVersion {  // dnnl_version_t
   int major, minor, patch;
   const char* hash;
   unsigned cpu_runtime, gpu_runtime;
 };
-struct DnnlArgument {
-  int index;
-  void* memory;
+struct DnnlArgument {  // dnnl_exec_arg_t
+  int index;     // such as kSource
+  void* memory;  // a dnnl_memory_t
 };
 
-enum : int { kSuccess = 0, kCpu = 1, kInOrder = 1, kBf16 = 2, kFloat = 3, kAnyTag = 1, kRowMajor = 3 };
+enum : int { kSuccess = 0, kCpu = 1, kInOrder = 1, kBf16 = 2, kFloat = 3, kAnyTag = 1, kRowMajor = 3 };  // kRowMajor: tag ab
 enum : int { kBlocksOf16 = 78, kBlocksOf8 = 102 };  // tags nChw16c and nChw8c: blocks of channels are the last axis
 enum : int { kBlocksOf16x16 = 79 };                 // tag ABcd16b16a: blocks of 16 x 16 of the first two axes
 enum : unsigned { kSequential = 1, kOpenMp = 2 };  // runtimes
-constexpr int kAdd = 0x1fff0;  // of two arrays
+constexpr int kAdd = 0x1fff0;  // dnnl_binary_add
 constexpr int kUserScratchpad = 1;  // dnnl_scratchpad_mode_user
 enum : int { kTraining = 64, kDirect = 1, kDirectTransposed = 10, kMaxPooling = 0x1ff, kMeanWithPadding = 0x2ff,
              kMeanWithoutPadding = 0x3ff, kLrnAcross = 0xaff };
@@ -121,14 +122,14 @@ using Dims = int64_t[kMaxAxes];
 #define MC_DNNL_MEMBER(name, result, arguments) result(*name) arguments;
 #define MC_DNNL_NAME(name, result, arguments) "dnnl_" #name,
 
-struct Functions {
+struct Functions {  // pointers to the functions of `kNames`, in this order
   MC_DNNL_FUNCTIONS(MC_DNNL_MEMBER)
 };
 constexpr const char* kNames[] = {MC_DNNL_FUNCTIONS(MC_DNNL_NAME)};
 constexpr int kFunctions = sizeof(kNames) / sizeof(*kNames);
 static_assert(sizeof(Functions) == kFunctions * sizeof(void*), "one pointer for each name");
 
-// A thread of a primitive has at least so many times the work of a part of our own loops: parallel regions wait for all threads.
+// The least work for a thread of a primitive, as a multiple of that for a part of our own loops: regions wait for all threads.
 constexpr index_t kRegion = 4;  // with 10 MobileNet took 1.08 of its time for one picture, on 2 cores
 
 /// Call a function of oneDNN, its name without dnnl_; throw std::runtime_error with the name if it fails.
@@ -137,29 +138,31 @@ constexpr index_t kRegion = 4;  // with 10 MobileNet took 1.08 of its time for o
 /// The library that engines/onednn/library.pyx opened: one per process, never closed.
 struct Library {
   Functions call;
-  void* engine;
-  void* stream;
+  void* engine;              // dnnl_engine_t of the CPU
+  void* stream;              // dnnl_stream_t; on the CPU primitive_execute returns when the primitive is done
   void* attributes;          // for a primitive without post-ops or scales
-  void (*set_threads)(int);  // null: the library has no threads
-  int (*dry)();       // cpu::Pool's: whether primitives are skipped
+  void (*set_threads)(int);  // of the calling thread (openmp.hpp); null: the library has no threads
+  int (*dry)();              // cpu::Pool's: whether the calling thread skips primitives
 
+  /// Store the address of function i of `kNames`, for library.pyx.
   void set_function(int i, void* address) {
     std::memcpy(reinterpret_cast<char*>(&call) + size_t(i) * sizeof(void*), &address, sizeof address);
   }
+  /// Make the members engine, stream and attributes, after all functions are stored.
   void start() {
     MC_DNNL(this, engine_create, &engine, kCpu, 0);
     MC_DNNL(this, stream_create, &stream, engine, kInOrder);
     attributes = new_attributes();
   }
-  /// Attributes for a primitive whose scratch memory is an argument. By default oneDNN has one block of scratch memory for each
-  /// thread, sized for the primitives *created* by this thread. Another thread that runs one of them would overrun its own, smaller
-  /// block.
+  /// Attributes for a primitive whose scratch memory is an argument. By default oneDNN has a block of it for each thread, sized for
+  /// the primitives *created* by this thread: another thread that runs one of them would overrun its own, smaller block.
   void* new_attributes() const {
     void* made;
     MC_DNNL(this, primitive_attr_create, &made);
     MC_DNNL(this, primitive_attr_set_scratchpad_mode, made, kUserScratchpad);
     return made;
   }
+  /// Set the threads of the primitive that the calling thread makes or runs next: the same number for both.
   void use_threads(int threads) const {
     if (set_threads) set_threads(threads);
   }
@@ -179,7 +182,7 @@ using Handle = std::shared_ptr<void>;
 class Array {
  public:
   Array() = default;
-  /// Takes ownership of a memory descriptor.
+  /// Takes ownership of a memory descriptor; it is destroyed with the last copy of this Array.
   Array(const Library* on, void* md) : on_(on), md_(md, on->call.memory_desc_destroy) {}
 
   /// Row-major, last axis fastest, in float32; axis `swapped`, if given, is exchanged with the next one in memory.
@@ -194,14 +197,14 @@ class Array {
     MC_DNNL(on, memory_desc_create_with_strides, &md, int(dims.size()), dims.data(), kFloat, strides);
     return Array(on, md);
   }
-  /// In the layout that the primitive chooses, or of another tag.
+  /// In the layout that the primitive will choose, or of another tag; `type` is kFloat or kBf16.
   static Array any(const Library* on, const std::vector<int64_t>& dims, int type, int tag = kAnyTag) {
     void* md;
     MC_DNNL(on, memory_desc_create_with_tag, &md, int(dims.size()), dims.data(), type, tag);
     return Array(on, md);
   }
 
-  /// Only its first row, such as one image.
+  /// The layout of its first row, such as one image, within the whole.
   Array first() const {
     std::vector<int64_t> one = dims();
     one[0] = 1;
@@ -211,9 +214,9 @@ class Array {
     return Array(on_, md);
   }
 
-  const void* get() const { return md_.get(); }
+  const void* get() const { return md_.get(); }  // the memory descriptor, for functions of oneDNN
   size_t bytes() const { return md_ ? on_->call.memory_desc_get_size(get()) : 0; }
-  int type() const {
+  int type() const {  // kFloat or kBf16
     int type = kFloat;
     MC_DNNL(on_, memory_desc_query, get(), kQueryType, &type);
     return type;
@@ -233,19 +236,20 @@ class Array {
   Handle md_;
 };
 
-/// A primitive descriptor, which knows the layouts of the arguments.
+/// A primitive descriptor: it has the layouts of the arguments, also those that oneDNN chose.
 class Description {
  public:
   Description() = default;
   Description(const Library* on, void* description) : on_(on), description_(description, on->call.primitive_desc_destroy) {}
 
   const void* get() const { return description_.get(); }
-  /// Whether the only implementation is oneDNN's slow reference.
+  /// Whether oneDNN has only its slow reference implementation.
   bool slow() const {
     const char* name = nullptr;
     MC_DNNL(on_, primitive_desc_query, get(), kQueryImplementation, 0, &name);
     return !name || !std::strncmp(name, "ref", 3) || std::strstr(name, "+ref");
   }
+  /// The layout of one argument, a number such as kQuerySource.
   Array array(int what) const {
     void* md;
     MC_DNNL(on_, memory_desc_clone, &md, on_->call.primitive_desc_query_md(get(), what, 0));
@@ -257,7 +261,7 @@ class Description {
   Handle description_;
 };
 
-/// The primitive descriptor from oneDNN's function `name`, for `threads` threads. The attributes are appended as last argument.
+/// The primitive descriptor from oneDNN's function `create`, of this name, with its arguments between engine and attributes.
 template <class Create, class... A>
 Description describe(const Library* on, int threads, const char* name, Create create, const A&... arguments) {
   void* description = nullptr;
@@ -266,7 +270,7 @@ Description describe(const Library* on, int threads, const char* name, Create cr
   return Description(on, description);
 }
 
-/// One primitive and one set of memory objects for its arguments: only one thread at a time may run it.
+/// One primitive and one set of memory objects for its arguments: only one thread at a time may run it. Moved, not copied.
 class PrimitiveCall {
  public:
   PrimitiveCall() = default;
@@ -294,7 +298,7 @@ class PrimitiveCall {
 
   /// Bytes of scratch memory that `run` needs.
   size_t scratch() const { return scratch_; }
-  /// Run with the arguments at `addresses`, in the order of the calls of `takes`.
+  /// Run with the arguments at `addresses`, in the order of the calls of `takes`; further ones are ignored. Not in a dry run.
   void run(int threads, void* scratch, std::initializer_list<const void*> addresses) {
     if (on_->dry()) return;
     const void* const* address = addresses.begin();
@@ -315,11 +319,11 @@ class PrimitiveCall {
 /// An operation on an image whose forward keeps a workspace for backward: pooling and LRN.
 class WorkspacePrimitive {
  public:
-  Array x, y;
-  bool backward_reads_x = false;
+  Array x, y;                     // the bottom and the top, and their gradients; set by `make`
+  bool backward_reads_x = false;  // whether `backward` takes x, too (LRN); set before `make`
 
-  /// Make forward, which is on an image arranged as `image`. Backward is made at first use, by describe_backward(forward, y).
-  /// `keeps`: whether there is a workspace; `name` is for the error if oneDNN has only its slow reference.
+  /// Make forward, which is on an image arranged as `image`, for make_pool and make_lrn (ops/). Backward is made at first use, from
+  /// describe_backward(forward, y). `keeps`: whether there is a workspace; `name` is for the error if forward is slow().
   template <class Describe> void make(const Library* on, int threads, const char* name, const Array& image, Description&& forward,
                                       bool keeps, const Describe& describe_backward) {
     if (forward.slow()) throw std::runtime_error(std::string(name) + " for which oneDNN has only its slow reference");
@@ -329,9 +333,9 @@ class WorkspacePrimitive {
     if (keeps) forward_step_.takes(kWorkspace, workspace_ = forward.array(kQueryWorkspace));
     describe_backward_ = [=, top = y] { return describe_backward(forward, top); };
   }
-  size_t workspace() const { return workspace_.bytes(); }  // 0: forward keeps nothing
-  size_t forward_scratch() const { return forward_step_.scratch(); }
-  // A step ignores trailing arguments that it does not take.
+  size_t workspace() const { return workspace_.bytes(); }             // for `kept` of forward and backward; 0: not needed
+  size_t forward_scratch() const { return forward_step_.scratch(); }  // bytes for `scratch` of forward
+  /// y from x; `kept`, of workspace() bytes, is written for backward. Both steps are given arguments that they may not take.
   void forward(const void* x_at, void* y_at, void* kept, void* scratch) {
     forward_step_.run(threads_, scratch, {x_at, y_at, kept});
   }
@@ -354,12 +358,12 @@ class WorkspacePrimitive {
   int threads_ = 1;
   bool keeps_ = false;
   Array workspace_;
-  std::function<Description()> describe_backward_;
+  std::function<Description()> describe_backward_;  // for make_backward
   PrimitiveCall forward_step_, backward_step_;
 };
 
 /// Attributes of a primitive: scales of an argument, and post-ops, which are applied in order to each element of the result before
-/// it is stored.
+/// it is stored. Needed only until the primitive is made; slopes and operands are arguments of its runs.
 class Attributes {
  public:
   explicit Attributes(const Library* on) : on_(on), attributes_(on->new_attributes()) {
@@ -383,7 +387,7 @@ class Attributes {
   void scale(int argument, int mask) {
     MC_DNNL(on_, primitive_attr_set_scales_mask, attributes_, argument, mask);
   }
-  const void* get() {
+  const void* get() {  // after the last post-op
     MC_DNNL(on_, primitive_attr_set_post_ops, attributes_, operations_);
     return attributes_;
   }
@@ -393,8 +397,8 @@ class Attributes {
   void *operations_ = nullptr, *attributes_;
 };
 
-/// y = x in another layout, or with `add` y += x; x is first multiplied by `scales` factors, one for each element of its first
-/// axes.
+/// y = x in another layout, or with `add` y += x. If `scales` is not 0, x is first multiplied by so many factors, one for each
+/// element of its first axes: weights by the scale of their output, of a fused BatchNorm or Scale.
 class Reorder {
  public:
   /// Make the primitive, for `run`; throws std::runtime_error.
@@ -415,14 +419,15 @@ class Reorder {
     scratch_.resize(step_.scratch());
   }
   explicit operator bool() const { return bool(step_); }
+  /// Convert x to y. A primitive has a fixed number of threads, so it is made again for another number than that of `make`.
   void run(int threads, const void* x, void* y, const float* scales = nullptr) {
-    if (threads != requested_) make(on_, threads, from_, to_, add_, scales_);  // a primitive has a fixed number of threads
+    if (threads != requested_) make(on_, threads, from_, to_, add_, scales_);
     step_.run(threads_, scratch_.data(), {x, y, scales});
   }
 
  private:
   const Library* on_ = nullptr;
-  int requested_ = 0, threads_ = 1;
+  int requested_ = 0, threads_ = 1;  // as given to `make`; of the primitive, fewer for small work
   Array from_, to_;
   bool add_ = false;
   int64_t scales_ = 0;

@@ -32,11 +32,11 @@ cdef const Library* library() except NULL
 
 
 cdef class OnednnLayout(Layout):
-    cdef object __weakref__
-    cdef Array array, plain
-    cdef Reorder from_plain_step, to_plain_step, direct
-    cdef OnednnLayout source       # of `direct`
-    cdef vector[float] factors      # of the elements along the first axes; empty: none
+    cdef object __weakref__         # for `layout_of`
+    cdef Array array, plain         # this layout, and that of the plain array
+    cdef Reorder from_plain_step, to_plain_step, direct     # made at first use
+    cdef OnednnLayout source       # from which `direct` converts; None: not made
+    cdef vector[float] factors      # of the elements along the first axes, for `scaled`; empty: none
 
 cdef Layout layout_of(const Array& array, const Array* plain=*)
 cdef Layout lanes_layout(tuple dims, int lanes)

@@ -22,7 +22,7 @@ from minicaffe.errors import DependencyError
 
 cdef extern from *:
     """static inline void rethrow() { throw; }"""
-    void rethrow() except +
+    void rethrow() except +     # throw the C++ exception of the `except +fail` again, for Cython to convert it
 
 cdef extern from "minicaffe/engines/onednn/dnnl.hpp" namespace "mc::onednn" nogil:
     const char* kNames[]
@@ -41,13 +41,13 @@ OTHER_LIBRARY_REMEDY = "pip install onednn-cpu-gomp, or name another in MINICAFF
 log = logging.getLogger(__name__)
 _path = None            # of the open library
 _trouble = None         # why it cannot be used, once that is known
-_layouts = {}           # shape -> weak references to its layouts in use; equal ones are one object
+_layouts = {}           # shape -> list of weak references to its layouts in use; equal ones are one object
 _numbers = itertools.count()     # of layouts, for their names
-cdef Library _library
+cdef Library _library   # filled by `_open`
 
 
 cdef int fail() except -1:
-    """Turn a C++ exception of dnnl.hpp into a DependencyError."""
+    """Convert a C++ exception of dnnl.hpp to a DependencyError, for functions declared with ``except +fail``."""
     try:
         rethrow()
     except RuntimeError as error:
@@ -81,7 +81,7 @@ def version():
 
 
 def check_bf16():
-    """Raise DependencyError if bf16 is not available: without oneDNN, or on a processor without AVX512_BF16."""
+    """Raise DependencyError if bf16 is not available (engines/table.py): without oneDNN, or a processor without AVX512_BF16."""
     if library().get_effective_cpu_isa() & AVX512_BF16 != AVX512_BF16:
         raise DependencyError("precision bf16 needs a processor with AVX512_BF16 or AMX; use float32")
 
@@ -157,9 +157,9 @@ def _dotted(numbers):
 
 
 cdef class OnednnLayout(Layout):
-    """A layout of oneDNN, such as ``nChw16c``. Reorders hold the GIL: a primitive is used by one thread at a time."""
+    """A layout of oneDNN, such as ``nChw16c``, by `layout_of`. Reorders hold the GIL: one thread at a time uses a primitive."""
 
-    cpdef to_plain(self, size_t plain, size_t private, size_t stream=0):
+    cpdef to_plain(self, size_t plain, size_t private, size_t stream=0):    # overrides, described at Layout (memory/layout.pyx)
         if not self.to_plain_step.made():
             self.to_plain_step.make(&_library, num_threads().count, self.array, self.plain, False, 0)
         self.to_plain_step.run(num_threads().count, <const void*> private, <void*> plain, NULL)
@@ -187,12 +187,12 @@ cdef class OnednnLayout(Layout):
 
 
 cdef Layout lanes_layout(tuple dims, int lanes):
-    """Return the layout of float32 images in blocks of `lanes` channels, or None if that is the plain order."""
+    """Return the layout of float32 images in blocks of 8 or 16 channels, None if that is the plain order; for engine WINOGRAD."""
     return layout_of(tagged_array(library(), dims, kFloat, TAGS[lanes]))
 
 
 cdef Layout layout_of(const Array& array, const Array* plain=NULL):
-    """Return the layout of an array, the same object for equal ones; None if it equals `plain`, by default row-major."""
+    """Return the OnednnLayout of an array, one object for equal ones; None if it equals `plain`, by default row-major."""
     cdef OnednnLayout layout
     cdef tuple dims = tuple(array.dims())
     cdef Array flat = plain_array(&_library, dims) if plain == NULL else plain[0]
@@ -218,14 +218,14 @@ cdef Layout layout_of(const Array& array, const Array* plain=NULL):
 
 
 cdef str why_no_image_layout(Layout layout, tuple outer):
-    """Return None if `layout` is one of oneDNN's for images of 4 axes whose first two are `outer`; else why not, for a refusal."""
+    """Return None if `layout` is one of oneDNN's for images of 4 axes whose first two are `outer`; else a reason to refuse."""
     if isinstance(layout, OnednnLayout) and len(layout.dims) == 4 and layout.dims[:2] == outer:
         return None
     return "a bottom in plain order: only blocks of channels are computed"
 
 
 def _forget(dims, reference):
-    """Remove a dead reference from `_layouts`."""
+    """Remove a dead weak reference to a layout of shape `dims` from `_layouts`: the callback of these references."""
     known = _layouts[dims]
     known.remove(reference)
     if not known:
@@ -233,7 +233,7 @@ def _forget(dims, reference):
 
 
 cdef OnednnLayout scaled_layout(const Array& array, const Array& plain, const vector[float]& factors):
-    """Return a new layout of weights multiplied by a factor for each output."""
+    """Return a new layout of weights times a factor for each output: a convolution with a fused BatchNorm or Scale uses it."""
     cdef OnednnLayout layout
     cdef tuple dims = tuple(array.dims())
     layout = OnednnLayout(array.bytes(), 4 * math.prod(dims), f"oneDNN scaled {'x'.join(map(str, dims))}", dims, 0,

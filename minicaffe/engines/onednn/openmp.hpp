@@ -27,32 +27,33 @@ namespace openmp {
 
 /// The threads of a parallel region. Each calling thread has one Team and is number 0 of it.
 struct Team {
-  int size;
-  void (*region)(void*);
+  int size;                        // number of threads
+  void (*region)(void*);           // the body of the region, which each thread calls once with `data`
   void* data;
-  std::atomic<int> arrived;  // at the barrier
-  std::atomic<unsigned> barriers;
+  std::atomic<int> arrived;        // threads now at the barrier
+  std::atomic<unsigned> barriers;  // barriers at which all threads have been
 };
 
 /// A loop `for (i = begin; i < end; i += step)` that a team shares, with the state of one member.
 struct Loop {
-  long begin, end, step, chunk, round;
+  long begin, end, step, chunk, round;  // chunk: iterations of a part, 0: one of equal parts; round: parts that this member had
 };
 
 /// The state of a thread in a parallel region; nested regions run on one thread.
 struct Member {
-  Team* team;
-  int number, inner;
+  Team* team;         // null: outside of a region
+  int number, inner;  // number of this thread in the team; depth of nested regions, 0: none
   Loop loop;
-  bool together() const { return team && !inner; }
+  bool together() const { return team && !inner; }  // whether the other members run the same code
 };
 
-inline cpu::Pool* pool;
-inline int default_threads;                // the default number of threads
-inline thread_local int threads_set;   // the number set by the calling thread; 0: the default
-inline thread_local Team own_team;
+inline cpu::Pool* pool;               // of our own loops; set by `serve`, as the next one
+inline int default_threads;           // the default number of threads
+inline thread_local int threads_set;  // the number set by the calling thread; 0: the default
+inline thread_local Team own_team;    // of the regions that this thread begins
 inline thread_local Member me;
 
+/// Library::set_threads (dnnl.hpp): the number of threads of the calling thread's next regions.
 inline void set_threads(int threads) {
   if (!pool->start(pool, threads)) throw std::runtime_error("the system has no more threads");
   threads_set = threads;
@@ -63,7 +64,7 @@ inline int omp_get_num_threads() { return me.together() ? me.team->size : 1; }
 inline int omp_get_thread_num() { return me.together() ? me.number : 0; }
 inline int omp_in_parallel() { return me.team && me.team->size > 1; }
 
-/// GOMP_parallel_start: begin a region on the threads of the pool, with the caller as member 0. A region in a region has one.
+/// GOMP_parallel_start: begin a region on the threads of the pool; the caller is member 0. `threads` is 0 for the number set.
 inline void parallel_start(void (*region)(void*), void* data, unsigned threads) {
   if (me.team) {
     ++me.inner;
@@ -91,6 +92,7 @@ inline void parallel_end() {
   me = Member{};
 }
 
+// GOMP_parallel.
 inline void parallel(void (*region)(void*), void* data, unsigned threads, unsigned) {
   parallel_start(region, data, threads);
   region(data);
@@ -111,7 +113,7 @@ inline void barrier() {
   }
 }
 
-/// The next part of this member's loop: one of equal parts if `chunk` is 0, else chunks in round-robin order.
+/// GOMP_loop_static_next: store the next part of this member's loop, chunks in round-robin order; return false if there is none.
 inline bool loop_next(long* begin, long* end) {
   Loop& loop = me.loop;
   const long members = omp_get_num_threads(), number = omp_get_thread_num();
@@ -126,14 +128,15 @@ inline bool loop_next(long* begin, long* end) {
   return true;
 }
 
+/// GOMP_loop_static_start: begin a loop, and store its first part.
 inline bool loop_start(long begin, long end, long step, long chunk, long* first, long* last) {
   me.loop = Loop{begin, end, step, chunk, 0};
   return loop_next(first, last);
 }
 
-inline void nothing() {}
+inline void nothing() {}  // GOMP_loop_end_nowait
 
-/// Our replacement for OpenMP's function of that name; null if there is none.
+/// The replacement for OpenMP's function of that name; null if there is none.
 inline void* function(const char* name) {
   static const struct {
     const char* name;
@@ -172,7 +175,7 @@ class Imports {
     }
   }
 
-  /// visit(name, place) for each place that holds the address of a function of another library.
+  /// visit(name, place) for each `place`, a pointer in the import table, that holds the address of a function of another library.
   template <class Visit> void each(const Visit& visit) const {
     for (int table = 0; table < 2; ++table)
       for (size_t i = 0; places_[table] && i < counts_[table]; ++i) {
@@ -184,19 +187,20 @@ class Imports {
   }
 
  private:
+  // The table to which an entry of the dynamic section points.
   template <class T> const T* at(const ElfW(Dyn)* entry) const {
     const uintptr_t address = entry->d_un.d_ptr;    // some C libraries have relocated this address, some have not
     return reinterpret_cast<const T*>(address < map_->l_addr ? address + map_->l_addr : address);
   }
 
-  link_map* map_;
+  link_map* map_;  // l_addr: the address at which the library is loaded
   const ElfW(Sym)* symbols_ = nullptr;
   const char* names_ = nullptr;
-  const ElfW(Rela)* places_[2] = {};
+  const ElfW(Rela)* places_[2] = {};  // relocations of functions called directly, and all others
   size_t counts_[2] = {};
 };
 
-/// Redirect an open library's calls of OpenMP to the functions above. Throws, without a change, if it calls other functions, too.
+/// Redirect the OpenMP calls of a library that dlopen returned to the functions above. Throws, unchanged, if one is not among them.
 inline void serve(void* handle, cpu::Threads threads) {
   const Imports imports(handle);
   imports.each([](const char* name, void**) {

@@ -29,10 +29,10 @@ cdef extern from "minicaffe/engines/onednn/weighted.hpp" namespace "mc::onednn" 
 
 
 cdef class OnednnWeightsPrimitive(Primitive):
-    cdef Weighted* steps                    # of the derived class
-    cdef Layout bottom_layout, weight_layout, top_layout     # of forward; None: plain
-    cdef Layout dx, dy                      # of the bottom's gradient
-    cdef Layout weights_x, weights_dy, dw
+    cdef Weighted* steps                    # a member of the derived class
+    cdef Layout bottom_layout, weight_layout, top_layout     # of forward; None: plain, here and below
+    cdef Layout dx, dy                      # of the gradients of bottom and top, to compute the former
+    cdef Layout weights_x, weights_dy, dw   # of bottom and the gradients of top and weight, to compute the last
     cdef bint data_made, params_made        # whether the primitives of the gradients exist; they are made at first use
     cdef bint biased                        # whether that of the parameters computes the gradient of a bias, too
     cdef int bind_primitives(self, Weighted* steps) except -1
@@ -40,6 +40,6 @@ cdef class OnednnWeightsPrimitive(Primitive):
 
 cdef class OnednnWorkspacePrimitive(Primitive):
     cdef WorkspacePrimitive steps
-    cdef Layout bottom_layout, top_layout
-    cdef long long workspace    # floats that forward keeps for backward
+    cdef Layout bottom_layout, top_layout       # of data and gradients
+    cdef long long workspace    # floats that forward keeps for backward; 0: none
     cdef int set_layouts(self) except -1

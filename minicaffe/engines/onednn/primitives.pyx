@@ -1,4 +1,8 @@
-"""Common code of engine ONEDNN's operations: convolution and inner product; pooling and LRN."""
+"""Common code of engine ONEDNN's operations: convolution and inner product; pooling and LRN.
+
+Passes override those of Primitive (engines/engine.pyx). `steps`, of C++, raise Refusal; their scratch memory is in bytes, that of
+`Operation.scratch` in floats. A ``*_in_layout`` of a blob converts it to the layout first; None: plain order.
+"""
 
 from minicaffe.engines.onednn.library cimport layout_of
 from minicaffe.memory.states cimport UNINITIALIZED
@@ -10,14 +14,14 @@ cdef class OnednnWeightsPrimitive(Primitive):
     """y = x w + b. The gradient of the weights is in the layout of the weights, so that the solver's update can use that layout."""
 
     cdef int bind_primitives(self, Weighted* steps) except -1:
-        """Store `steps`, which are initialised and owned by the derived class."""
+        """Store `steps`, of which forward is made: a derived class calls it in its ``__cinit__``."""
         self.steps = steps
         self.bottom_layout, self.top_layout = layout_of(steps.x), layout_of(steps.y)
         self.weight_layout = layout_of(steps.w, &steps.plain_w)
 
     cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef const void* w = weight.data_in_layout(on, self.weight_layout)
-        cdef object _kept = weight.data_memory.private_side      # a net of another thread may want it in another layout
+        cdef object _kept = weight.data_memory.private_side      # keeps `w` alive: a net of another thread may change the layout
         cdef void* scratch = operation.scratch(on, (self.steps.forward_scratch() + 3) // 4)
         with nogil:
             self.steps.forward(bottom.data_in_layout(on, self.bottom_layout), w, bias.data_on(on) if bias is not None else NULL,
@@ -58,10 +62,10 @@ cdef class OnednnWeightsPrimitive(Primitive):
 
 
 cdef class OnednnWorkspacePrimitive(Primitive):
-    """An operation whose forward keeps a workspace for backward."""
+    """Pooling or LRN, with `steps` by a function ``make`` (ops/*/engine_onednn.pyx); forward keeps a workspace for backward."""
 
     cdef int set_layouts(self) except -1:
-        """Set the layouts, and the size of the workspace, when `steps` has been made."""
+        """Set the layouts, and the size of the workspace: ``make`` calls it at its end."""
         self.bottom_layout, self.top_layout = layout_of(self.steps.x), layout_of(self.steps.y)
         self.workspace = (self.steps.workspace() + 3) // 4
 

@@ -1,6 +1,6 @@
 // The common part of convolution and inner product by oneDNN: y = x w + b in three steps, forward, gradient of x, gradient of
 // weights and bias. oneDNN chooses the layouts of each step's arrays. The gradients use the layouts of forward unless oneDNN has
-// only its slow reference for them, so that data and diffs pass from layer to layer without a reorder.
+// only its slow reference for them, so that data and diffs pass from layer to layer without a reorder. Errors: std::runtime_error.
 #pragma once
 #include "minicaffe/engines/onednn/blocks.hpp"
 #include "minicaffe/engines/onednn/dnnl.hpp"
@@ -8,18 +8,19 @@
 namespace mc {
 namespace onednn {
 
-/// The three steps of an operation with weights; a derived class creates oneDNN's descriptions for them (engine_onednn.pyx).
+/// The three steps of an operation with weights, for OnednnWeightsPrimitive (primitives.pyx). A derived class (Conv, Inner in ops/)
+/// calls `start`, and creates oneDNN's descriptions. Arrays are layouts; pointers (x_at and so on) are to values in them.
 class Weighted {
  public:
-  Array x, w, y;            // of forward
-  Array dx, dy;             // of the gradient of x
-  Array weights_x, weights_dy;
-  Array gradient;           // of the weights: in their layout, or plain if they are rounded
-  Array plain_w;            // the parameter's own layout
+  Array x, w, y;                // of forward
+  Array dx, dy;                 // of the gradient of x
+  Array weights_x, weights_dy;  // of x and the gradient of y, for the gradient of the weights
+  Array gradient;               // of the weights: in their layout, or plain if they are rounded (bf16)
+  Array plain_w;                // the parameter's own layout
   virtual ~Weighted() = default;
 
-  // The bytes of scratch memory of each step.
-  size_t forward_scratch() const { return forward_step_.scratch(); }
+  size_t forward_scratch() const { return forward_step_.scratch(); }  // bytes for `scratch` of forward; so for each step
+  /// y from x, w and b (null: none).
   void forward(const void* x_at, const void* w_at, const void* b_at, void* y_at, void* scratch) {
     forward_step_.run(threads_, scratch, {x_at, w_at, b_at ? b_at : no_bias_.data(), y_at});
   }
@@ -43,7 +44,7 @@ class Weighted {
                    {reorder_weights_ ? scratch : w_at, dy_at, dx_at});
   }
 
-  /// With the gradient of the bias if `biased`, which takes another pass over the gradient of y.
+  /// Make the step of the gradient of the weights, and of the bias if `biased`, which takes another pass over the gradient of y.
   void make_backward_weights(bool biased) {
     on_->use_threads(threads_);
     const Array any_dw = Array::any(on_, w.dims(), kFloat);
@@ -82,7 +83,7 @@ class Weighted {
   }
 
  protected:
-  // For the derived class: create the primitive descriptors for these layouts.
+  // Of the derived class: create the primitive descriptor of a step for these layouts; return oneDNN's status.
   virtual int create_forward(void** made, const void* x, const void* w, const void* b, const void* y,
                              const void* attributes) const = 0;
   virtual int create_backward_data(void** made, const void* dx, const void* w, const void* dy) const = 0;
@@ -100,6 +101,7 @@ class Weighted {
     x = forward_.array(kQuerySource), w = forward_.array(kQueryWeights), y = back_y_ = forward_.array(kQueryTop);
     forward_step_ = forward_step(forward_, x, y);
   }
+  /// Forward from a description, for images in the layouts `from` and `to`: also that of Conv with an epilogue.
   PrimitiveCall forward_step(const Description& made, const Array& from, const Array& to) const {
     PrimitiveCall step(on_, made);
     step.takes(kSource, from).takes(kWeights, w).takes(kBias, bias()).takes(kTop, to);
@@ -119,20 +121,20 @@ class Weighted {
   }
 
   const Library* on_ = nullptr;
-  int threads_ = 1;
-  Array any_x_, any_w_, any_y_, back_y_;  // back_y_: the preferred layout of the top's gradient
+  int threads_ = 1;                       // of all primitives
+  Array any_x_, any_w_, any_y_, back_y_;  // `any`: of oneDNN's choice; back_y_: the preferred layout of the top's gradient
   Description forward_;
   PrimitiveCall forward_step_;
-  std::vector<float> no_bias_;
+  std::vector<float> no_bias_;  // a zero for each output, in place of no bias
 
  private:
   size_t reordered_weights_bytes() const { return reorder_weights_ ? data_w_.bytes() : 0; }
   size_t gradients_bytes() const { return dw_.bytes() + no_bias_.size() * sizeof(float); }
 
-  Array data_w_, dw_;
-  bool blocks_ = false;  // whether from_blocks converts the gradient from oneDNN's layout
+  Array data_w_, dw_;    // oneDNN's layouts of the weights for the gradient of x, and of the weights' gradient
+  bool blocks_ = false;  // whether from_blocks converts the gradient from dw_
   PrimitiveCall data_step_, weights_step_;
-  Reorder reorder_weights_, add_;
+  Reorder reorder_weights_, add_;  // from w to data_w_, if they differ; from dw_, added to `gradient`
 };
 
 }  // namespace onednn

@@ -5,9 +5,9 @@ from minicaffe.memory.layout cimport Layout
 from minicaffe.loops.lanes.caffe cimport Channels
 
 cdef class BroadcastLayer(DeviceLayer):
-    cdef Channels axes      # of x in plain order
-    cdef Channels stored    # in the layout of the present pass
-    cdef Blob kept   # x, where the layer works in place and its gradient needs x
+    cdef Channels axes      # sizes outer x channels x inner of x in plain order; parameter k is of channel k
+    cdef Channels stored    # the same in the layout of the present pass, for its loops
+    cdef Blob kept          # x, where the layer works in place and its gradient needs x; else None
     cdef int split_axes(self, Blob x, int axis, int num_axes) except -1
     cdef Layout layout_forward(self, const Context& on, list bottom)
     cdef Layout layout_backward(self, const Context& on, list bottom, list top)
@@ -16,8 +16,8 @@ cdef class BroadcastLayer(DeviceLayer):
 
 
 cdef class AxesLayer(BroadcastLayer):
-    cdef object values_param, field     # the message with axis, and its name, for errors
-    cdef bint scales                    # whether the values are factors
+    cdef object values_param, field     # scale_param or bias_param, which has axis, and its name, for errors
+    cdef bint scales                    # Scale: the values are factors; false: Bias, they are added
     cdef int make_values(self, list bottom, param, str field, filler) except -1
     cdef Blob values(self, list bottom)
     cdef Blob bias(self, list bottom)

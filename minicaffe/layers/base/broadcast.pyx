@@ -28,19 +28,19 @@ cdef class BroadcastLayer(DeviceLayer):
                              x.count_range(axis + num_axes, x.num_axes))
 
     cdef Layout layout_forward(self, const Context& on, list bottom):
-        """Return the layout in which forward computes: that of x, if the parameters are of its channels, else None, plain."""
+        """Return the layout for forward, None: plain; that of x, if the parameters belong to its channels; set `stored`."""
         return by_channels(data_layout(on, bottom[:1]), bottom[0], self.axes, &self.stored)
 
     cdef Layout layout_backward(self, const Context& on, list bottom, list top):
-        """Return the layout in which backward computes: that of dy, or of x if dy is plain; None as in forward."""
+        """Return the layout for backward: that of dy, or of x if dy is plain; None as in forward; set `stored`."""
         return by_channels(diff_layout(on, top) or data_layout(on, [self.forward_x(bottom, top)]), bottom[0],
                            self.axes, &self.stored)
 
-    def scratch_blobs(self):
+    def scratch_blobs(self):        # freed by `Layer.release_memory`
         return [] if self.kept is None else [self.kept]
 
     cdef void* keep(self, const Context& on, list bottom, list top, Layout layout) except? NULL:
-        """Return where forward copies x to for backward, null if x stays in the bottom."""
+        """Return the address where forward must copy x for backward, as it works in place; NULL if x stays in the bottom."""
         if top[0] is not bottom[0]:
             return NULL
         if self.kept is None:
@@ -62,7 +62,7 @@ cdef class AxesLayer(BroadcastLayer):
     backward_reads_tops = False
 
     cdef int make_values(self, list bottom, param, str field, filler) except -1:
-        """Append the parameter unless there is a second bottom; `field` is that of `param` in LayerParameter."""
+        """Append the parameter unless there is a second bottom; `field` is the name of `param` in LayerParameter."""
         cdef Blob x = bottom[0]
         self.values_param, self.field = param, field
         if len(bottom) > 1:
@@ -109,9 +109,9 @@ cdef class AxesLayer(BroadcastLayer):
             else:
                 scale_by(on, self.dtype, self.stored, x, y, kept, s)
 
-    def fuse(self, Epilogue epilogue, list bottom, bint backward):
+    def fuse(self, Epilogue epilogue, list bottom, bint backward):      # into the layer below; `backward`: its own must run
         if backward or len(bottom) > 1 or self.blobs[0].shape != bottom[0].shape[1:2] or self.axes.outer != bottom[0].shape[0]:
-            return False    # not a parameter for each channel
+            return False    # not one parameter for each channel, or backward needs x
         bias = self.bias(bottom)
         return epilogue.affine(self.blobs[0] if self.scales else None, bias, (
             self.scales and self.needs_gradient(0), bias is not None and self.needs_gradient(len(self.blobs) - 1)))
@@ -142,6 +142,6 @@ cdef class AxesLayer(BroadcastLayer):
             copy_typed(on, self.dtype, stored(layout, x), dy, x.overwrite_diff_in_layout(on, layout))
 
     cdef void* gradient_of(self, const Context& on, list bottom, Blob values, bint* add) except? NULL:
-        """Return where the gradient of `values` goes: into the diff of a bottom, or added to that of a parameter."""
+        """Return the address for the gradient of `values`; *add: whether to add to it, as to a parameter's, or to overwrite all."""
         add[0] = values not in bottom
         return values.gradient_on(on, None, add) if add[0] else values.mutable_diff_on(on)

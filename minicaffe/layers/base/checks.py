@@ -15,7 +15,7 @@ def axis_of(blob, axis, field):
 
 
 def axis_or_legacy(param, legacy, blob, field):
-    """Return the axis of a parameter message that has `axis` and an older unsigned name for it.
+    """Return the axis, counted from the front, of a message with `axis` and its older, unsigned name `legacy` (concat_dim).
 
     Raises ConfigError or ShapeError if both are given, or the blob has no such axis.
     """
@@ -37,7 +37,7 @@ def check_size(value, field, least=1, needed=False):
 
 
 def state_numbers(state, limits):
-    """Return the numbers that a stored state holds under the names of the dict `limits`.
+    """Return the numbers of a state, for `Layer.set_state`; the dict `limits` has their names and what they must be less than.
 
     Raises DataError if one is missing, or not a whole number from 0 to less than its limit.
     """
@@ -60,7 +60,7 @@ def stored_blobs(names, blobs):
 def restore_blobs(state, names, blobs):
     """Write the values of a state that `stored_blobs` made to the blobs.
 
-    Raises DataError or ShapeError, before anything is written, if the state is another's.
+    Raises DataError or ShapeError, before anything is written, if the state is of another layer or shape.
     """
     values = []
     for name, blob in zip(names, blobs):

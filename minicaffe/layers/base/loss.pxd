@@ -11,9 +11,9 @@ cdef enum:
 
 
 cdef class LossLayer(DeviceLayer):
-    cdef double divisor     # of the last forward
+    cdef double divisor     # of the last forward; below 1 it counts as 1
     cdef long long count    # values of bottom[0]
-    cdef const void* at[4]  # the data of `blobs_read` in the present pass; NULL for those that are not given
+    cdef const void* at[4]  # addresses of the data of `blobs_read` in the present pass; NULL where it has fewer
     cdef double prepare(self, const Context& on, list bottom) except? -1
     cdef int find_data(self, const Context& on, list bottom) except -1
     cdef list blobs_read(self, list bottom)
@@ -22,12 +22,12 @@ cdef class LossLayer(DeviceLayer):
 
 
 cdef class ClassLossLayer(LossLayer):
-    cdef Labels labels
-    cdef int mode
+    cdef Labels labels      # sizes outer, classes, inner, and the label to ignore or kNoLabel (ops/loss)
+    cdef int mode           # FULL, VALID, BATCH_SIZE, or NONE: the divisor is 1
 
 
 cdef class SoftmaxLossLayer(ClassLossLayer):
-    cdef Blob p
+    cdef Blob p             # probabilities, of the shape of bottom[0]
     cdef Softmax softmax
     cdef int reshape_softmax(self, list bottom, list top, int axis, str field) except -1
 

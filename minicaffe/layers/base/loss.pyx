@@ -32,7 +32,7 @@ cdef class LossLayer(DeviceLayer):
 
     @property
     def no_gradient(self):
-        """dict: by the index of each bottom without a gradient the word for it in the error of layer.pyx"""
+        """dict: index of each bottom without a gradient -> the word for it in the error of layer.pyx"""
         return dict.fromkeys(range(self.gradients, self.num_bottoms), "it")
 
     cpdef reshape(self, list bottom, list top):
@@ -43,7 +43,7 @@ cdef class LossLayer(DeviceLayer):
         (<Blob?> top[0]).reshape_to(())
 
     cdef double prepare(self, const Context& on, list bottom) except? -1:
-        """Check labels or targets, and compute probabilities; return the divisor of the loss; below 1 it counts as 1."""
+        """Check labels or targets, and compute probabilities, for a forward; return the loss's divisor: below 1 it counts as 1."""
         self.inspect(bottom)
         return (<Blob> bottom[0]).dims[0]
 
@@ -52,12 +52,12 @@ cdef class LossLayer(DeviceLayer):
         return bottom
 
     cdef int loss_to(self, const Context& on, double coeff, void* out) except -1 nogil:
-        """out = coeff times the sum of the terms"""
+        """Compute out = coeff times the sum of the terms, at an address where `on` computes; `coeff` is 1 / divisor."""
         with gil:
             raise Error(f"layer type {self.type} does not define loss_to")
 
     cdef int gradient_to(self, const Context& on, double scale, void* dx) except -1 nogil:
-        """dx = scale times the gradient of the sum to bottom[0]"""
+        """Overwrite dx with scale times the gradient of the sum to bottom[0]; `scale` is the loss weight / divisor."""
         with gil:
             raise Error(f"layer type {self.type} does not define gradient_to")
 
@@ -69,7 +69,7 @@ cdef class LossLayer(DeviceLayer):
             self.loss_to(on, 1 / max(self.divisor, 1.0), out)
 
     cdef int find_data(self, const Context& on, list bottom) except -1:
-        """Set `count` and `at`, before a pass."""
+        """Set `count` and `at` for `loss_to` and `gradient_to`, before each pass: addresses may have changed."""
         cdef list blobs = self.blobs_read(bottom)
         self.count = (<Blob> bottom[0]).count
         for i in range(4):
@@ -79,7 +79,7 @@ cdef class LossLayer(DeviceLayer):
         cdef int i
         cdef double scale
         cdef void* dx
-        cdef const void* weight = (<Blob> top[0]).cpu_diff_ptr()
+        cdef const void* weight = (<Blob> top[0]).cpu_diff_ptr()    # a net stores the loss weight there
         scale = ((<const float*> weight)[0] if self.dtype == FLOAT else (<const double*> weight)[0])
         scale /= max(self.divisor, 1.0)
         self.find_data(on, bottom)
@@ -91,28 +91,28 @@ cdef class LossLayer(DeviceLayer):
 
 
 cdef class ClassLossLayer(LossLayer):
-    """Base of the losses with class labels; `labels` says how they lie."""
+    """Base of the losses with class labels; `labels` has their sizes. Labels are checked on the host in each forward."""
 
     cpdef layer_setup(self, list bottom, list top):
         self.labels.ignore, self.mode = kNoLabel, BATCH_SIZE
 
     cpdef reshape(self, list bottom, list top):
-        """Rows of classes: all axes after 0 are one class axis."""
+        """Set the shapes for rows of classes: all axes after 0 are one class axis."""
         LossLayer.reshape(self, bottom, top)
         set_label_shape(&self.labels, bottom[0], 1, (<Blob> bottom[0]).num_axes, bottom[1])
 
-    cpdef inspect(self, list bottom):
+    cpdef inspect(self, list bottom):   # raises DataError for a wrong label
         count_labels(self.dtype, self.labels, bottom[1])
 
-    def capture_obstacle(self):
+    def capture_obstacle(self):     # None: a CUDA graph can hold the layer (layer.pyx)
         if self.labels.ignore != kNoLabel and self.mode == VALID:
             return "its divisor is the number of labels that are not ignored"
         return None
 
-    def counted_shares(self, bottom):
+    def counted_shares(self, bottom):       # the weight of this batch's loss in the mean of a test (layer.pyx)
         return {0: self.divisor / max(self.labels.outer * self.labels.inner, 1)} if self.mode == VALID else {}
 
-    cdef double prepare(self, const Context& on, list bottom) except? -1:
+    cdef double prepare(self, const Context& on, list bottom) except? -1:    # see LossLayer
         cdef long long valid = count_labels(self.dtype, self.labels, bottom[1])
         if self.mode == VALID:
             return valid
@@ -135,17 +135,17 @@ cdef class SoftmaxLossLayer(ClassLossLayer):
         self.p = self.new_blob(what="probabilities")
         self.softmax = Softmax(self.dtype, self.param.softmax_param.engine)
 
-    cdef list blobs_read(self, list bottom):
+    cdef list blobs_read(self, list bottom):    # their data: `at` of `loss_to` and `gradient_to`
         return [self.p, *bottom[1:]]
 
-    def operations(self):
+    def operations(self):       # a net chooses engines and fuses layers by them
         return [self.softmax]
 
-    def scratch_blobs(self):
+    def scratch_blobs(self):        # freed by `Layer.release_memory`
         return [self.p]
 
     cdef int reshape_softmax(self, list bottom, list top, int axis, str field) except -1:
-        """Set the shapes for classes along `axis`, which `field` gave: a type's `reshape` calls it."""
+        """Set the shapes for classes along `axis`, the value of the field `field`; a type's `reshape` calls it."""
         LossLayer.reshape(self, bottom, top)
         cdef Blob x = bottom[0]
         axis = axis_of(x, axis, field)
@@ -156,7 +156,7 @@ cdef class SoftmaxLossLayer(ClassLossLayer):
             (<Blob?> top[1]).reshape_like(x)
             (<Blob?> top[1]).share_data(self.p)
 
-    cdef double prepare(self, const Context& on, list bottom) except? -1:
+    cdef double prepare(self, const Context& on, list bottom) except? -1:    # see LossLayer; it computes the softmax, too
         cdef double divisor = ClassLossLayer.prepare(self, on, bottom)
         self.softmax.forward(on, bottom[0], self.p)
         return divisor
@@ -169,7 +169,7 @@ cdef int same_count(list bottom) except -1:
 
 
 cdef int mode_of(object param, int mode) except -1:
-    """Return the number of the divisor that a LossParameter names: `mode`, unless only its old field `normalize` is given."""
+    """Return the mode of a LossParameter: that of its old field `normalize` if only this is given, else `mode`."""
     if param.HasField("normalize") and not param.HasField("normalization"):
         return VALID if param.normalize else BATCH_SIZE
     return mode
@@ -204,7 +204,7 @@ cdef long long count_labels(int dtype, const Labels& labels, Blob blob) except -
 
 
 cdef str place_of(Blob blob, long long index):
-    """Return the words for a value of a blob: its record, and its position there if a record has several."""
+    """Return words for an error about value `index` of a blob: its record, and its position there if a record has several."""
     per_record = blob.count // blob.shape[0] if blob.num_axes and blob.shape[0] else 1
     record, position = divmod(index, per_record)
     return f"record {record}" + (f", position {position}" if per_record > 1 else "")

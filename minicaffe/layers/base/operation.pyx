@@ -6,9 +6,9 @@ from minicaffe.layer cimport DeviceLayer
 
 
 cdef class OperationLayer(DeviceLayer):
-    """Each top is computed by `op`, which layer_setup makes, from the bottom of that number and the parameters, two at most."""
+    """`op`, made by layer_setup, computes each top from the bottom of its index, weight blobs[0] and bias blobs[1], if any."""
 
-    def operations(self):
+    def operations(self):       # a net chooses engines and fuses layers by them
         return [self.op] if self.op is not None else []     # Im2col has none
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
@@ -24,7 +24,7 @@ cdef class OperationLayer(DeviceLayer):
         cdef Blob bias = self.blobs[1] if params > 1 and self.needs_gradient(1) else None
         for i in range(len(bottom)):
             if propagate_down[i] and weight is not None:
-                self.op.backward_both(on, bottom[i], top[i], weight, bias)
+                self.op.backward_both(on, bottom[i], top[i], weight, bias)      # dx is overwritten, parameters' are added to
                 continue
             if propagate_down[i]:
                 self.op.backward(on, bottom[i], top[i], self.blobs[0] if params else None)

@@ -15,10 +15,10 @@ from minicaffe.errors import DataError
 
 
 cdef class RowLayer(DeviceLayer):
-    """A layer that reads indices of rows."""
+    """A layer that reads indices of rows: the elements of a blob with one index of axis 0."""
 
     cdef const int* take_indices(self, const Context& on, Blob blob, long long limit, str field) except? NULL:
-        """Read the values of `blob` as indices into `limit` rows, on the host; copy them to where the context computes."""
+        """Return the values of `blob` as int32 where `on` computes; raise DataError for one that is no index below `limit`."""
         if self.index is None:
             self.index = Blob(None, INT, f"{self.name} indices")
         self.index.reshape_like(blob)
@@ -31,9 +31,9 @@ cdef class RowLayer(DeviceLayer):
             raise DataError(f"value {wrong} is {value:g}, an index must be from 0 to {limit - 1}", field=field)
         return <const int*> self.index.data_on(on)
 
-    def capture_obstacle(self):
+    def capture_obstacle(self):     # why a CUDA graph cannot hold the layer
         return "it reads indices on the host"
 
     cdef long long row_bytes(self, Blob blob) except -1:
-        """Return the bytes of one index of the first axis of `blob`, for layers that copy rows."""
+        """Return the size in bytes of a row of `blob`, which is one index of axis 0."""
         return blob.count_range(1, blob.num_axes) * item_size(self.dtype)

@@ -20,8 +20,8 @@ cdef class StripLayer(DeviceLayer):
     refuses_in_place = True
 
     cdef int copy_parts(self, const Context& on, list parts, Blob whole, bint join, bint diff, list wanted) except -1:
-        """Copy the wanted parts, None: all, into the whole, or with `join` false out of it: data, or gradients if `diff`."""
-        cdef list layouts = [None] * (len(parts) + 1)
+        """Copy parts into the whole (`join`) or out of it: data, or gradients (`diff`); `wanted`: a bool for each, None: all."""
+        cdef list layouts = [None] * (len(parts) + 1)       # an engine's of each part and, last, of the whole; None: plain
         if self.axis == 1 and whole.num_axes == 4:
             layouts = concat_layouts(on, parts, whole, parts if join and wanted is None else [whole], diff)
         cdef Layout layout = layouts[len(parts)]

@@ -4,7 +4,7 @@ from minicaffe.layer import Layer
 
 
 class ViewLayer(Layer):
-    """One bottom, one top with its memory; a type defines ``top_shape(bottom)``, which returns the top's."""
+    """One bottom, one top with its memory; a type defines ``top_shape(bottom)``, which returns the shape of the top."""
 
     host_only = True
     exact_num_bottom_blobs = 1
@@ -19,7 +19,7 @@ class ViewLayer(Layer):
         top[0].share_diff(bottom[0])
 
     def forward_cpu(self, bottom, top):
-        """Nothing to do: the top is the bottom's memory."""
+        """Do nothing: the top has the bottom's memory."""
 
     def backward_cpu(self, top, propagate_down, bottom):
-        """Nothing to do: the top is the bottom's memory."""
+        """Do nothing: the diffs share memory, too."""

@@ -12,7 +12,7 @@ from minicaffe.layers.base.checks import axis_of, check_size
 
 
 cdef class WindowLayer(OperationLayer):
-    """The fields of the window, and its sizes."""
+    """The fields of ConvolutionParameter that describe the window, and its sizes."""
 
     refuses_in_place = True
 
@@ -44,7 +44,7 @@ cdef class WindowLayer(OperationLayer):
         self.images = first.count_range(0, self.channel_axis)
 
     cdef int set_window(self, image_sizes, column_sizes) except -1:
-        """Fill in the window for the operation: the sizes of the image side, and how many positions the window takes there."""
+        """Fill in `window` for the operation: sizes of the image, and numbers of window positions, the columns, on each axis."""
         cdef int i
         self.window.num_axes = self.axes
         for i in range(self.axes):
@@ -79,7 +79,7 @@ cdef class WindowLayer(OperationLayer):
 
 
 def _per_axis(param, name, short_name, axes, default, least):
-    """Return one number for each of `axes` spatial axes, from the list `name` or from the two fields <short_name>_h and _w.
+    """Return one number for each of `axes` spatial axes, from the list `name` or the fields <short_name>_h and _w, if not None.
 
     Raises ConfigError for a wrong number of values, both forms at once, one of _h and _w without the other, or a value out of
     range.

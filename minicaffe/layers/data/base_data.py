@@ -21,7 +21,7 @@ from minicaffe.proto import unknown
 
 # Least memory of the prefetch thread besides the values: for each record of a batch, and for each batch.
 RECORD_BYTES, BUFFER_BYTES = 512, 4096
-LABEL_FIELDS = "data_param", "image_data_param"  # fields of LayerParameter that have label_size
+LABEL_FIELDS = "data_param", "image_data_param"  # fields of LayerParameter that have label_size, real numbers as labels
 DEFAULT_DEPTH = 4  # of data_param.prefetch; the memory of a larger depth is compared with the budget
 
 
@@ -42,10 +42,10 @@ class PrefetchingLayer(NumberedSource):
     """
 
     batch_field = None  # path of the field of LayerParameter with the batch size
-    label_param = None  # the one of LABEL_FIELDS whose label_size the type supports
+    label_param = None  # the one of LABEL_FIELDS whose label_size the type supports; None: it takes integer labels only
 
     def check_files(self):
-        """Raise ConfigError unless a net that is not trusted may read what `make_batches` opens."""
+        """Raise ConfigError unless a net that is not trusted may read the files that `make_batches` opens; a type adds its own."""
         if self.param.transform_param.mean_file:
             caffe.check_path(self.param.transform_param.mean_file, "transform_param.mean_file")
 
@@ -54,7 +54,7 @@ class PrefetchingLayer(NumberedSource):
         return Transformer(self.param.transform_param, self.phase, self.seed)
 
     def augmenter(self):
-        """Return the object of an add-on that changes pictures before the Transformer; None without fields for it."""
+        """Return the object, of an add-on, that distorts pictures before the Transformer; None without fields for it (SSD's)."""
         param = self.param.transform_param
         return unknown.augmenter(param, self.seed) if any(map(param.HasField, unknown.AUGMENTATIONS)) else None
 
@@ -62,7 +62,7 @@ class PrefetchingLayer(NumberedSource):
         depth = self.param.data_param.prefetch
         check_size(depth, "data_param.prefetch")
         self.seed = self.generator.seed ^ self.generator.reserve_counters() << 32
-        self.upload = None  # in GPU mode: of the next batch
+        self.upload = None  # in GPU mode: the DeviceUpload that copies the next batch to the device
         self.prefetcher = None  # started by the first forward, so that a restored position costs no reading
         self.position = 0
         self.within = caffe.within
@@ -98,7 +98,7 @@ class PrefetchingLayer(NumberedSource):
                               field=f"{self.label_param}.label_size")
         return size
 
-    def forward_cpu(self, bottom, top):
+    def forward_cpu(self, bottom, top):     # the tops use the arrays of the batch, without a copy
         step = self._match_prefetch_position()
         if self.upload is not None:  # the mode changed to CPU: the batch that was copied to the device is this one
             arrays, self.upload = self.upload.arrays, None
@@ -110,7 +110,7 @@ class PrefetchingLayer(NumberedSource):
             blob.set_cpu_data(array)
         self.position += step
 
-    def forward_gpu(self, bottom, top):
+    def forward_gpu(self, bottom, top):     # the tops get the batch sent before; the copy of the next one begins
         from minicaffe.data.upload import DeviceUpload, pinned_array
         step = self._match_prefetch_position()
         fetch = functools.partial(self._next_batch, pinned_array, 2)  # two batches are in use: one is computed, one is copied
@@ -129,7 +129,7 @@ class PrefetchingLayer(NumberedSource):
         self.position += step
 
     def _match_prefetch_position(self):
-        """Stop the prefetch thread if it failed or its next batch is not that of `records`; return the step of `records`."""
+        """Stop the prefetch thread if it failed or its next batch is not that of `records`; return the step of `position`."""
         numbers, step = self.records()
         if self.prefetcher is not None:
             next_numbers = self.prefetcher.upcoming if self.upload is None else self.prefetcher.numbers
@@ -143,7 +143,7 @@ class PrefetchingLayer(NumberedSource):
         self._stop_prefetching()
 
     def _stop_prefetching(self):
-        """Stop the prefetch thread, and drop its batches."""
+        """Stop the prefetch thread, if any, and drop its batches; the next forward starts one from `position` on."""
         self.upload = None
         if self.prefetcher is not None:
             self.prefetcher.close()
@@ -152,8 +152,8 @@ class PrefetchingLayer(NumberedSource):
     def _next_batch(self, allocate, hold):
         """Return (data,) or (data, labels) of the next batch; start the prefetch thread if there is none.
 
-        `allocate` and `hold` are as of `Prefetcher`. They have no effect on a thread that runs already: a caller that changes them
-        must stop it before.
+        `allocate` makes the arrays, `hold` is the number of batches in use at once (`Prefetcher`). They have no effect on a thread
+        that runs already: a caller that changes them must stop it before.
         """
         if self.prefetcher is None:
             reader = self.make_batches() if self.within is None else self._batches_within()
@@ -164,14 +164,14 @@ class PrefetchingLayer(NumberedSource):
         return (data,) if labels is None else (data, labels)
 
     def _batches_within(self):
-        """Return ``make_batches()`` of a net that is not trusted; its files are checked again, as links may have changed."""
+        """Return ``make_batches()`` for a net that is not trusted: check its files again, as links may have changed since setup."""
         with caffe.confined(self.within):
             self.check_files()
             return self.make_batches()
 
-    def get_state(self):
+    def get_state(self):    # for a snapshot, so that a resumed training continues with the same records
         return {"seed": self.seed, "position": self.position}
 
-    def set_state(self, state):
+    def set_state(self, state):     # of `get_state`, from a snapshot
         self.seed, self.position = state_numbers(state, {"seed": 1 << 128, "position": 1 << 63})
         self._stop_prefetching()

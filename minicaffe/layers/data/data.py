@@ -33,15 +33,15 @@ class DataLayer(PrefetchingLayer):
 
     @staticmethod
     def datum_of(record):
-        """Return the Datum of a record of the database, as bytes."""
+        """Return the Datum of a record of the database, as bytes, for cli/picture_nets.py; AnnotatedData overrides it."""
         return record
 
-    def check_files(self):
+    def check_files(self):    # for a net that is not trusted
         super().check_files()
         check_database(self.param.data_param)
 
-    def prepare(self):
-        self.transformer()  # before the database is opened: what is wrong with its fields has another cause
+    def prepare(self):      # returns the shape of a record; called by `layer_setup` of the base
+        self.transformer()  # before the database is opened, to check its fields
         with first_record(self.param.data_param) as record:
             if len(self.param.top) > 1:
                 self._check_labels(record)
@@ -61,17 +61,17 @@ class DataLayer(PrefetchingLayer):
             log.warning("layer '%s' (%s): %s: its first record %s; they are not read, as data_param has no label_size",
                         self.name, self.type, self.param.data_param.source, said)
 
-    def make_batches(self):
+    def make_batches(self):     # for the prefetch thread
         param = self.param.data_param
         return RecordBatches(param.source, param.backend, self.transformer(), self.augmenter(),
                              label_size=self.label_size if len(self.param.top) > 1 else None)
 
-    def count_records(self):
+    def count_records(self):    # compared by the ranks of a training, see sources.py
         return count_records(self.param.data_param)
 
 
 def count_records(param):
-    """Return the number of records of a DataParameter's database, which the net being built must be allowed to open."""
+    """Return the number of records of a DataParameter's database; raise ConfigError if a net being built may not open it."""
     if not caffe.trusted:
         check_database(param)
     with closing(open_db(param.source, param.backend)) as db:
@@ -80,7 +80,7 @@ def count_records(param):
 
 @contextmanager
 def first_record(param):
-    """Yield the first record of a DataParameter's database; an error in the ``with`` block names it."""
+    """Yield the first record, as bytes, of a DataParameter's database; an Error in the ``with`` block gets its number and key."""
     with in_field("data_param.source", but=ConfigError), closing(open_db(param.source, param.backend)) as db:
         key, record = next(db.cursor())()
         try:

@@ -21,7 +21,7 @@ class DummyDataLayer(SourceLayer):
     def layer_setup(self, bottom, top):
         self.log_ignored("the values of data_filler are not transformed")
         self.fillers = self._one_each("data_filler", len(top), optional=True) or [caffe_pb2.FillerParameter()] * len(top)
-        self.drawn = False
+        self.drawn = False      # whether `reshape` has filled the random tops
         self.varying = [i for i, filler in enumerate(self.fillers) if filler.type != "constant"]
         for i, (blob, shape) in enumerate(zip(top, self._shapes(len(top)))):
             with in_field(f"dummy_data_param.shape[{i}]"):
@@ -37,7 +37,7 @@ class DummyDataLayer(SourceLayer):
         return list(zip(*(self._one_each(name, tops) for name in LEGACY)))
 
     def _one_each(self, field, tops, optional=False):
-        """Return the values of a repeated field, one for each top."""
+        """Return the values of a repeated field of dummy_data_param, one for each top; empty if it is `optional` and not given."""
         values = list(getattr(self.param.dummy_data_param, field))
         if len(values) not in (1, tops) and (values or not optional):
             raise ConfigError(f"give one, or one for each of the {tops} tops, got {len(values)}",
@@ -46,7 +46,7 @@ class DummyDataLayer(SourceLayer):
 
     def reshape(self, bottom, top):
         for i in range(len(top)):
-            if i not in self.varying or not self.drawn:     # once, as in Caffe: memory that was released takes no random numbers
+            if i not in self.varying or not self.drawn:     # once, as in Caffe: a later reshape draws no random numbers
                 self._fill(top, i)
         self.drawn = True
 
@@ -55,7 +55,7 @@ class DummyDataLayer(SourceLayer):
             self._fill(top, i)
 
     def _fill(self, top, i):
-        """Fill top `i` by its filler."""
-        if top[i].data_memory.head == SyncedHead.RECYCLED:      # `reshape` fills, too, and only forward renews
+        """Fill top `i` by its filler, also if a plan has recycled its memory."""
+        if top[i].data_memory.head == SyncedHead.RECYCLED:      # `reshape` fills, too, and a net renews for forward only
             top[i].data_memory.renew()
         fill(top[i], self.fillers[i], self.generator, f"dummy_data_param.data_filler[{i}]")

@@ -33,9 +33,9 @@ class HDF5DataLayer(NumberedSource):
         caffe.check_listed(self.files, param.source, "hdf5_data_param.source")
         self.seed = self.generator.reserve_counters() ^ self.generator.seed
         self.names = list(self.param.top)
-        self.arrays, self.loaded = (), None  # the datasets of the file that is in memory, and its path
-        self.lengths = {}  # how many rows the files have that were opened
-        self.orders = {}   # the latest orders of files and of rows, by the seed and the place in the run that they depend on
+        self.arrays, self.loaded = (), None  # of the file in memory: its datasets, one for each top, and its path
+        self.lengths = {}  # path -> number of rows, of files that were opened
+        self.orders = {}   # the latest orders, of files (key 1) and of rows (2), each with the seed and place that it depends on
         self._rows_from(0)
         self.position = 0
         self.reshape(bottom, top)
@@ -45,11 +45,11 @@ class HDF5DataLayer(NumberedSource):
             with in_field("hdf5_data_param.batch_size"):
                 blob.reshape(len(self.records()[0]), *array.shape[1:])
 
-    def count_records(self):
+    def count_records(self):    # opens all files
         return sum(map(self._rows, self.files))
 
     def _order(self, count, *place):
-        """Return the order of `count` files or rows; as a function of seed and place in the run, a resumed run repeats it."""
+        """Return the order of `count` files, `place` the epoch, or of rows, (epoch, file); it depends on seed and `place` alone."""
         key = self.seed, count, *(place if self.shuffle else ())
         found = self.orders.get(len(place))
         if found is None or found[0] != key:
@@ -58,7 +58,7 @@ class HDF5DataLayer(NumberedSource):
         return found[1]
 
     def _rows_from(self, number):
-        """Read the file of row `number` of the stream, unless it is in memory; return its rows from that one on, in their order.
+        """Load the file of row `number`, counted from the start of training; return the order of its rows from that one on.
 
         Of the files before it only the lengths are read.
         """
@@ -75,7 +75,7 @@ class HDF5DataLayer(NumberedSource):
             epoch += 1 + epochs
 
     def _read(self, path):
-        """Read the datasets of a file into `arrays`; their rows must have the shapes of those of the file before."""
+        """Read the datasets of a file into `arrays`; raise DataError if rows have another shape than in the file before."""
         with in_field("hdf5_data_param.source"):
             with reading(path, self.within) as file:
                 arrays = [read_array(dataset) for dataset in _datasets(file, self.names, self.within)]
@@ -84,9 +84,9 @@ class HDF5DataLayer(NumberedSource):
                     raise DataError(f"rows have shape {array.shape[1:]}, those of the file before {before.shape[1:]}", file=path)
         self.arrays, self.loaded, self.lengths[path] = arrays, path, len(arrays[0])
 
-    def forward_cpu(self, bottom, top):
+    def forward_cpu(self, bottom, top):     # rows of several files may be in one batch
         filled = 0
-        numbers, step = self.records()
+        numbers, step = self.records()      # of this batch; to those of the next one
         if len(numbers) != top[0].shape[0]:    # the last batch of a test, or the one after it
             self.reshape(bottom, top)
         views = [blob.data for blob in top]
@@ -98,16 +98,16 @@ class HDF5DataLayer(NumberedSource):
         self.position += step
 
     def _rows(self, path):
-        """Return how many rows a file has."""
+        """Return how many rows a file has; it is opened once for that."""
         if path not in self.lengths:
             with in_field("hdf5_data_param.source"), reading(path, self.within) as file:
                 self.lengths[path] = len(_datasets(file, self.names, self.within)[0])
         return self.lengths[path]
 
-    def get_state(self):
+    def get_state(self):    # for a snapshot: shuffled orders follow from the seed
         return {"seed": self.seed, "position": self.position}
 
-    def set_state(self, state):
+    def set_state(self, state):    # raises DataError for another layer's state
         self.seed, self.position = state_numbers(state, {"seed": 1 << 64, "position": 1 << 63})
 
 

@@ -48,7 +48,7 @@ class HDF5OutputLayer(Layer):
         self.written = True
 
     def _write(self, datasets):
-        """Replace the file by one with these datasets, a dict of arrays; only rank 0 writes."""
+        """Replace the file by one with `datasets`, a dict from name to array; other ranks than 0 do nothing."""
         if caffe.solver_rank:
             return
         with in_field("hdf5_output_param.file_name"), replacing(self.path) as file, hdf5_in_memory(file) as hdf5:
@@ -56,7 +56,7 @@ class HDF5OutputLayer(Layer):
                 hdf5.create_dataset(name, data=array)
 
     def backward_cpu(self, top, propagate_down, bottom):
-        """Nothing to do: what is written gives no gradient."""
+        """Do nothing: the layer has no top, and gives no gradient."""
 
-    def capture_obstacle(self):
+    def capture_obstacle(self):     # why a CUDA graph cannot hold the layer
         return "it writes a file"

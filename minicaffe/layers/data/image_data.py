@@ -12,7 +12,7 @@ from minicaffe.errors import ConfigError, in_field
 from minicaffe.layers.data.base_data import PrefetchingLayer
 from minicaffe.memory.sizes import check_bytes
 
-NO_RECORD = 2**64 - 1  # a number that no record has: the draw where to start
+NO_RECORD = 2**64 - 1  # a number that no record has, for the random draw of rand_skip
 
 
 class ImageDataLayer(PrefetchingLayer):
@@ -28,7 +28,7 @@ class ImageDataLayer(PrefetchingLayer):
     batch_field = "image_data_param.batch_size"
     label_param = "image_data_param"
 
-    def prepare(self):
+    def prepare(self):      # returns the shape of a record; called by `layer_setup` of the base
         param = self.param.image_data_param
         if (param.new_height > 0) != (param.new_width > 0):
             raise ConfigError(f"give new_height and new_width, or neither, got {param.new_height} and {param.new_width}",
@@ -46,11 +46,11 @@ class ImageDataLayer(PrefetchingLayer):
         with in_field("image_data_param.source"):
             return self.make_batches().infer_shape(self.position)
 
-    def make_batches(self):
+    def make_batches(self):     # for the prefetch thread
         param = self.param.image_data_param
         return ImageBatches(
             self.images, param.root_folder, self.transformer(), self.augmenter(), self.seed, shuffle=param.shuffle,
             size=(param.new_height, param.new_width) if param.new_height else None, color=param.is_color, within=self.within)
 
-    def count_records(self):
+    def count_records(self):    # compared by the ranks of a training, see sources.py
         return len(self.images.entries)

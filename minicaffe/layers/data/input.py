@@ -24,4 +24,4 @@ class InputLayer(SourceLayer):
                 blob.reshape_to(shapes[index].dim)
 
     def forward_cpu(self, bottom, top):
-        """Nothing to do: the caller fills the tops."""
+        """Do nothing: the caller fills the tops."""

@@ -22,14 +22,14 @@ class MemoryDataLayer(SourceLayer):
             check_size(getattr(param, field), f"memory_data_param.{field}")
         self.batch_size = param.batch_size
         self.item_shape = (param.channels, param.height, param.width)
-        self.data = self.labels = None
-        self.position = 0
+        self.data = self.labels = None      # the arrays of `reset`
+        self.position = 0       # index in them of the next batch's first record
         with in_field("memory_data_param.batch_size"):
             top[0].reshape(self.batch_size, *self.item_shape)
             top[1].reshape(self.batch_size)
 
     def reset(self, data, labels):
-        """Use `data` and `labels` from the next forward on.
+        """Use `data` and `labels` from the next forward on, from their start; `Net.set_input_arrays` calls it.
 
         Parameters
         ----------

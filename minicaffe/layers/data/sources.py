@@ -17,23 +17,23 @@ log = logging.getLogger(__name__)
 
 
 class SourceLayer(Layer):
-    """No bottoms; a type says what its tops hold."""
+    """Base of the sources: no bottoms, no gradient, computed on the host; a type says what its tops hold."""
 
     host_only = True
     exact_num_bottom_blobs = 0
-    overwritten = ()    # numbers of tops that layers in place change, so that forward has to write them (net/build.py)
+    overwritten = ()    # indices of tops that layers in place change, so that forward has to write them; set by net/build.py
 
     def reshape(self, bottom, top):
-        """Nothing to do: the tops have their shapes from layer_setup on, or each batch brings its own."""
+        """Do nothing: the tops have their shapes from layer_setup on, or each batch brings its own."""
 
     def log_ignored(self, why, used=()):
-        """Warn of the fields of `transform_param` that are not in `used`, and say `why` they are ignored."""
+        """Log a warning, with words `why`, of the fields of `transform_param` that the type ignores: all but `used`."""
         names = [field.name for field, _ in self.param.transform_param.ListFields() if field.name not in used]
         if names:
             log.warning("layer '%s' (%s): transform_param: %s ignored: %s", self.name, self.type, ", ".join(names), why)
 
     def backward_cpu(self, top, propagate_down, bottom):
-        """Nothing to do: data have no gradient."""
+        """Do nothing: data have no gradient."""
 
 
 class NumberedSource(SourceLayer):
@@ -58,8 +58,8 @@ class NumberedSource(SourceLayer):
     numbered = True
     batch_size = 1
     position = 0
-    sharding = None     # (count, rank) in a test: of the next batches this process reads number `rank` of each `count` in order
-    end = None          # of a test that gives each record once: the number behind the last one; its last batch may be smaller
+    sharding = None     # (count, rank) in a divided test: this process reads batch `rank` of each `count` (RankSharding)
+    end = None          # number behind the last record of a test that gives each record once (the last batch may be smaller)
 
     def records(self):
         """Return the numbers of the records of the next batch, as a range, and the step to those of the batch after it.
@@ -80,14 +80,14 @@ class NumberedSource(SourceLayer):
         first = position + rank * size
         return range(first, first + size if self.end is None else min(first + size, self.end)), size * count
 
-    def get_state(self):
+    def get_state(self):    # for a snapshot, and for `sync_sources`
         return {"position": self.position}
 
     def set_state(self, state):
-        self.position, = state_numbers(state, {"position": 1 << 63})
+        self.position, = state_numbers(state, {"position": 1 << 63})     # raises DataError for another layer's state
 
     def count_records(self):
-        """Return how many records there are, for processes to compare; None where that is not known without reading them."""
+        """Return how many records there are; ranks compare it (solver/ranks.py). None: not known without reading all."""
         return None
 
 
@@ -116,25 +116,25 @@ class RankSharding:
 
     def __init__(self, net, count, rank, records=None):
         self.net = net
-        self.batch = 0      # the next one of the sources that run for every batch
+        self.batch = 0      # number, in this test, of the next batch of the sources in `others`
         sources = {i: node.layer for i, node in enumerate(net.nodes) if not node.bottoms}
         self.numbered = [layer for layer in sources.values() if isinstance(layer, NumberedSource)]
         self.others = [i for i, layer in sources.items() if layer not in self.numbered]
         self.first = next((layer.position // layer.batch_size for layer in self.numbered), 0) % count
-        self.began = [layer.position for layer in self.numbered]
+        self.began = [layer.position for layer in self.numbered]    # to compute their positions in `end`
         for layer in self.numbered:
             layer.end = layer.position + records if records is not None else None
             layer.sharding = count, (rank - self.first) % count
 
     def advance_to(self, batch):
-        """Prepare the sources for batch number `batch`, a later one than before."""
+        """Prepare the sources for batch number `batch` of the test, a later one than before: run the others for those between."""
         for _ in range(self.batch, batch):
             for i in self.others:
                 self.net.forward_from_to(i, i)
         self.batch = batch + 1
 
     def end(self, batches):
-        """Set all sources to the position after `batches` batches in one process."""
+        """End the division: set all sources to the position after `batches` batches in one process, which all ranks then share."""
         for layer, began in zip(self.numbered, self.began):     # first, as the others may fail
             position = began + batches * layer.batch_size
             layer.position = position if layer.end is None else min(position, layer.end)
@@ -144,7 +144,7 @@ class RankSharding:
 
 
 def sync_sources(net, group):
-    """Set the numbered sources of a net to position and seed of rank 0; all ranks of the Group must call it."""
+    """Set the numbered sources of a net to position and seed of rank 0, before a divided test; all ranks must call it."""
     layers = [layer for layer in net.layers if isinstance(layer, NumberedSource)]
     states = [layer.get_state() for layer in layers]
     for layer, mine, first in zip(layers, states, group.broadcast_from_root(states), strict=True):
@@ -153,7 +153,7 @@ def sync_sources(net, group):
 
 
 def why_not_divisible(net):
-    """Return why the batches of a net cannot be divided over processes, or None.
+    """Return why the batches of a net cannot be divided over processes, as words for the log; None if they can.
 
     A layer that keeps something from one batch to the next, such as an LSTM, must see them all, and so must one that writes files.
     """

@@ -23,7 +23,7 @@ class WindowDataLayer(PrefetchingLayer):
     exact_num_top_blobs = 2
     batch_field = "window_data_param.batch_size"
 
-    def prepare(self):
+    def prepare(self):      # returns the shape of a record; called by `layer_setup` of the base
         param, crop = self.param.window_data_param, self.param.transform_param.crop_size
         if not 1 <= crop < 2**15:
             raise ConfigError(f"must be given, from 1 to 2^15 - 1, got {crop}", field="transform_param.crop_size")
@@ -45,7 +45,7 @@ class WindowDataLayer(PrefetchingLayer):
         caffe.check_listed(self.windows.images, param.source, "window_data_param.source")
         return 3, crop, crop
 
-    def count_records(self):
+    def count_records(self):    # a pair, which ranks compare (solver/ranks.py)
         return len(self.windows.foreground), len(self.windows.background)
 
     def _windows(self):
@@ -63,7 +63,7 @@ class WindowDataLayer(PrefetchingLayer):
         return windows
 
     def _mean(self, crop):
-        """Return the mean as a picture of the size of a window, or None."""
+        """Return the mean to subtract, (3, crop, crop), from `mean_value` or the centre of `mean_file`; None without one."""
         param = self.param.transform_param
         if param.mean_file and param.mean_value:
             raise ConfigError("cannot both be set", field="transform_param.mean_file and mean_value")
@@ -82,7 +82,7 @@ class WindowDataLayer(PrefetchingLayer):
                              f"{crop} from its centre", field="transform_param.mean_file")
         return mean[:, offset:offset + crop, offset:offset + crop]
 
-    def make_batches(self):
+    def make_batches(self):     # for the prefetch thread
         param = self.param.window_data_param
         return WindowBatches(
             self.windows, param.fg_fraction, self.position, self.param.transform_param.crop_size, self.seed,

@@ -7,14 +7,14 @@
 
 namespace mc {
 
-/// outer x channels x inner; with more lanes than 1: outer x blocks of so many channels x inner x the channels of a block, where
-/// zeros fill the last block. They may be a part of an array of `whole` blocks.
+/// A shape outer x channels x inner; with more lanes than 1: outer x blocks of so many channels x inner x the channels of a block,
+/// where zeros fill the last block (oneDNN's nChw16c). They may be a part of an array of `whole` blocks; 0: they are all of it.
 struct Channels {
   index_t outer, channels, inner, lanes, whole;
   Channels(index_t outer = 0, index_t channels = 0, index_t inner = 0, index_t lanes = 1, index_t whole = 0)
       : outer(outer), channels(channels), inner(inner), lanes(lanes), whole(whole) {}
   index_t blocks() const { return (channels + lanes - 1) / lanes; }
-  index_t stride() const { return (whole ? whole : blocks()) * inner * lanes; }  // of outer
+  index_t stride() const { return (whole ? whole : blocks()) * inner * lanes; }  // elements from one index of outer to the next
 };
 
 namespace cpu {
@@ -23,9 +23,9 @@ namespace cpu {
 template <class T> constexpr bool kPlain = !std::is_same_v<T, Bf16>;
 template <class T> constexpr bool kInLanes = !std::is_same_v<T, double>;
 
-/// A row: kGroup neighbouring channels of one image, or those that are left.
+/// A row: kGroup neighbouring channels of one image, all positions of inner; or the channels that are left.
 template <int kGroup> struct LaneRow {
-  index_t outer, first, count, at;  // first channel, number of channels, their first element
+  index_t outer, first, count, at;  // the image, the first channel, the number of channels, their first element
   MC_HD LaneRow(const Channels& c, index_t row) {
     const index_t groups = (c.channels + kGroup - 1) / kGroup;
     outer = row / groups, first = row % groups * kGroup, count = min_<index_t>(kGroup, c.channels - first);
@@ -33,9 +33,11 @@ template <int kGroup> struct LaneRow {
   }
 };
 
+// Whether a row is computed in vectors (device/bf16.hpp), not in loops over its channels, which compilers vectorise for floats.
 template <class T, int kGroup> constexpr bool kVectors = std::is_same_v<T, Bf16> && kGroup == 16;
 
-/// rows.walk(c, row, its count), of whole groups with a count that the compiler knows; T are the elements.
+/// rows.walk(c, row, its count), of whole groups with a count that the compiler knows. T are the elements, by which `uses` (below)
+/// has `range` choose the instruction set (device/apply.hpp).
 template <class Rows, int kGroup, class T> struct WalkRow {
   Channels c;
   Rows rows;
@@ -50,7 +52,7 @@ template <class Rows, int kGroup, class T> struct WalkRow {
 
 template <class X, class Rows, int kGroup, class T> struct uses<X, WalkRow<Rows, kGroup, T>> : std::is_same<X, T> {};
 
-/// Run Rows<kGroup>{members...} over all rows of elements T.
+/// Run Rows<kGroup>{members...} over all rows of elements T: of 16 channels, or of 8 if the lanes are no multiple of 16.
 template <class T, template <int> class Rows, class... M>
 void each_lane_row(Threads threads, const Channels& c, const M&... members) {
   auto run = [&](auto walk, index_t group) {
@@ -64,7 +66,7 @@ void each_lane_row(Threads threads, const Channels& c, const M&... members) {
 
 /// The rows of map_lanes.
 template <class F, class T> struct LaneMap {
-  /// y = f.at(k)(a), or f.at(k)(a, b); `kept`, unless null, receives a copy of a.
+  /// y = f.at(k)(a), or f.at(k)(a, b); in Bf16 by f.lanes<Lanes>(k) for 16 channels. `kept`, unless null, receives a copy of a.
   template <int kGroup> struct Rows {
     F f;
     const T *a, *b;
@@ -117,7 +119,7 @@ template <class Term, class T> struct LaneSums {
   };
 };
 
-/// Zeros where there is no channel.
+/// Zeros where there is no channel, as all layouts have them, so that element-wise loops may run over the padding.
 template <class T> void zero_padding(const Channels& c, T* y) {
   for (index_t used = c.channels % c.lanes, o = 0; used && o < c.outer; ++o)
     for (T *at = y + o * c.stride() + (c.blocks() - 1) * c.inner * c.lanes, *end = at + c.inner * c.lanes; at < end; at += c.lanes)
@@ -150,8 +152,8 @@ void sum_lanes(Threads threads, const Channels& c, const Term& term, double coef
 
 }  // namespace cpu
 
-/// work(part, its first channel, its first element) for one part of the channels after the other: of channels in lanes as many as
-/// the caches of the CPU hold for the next pass over `bytes` for each element, all of them elsewhere.
+/// Call work(part, its first channel, its first element) for one part of the channels after the other. `work` reads a part twice
+/// (ops/batch_norm), the second time with `bytes` for each element. In lanes a part fits the CPU's caches; elsewhere it is all.
 template <class Work> void each_part(const Context& on, const Channels& c, index_t bytes, const Work& work) {
   constexpr index_t kCached = 1 << 20;  // bytes for each thread
   const index_t blocks = c.blocks(), block = c.inner * c.lanes;

@@ -16,14 +16,14 @@ struct Strides {
   static constexpr int kMaxAxes = 32;
   int axes = 0;
   index_t size[kMaxAxes];
-  index_t stride[kMaxAxes][2];
+  index_t stride[kMaxAxes][2];  // of each axis: that of y, that of x
 
   index_t count() const {
     index_t n = 1;
     for (int a = 0; a < axes; ++a) n *= size[a];
     return n;
   }
-  /// Whether all indices and offsets fit in 31 bits.
+  /// Whether all indices and offsets fit in 31 bits, so that kernels divide faster.
   bool narrow() const {
     index_t most = 2147483647ll, reach[2] = {};
     for (int a = 0; a < axes; ++a)
@@ -51,7 +51,7 @@ struct Strides {
       remove(a - 1);
     }
   }
-  /// Whether axis a moves through memory in smaller steps than axis b.
+  /// Whether axis a moves through memory in smaller steps than axis b, and so has to follow it.
   bool later(int a, int b) const {
     const int t = std::abs(stride[a][0]) == std::abs(stride[b][0]);
     return std::abs(stride[a][t]) < std::abs(stride[b][t]);
@@ -71,9 +71,9 @@ struct Strides {
 
 namespace cpu {
 
-/// One tile: the cache lines of x stay in the cache until all of each is used.
+/// Tile i of copy_tiles, along its axes p and q: the cache lines of x stay in the cache until all of each is used.
 template <class X, class Y> struct TileLoop {
-  index_t p_size, q_size, p_tiles, q_tiles, p_stride[2], q_stride[2];
+  index_t p_size, q_size, p_tiles, q_tiles, p_stride[2], q_stride[2];  // strides of y, of x
   OffsetInfo<unsigned long long, 2> others;  // the other axes
   const X* x;
   Y* y;
@@ -92,7 +92,7 @@ template <class X, class Y> struct TileLoop {
 }  // namespace cpu
 
 /// Copy by tiles if that is better: where there are an axis p, the last, along which y is contiguous, and an axis q, along which x
-/// is but not along p, both long enough that tiles are not nearly empty. Return whether.
+/// is but not along p, both long enough that tiles are not nearly empty. Return whether it did; else another way must copy.
 template <class X, class Y> bool copy_tiles(const Context& on, Strides s, const X* x, Y* y) {
   const int p = s.axes - 1;
   int q = 0;
@@ -131,7 +131,7 @@ template <class X, class Y> bool copy_tiles(const Context& on, Strides s, const 
 template <class T> void copy_contiguous_rows(cpu::Threads threads, Strides s, const T* x, T* y) {
   const index_t row = s.size[s.axes - 1];
   s.remove(s.axes - 1);
-  const index_t run = s.size[s.axes - 1], *step = s.stride[s.axes - 1];  // rows one behind the other
+  const index_t run = s.size[s.axes - 1], *step = s.stride[s.axes - 1];  // rows one step behind each other
   const auto info = s.offset_info<unsigned long long>();
   cpu::parallel(threads, s.count(), cpu::kGrain / row, [&](int, index_t begin, index_t end) {
     for (index_t at[2]; begin < end;) {
@@ -151,7 +151,8 @@ template <class X, class Y> void copy_by_offsets(const Context& on, const Stride
   s.narrow() ? run(0u) : run(0ull);
 }
 
-/// Copy rows that are contiguous in x and y by words of several elements, if addresses, sizes and strides allow. Return whether.
+/// Copy rows that are contiguous in x and y by words of several elements. Return false, without copying, if an address, size or
+/// stride is no multiple of a word.
 template <class Word, class T> bool copy_words(const Context& on, Strides s, const T* x, T* y) {
   constexpr index_t kCount = sizeof(Word) / sizeof(T);
   index_t remainders = index_t((reinterpret_cast<std::uintptr_t>(x) | reinterpret_cast<std::uintptr_t>(y)) % sizeof(Word));
@@ -164,7 +165,7 @@ template <class Word, class T> bool copy_words(const Context& on, Strides s, con
   return true;
 }
 
-/// y = x, of collapsed strides.
+/// y = x, of collapsed strides, by the first way that fits (see the head of the file).
 template <class X, class Y> void copy_collapsed(const Context& on, Strides s, const X* x, Y* y) {
   if constexpr (std::is_same_v<X, Y>)
     if (s.contiguous()) return on.stream ? map(on, s.count(), Same<X>{}, x, y) : cpu::copy(on.threads, s.count(), x, y);
@@ -219,7 +220,7 @@ inline void copy_strided(const Context& on, int x_type, int y_type, int axes, co
     copy(float(), Bf16());
 }
 
-/// y = x, rounded to Bf16, of n floats on a device.
+/// y = x, rounded to Bf16, of n floats on a device: the weights of a convolution, for cuDNN.
 inline void round_to_bf16(const Context& on, index_t n, const void* x, void* y) {
   for_each(on, n, Convert<float, Bf16>{static_cast<const float*>(x), static_cast<Bf16*>(y)});
 }

@@ -8,15 +8,15 @@ namespace mc {
 
 constexpr int kMaxStridedAxes = 8;  // after neighbouring axes have been joined (loops/strided/caffe.hpp)
 
-MC_HD index_t signed_(unsigned x) { return int(x); }
+MC_HD index_t signed_(unsigned x) { return int(x); }  // an offset modulo 2^32 or, below, 2^64 as a signed number
 MC_HD index_t signed_(unsigned long long x) { return index_t(x); }
 
 constexpr int kAnyAxes = -1;
 
-/// From a linear index to where that element is in each of N tensors of one shape. Index is unsigned where all indices and
+/// From a linear index to the offset of that element in each of N tensors of one shape. Index is unsigned where all indices and
 /// offsets fit in 31 bits, else unsigned long long; a negative stride is one modulo 2^32 or 2^64. Axes is their number where the
-/// compiler is to know it: one axis then costs no division, two cost one (THC's OffsetInfo). kAnyAxes: `axes` says it. Kernels that
-/// a program writes (addons/thc/walk.py) fix Axes, and get the members as bytes in this order.
+/// compiler is to know it: one axis then costs no division, two cost one (THC's OffsetInfo); kAnyAxes: the member `axes` is it.
+/// Kernels that a program writes (addons/thc/walk.py) fix Axes, and get the members as bytes in this order.
 template <class Index, int N, int Axes = kAnyAxes> struct OffsetInfo {
   static constexpr int kRoom = Axes == kAnyAxes ? kMaxStridedAxes : Axes;
   int axes;  // at least 1, the last moves fastest
@@ -36,7 +36,7 @@ template <class Index, int N, int Axes = kAnyAxes> struct OffsetInfo {
   }
 };
 
-/// y = x at one index, of two types. Tensor 0 of the offsets is y, tensor 1 is x.
+/// y = x at index i of the shape, for any strides and types. Tensor 0 of the offsets is y, tensor 1 is x.
 // e.g. StridedCopy<T, T, unsigned>
 template <class X, class Y, class Index> struct StridedCopy {
   OffsetInfo<Index, 2> info;
@@ -64,9 +64,8 @@ template <class T> struct TileBackward {
 
 constexpr int kTile = 32;
 
-/// The same for tensors that do not agree which axis is contiguous: along `p` it is y's, along `q` that of x. A block copies a tile
-/// of kTile x kTile elements: it reads x along q and transposes through shared memory, so that all accesses to global memory are
-/// coalesced.
+/// As StridedCopy, where y is contiguous along axis `p` and x along axis `q` (copy_tiles in caffe.hpp). A block copies a tile of
+/// kTile x kTile elements: it reads x along q and transposes it through shared memory, so that all global accesses are coalesced.
 template <class X, class Y> struct TiledCopy {
   static constexpr int kThreads = 256;
   static constexpr bool kBarriers = true;
@@ -76,7 +75,7 @@ template <class X, class Y> struct TiledCopy {
   unsigned p_size, q_size;
   IntDivider<unsigned> p_tiles, q_tiles;
   OffsetInfo<unsigned, 2> others;  // the other axes
-  index_t p_stride[2], q_stride[2];
+  index_t p_stride[2], q_stride[2];  // of y, of x
   const X* x;
   Y* y;
 

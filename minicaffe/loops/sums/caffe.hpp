@@ -55,7 +55,7 @@ void channel_sums(Stream& stream, const Channels& c, const F& f, const Arrays<T,
   const index_t channels = c.channels, count = c.outer * c.inner;    // count: elements of a channel
   index_t inner = c.inner;
   if (channels == 0) return;
-  const index_t max_parts = kScratch * index_t(sizeof(double)) / index_t(sizeof(Total)) / channels;
+  const index_t max_parts = kScratch * index_t(sizeof(double)) / index_t(sizeof(Total)) / channels;  // that fit into scratch
   // launch_with(parts, store) launches `parts` blocks for a channel; store(k * parts + part, sum) gets the sum of each.
   auto launch_in_parts = [&](index_t wanted_parts, index_t blocks, const auto& launch_with) {
     const index_t parts = std::max<index_t>(1, std::min({wanted_parts, kSumBlocks / blocks, max_parts}));
@@ -125,7 +125,7 @@ void sum_typed(const Context& on, int dtype, index_t n, double coeff, void* out,
   });
 }
 
-/// out[0] = the sum of Term(i) for 0 <= i < n, a double: losses and norms, which the host reads.
+/// out[0] = the sum of Term(i) for 0 <= i < n, a double: losses, and norms of blobs, which the host reads.
 template <template <class> class Term, class... P>
 void sum_in_double(const Context& on, int dtype, index_t n, double* out, P... members) {
   dispatch(dtype, [&](auto type) {

@@ -49,7 +49,7 @@ constexpr int kSumGroup = 16;    // threads that combine 256 / 16 values each
 constexpr int kSumColumns = 32;  // at most so many packs of neighbouring channels in a block, if inner is 1
 
 template <class T> struct BlockScratch {
-  T value[kSumThreads], partial[kSumGroup];
+  T value[kSumThreads], partial[kSumGroup];  // shared memory of `combine`
 };
 
 struct Plus {
@@ -107,13 +107,13 @@ template <class T> MC_HD Two<double> widen(const MeanSquares<T>& x) {
   const double d = double(x.mean) - double(x.pivot), sum = double(x.count) * d;
   return {sum, double(x.squares) + sum * d};
 }
-template <class F, class T, int N> MC_HD auto wide_value(const F& f, const Arrays<T, N>& of) {
+template <class F, class T, int N> MC_HD auto wide_value(const F& f, const Arrays<T, N>& of) {  // only its type is used: Wide
   return widen(value_at(f.at(0), of, 0));
 }
 template <class F, class T, int N>
 using Wide = decltype(wide_value(*static_cast<const F*>(nullptr), *static_cast<const Arrays<T, N>*>(nullptr)));
 
-// Functors of a channel and its sum, which process the sum.
+// Functors `done`, called with a channel and its sum by the thread that has the sum.
 
 /// out[k] = coeff times the sum, added if `add`
 template <class T> struct StoreSum {
@@ -122,13 +122,13 @@ template <class T> struct StoreSum {
   T* out;
   MC_HD void operator()(index_t k, double sum) const { out[k] = T((add ? double(out[k]) : 0.0) + coeff * sum); }
 };
-/// Partial sums, out[channel][part].
+/// Partial sums, out[channel][part], where several blocks share a channel.
 template <class T> struct StorePart {
   T* out;
   MC_HD void operator()(index_t at, const T& sum) const { out[at] = sum; }
 };
 
-/// The first element of channel k, where blocks of `lanes` neighbouring channels have `inner` rows each.
+/// The offset of the first element of channel k, where blocks of `lanes` neighbouring channels have `inner` rows each.
 MC_HD index_t first_of_channel(index_t k, index_t lanes, index_t inner) {
   return lanes == 1 ? k * inner : k < lanes ? k : k / lanes * lanes * inner + k % lanes;
 }
@@ -158,7 +158,7 @@ template <class F, class T, int N, class Done> struct SumChannels {
   Arrays<T, N> of;
   index_t channels, inner, count;  // count: elements of a channel
   index_t step_rows, step_rest;    // (parts * kThreads) / inner and its remainder
-  unsigned parts;
+  unsigned parts;                  // blocks for a channel, the grid's y
   Done done;
 
   MC_DEVICE void operator()(const Thread& t, Shared& scratch) const {
@@ -251,6 +251,7 @@ template <class F, class T, int N, class Done> struct SumColumns {
         for (int j = 0; j < kSize; ++j) to[n].value[j] = k + j < channels ? row[first_of_channel(k + j, width, count)] : T();
     }
   }
+  /// The term of channel j of the packs x.
   template <class Term> MC_DEVICE static auto value(const Term& term, const Pack<T> (&x)[N], int j) {
     if constexpr (N == 1) return term(x[0].value[j]);
     else return term(x[0].value[j], x[1].value[j]);

@@ -7,7 +7,7 @@
 
 namespace mc {
 
-/// y = f(x), with the parameters p of f in the order of its functor's members
+/// y = f(x), with the parameters p of f in the order of its functor's members; ReLUX has slope, bound, and the gradient's slope.
 inline void activation_forward(const Context& on, int function, int dtype, index_t n, const void* x, void* y, const double* p) {
   switch (Function(function)) {
     case kAbs: return map1<AbsForward>(on, dtype, n, x, y);
@@ -26,7 +26,7 @@ inline void activation_forward(const Context& on, int function, int dtype, index
   }
 }
 
-/// dx = f'(x) dy. Of x and y, what the formula does not read may be any array of n numbers. Threshold has no gradient.
+/// dx = f'(x) dy, overwritten. Of x and y, what the formula does not read may be any array of n numbers. Threshold has no gradient.
 inline void activation_backward(const Context& on, int function, int dtype, index_t n, const void* x, const void* y, const void* dy,
                                 void* dx, const double* p) {
   switch (Function(function)) {

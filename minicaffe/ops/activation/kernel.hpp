@@ -1,5 +1,6 @@
 // Element-wise activations and their gradients. Members are the layer's parameters. A backward functor takes what its
-// formula reads, in the order x (bottom data), y (top data), dy (top diff), and returns the bottom diff.
+// formula reads, in the order x (bottom data), y (top data), dy (top diff), and returns the bottom diff. If a layer is in place,
+// backward gets y as x: ReLU and ELU allow it if slope or alpha is at least 0, as x and y then have the same sign.
 #pragma once
 #include "minicaffe/kernels/exponential.hpp"
 
@@ -17,13 +18,13 @@ template <class T> struct ReluBackward {
   MC_HD T operator()(T x, T dy) const { return x > T{} ? dy : slope * dy; }
 };
 
-/// ReLU with an upper bound, as ReLU6 and ReLUX of forks of Caffe have it; the gradient's slope of ReLUX is not that of y.
+/// ReLU with an upper bound, as ReLU6 and ReLUX of forks of Caffe have it (addons/forks); ReLUX's gradient has a slope of its own.
 /// y = min(max(x, 0) + slope min(x, 0), bound). NaN stays NaN.
 template <class T> struct ReluXForward {
   T slope, bound;
   MC_HD T operator()(T x) const { return min_(max_(x, T{}) + slope * min_(x, T{}), bound); }
 };
-/// Takes x, or y if slope is at least 0 and bound above 0: then both lie in the same of the three ranges.
+/// `slope` is the gradient's. Takes x, or y if slope is at least 0 and bound above 0: then both lie in the same of three ranges.
 template <class T> struct ReluXBackward {
   T slope, bound;
   MC_HD T operator()(T x, T dy) const { return x > T{} ? (x < bound ? dy : T{}) : slope * dy; }
@@ -123,7 +124,7 @@ template <class T> struct SwishForward {
   T beta;
   MC_HD T operator()(T x) const { return x * sigmoid_(beta * x); }
 };
-/// Takes x and y, so that an in-place layer would be wrong: SwishLayer keeps x.
+/// Takes x and y, so SwishLayer copies x in forward if it is in place (Activation.saved_bottom).
 template <class T> struct SwishBackward {
   T beta;
   MC_HD T operator()(T x, T y, T dy) const {

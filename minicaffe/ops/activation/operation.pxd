@@ -19,6 +19,6 @@ cdef extern from "minicaffe/ops/activation/plain.hpp" namespace "mc":
 
 cdef class Activation(Operation):
     cdef readonly Function function
-    cdef readonly bint reads_x, reads_y     # what the gradient reads
-    cdef double[3] params
+    cdef readonly bint reads_x, reads_y     # whether the gradient reads bottom data, top data
+    cdef double[3] params                   # in the order of the members of the function's functor (kernel.hpp)
     cdef Blob saved_bottom                  # for the next backward: the values of a bottom that forward overwrote, or None

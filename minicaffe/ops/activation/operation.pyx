@@ -33,12 +33,12 @@ cdef class Activation(Operation):
 
 
 cdef class CaffeActivation(Primitive):
-    """Engine CAFFE; or, if it is `plain`, engine PLAIN."""
+    """Engine CAFFE; or, if it is `plain`, engine PLAIN. `Operation.forward` and `backward` call it; weight and bias are None."""
 
     cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Activation op = operation
         cdef Layout layout = None if self.plain else data_layout(on, [bottom], True)
-        if op.function != RELU:     # which gives 0 for 0
+        if op.function != RELU:     # which keeps padding 0; for others its position must be known, for `zero_padding` below
             layout = in_lanes(layout)
         cdef int dtype = element(layout, bottom)
         cdef long long count = stored(layout, bottom)
@@ -60,7 +60,7 @@ cdef class CaffeActivation(Primitive):
             layout = in_lanes(layout)
         cdef int dtype = element(layout, bottom)
         cdef long long count = stored(layout, bottom)
-        cdef const void* dy = top.diff_in_layout(on, layout)
+        cdef const void* dy = top.diff_in_layout(on, layout)    # also for arrays that the formula does not read
         cdef const void* to = top.data_in_layout(on, layout) if op.reads_y else dy
         cdef const void* from_ = saved.data_in_layout(on, layout) if op.reads_x else to
         cdef void* dx = bottom.overwrite_diff_in_layout(on, layout)

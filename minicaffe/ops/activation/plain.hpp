@@ -1,5 +1,5 @@
-// Activations as their formulas, with parameters p in the order of the functor's members. The faster way is in
-// ops/activation/caffe.hpp.
+// Engine PLAIN: activations as their formulas, with parameters p in the order of the functor's members (ops/activation/kernel.hpp);
+// ReLUX has slope, bound, and the gradient's slope. The faster way is in ops/activation/caffe.hpp.
 #pragma once
 #include <algorithm>
 #include "minicaffe/ops/array.hpp"

@@ -1,5 +1,6 @@
 // BatchNorm and MVN. ops/batch_norm/plain.hpp, the formula, takes 30 to 50 times as long as vectors. Each step is done for all
-// channels; in lanes on the CPU, for as many as the caches hold. Sums do not depend on the number of threads.
+// channels; in lanes on the CPU (a layout with blocks of channels), for as many as the caches hold. Sums do not depend on the
+// number of threads. T are the elements as stored; computations are in Element<T>::Compute, float for Bf16.
 #pragma once
 #include "minicaffe/ops/batch_norm/kernel.hpp"
 #include "minicaffe/ops/broadcast/caffe.hpp"
@@ -8,7 +9,7 @@
 namespace mc {
 
 /// A normalisation, and its arrays of one value a channel. Forward computes mean and variance, unless they are `given`, the factor
-/// 1 / deviation, and from gamma and beta, if they are not null, scale and shift. Backward reads all but the variance.
+/// 1 / deviation, and from gamma and beta, if they are not null, scale and shift. Backward reads mean, factor, scale and shift.
 struct Standardization {
   int rule;  // a Deviation
   bool given;
@@ -18,7 +19,7 @@ struct Standardization {
   const void *gamma, *beta;
 
   template <class T> StandardizeFactors<T> factors() const {
-    auto array = [&](const void* p) { return static_cast<const T*>(p ? p : variance); };
+    auto array = [&](const void* p) { return static_cast<const T*>(p ? p : variance); };  // a valid address (kernel.hpp)
     return {Deviation(rule), T(eps), gamma != nullptr, beta != nullptr, array(variance), array(gamma), array(beta),
             static_cast<T*>(factor), static_cast<T*>(scale), static_cast<T*>(shift)};
   }
@@ -32,11 +33,11 @@ struct Standardization {
 
 namespace cpu {
 
-/// Mean and variance of a channel from those of its blocks, so that its elements are read from memory once. Sums are about the
-/// mean of the first block, in double, so that cancellation is small.
+/// Mean and variance of a channel from those of its blocks, so that its elements are read from memory once: `add` for each block in
+/// order, then `put`. Sums are about the mean of the first block (`about`), in double, so that cancellation is small.
 struct Moments {
   double count = 0, about = 0, sum = 0, squares = 0;
-  MC_HD void add(double n, double mean, double squares_about_it) {
+  MC_HD void add(double n, double mean, double squares_about_it) {  // of a block of n elements
     if (count == 0) about = mean;
     const double d = mean - about;
     count += n, sum += n * d, squares += squares_about_it + n * d * d;
@@ -64,7 +65,7 @@ template <class T> struct ChannelMoments {
   }
 };
 
-/// sums[two][channel]: of dz and dz (x - mean)
+/// sums[two][channel]: of dz and dz (x - mean), of channel k, in plain order
 template <class T> struct ChannelGradientSums {
   Channels c;
   StandardizeBy<T> by;
@@ -83,9 +84,9 @@ template <class T> struct ChannelGradientSums {
   }
 };
 
-constexpr index_t kLaneBlock = kSumBlock / kSumLanes;
+constexpr index_t kLaneBlock = kSumBlock / kSumLanes;  // positions of a row in one block of a sum
 
-/// The rows of lane_moments.
+/// The functor of lane_moments: Rows<kGroup>, which each_lane_row runs for each row of kGroup channels of an image.
 template <class T> struct LaneMoments {
   using Compute = typename Element<T>::Compute;
   /// Mean, and sum of squares about it, of each block of kLaneBlock positions of a row; numbers[outer][block][two][channel]
@@ -99,7 +100,7 @@ template <class T> struct LaneMoments {
         block(c, x + r.at + i * c.lanes, min_(c.inner - i, kLaneBlock), count, to);
     }
     MC_HD void block(const Channels& c, const T* from, index_t n, index_t count, Compute* to) const {
-      if constexpr (kVectors<T, kGroup>)
+      if constexpr (kVectors<T, kGroup>)  // Bf16, by vectors of 16 floats
         if (count == kGroup) {
           Lanes sum[2] = {}, mean = {};
           each_alternating(n, [&](index_t i, int which) MC_INLINE { sum[which] += get_lanes<Lanes>(from + i * c.lanes); });
@@ -149,7 +150,7 @@ template <class T, class C> void lane_moments(Threads threads, const Channels& c
   for_each(threads, c.channels, JoinMoments<C>{c, numbers.data(), mean, variance}, std::max<index_t>(1, blocks));
 }
 
-/// The rows of lane_gradients.
+/// The functor of lane_gradients, as LaneMoments.
 template <class T> struct LaneGradients {
   using Compute = typename Element<T>::Compute;
   /// The sums of dz and dz (x - mean) over each row: sums[outer][two][channel]
@@ -164,7 +165,7 @@ template <class T> struct LaneGradients {
         Compute sum[kGroup] = {}, dot[kGroup] = {};
         const index_t begin = i;
         i = min_(c.inner, i + kLaneBlock);
-        if constexpr (kVectors<T, kGroup>)
+        if constexpr (kVectors<T, kGroup>)  // Bf16, by vectors of 16 floats
           if (count == kGroup) {
             const Standardize<Lanes> f = by.template lanes<Lanes>(r.first);
             Lanes sums[2] = {}, dots[2] = {};
@@ -191,7 +192,7 @@ template <class T> struct LaneGradients {
   };
 };
 
-/// sums[two][channel]: of dz and dz (x - mean)
+/// sums[two][channel]: of dz and dz (x - mean), for channels in lanes
 template <class T, class C>
 void lane_gradients(Threads threads, const Channels& c, const StandardizeBy<C>& by, const T* x, const T* dy, C* sums) {
   std::vector<double> rows(size_t(c.outer * 2 * c.channels));
@@ -201,7 +202,8 @@ void lane_gradients(Threads threads, const Channels& c, const StandardizeBy<C>& 
 
 }  // namespace cpu
 
-/// In plain order with one element per channel the channels of an image are neighbours, as in lanes; not used for double.
+/// Return `c`, or on the CPU, for images of one pixel in plain order, the same array as one image whose pixels have all channels in
+/// one block of lanes: then vectors go along the channels. Not for double.
 template <class T> Channels side_by_side(const Context& on, const Channels& c) {
   const bool turn = !on.stream && c.lanes == 1 && c.inner == 1 && c.channels > 1 && cpu::kInLanes<T>;
   return turn ? Channels(1, c.channels, c.outer, c.channels) : c;
@@ -256,7 +258,7 @@ inline void standardize_forward(const Context& on, int dtype, const Channels& sh
   });
 }
 
-/// To `store` the sums of dz and dz (x - mean) of each channel.
+/// The sums of dz and dz (x - mean) of each channel, and what `store` computes from them.
 template <class T, class C>
 void gradients(const Context& on, const Channels& c, const StandardizeBy<C>& by, const T* x, const T* dy,
                const StandardizeGradients<C>& store) {

@@ -54,7 +54,7 @@ cdef class Standardize(Operation):
             Blob((0,), self.dtype, "statistics") for _ in range(6)]
 
     cdef int set_shape(self, long long outer, long long channels, long long inner, bint in_place) except -1:
-        """Set the shape, and whether x and y are one blob: a layer calls it in reshape."""
+        """Set the shape, (outer, channels, inner), and whether x and y are one blob: a layer calls it in reshape."""
         if outer != self.shape.outer or channels != self.shape.channels or inner != self.shape.inner:
             self.fused_epilogue = None
         self.shape, self.in_place = Channels(outer, channels, inner), in_place
@@ -63,7 +63,7 @@ cdef class Standardize(Operation):
         return self.changed()
 
     cdef bint needs_x_copy(self):
-        """Whether backward needs x, and y overwrites it."""
+        """Whether backward needs x, and y overwrites it: then forward keeps a copy (also for BatchNorm's `unfuse`)."""
         return self.in_place and (not self.given or self.fused_epilogue is not None)
 
     cdef Blob values(self, Blob bottom):
@@ -73,8 +73,9 @@ cdef class Standardize(Operation):
         return saved_bottom(self.kept, bottom)
 
     cdef int allreduce_moments(self) except -1:
-        """Replace mean and variance of this process by those over all processes."""
+        """Replace mean and variance of this process by those over all processes; set `elsewhere`."""
         cdef long long count = self.shape.outer * self.shape.inner
+        # A row for each process: its count, its means, its variances.
         theirs = self.group.gather_array(np.concatenate([[count], self.mean.data, self.variance.data], dtype=np.float64))
         counts = theirs[:, :1]
         means, variances = np.split(theirs[:, 1:], 2, 1)
@@ -87,30 +88,30 @@ cdef class Standardize(Operation):
         return 0
 
     cdef int allreduce_gradient_terms(self) except -1:
-        """Sum the terms that the gradient of x subtracts over all processes."""
+        """Sum over all processes the terms that the gradient of x subtracts (StandardizeBackward), the first half of `sums`."""
         sums = self.sums.data[:2 * self.shape.channels]
         sums[...] = self.group.gather_array(sums.astype(np.float64)).sum(0)
         return 0
 
 
 cdef class BatchNorm(Standardize):
-    """Standardize with the rule EPS_INSIDE; Scale and ReLU after it are fused."""
+    """Standardize with the rule EPS_INSIDE; Scale and ReLU after it are fused, also in backward."""
 
     epilogue_class = NormEpilogue
     fuses_backward = True
 
 
 cdef class CaffeStandardize(Primitive):
-    """Engine CAFFE; or, if it is `plain`, engine PLAIN."""
+    """Engine CAFFE; or, if it is `plain`, engine PLAIN. Its methods override Primitive's, which `Operation` calls."""
 
     def __cinit__(self, Standardize op):
         self.fuses = True
 
     cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Standardize op = operation
-        cdef Channels shape
+        cdef Channels shape     # op.shape as it is in `layout`, which is the bottom's if its channels are these, else None: plain
         cdef Layout layout = by_channels(None if self.plain else data_layout(on, [bottom], True), bottom, op.shape, &shape)
-        cdef int dtype = element(layout, bottom)
+        cdef int dtype = element(layout, bottom)    # of the elements as stored: some layouts are of BF16
         cdef const void* from_ = bottom.data_in_layout(on, layout)
         cdef void* kept = NULL
         cdef Standardization s
@@ -121,10 +122,10 @@ cdef class CaffeStandardize(Primitive):
                 standardize_moments(on, dtype, shape, from_, s.mean, s.variance)
             op.allreduce_moments()
         cdef NormEpilogue epilogue = None
-        if not self.plain:      # which leaves it to the layers
+        if not self.plain:      # engine PLAIN leaves it, and the net runs the fused layers after forward
             epilogue, op.epilogue = op.epilogue, None
         op.fused_epilogue = epilogue if epilogue is not None and epilogue.fuses_backward else None
-        s.rule, s.given, s.eps, s.slope = op.rule, op.given or together, op.eps, slope_of(epilogue)
+        s.rule, s.given, s.eps, s.slope = op.rule, op.given or together, op.eps, slope_of(epilogue)     # together: computed above
         s.mean, s.variance = op.mean.mutable_data_on(on), op.variance.mutable_data_on(on)
         s.factor, s.scale, s.shift = op.factor.mutable_data_on(on), op.scale.mutable_data_on(on), op.shift.mutable_data_on(on)
         s.gamma = s.beta = NULL
@@ -133,7 +134,7 @@ cdef class CaffeStandardize(Primitive):
                 s.gamma = epilogue.scale.data_on(on)
             if epilogue.shift is not None:
                 s.beta = epilogue.shift.data_on(on)
-        if op.needs_x_copy():
+        if op.needs_x_copy():       # into the blob that the operation keeps for backward
             kept = op.keep(bottom.shape).overwrite_data_in_layout(on, layout)
             if layout is not None:      # no copy: `kept` takes the block of x, and y gets another
                 op.kept.data_memory.exchange_private(bottom.data_memory)
@@ -148,7 +149,7 @@ cdef class CaffeStandardize(Primitive):
         op.unbiased = count / <double> max(count - 1, 1)
 
     cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
-        """Compute dx from dy, and add to the gradients of the epilogue's blobs."""
+        """Compute dx from dy, and add to the gradients of the fused epilogue's blobs; dy is then the gradient after it."""
         cdef Standardize op = operation
         cdef Blob values = op.values(bottom)
         cdef Channels shape
@@ -159,11 +160,11 @@ cdef class CaffeStandardize(Primitive):
         cdef const void* dy = top.diff_in_layout(on, layout)
         cdef void* gamma = NULL
         cdef void* beta = NULL
-        cdef bint add_gamma = True, add_beta = True
+        cdef bint add_gamma = True, add_beta = True     # gradient_on sets False if there is nothing to add to
         cdef Standardization s
         s.rule, s.given, s.slope, s.elsewhere = op.rule, op.given, slope_of(op.fused_epilogue), op.elsewhere
         s.mean, s.factor = <void*> op.mean.data_on(on), <void*> op.factor.data_on(on)
-        s.scale = <void*> (op.factor if op.fused_epilogue is None else op.scale).data_on(on)
+        s.scale = <void*> (op.factor if op.fused_epilogue is None else op.scale).data_on(on)    # not fused: without gamma
         s.shift = <void*> op.shift.data_on(on)
         if op.fused_epilogue is not None:
             if op.fused_epilogue.scale_learned:
@@ -174,7 +175,7 @@ cdef class CaffeStandardize(Primitive):
         op.sums.reshape_to((4 * op.shape.channels,))
         cdef void* scratch = op.sums.mutable_data_on(on)
         cdef bint together = op.group is not None and not op.given
-        if together:
+        if together:        # the terms, then dx from their sums over all processes
             with nogil:
                 standardize_backward(on, dtype, shape, s, True, False, v, dy, dx, gamma, add_gamma, beta, add_beta, scratch)
             op.allreduce_gradient_terms()
@@ -187,12 +188,12 @@ cdef class CaffeStandardize(Primitive):
 
 
 cdef double slope_of(NormEpilogue epilogue):
-    """Return the slope for negative values of the ReLU that is computed along; 1, which changes nothing, without one."""
+    """Return the slope for negative values of the fused ReLU; without one 1, which changes nothing."""
     return 1 if epilogue is None else epilogue.slope
 
 
 def refuses_group(Standardize op):
-    """Return why engine PLAIN does not compute `op`, or None."""
+    """Return why engine PLAIN does not compute `op`, or None (engines/table.py)."""
     return "the mean and variance of all ranks' batches" if op.group is not None else None
 
 

@@ -8,7 +8,7 @@
 
 namespace mc::plain {
 
-/// The mean of term(i, channel) over each channel.
+/// Return for each channel the mean of term(i, channel) over its elements i.
 template <class Term> std::vector<double> channel_means(const Channels& c, const Term& term) {
   std::vector<double> means(size_t(c.channels));
   for (index_t i = 0; i < c.outer * c.channels * c.inner; ++i) {
@@ -18,8 +18,8 @@ template <class Term> std::vector<double> channel_means(const Channels& c, const
   return means;
 }
 
-/// y = (x - mean) factor, with factor = 1 / deviation. Mean and variance are those of x unless they are `given`. y may be
-/// x, of which `kept`, unless null, gets a copy for backward.
+/// y = (x - mean) factor, with factor = 1 / deviation, stored for backward. Mean and variance are read if `given`, else computed
+/// from x and stored. y may be x, of which `kept`, unless null, gets a copy for backward. `rule` is a Deviation.
 inline void standardize_forward(const Channels& c, int rule, double eps, bool given, Array x, Array mean, Array variance,
                                 Array factor, Array y, Array kept) {
   if (!given) {

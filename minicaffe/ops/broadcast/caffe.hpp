@@ -10,7 +10,7 @@
 namespace mc {
 namespace cpu {
 
-/// row(k, i, n): n elements from i on with parameter k; run(k, i, n): n elements from i on with parameters k, k + 1, ...
+/// Call, for all elements, row(k, i, n): n of them from i on with parameter k; or run(k, i, n): with parameters k, k + 1, ...
 template <class Row, class Run>
 void walk(Threads threads, const Channels& c, const Row& row, const Run& run) {
   const index_t outer = c.outer, channels = c.channels, inner = c.inner;
@@ -52,7 +52,7 @@ void broadcast(Stream& stream, const Channels& c, const F& f, T* y, T* kept, con
   constexpr index_t kSize = Pack<T>::kSize;
   const index_t n = c.outer * c.channels * c.inner, row = (c.channels + kSize - 1) / kSize;
   if (n == 0) return;
-  const bool one = c.channels == 1 || c.lanes == 1 && c.inner % kSize == 0;
+  const bool one = c.channels == 1 || c.lanes == 1 && c.inner % kSize == 0;   // every pack is of one channel
   const bool rows = !one && c.lanes == 1 && c.inner == 1 && c.channels % kSize == 0 && n < 2147483648ll;
   auto run = [&](auto by_rows, unsigned blocks) {
     launch(stream, Broadcast<F, T, 1 + sizeof...(More), by_rows.value>{f, channel_index(c.outer, c.channels, c.inner, c.lanes),
@@ -68,7 +68,7 @@ void broadcast(Stream& stream, const Channels& c, const F& f, T* y, T* kept, con
 
 }  // namespace cuda
 
-/// y = f.at(k)(x), or f.at(k)(x, more); `kept`, unless null, receives a copy of x, for layers that work in place.
+/// y = f.at(k)(x), or f.at(k)(x, more); `kept`, unless null, receives a copy of x, for the backward of a layer in place.
 template <class F, class T, class... More>
 void broadcast(const Context& on, const Channels& c, const F& f, T* y, T* kept, const T* x, More... more) {
   if (on.stream) {

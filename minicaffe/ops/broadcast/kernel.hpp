@@ -66,7 +66,7 @@ template <class T> struct PreluGradient {
 };
 template <class T> using PreluTerm = TermOf<PreluGradient<T>, T, 2>;
 
-// Gradients of a sum, a sum of absolute values and a sum of squares over all elements of k, times `coeff`.
+// Gradients of layer Reduction: of coeff times the sum of x, |x| or x^2 over the elements of k, a top element whose diff is dy[k].
 template <class T> struct SumBackward {
   const T* dy;
   T coeff;
@@ -83,7 +83,7 @@ template <class T> struct SquareSumBackward {
   MC_HD Scaled<T> at(index_t k) const { return {T(2) * coeff * dy[k]}; }
 };
 
-/// y[at + k] = f.at(k)(x[0][at + k], ...) of one or two inputs: one row of outer when inner is 1.
+/// y[at + k] = f.at(k)(x[0][at + k], ...) of one or two inputs: a row of outer, which begins at element `at`, when inner is 1.
 // e.g. AtEach<PreluBackward<T>, T, 2>
 template <class F, class T, int N> struct AtEach {
   F f;
@@ -146,7 +146,7 @@ template <class F, class T, int N, bool kRows> struct Broadcast {
     const bool aligned = aligned16(x[0]) && aligned16(x[N - 1]) && aligned16(y) && aligned16(kept);
     if constexpr (kRows)
       if (aligned) return rows(t);
-    walk_packs(t, n, kSize, !kRows && aligned, *this);
+    walk_packs(t, n, kSize, !kRows && aligned, *this);   // calls `pack` and `map`
   }
   /// The loop of kRows: two rows at a time, so that their loads overlap.
   MC_DEVICE void rows(const Thread& t) const {

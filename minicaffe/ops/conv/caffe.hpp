@@ -6,13 +6,11 @@
 // - im2col and GEMM, on a device (namespace cuda).
 //
 // Caffe fills a column matrix for a whole image and hands it to a BLAS. On the CPU a thread copies the input rows that a stretch of
-// columns sees, packs the few columns that one tile of the product needs (ops/conv/columns.hpp) into a buffer that stays in its
+// columns reads, packs the few columns that one tile of the product needs (ops/conv/columns.hpp) into a buffer that stays in its
 // cache, and multiplies at once (ops/conv/register_tile.hpp). The columns of all images are numbered through,
 // j = image * positions + position, so that small images fill whole tiles together and a single large one still occupies all
-// threads. Work is cut by sizes alone, never by the number of threads: results do not depend on it. On a device a group of images
-// is unfolded into a column matrix in memory and multiplied in one batch.
-//
-// Names, for one group: M outputs, K = channels * taps rows of the column matrix, N positions of an image.
+// threads. Work is cut by sizes alone, never by the number of threads: results do not depend on it.
+// Names, for one group: M outputs, K = channels * taps rows of the column matrix, N positions of an image; tap: kernel element.
 #pragma once
 #include "minicaffe/ops/broadcast/caffe.hpp"
 #include "minicaffe/ops/conv/columns.hpp"
@@ -22,11 +20,12 @@
 
 namespace mc {
 
-/// f(i) for 0 <= i < n, where f is F{w, from, to}, which knows two axes when compiled.
+/// f(i) for 0 <= i < n, where f is F{w, from, to}, Im2col or Col2im, compiled for two axes or any. `cost`: see for_each.
 template <template <class, int> class F, class T>
 void each_window(const Context& on, index_t n, index_t cost, const Window& w, const T* from, T* to) {
   w.num_axes == 2 ? for_each(on, n, F<T, 2>{w, from, to}, cost) : for_each(on, n, F<T, 0>{w, from, to}, cost);
 }
+/// Im2col and Col2im of all elements, on the CPU (layer Im2col) or a device; several images count as more channels.
 template <class T> void im2col(const Context& on, index_t channels, const Window& w, const T* image, T* column) {
   each_window<Im2col>(on, channels * w.kernel_count() * w.out_count(), 16, w, image, column);
 }
@@ -37,20 +36,22 @@ template <class T> void col2im(const Context& on, index_t channels, const Window
 // The column matrix of as many images as fit into this many elements is in memory at once, of one image at least.
 constexpr index_t kColumnElements = index_t(1) << 24;
 
-inline index_t columns_of_image(const ConvShape& s) { return s.channels * s.taps * s.positions; }
+inline index_t columns_of_image(const ConvShape& s) { return s.channels * s.taps * s.positions; }  // elements
 inline index_t images_at_once(const ConvShape& s) {
   return std::max<index_t>(1, std::min(s.images, kColumnElements / std::max<index_t>(1, columns_of_image(s))));
 }
 
 namespace cuda {
 
-/// work(first image, images, their column matrix) for all images in turn.
+/// work(first image, images, their column matrix) for all images, images_at_once at a time. The matrix is `scratch`, which `work`
+/// fills, or for 1x1 kernels the image itself.
 template <class T, class Work> void each_column_matrix(const ConvShape& s, T* image, T* scratch, const Work& work) {
   const index_t most = images_at_once(s);
   for (index_t i = 0; i < s.images; i += most)
     work(i, std::min(most, s.images - i), s.columns_are_image() ? image + i * columns_of_image(s) : scratch);
 }
 
+// The three functions below on a device, by column matrices and GEMM.
 template <class T>
 void conv_forward(const Context& on, const cpu::Blas& blas, const ConvShape& s, const T* x, const T* weight, const T* bias, T* y,
                   T* scratch) {
@@ -104,9 +105,9 @@ constexpr index_t kBlock = 128;      // columns that backward_data unfolds at on
 constexpr index_t kBlockRows = 512;
 constexpr index_t kDotRows = 64;      // rows that backward_weights unfolds at once, of as many columns as leave them and the
 constexpr index_t kDotElements = index_t(1) << 19;  // gradients of their outputs in a second or third cache
-constexpr index_t kTasks = 8;         // how many independent parts a backward pass should have at least
+constexpr index_t kTasks = 8;         // how many independent parts a backward pass should have at least, for the threads
 
-/// The number of tasks, of so many multiplications each, for which it is worth to wake a thread.
+/// The least number of tasks for a thread, where each takes `multiplications`: the grain of `parallel`.
 inline index_t task_grain(index_t multiplications) { return ceil_div(kProductGrain, std::max<index_t>(1, multiplications)); }
 
 /// The number of rows that forward packs at once: whole kernel rows, and about as many each time.
@@ -114,7 +115,7 @@ inline index_t panel_depth(const ConvShape& s) {
   return round_up(ceil_div(s.k, std::max<index_t>(1, ceil_div(s.k, kDepth))), s.last_kernel);
 }
 
-/// The number of elements of the input rows that the given columns see in `rows` rows of the column matrix. All parts of scratch
+/// The number of elements of the input rows that the given columns read in `rows` rows of the column matrix. All parts of scratch
 /// memory are whole vectors, so that no vector of a panel lies in two cache lines.
 inline index_t copied_rows(const ConvShape& s, index_t columns, index_t rows) {
   return round_up((rows / s.taps + 2) * SeenRows::most(s, columns), kOvershoot) + kOvershoot;
@@ -141,9 +142,9 @@ void pack_rows(const SeenRows& seen, index_t tile, index_t k0, index_t k1, const
 
 /// The parts of conv_backward_data: blocks of channels, and batches of images whose columns fill tiles together.
 struct DataBlocks {
-  index_t channels, count, images, batches;
+  index_t channels, count, images, batches;  // channels of a block, blocks of a group; images of a batch, batches
   explicit DataBlocks(const ConvShape& s) {
-    images = std::max<index_t>(1, std::min(2 * kBlock / std::max<index_t>(1, s.positions), s.images / kTasks));
+    images = std::max<index_t>(1, std::min(2 * kBlock / std::max<index_t>(1, s.positions), s.images / kTasks));  // 2 kBlock columns
     batches = ceil_div(s.images, images);
     index_t blocks = std::max(ceil_div(s.k, kBlockRows), ceil_div(kTasks, std::max<index_t>(1, batches * s.groups)));
     channels = ceil_div(s.group_channels, std::min(blocks, s.group_channels));
@@ -161,13 +162,13 @@ template <class T> index_t backward_data_scratch(const ConvShape& s, int threads
 
 /// The parts of conv_backward_weights: blocks of rows of the column matrix, and parts of the images that are summed up at the end.
 struct WeightBlocks {
-  index_t rows, count, parts, images;
+  index_t rows, count, parts, images;  // rows of a block, blocks of a group; parts, images of a part
   index_t columns, rows_at_once;  // of the column matrix that are packed at once
   index_t ld, buffer;             // of packed rows; elements of scratch memory for a thread
   explicit WeightBlocks(const ConvShape& s) {
     // The longer a sum, the less it costs to add its lanes up; longer than 2048 brings nothing.
     const index_t most = std::max<index_t>(512, std::min<index_t>(2048, kDotElements / (kDotRows + s.m)));
-    const index_t all = s.images * s.positions, fit = (1 << 22) / std::max<index_t>(1, s.outputs * s.k);
+    const index_t all = s.images * s.positions, fit = (1 << 22) / std::max<index_t>(1, s.outputs * s.k);  // elements of sums
     parts = std::max<index_t>(1, std::min({kTasks, s.images, fit, all / most}));
     images = ceil_div(s.images, parts);
     parts = std::max<index_t>(1, ceil_div(s.images, std::max<index_t>(1, images)));
@@ -201,7 +202,7 @@ inline index_t conv_scratch(const Context& on, int dtype, const ConvShape& s) {
   });
 }
 
-/// y = W * x + bias for every image; `bias` may be null.
+/// y = W * x + bias for every image; `bias` may be null. It is also the gradient of a deconvolution's bottom.
 template <class T>
 void conv_forward(const Context& on, const cpu::Blas& blas, const ConvShape& s, const T* x, const T* weight, const T* bias, T* y,
                   T* scratch) {

@@ -1,9 +1,9 @@
 // im2col and col2im on the CPU, for the few columns of the column matrix that a thread works on (ops/conv/caffe.hpp).
 //
-// The columns of all images are numbered through, j = image * positions + position. Of a stretch of them `SeenRows` finds the input
-// rows that it sees, and copies those of some channels side by side, padded with zeros. Where a row is read with a stride, pixels
-// that are read together lie together. So what a tap sees of an output row is a run at a fixed distance, without a question about
-// borders, and a row of packed columns is made of whole vectors: one that is too long is overwritten by the next run.
+// The columns of all images are numbered through, j = image * positions + position. SeenRows finds the input rows that a stretch of
+// them reads. LoadRows copies these rows of some channels, padded with zeros; at a stride it stores pixels together that are read
+// together. So what a tap (kernel element; outer: on all axes but the last) reads for an output row is a run at a fixed distance,
+// without tests for borders, and PackLines packs columns by whole vectors: one that is too long is overwritten by the next run.
 #pragma once
 #include "minicaffe/ops/conv/register_tile.hpp"
 #include "minicaffe/ops/conv/shape.hpp"
@@ -13,7 +13,7 @@ namespace cpu {
 
 constexpr index_t kOvershoot = 16;  // elements that packing may read and write beyond the end: those of its longest vector
 
-/// to[i] = from[i] for n elements, a number that the compiler knows.
+/// to[i] = from[i] for n elements, a constant of the compiler.
 template <class T, int n> MC_HD void copy_vector(const T* from, T* to) { std::memcpy(to, from, n * sizeof(T)); }
 template <class T, int n> MC_HD void fill_vector(T* to) { std::memset(to, 0, n * sizeof(T)); }
 
@@ -41,11 +41,11 @@ template <class T> MC_HD void add_run(const T* x, index_t n, T* y) {
   for (index_t i = 0; i < n; ++i) y[i] += x[i];
 }
 
-/// The input rows that a stretch of columns sees.
+/// The input rows that a stretch of columns reads.
 class SeenRows {
  public:
-  /// Pixels of an input row that lie together in its copy, `count` of them: number i is pixel first + i * stride of the row. Those
-  /// from..to-1 lie inside it.
+  /// Pixels of an input row that lie together in its copy, `count` of them: number i is pixel first + i * stride of the row.
+  /// Numbers from..to-1 are inside the row, the others are padding.
   struct Run {
     index_t first, from, to;
   };
@@ -56,12 +56,12 @@ class SeenRows {
 
   const ConvShape& s;
   index_t count = 0;             // elements of a run
-  std::vector<Run> runs;         // of a row
-  std::vector<index_t> taps;     // [last tap]: where in a row it sees output 0
-  std::vector<index_t> rows;     // offset of each row from the first image, -1 for one outside of it
+  std::vector<Run> runs;         // of each row: one for each rest of the stride, or for each tap (find_runs)
+  std::vector<index_t> taps;     // [element of the kernel on the last axis]: where in a copied row it reads for output 0
+  std::vector<index_t> rows;     // the rows to copy: offset of each from the first image, -1 for one outside of it (all padding)
   std::vector<Segment> segments;
-  std::vector<index_t> tiles;    // [tile]: its first segment; and how many segments there are
-  std::vector<index_t> offsets;  // [outer tap][segment]: where among the copied rows
+  std::vector<index_t> tiles;    // [tile]: its first segment; and, last, how many segments there are
+  std::vector<index_t> offsets;  // [outer tap][segment]: where it begins among the copied rows, for tap 0 of the last axis
 
   explicit SeenRows(const ConvShape& shape) : s(shape), taps(size_t(s.last_kernel)) {}
 
@@ -73,14 +73,14 @@ class SeenRows {
     const index_t images = std::min(s.images, (columns - 1) / s.positions + 2);
     return (1 + std::min(output_rows * s.outer_taps, images * s.input_rows)) * row_size(s, length);
   }
-  /// A stretch from `begin` has at most `columns` and ends with its row if rows are longer.
+  /// The end of a stretch from `begin` on: at most `end`, at most `columns` further, and in the same output row if rows are longer.
   static index_t stretch_end(const ConvShape& s, index_t begin, index_t end, index_t columns) {
     return std::min({end, begin + columns, s.row_length > columns ? (begin / s.row_length + 1) * s.row_length : end});
   }
 
-  index_t channel_size() const { return index_t(rows.size() * runs.size()) * count; }
+  index_t channel_size() const { return index_t(rows.size() * runs.size()) * count; }  // elements of a channel's copied rows
 
-  /// Look at the columns begin..end-1, as tiles of `tile` columns each.
+  /// Set all members for the columns begin..end-1, a stretch that is multiplied in tiles of `tile` columns each.
   void see(index_t begin, index_t end, index_t tile) {
     const index_t out_rows = s.positions / s.row_length, outer = s.outer_taps;
     const index_t first_row = begin / s.row_length, last_row = (end - 1) / s.row_length;
@@ -107,7 +107,7 @@ class SeenRows {
   }
 
  private:
-  static index_t row_size(const ConvShape& s, index_t length) {
+  static index_t row_size(const ConvShape& s, index_t length) {  // elements of a copied row for `length` outputs (find_runs)
     const index_t reach = (s.last_kernel - 1) * s.last_dilation;
     return std::min(s.last_stride * (length + reach / s.last_stride), s.last_kernel * length);
   }
@@ -155,7 +155,7 @@ class SeenRows {
   std::vector<std::pair<index_t, index_t>> places_;  // [segment]: where in at_, and in a run
 };
 
-/// Copy the rows of one channel.
+/// Copy the rows of one channel, from plane x + channel * pixels to `rows`, which begin with those of `first_channel`.
 template <class T> struct LoadRows {
   const SeenRows& seen;
   index_t first_channel;
@@ -179,9 +179,9 @@ template <class T> struct LoadRows {
   }
 };
 
-/// im2col of a tile for the lines begin..end-1, from copied rows. A line is what the taps of one kernel row see of one channel:
-/// last_kernel rows of the column matrix, of which the first begins at `columns`, each `ld` behind the one before. Elements up to
-/// `width` that no segment fills are zeros.
+/// im2col of a tile for the lines begin..end-1, from copied rows. A line is what the taps of one kernel row read of one channel:
+/// last_kernel rows of the column matrix. The first row is written to `columns`, each further one `ld` behind the one before.
+/// Elements up to `width` that no segment fills are zeros. `rows` begin with the channel of line `begin`.
 template <class T> struct PackLines {
   const SeenRows& seen;
   index_t tile, begin, end;
@@ -206,6 +206,7 @@ template <class T> struct PackLines {
       }
     }
   }
+  /// All lines; the index is unused: a functor has one so that it is compiled for each instruction set (device/apply.hpp).
   MC_HD void operator()(index_t) const {
     static_assert(kOvershoot == 16);
     if (seen.s.row_length > 8) pack<16>();
@@ -214,7 +215,8 @@ template <class T> struct PackLines {
   }
 };
 
-/// col2im of one channel: its columns are added to rows, and these to dx. Row r of the columns begins at columns + r * ld.
+/// col2im of one channel: its columns are added up in `rows`, scratch memory of channel_size() elements, and these added to dx. Row
+/// r of the columns begins at columns + r * ld.
 template <class T> struct AddLines {
   const SeenRows& seen;
   const T* columns;
@@ -249,7 +251,7 @@ template <class T> struct AddLines {
   }
 };
 
-/// Call visit(offset in y of row 0, first column, length) for each image among the columns begin..end-1.
+/// Call visit(offset in y, for output 0, first column as counted from `begin`, length) for each image among columns begin..end-1.
 template <class Visit> MC_HD void for_each_image(const ConvShape& s, index_t begin, index_t end, const Visit& visit) {
   for (index_t j = begin; j < end;) {
     index_t image = j / s.positions, position = j % s.positions, length = std::min(s.positions - position, end - j);

@@ -19,8 +19,8 @@ namespace mc {
 namespace cuda {
 
 enum CudnnProduct { kForward = 0, kBackwardData = 1, kBackwardWeights = 2 };  // x, w -> y    w, y -> x    x, y -> w
-enum CudnnUid : int64_t { kX = 1, kW, kY, kBias, kUnbiased };                 // kUnbiased is nowhere in memory
-constexpr int kMaxMeasuredPlans = 8, kMaxNotes = 32;  // plans of each graph that are measured; more than an engine has
+enum CudnnUid : int64_t { kX = 1, kW, kY, kBias, kUnbiased };  // of a graph's tensors; kUnbiased, y without bias, is virtual
+constexpr int kMaxMeasuredPlans = 8, kMaxNotes = 32;  // plans of each graph that are measured; more notes than an engine has
 
 /// A product and its arrays. The bias is null or has a value for each channel of x or y, which then is the result. With
 /// `dtype` BF16 images, columns and weights are Bf16; a bias and a gradient of weights are floats. `add` is for a gradient of
@@ -31,7 +31,7 @@ struct CudnnArguments {
   const void* bias;
   bool add;
   int64_t alignment;   // of all arrays, in bytes, at most the 16 that faster plans need
-  bool trial = false;  // what is added to a gradient of weights goes elsewhere
+  bool trial = false;  // a measurement: a gradient of weights that is added to is written apart (CudnnPlans::bytes)
 
   CudnnArguments() = default;
   CudnnArguments(int product, int dtype, int layout, void* x, void* w, void* y, const void* bias, bool add)
@@ -42,38 +42,38 @@ struct CudnnArguments {
 
 /// A plan of cuDNN for a product, as far as it was made.
 struct CudnnPlan {
-  CudnnNode settings, plan;  // of an engine; null until it is needed
-  bool whole;                // its graph has all: the bias, what is added to, a gradient of weights in its own type
+  CudnnNode settings, plan;  // an engine's configuration as the heuristic lists it; the execution plan, null until it is needed
+  bool whole;                // its graph has all: the bias; or a gradient of weights in its own type, and what that is added to
   int64_t workspace;         // bytes
-  CudnnFailure failed;          // why it is not used; the call is null if it may be
+  CudnnFailure failed;       // why it is not used; the call is null if it may be
 };
 /// The plans of a product of one shape; they are never freed.
 struct CudnnPlans {
   std::vector<CudnnPlan> all;  // in the heuristic's order
   int chosen = -1;
   bool tunes;                  // whether they may be measured
-  index_t gradient;            // bytes of a gradient of weights that a plan does not write itself, in floats if not of a wider type
-  std::string place, none;     // all that a choice depends on; why none of all can be used
-  CudnnFailure refused = {nullptr, 0};
+  index_t gradient;            // bytes of a gradient of weights that our kernel adds or converts after the product, else 0
+  std::string place, none;     // the key of the choice in the cache on disk; why none of `all` can be used, if that is so
+  CudnnFailure refused = {nullptr, 0};  // why `all` is empty, if it is
 
   /// Memory for a plan: a gradient apart, which our kernel adds or which is for trial, and behind it the workspace.
   index_t bytes(const CudnnPlan& plan, bool trial) const { return (plan.whole && !trial ? 0 : gradient) + plan.workspace; }
 };
 
-/// Elements of the largest tensor.
+/// Elements of the largest tensor, for the limit in with_cudnn; 0 if there is nothing to compute.
 inline index_t cudnn_count(const ConvShape& s) {
   index_t image = s.images * s.channels * s.pixels, columns = s.images * s.outputs * s.positions;
   return image && columns ? std::max({image, columns, s.outputs * s.k}) : 0;
 }
 
-/// The number of the table in kernels/types.hpp as cuDNN's.
+/// cuDNN's number of a type of kernels/types.hpp.
 inline int cudnn_type(int dtype) {
   return dtype == BF16 ? nv::DATA_BFLOAT16 : dtype == DOUBLE ? nv::DATA_DOUBLE : nv::DATA_FLOAT;
 }
-/// What is computed with, and biases are.
+/// The type of sums, biases and gradients of weights.
 inline int cudnn_real(int dtype) { return dtype == BF16 ? FLOAT : dtype; }
 
-/// A tensor of images, channels and pixels along each axis: the one place that knows how a layout lies in memory.
+/// A tensor descriptor for `sizes`: images, channels, and pixels along each axis. Only here the layout decides the strides.
 inline CudnnNode cudnn_array(const Cudnn& cudnn, const CudnnArguments& of, int64_t uid, int dtype,
                              const std::vector<int64_t>& sizes) {
   std::vector<int64_t> strides(sizes.size());
@@ -88,7 +88,7 @@ inline CudnnNode cudnn_array(const Cudnn& cudnn, const CudnnArguments& of, int64
   return std::move(node.finalize());
 }
 
-/// The operation graph of a product, with what is to be added if `whole`.
+/// The operation graph of a product; if `whole`, with the bias, or the gradient of weights that it adds to.
 inline CudnnNode cudnn_graph(const Cudnn& cudnn, const ConvShape& s, const CudnnArguments& of, bool whole) {
   const Window& w = s.window;
   const int axes = std::max(2, w.num_axes), from = axes - w.num_axes;  // along one axis: images of height 1
@@ -136,7 +136,7 @@ inline CudnnNode cudnn_graph(const Cudnn& cudnn, const ConvShape& s, const Cudnn
   return std::move(graph.finalize());
 }
 
-/// Append what the heuristic lists for the product; that of mode FALLBACK where the other one has nothing.
+/// Append the engines that the heuristic lists for the product, as plans yet to be made; those of mode FALLBACK if there are none.
 inline void append_cudnn_plans(const Cudnn& cudnn, const ConvShape& s, const CudnnArguments& of, bool whole, CudnnPlans& plans) {
   const size_t before = plans.all.size();
   for (int mode : {nv::HEUR_MODE_INSTANT, nv::HEUR_MODE_FALLBACK}) {
@@ -157,13 +157,13 @@ inline void append_cudnn_plans(const Cudnn& cudnn, const ConvShape& s, const Cud
         plans.all.push_back({std::move(settings), CudnnNode(), whole, 0, {nullptr, 0}});
       }
     } catch (const CudnnFailure& stop) {
-      if (!whole && !cudnn_refuses(stop.status)) throw;  // without `whole` there is the product alone
+      if (!whole && !cudnn_refuses(stop.status)) throw;  // if the whole graph fails, the product alone is tried next
       plans.refused = stop;
     }
   }
 }
 
-/// Whether the plan can be made and fits; it is made.
+/// Make the plan unless that was done; return whether it can be used: it could be made, and its workspace is within the limit.
 inline bool make_cudnn_plan(const Cudnn& cudnn, CudnnPlan& plan) {
   if (plan.failed.call || plan.plan.get()) return !plan.failed.call;
   try {
@@ -179,7 +179,7 @@ inline bool make_cudnn_plan(const Cudnn& cudnn, CudnnPlan& plan) {
   return !plan.failed.call;
 }
 
-/// All that the plans of a product depend on, to find them again.
+/// All that the plans of a product depend on: the key in Cudnn::plans.
 inline CudnnKey cudnn_key(const Cudnn& cudnn, const ConvShape& s, const CudnnArguments& of) {
   const Window& w = s.window;
   CudnnKey key = {of.product, of.dtype, of.layout, of.bias || of.add, of.alignment, cudnn.tf32 && of.dtype == FLOAT,
@@ -191,8 +191,8 @@ inline CudnnKey cudnn_key(const Cudnn& cudnn, const ConvShape& s, const CudnnArg
   return key;
 }
 
-/// The plans of a product, the number of the chosen one or -1, and its memory; null if the stream has failed. Throws why there are
-/// none, which counts for good if it is a refusal.
+/// Return the plans of a product, and set the number of the chosen one, or -1, and the bytes that it needs; null if the stream has
+/// failed. Throws the reason if there are none: a refusal is kept for this shape, another failure is not.
 inline CudnnPlans* cudnn_plans(const Context& on, const ConvShape& s, const CudnnArguments& of, int* chosen, index_t* bytes) {
   const Window& w = s.window;
   CudnnPlans* plans = nullptr;
@@ -227,8 +227,8 @@ inline CudnnPlans* cudnn_plans(const Context& on, const ConvShape& s, const Cudn
   return plans;
 }
 
-/// Choose plan `wanted` if it fits, else the first that does; its number and its memory. If none does, engine CAFFE computes,
-/// whatever the reason.
+/// Choose plan `wanted` if it can be used, else the first that can, unless one is chosen already; return its number and set the
+/// bytes that it needs. If none can, it throws a refusal, whatever the reason, so that engine CAFFE computes.
 inline int cudnn_choose(const Context& on, CudnnPlans& plans, int wanted, index_t* bytes) {
   with_cudnn(on, 0, [&](Cudnn& cudnn) {
     auto fits = [&](int i) { return i >= 0 && i < int(plans.all.size()) && make_cudnn_plan(cudnn, plans.all[size_t(i)]); };
@@ -248,7 +248,7 @@ inline int cudnn_choose(const Context& on, CudnnPlans& plans, int wanted, index_
   return wanted;
 }
 
-/// The identification of plan i, if there is one and it fits: its position in the list and its engine.
+/// The text that identifies plan i in the cache on disk: its position in the list, and its engine, -1 if the plan cannot be used.
 inline std::string cudnn_name(const Context& on, CudnnPlans& plans, int i) {
   int64_t engine = -1;
   with_cudnn(on, 0, [&](Cudnn& cudnn) {
@@ -259,7 +259,7 @@ inline std::string cudnn_name(const Context& on, CudnnPlans& plans, int i) {
   return std::to_string(i) + ": engine " + std::to_string(engine);
 }
 
-/// The numbers of the plans to measure, of each graph the first that fit, and the memory that each of them has enough of.
+/// Return the numbers of the plans to measure, of each graph the first that can be used; set the bytes that suffice for each.
 inline std::vector<int> cudnn_candidates(const Context& on, CudnnPlans& plans, index_t* bytes) {
   std::vector<int> fitting;
   with_cudnn(on, 0, [&](Cudnn& cudnn) {
@@ -273,14 +273,15 @@ inline std::vector<int> cudnn_candidates(const Context& on, CudnnPlans& plans, i
   return fitting;
 }
 
-/// Compute by plan i, in the memory that it needs. Returns "", or why it failed; then it is not taken again.
+/// Compute by plan i, with `memory` of CudnnPlans::bytes, and add by our own kernels where its graph does not. Return "", or why
+/// the plan failed; then it is not used again.
 inline std::string cudnn_run(const Context& on, const ConvShape& s, const CudnnArguments& of, CudnnPlans& plans, int i,
                              void* memory) {
   CudnnPlan& plan = plans.all[size_t(i)];
   std::string why;
   with_cudnn(on, 0, [&](Cudnn& cudnn) {
     if (make_cudnn_plan(cudnn, plan)) try {
-      const index_t apart = plans.bytes(plan, of.trial) - plan.workspace;
+      const index_t apart = plans.bytes(plan, of.trial) - plan.workspace;  // bytes of a gradient before the workspace, or 0
       std::vector<int64_t> uids = {kX, kW, kY};
       const void* arrays[] = {of.x, apart ? memory : of.w, of.y, of.bias};
       if (plan.whole && of.bias) uids.push_back(kBias);

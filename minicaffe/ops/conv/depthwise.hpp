@@ -3,7 +3,7 @@
 // There is no matrix product to win from here: an output is a short sum, and the time goes into moving planes. Each thread copies
 // a plane once, padded, into phases: the pixels whose row and column leave the same rest when divided by the stride. All phases
 // have the same pitch, and outputs are numbered at that pitch, too (n = row * pitch + column, where the columns behind the end of
-// a row mean nothing). So what a tap sees of output n lies at a fixed distance from n, and outputs are sums of shifted runs.
+// a row mean nothing). So what a tap reads for output n lies at a fixed distance from n, and outputs are sums of shifted runs.
 #pragma once
 #include "minicaffe/device/apply.hpp"
 #include "minicaffe/ops/conv/shape.hpp"
@@ -13,7 +13,7 @@ namespace cpu {
 
 constexpr index_t kMaxTaps = 64;
 
-/// Whether the loops below compute it. Not with padding, strides or dilation of which a copy of the plane would be large.
+/// Whether the loops below compute it. Not if padding, strides or dilation make the padded copy of a plane large.
 inline bool is_depthwise(const ConvShape& s) {
   const Window& w = s.window;
   if (s.group_channels != 1 || s.m != 1 || w.num_axes != 2 || s.taps == 1 || s.taps > kMaxTaps || !s.images || !s.positions)
@@ -30,10 +30,10 @@ inline bool is_depthwise(const ConvShape& s) {
 struct Depthwise {
   static constexpr index_t kSlack = 64;  // elements that runs may read and write beyond their end
   index_t height, width, out_height, out_width, stride_h, stride_w, pad_h, pad_w;
-  index_t rows, pitch;    // of a phase
+  index_t rows, pitch;    // of a phase: rows, and elements from one row to the next
   index_t reach = 0;      // the largest distance of a tap within its phase
   index_t taps;
-  index_t at[kMaxTaps];  // where among the phases a tap sees output 0
+  index_t at[kMaxTaps];  // where among the phases a tap (kernel element) reads for output 0
 
   explicit Depthwise(const ConvShape& s) {
     const Window& w = s.window;
@@ -48,6 +48,7 @@ struct Depthwise {
       reach = std::max(reach, distance);
     }
   }
+  // Elements of a phase, of the outputs at the pitch, and of scratch memory for the copies by `pack` and by `spread`.
   index_t phase() const { return rows * pitch; }
   index_t outputs() const { return (out_height - 1) * pitch + out_width; }
   index_t image() const { return stride_h * stride_w * phase() + kSlack; }
@@ -134,7 +135,7 @@ template <int kTaps, class T> MC_HD void dots(index_t count, const T* a, const T
   }
 }
 
-/// y of one plane.
+/// y of one plane: the index is image * channels + channel, `scratch` the thread's image() + top() elements, `bias` may be null.
 template <class T> struct DepthwiseForward {
   const Depthwise& d;
   index_t channels;
@@ -152,7 +153,7 @@ template <class T> struct DepthwiseForward {
   }
 };
 
-/// dx of one plane, or the top of a deconvolution, with a bias.
+/// dx of one plane, overwritten, as sums of the top's runs for each phase; or the top of a deconvolution, with a bias.
 template <class T> struct DepthwiseBackwardData {
   const Depthwise& d;
   index_t channels;
@@ -184,7 +185,7 @@ template <class T> struct DepthwiseBackwardData {
   }
 };
 
-/// One channel of all images, in their order.
+/// Add to dweight for one channel the sums over all images, in their order, so that the number of threads changes no result.
 template <class T> struct DepthwiseBackwardWeights {
   const Depthwise& d;
   index_t images, channels;
@@ -207,12 +208,12 @@ template <class T> struct DepthwiseBackwardWeights {
   }
 };
 
-inline index_t depthwise_scratch(const ConvShape& s, int threads) {
+inline index_t depthwise_scratch(const ConvShape& s, int threads) {  // elements
   const Depthwise d(s);
   return threads * (d.image() + d.top());
 }
 
-/// F<T>{the Depthwise, members..., the thread's scratch memory} for all planes, or channels: there are `count`.
+/// Run F<T>{the Depthwise, members..., the thread's scratch memory} for `count` indices: all planes, or all channels.
 template <template <class> class F, class T, class... M>
 void depthwise(const ConvShape& s, Threads threads, index_t count, T* scratch, const M&... members) {
   const Depthwise d(s);

@@ -32,10 +32,10 @@ cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
     cppclass Arguments "mc::cuda::CudnnArguments":
         Arguments()
         Arguments(int product, int dtype, int layout, void* x, void* w, void* y, const void* bias, bint add)
-        bint trial
+        bint trial          # a measurement: nothing is added to a gradient of weights
     cppclass CudnnPlans:
-        bint tunes
-        string place
+        bint tunes          # whether plans may be measured
+        string place        # the key of the choice in the cache on disk
     CudnnPlans* cudnn_plans(const Context&, const ConvShape&, const Arguments&, int* chosen, long long* bytes) except +refuse
     int cudnn_choose(const Context&, CudnnPlans&, int wanted, long long* bytes) except +refuse
     string cudnn_name(const Context&, CudnnPlans&, int plan) except +refuse
@@ -47,7 +47,7 @@ ROUNDS, RUNS_PER_ROUND = 3, 3  # measurements of each plan, runs in each measure
 SLOW = 3.0          # times the least time: not measured again
 FAILED = "engine CUDNN leaves out a plan of a convolution: %s"
 cdef enum:
-    FORWARD, BACKWARD, PARAMS
+    FORWARD, BACKWARD, PARAMS       # the argument `what` of `compute`, and the index in `last`
 ALIGNED = 4         # channels that fill 16 bytes, which the tensor cores' kernels read at once
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ cdef bint prefers_channels_last(Convolution op) except -1:
 
 
 cdef class CudnnConvolution(Primitive):
-    """The three products."""
+    """Convolution and deconvolution by cuDNN: Primitive's methods as the products CudnnProduct."""
     cdef Layout bottom_layout, weight_layout, top_layout     # of bottom, weights and top, and of their gradients; None: plain
     cdef bint[3] last       # whether channels are last in forward, in the bottom's gradient, in those of parameters
     cdef int dtype          # of images, columns and weights as cuDNN reads them
@@ -124,14 +124,14 @@ cdef class CudnnConvolution(Primitive):
         return self.product(on, op, Arguments(kForward, self.dtype, layout, from_, w, to, b, False))
 
     cdef const void* weights(self, const Context& on, Convolution op, Blob weight, Layout layout, bint forward) except? NULL:
-        """Give the weights in a layout and the type of the products; bf16 is rounded to in forward and kept for backward."""
+        """Return the weights in a layout and in `self.dtype`; for BF16 forward rounds them and keeps the result for backward."""
         cdef const void* w = weight.data_in_layout(on, layout)
         cdef void* rounded
         if self.dtype != BF16:
             return w
         if not forward and op.kept is not None:
             return op.kept.data_on(on)
-        rounded = op.keep(((weight.count + 1) // 2,)).mutable_data_on(on)
+        rounded = op.keep(((weight.count + 1) // 2,)).mutable_data_on(on)      # two bf16 in each float32 of the kept blob
         with nogil:
             round_to_bf16(on, weight.count, w, rounded)
         return rounded
@@ -142,7 +142,7 @@ cdef class CudnnConvolution(Primitive):
         cdef Layout top_layout = self.top_layout if last else None
         cdef const void *image, *columns
         cdef void* w
-        cdef bint add = True
+        cdef bint add = True        # gradient_on sets it to False if there is nothing to add to
         cdef Channels channels
         if weight is not None:
             image, columns = bottom.data_in_layout(on, self.bottom_layout if last else None), top.diff_in_layout(on, top_layout)
@@ -165,23 +165,23 @@ cdef class CudnnConvolution(Primitive):
         return 0
 
     cdef int product(self, const Context& on, Convolution op, Arguments what) except -1:
-        """Compute, also while a graph is recorded, when a plan of a new shape loads its kernels."""
-        if on.stream.rate == NULL:
+        """Compute one product; also during graph capture, in which a plan of a new shape may otherwise not load its kernels."""
+        if on.stream.rate == NULL:      # no graph capture
             return self.by_plan(on, op, what)
         from minicaffe.cuda.device import RelaxedCapture
         with RelaxedCapture():
             return self.by_plan(on, op, what)
 
     cdef int by_plan(self, const Context& on, Convolution op, Arguments what) except -1:
-        """Compute by the chosen plan; by another one if it fails, which adds nothing then."""
+        """Compute by the chosen plan, chosen here for a new shape; by another one if it fails, which has added nothing then."""
         cdef CudnnPlans* plans
         cdef int plan = -1
-        cdef long long bytes = 0
-        cdef string why
+        cdef long long bytes = 0    # of memory that the plan needs
+        cdef string why             # why it failed; empty: it has computed
         cdef void* memory
         with nogil:
             plans = cudnn_plans(on, op.shape, what, &plan, &bytes)
-        if plan < 0 and plans != NULL:
+        if plan < 0 and plans != NULL:      # null: the stream has failed, and the loop is skipped
             plan = self.choose(on, op, what, plans, &bytes)
         while not on.stream.failed:
             memory = op.scratch(on, (bytes + item_size(op.dtype) - 1) // item_size(op.dtype))
@@ -195,12 +195,12 @@ cdef class CudnnConvolution(Primitive):
         return 0
 
     cdef int choose(self, const Context& on, Convolution op, Arguments what, CudnnPlans* plans, long long* bytes) except -2:
-        """Choose the plan: that of an earlier run, or the fastest; the first of all where nothing may be measured."""
+        """Return the plan's number and set its `bytes`: the cached choice, the fastest, or the first if none may be measured."""
         cdef int plan = -1
         cdef string name
         if plans.tunes:
             place = plans.place.decode()
-            kept = compile.read_cached_plan(place)
+            kept = compile.read_cached_plan(place)      # "number: engine N", as cudnn_name; another cuDNN may list other plans
             plan = int(kept.split(":")[0]) if kept else -1
             with nogil:
                 name = cudnn_name(on, plans[0], plan)
@@ -215,8 +215,8 @@ cdef class CudnnConvolution(Primitive):
     cdef int fastest(self, const Context& on, Convolution op, Arguments what, CudnnPlans* plans) except -2:
         """Return the plan with the least time; -1 if none runs, or if the stream has failed, which the next check raises.
 
-        The result is overwritten. A gradient of weights that is added to is not: with `what.trial` it is written to the begin of
-        `memory`, of which `bytes` has room for it and for the largest workspace. A plan that fails once fails in each later run.
+        The result is overwritten by each run. A gradient of weights that is added to is not: with `what.trial` it is written to the
+        begin of `memory`, of which `bytes` has room for it and for the largest workspace. A plan that fails is not used again.
         """
         from minicaffe.cuda.device import Event, computing, get_device
         cdef long long bytes = 0

@@ -22,17 +22,17 @@ cdef extern from "minicaffe/ops/conv/onednn.hpp" namespace "mc::onednn" nogil:
                            const float* slopes, void* scratch) except +refuse
 
 
-def refuses(Convolution op):
+def refuses(Convolution op):  # engines/table.py: return why the engine cannot compute it, or None
     return "more than 3 spatial axes" if op.shape.window.num_axes > 3 else None
 
 
-def slower(Convolution op):
+def slower(Convolution op):  # engines/table.py: return why a later engine takes less time, or None
     return None if is_faster(op.shape, op.transposed) else "channels that do not fill blocks of 16"
 
 
 cdef class OnednnConvolution(OnednnWeightsPrimitive):
-    cdef OnednnConv conv
-    cdef OnednnLayout scaled       # of the weights times the factors of the last epilogue; None: no factors
+    cdef OnednnConv conv           # the steps in C++; backward, and forward without an epilogue, are in the base class
+    cdef OnednnLayout scaled       # of the weights times the factors of an epilogue, by output channel; None: none so far
 
     def __cinit__(self, Convolution op):
         self.fuses = self.fuses_sum = True
@@ -41,6 +41,7 @@ cdef class OnednnConvolution(OnednnWeightsPrimitive):
 
     cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         if operation.epilogue is None or not self.finish(on, operation, bottom, top, weight, bias):
+            # An epilogue that is left makes the net run the fused layers after forward (net/step.pyx).
             OnednnWeightsPrimitive.forward(self, on, operation, bottom, top, weight, bias)
 
     cdef bint finish(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
@@ -49,12 +50,13 @@ cdef class OnednnConvolution(OnednnWeightsPrimitive):
         cdef ChannelEpilogue epilogue = operation.epilogue
         cdef Blob addend = epilogue.addend
         cdef ConcatSlice part = epilogue.part
-        cdef char* to = NULL    # a part of another blob
+        cdef char* to = NULL    # the address of the result in the blob of a Concat; NULL: it goes to the epilogue's top
         if part is not None and addend is None and is_fast_per_image(op.shape, on.threads.count):
             to = part.begin(on, self.top_layout)
             if to != NULL and not self.conv.fuse(False, epilogue.slopes.size(), True):
                 to = NULL
         if to == NULL and not self.conv.fuse(addend is not None, epilogue.slopes.size(), False):
+            # A later schedule fuses no addend into it, or nothing if there was none.
             self.fuses_sum, self.fuses = False, self.fuses and addend is not None
             return False
         cdef Layout layout = self.weight_layout
@@ -65,9 +67,9 @@ cdef class OnednnConvolution(OnednnWeightsPrimitive):
                 self.scaled = scaled_layout(self.conv.w, self.conv.plain_w, epilogue.factors)
             layout, b = self.scaled, epilogue.terms.data()
         cdef const void* w = weight.data_in_layout(on, layout)
-        cdef object _kept = weight.data_memory.private_side
+        cdef object _kept = weight.data_memory.private_side     # keeps `w` alive: a net in another thread may change the layout
         cdef const void* added = addend.data_in_layout(on, self.top_layout) if addend is not None else NULL
-        # `x` may be the same memory in another layout.
+        # The bottom may be the same memory in another layout: to fetch it below replaces the block of `added`, which must live.
         cdef object _held = addend.data_memory.private_side if addend is not None else None
         cdef void* scratch = op.scratch(on, (self.conv.fused_scratch() + 3) // 4)
         with nogil:

@@ -1,4 +1,4 @@
-"""Convolution by engine WINOGRAD (ops/conv/winograd.hpp)."""
+"""Convolution by engine WINOGRAD, on the CPU in float32 (ops/conv/winograd.hpp)."""
 
 from minicaffe.device.threads cimport Threads
 from minicaffe.engines.onednn.library cimport lanes_layout
@@ -35,15 +35,17 @@ def refuses(Convolution op):
     return (<bytes> reason).decode() if reason != NULL else None
 
 
-def slower(Convolution op):
+def slower(Convolution op):  # engines/table.py: return why a later engine takes less time, or None
     return None if winograd_pays(op.shape) else "too few channels or pixels"
 
 
 cdef class WinogradConvolution(Primitive):
-    """Winograd's algorithm on images in lanes if engine ONEDNN would use lanes, too; weights are in plain order."""
+    """Winograd's algorithm. Images are in lanes (blocks of 8 or 16 channels) where engine ONEDNN would compute the convolution in
+    this layout, so that no reorder is needed between layers of both engines. Weights are in plain order.
+    """
 
-    cdef Layout bottom_layout, top_layout    # of the images; None: plain
-    cdef bint lanes
+    cdef Layout bottom_layout, top_layout    # of the images; None: plain, or one pixel, whose lanes are in plain order
+    cdef bint lanes                          # whether the loops read images in lanes
 
     def __cinit__(self, Convolution op):
         self.fuses = self.fuses_sum = self.has_backward_both = True
@@ -60,14 +62,15 @@ cdef class WinogradConvolution(Primitive):
     cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Convolution op = operation
         cdef ChannelEpilogue epilogue = operation.epilogue
+        # The result is slopes(factors convolution + terms + addend), each for one channel but the addend; NULL: not that.
         cdef const float* factors = NULL
         cdef const float* terms = <const float*> bias.data_on(on) if bias is not None else NULL
         cdef const float* slopes = NULL
         cdef const void* addend = NULL
         cdef object _held
         cdef ConcatSlice part = None
-        cdef char* to = NULL    # a part of another blob, of as many channels
-        cdef long long channels = op.shape.outputs
+        cdef char* to = NULL    # the address of the result in the blob of a Concat; NULL: it goes to the top
+        cdef long long channels = op.shape.outputs      # of the blob that gets the result
         if epilogue is not None:
             if epilogue.scale.size():
                 epilogue.compute_factors(bias)
@@ -77,16 +80,16 @@ cdef class WinogradConvolution(Primitive):
                 slopes = epilogue.slopes.data()
             if epilogue.addend is not None:
                 addend = epilogue.addend.data_in_layout(on, self.top_layout)
-                # The bottom, in another shape, may be the same memory in another layout.
+                # The bottom, in another shape, may be the same memory in another layout: to fetch it must not free this block.
                 _held = epilogue.addend.data_memory.private_side
             top, part, operation.epilogue = epilogue.top, epilogue.part, None
-            # One pixel in lanes is in plain order, too.
+            # Not for lanes of one pixel: their layout is None, plain, for which `begin` does not check that parts are whole blocks.
             if part is not None and addend == NULL and self.lanes == (self.top_layout is not None):
                 to = part.begin(on, self.top_layout)
                 channels = part.whole.dims[1] if to != NULL else channels
         cdef const void* values = bottom.data_in_layout(on, self.bottom_layout)
         cdef const void* w = weight.data_on(on)
-        cdef object _kept = weight.data_memory.host      # a net in another thread may give up the weights' plain order
+        cdef object _kept = weight.data_memory.host     # keeps `w` alive if a net in another thread moves the weights to a layout
         cdef void* scratch = op.scratch(on, winograd_scratch(on.threads, op.shape, self.lanes))
         with nogil:
             winograd_forward(on.threads, op.shape, self.lanes, values, w, factors, terms, addend, slopes,
@@ -108,7 +111,7 @@ cdef class WinogradConvolution(Primitive):
 
     cdef int gradients(self, const Context& on, Convolution op, Blob bottom, Blob top, Blob weight, bint of_bottom, Blob learned,
                        Blob bias) except -1:
-        """Compute the bottom's gradient, and add to those of `learned`, the weight or None, and of the bias, or None."""
+        """Compute the bottom's gradient if `of_bottom`; add to those of `learned`, `weight` or None, and of `bias` or None."""
         cdef const void* w = weight.data_on(on) if of_bottom else NULL
         cdef object _kept = weight.data_memory.host
         cdef const void* dy = top.diff_in_layout(on, self.top_layout)

@@ -1,6 +1,6 @@
 // Windows that slide over an image: im2col lays them out as the columns of a matrix, col2im adds such columns up.
 //
-// An image is (channels, in...), a column matrix (channels, kernel..., out...); window position o sees, through kernel
+// An image is (channels, in...), a column matrix (channels, kernel..., out...); window position o reads, by kernel
 // element k, the pixel o * stride - pad + k * dilation of each axis, and 0 outside the image (Caffe util/im2col.cpp).
 #pragma once
 #include "minicaffe/kernels/config.hpp"
@@ -9,7 +9,7 @@ namespace mc {
 
 constexpr int kMaxWindowAxes = 31;  // a blob has 32 axes, one is the channels
 
-/// The sliding window, spatial axes only.
+/// The sliding window, spatial axes only: for each axis the sizes of image (in), kernel and columns (out), and the steps.
 struct Window {
   int num_axes;
   int in[kMaxWindowAxes], kernel[kMaxWindowAxes], stride[kMaxWindowAxes], pad[kMaxWindowAxes], dilation[kMaxWindowAxes],
@@ -25,7 +25,7 @@ struct Window {
   }
 };
 
-/// One element of the column matrix. kAxes is the number of spatial axes if known when compiling, else 0.
+/// One element of the column matrix; images in a row count as channels. kAxes: the spatial axes if known when compiling, else 0.
 // e.g. Im2col<T, 2>
 template <class T, int kAxes> struct Im2col {
   Window window;
@@ -33,7 +33,7 @@ template <class T, int kAxes> struct Im2col {
   T* column;
   MC_HD void operator()(index_t i) const {
     const int axes = kAxes ? kAxes : window.num_axes;
-    index_t position = i, tap = i / window.out_count(), offset = 0, scale = 1;
+    index_t position = i, tap = i / window.out_count(), offset = 0, scale = 1;  // divided by one axis after the other, last first
     bool inside = true;
     for (int a = axes - 1; a >= 0; --a) {
       index_t o = position % window.out[a], k = tap % window.kernel[a];
@@ -48,7 +48,7 @@ template <class T, int kAxes> struct Im2col {
   }
 };
 
-/// One pixel of the image: the sum of the column elements that saw it, in the order of the kernel's elements.
+/// One pixel of the image: the sum of the column elements that read it, in the order of the kernel's elements.
 // e.g. Col2im<T, 0>
 template <class T, int kAxes> struct Col2im {
   Window window;
@@ -67,7 +67,7 @@ template <class T, int kAxes> struct Col2im {
         pixel /= window.in[a];
         rest /= window.kernel[a];
         index_t o = x / window.stride[a];
-        seen = x >= 0 && o * window.stride[a] == x && o < window.out[a];
+        seen = x >= 0 && o * window.stride[a] == x && o < window.out[a];  // else no position reads the pixel by this tap
         position += o * scale;
         scale *= window.out[a];
       }

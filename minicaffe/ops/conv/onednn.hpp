@@ -7,20 +7,20 @@ namespace mc {
 namespace onednn {
 
 /// Whether oneDNN was measured to be faster than engine CAFFE: not where more than a quarter of its blocks of 16 channels is
-/// padding. Up to four input channels, those of a first layer, it takes as they are. A deconvolution into few channels, or
-/// channel by channel, it computes up to ten times slower than engine CAFFE.
+/// padding. Up to four input channels, as in a first layer, are read without blocks. A deconvolution into few channels, or channel
+/// by channel, takes up to ten times as long as by engine CAFFE.
 inline bool is_faster(const ConvShape& s, bool transposed) {
   const auto fills = [](index_t channels) { return 3 * round_up(channels, 16) <= 4 * channels; };
   if (s.group_channels == 1 && s.groups == s.outputs) return !transposed && fills(s.outputs);  // depthwise
   return fills(s.outputs / s.groups) && ((!transposed && s.groups == 1 && s.channels <= 4) || fills(s.group_channels));
 }
 
-/// Whether images one by one take about as long as all at once: each has work for all threads.
+/// Whether images one by one, as `fuse` with `apart` computes them, take about as long as all: each has work for all threads.
 inline bool is_fast_per_image(const ConvShape& s, int threads) {
   return s.images == 1 || s.positions * s.outputs * s.k >= (index_t(1) << 18) * threads;
 }
 
-/// A convolution, or with `transposed` a deconvolution, as Weighted; and its forward with an epilogue.
+/// A convolution or deconvolution as Weighted, for which the create_ methods describe its steps; and forward with an epilogue.
 class Conv : public Weighted {
  public:
   /// With primitives for at most `threads` threads; all arrays are float32, or with `bf16` images and weights are bf16. If
@@ -43,8 +43,8 @@ class Conv : public Weighted {
           Array::any(on, y_dims, type));
   }
 
-  /// Make forward with the epilogue `slopes(y + addend)`, each part optional; `slopes` is their number. `apart`: images of y
-  /// need not be contiguous. Return false if oneDNN does not support it.
+  /// Make forward with the epilogue `slopes(y + addend)`, each part optional; `slopes` is their number: 0, 1, or one a channel.
+  /// `apart`: images of y lie apart, in a blob of more channels, and are computed one by one. False if oneDNN does not support it.
   bool fuse(bool adds, int64_t slopes, bool apart) {
     if (fused_step_ && adds == adds_ && slopes == slopes_ && apart == apart_) return true;
     on_->use_threads(threads_);
@@ -65,7 +65,7 @@ class Conv : public Weighted {
     adds_ = adds, slopes_ = slopes, apart_ = apart;
     return true;
   }
-  size_t fused_scratch() const { return fused_step_.scratch(); }
+  size_t fused_scratch() const { return fused_step_.scratch(); }  // bytes
   /// Forward as made by the last `fuse`; with `apart` the images of y are `pitch` bytes from each other.
   void forward_fused(const void* x_at, const void* w_at, const void* b_at, void* y_at, int64_t pitch, const void* addend,
                      const float* slopes, void* scratch) {
@@ -97,7 +97,7 @@ class Conv : public Weighted {
   int algorithm_ = kDirect;
   Dims strides_, dilates_, pads_;
   PrimitiveCall fused_step_;
-  bool adds_ = false, apart_ = false;  // what the fused step does
+  bool adds_ = false, apart_ = false;  // what the fused step does: the arguments of `fuse`
   int64_t slopes_ = 0;
 };
 

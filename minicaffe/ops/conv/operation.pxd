@@ -14,7 +14,7 @@ cdef extern from "minicaffe/ops/conv/shape.hpp" namespace "mc" nogil:
         int* dilation
         int* out
     cppclass ConvShape:
-        long long images, channels, outputs, groups, group_channels
+        long long images, channels, outputs, groups, group_channels     # channels of the image, outputs: those of the columns
         long long pixels, positions     # of a plane of the image, and of the columns
         Window window
         void set(long long images, long long channels, long long outputs, long long groups, const Window& window) except +

@@ -1,7 +1,7 @@
 """The operation of convolution and its transpose, deconvolution, and engines CAFFE and PLAIN (ops/conv/caffe.hpp and plain.hpp).
 
-Engines compute three products of an image side and a column side. The image is the bottom of a convolution, the top of a
-deconvolution.
+Engines compute three products of an image side and a column side: columns from the image, the image from columns ("backward data"),
+and the gradient of the weights from both. The image is the bottom of a convolution, the top of a deconvolution.
 """
 
 from minicaffe.engines.engine cimport Primitive
@@ -49,16 +49,16 @@ cdef class Convolution(Operation):
         return Channels(self.shape.images, self.shape.outputs, self.shape.positions)
 
     cdef bint fuses(self, const Context& on, Blob bottom, Blob top) except -1:
-        """As `Operation.fuses`; the layers behind take axis 1 of the top for its channels, so it must be."""
+        """Return whether forward can compute an epilogue (`Operation.fuses`): only if the channels are axis 1 of the top."""
         cdef Channels channels = self.top()
         return (top.num_axes == 2 + self.shape.window.num_axes and channels.outer == top.dims[0]
                 and channels.channels == top.dims[1] and Operation.fuses(self, on, bottom, top))
 
 
 cdef int backward_bias(const Context& on, Convolution op, Blob top, Blob bias, Layout layout=None) except -1:
-    """Add to the gradient of each bias the sum of the top's over its channel, for the engines whose libraries do not compute it.
+    """Add to the gradient of each bias the sum of the top's gradient over its channel, for engines whose libraries do not.
 
-    `layout` is that in which the engine has the top's gradient; None: plain.
+    `layout` is the one in which the engine reads the top's gradient: None (plain), or one with channels last.
     """
     cdef Channels channels = op.top()
     if layout is not None:
@@ -71,13 +71,13 @@ cdef int backward_bias(const Context& on, Convolution op, Blob top, Blob bias, L
 
 
 cdef class CaffeConvolution(Primitive):
-    """Engine CAFFE; or, if it is `plain`, engine PLAIN."""
+    """Engine CAFFE; or, if it is `plain`, engine PLAIN. Its methods override Primitive's, which `Operation` calls."""
 
     cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Convolution op = operation
         cdef const void* x = bottom.data_on(on)
         cdef const void* w = weight.data_on(on)
-        cdef object _kept = weight.data_memory.host      # a net in another thread may give up the weights' plain order
+        cdef object _kept = weight.data_memory.host     # keeps `w` alive if a net in another thread moves the weights to a layout
         cdef const void* b = bias.data_on(on) if bias is not None else NULL
         cdef void* y = top.mutable_data_on(on)
         cdef void* scratch = op.scratch(on, conv_scratch(on, op.dtype, op.shape))
@@ -116,7 +116,7 @@ cdef class CaffeConvolution(Primitive):
         cdef const void* columns
         cdef void* gradient
         cdef void* scratch
-        cdef bint add = True
+        cdef bint add = True        # gradient_on sets False where the gradient is all zeros not yet written: it must be overwritten
         cdef const Blas* library = blas()
         if bias is not None and self.plain:
             plain_backward_bias(op.dtype, on, op.top(), top.diff_on(on), bias.mutable_diff_on(on))
@@ -125,7 +125,7 @@ cdef class CaffeConvolution(Primitive):
         if weight is not None:
             image, columns = bottom.data_on(on), top.diff_on(on)
             scratch = op.scratch(on, conv_scratch(on, op.dtype, op.shape))
-            may_overwrite = on.stream != NULL and bottom.count and top.count
+            may_overwrite = on.stream != NULL and bottom.count and top.count    # otherwise the loops only add, or compute nothing
             gradient = weight.gradient_on(on, None, &add) if may_overwrite else weight.mutable_diff_on(on)
             if op.transposed:
                 image, columns = columns, image

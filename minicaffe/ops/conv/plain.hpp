@@ -1,8 +1,8 @@
 // Convolution as its formula (Caffe base_conv_layer.cpp). The faster ways are in ops/conv/caffe.hpp.
 //
-// An output is the bias and a sum of products, weight times pixel, over the channels of its group and the taps of the kernel. All
-// three functions go through the same products: y += w x, and by the chain rule dx += w dy and dw += dy x. The bottom of a
-// deconvolution is y, its top x.
+// An output is the bias and a sum of products, weight times pixel, over the channels of its group and the taps (elements) of the
+// kernel. All three functions go through the same products: y += w x, and by the chain rule dx += w dy and dw += dy x. The bottom
+// of a deconvolution is y, its top x. Arrays are in Caffe's order: x (images, channels, in...), y (images, outputs, out...).
 #pragma once
 #include "minicaffe/loops/lanes/caffe.hpp"
 #include "minicaffe/ops/array.hpp"
@@ -36,7 +36,7 @@ inline void set_to_bias(const Channels& c, Array bias, Array y) {
   for (index_t i = 0; i < c.outer * c.channels * c.inner; ++i) y[i] = bias ? double(bias[i / c.inner % c.channels]) : 0.0;
 }
 
-/// y from x.
+/// y from x: forward; or the gradient of a deconvolution's bottom, without a bias. `bias` may be null.
 inline void conv_forward(const ConvShape& s, Array x, Array weight, Array bias, Array y) {
   set_to_bias({s.images, s.outputs, s.positions}, bias, y);
   const std::vector<index_t> pixels = read_pixels(s);
@@ -74,7 +74,7 @@ inline void conv_backward_data(const ConvShape& s, Array dy, Array weight, Array
   each_product(s, [=](index_t i, index_t k, index_t j) { dx[i] += weight[k] * dy[j]; });
 }
 
-/// Add to dweight.
+/// Add to dweight the products of dy and x.
 inline void conv_backward_weights(const ConvShape& s, Array x, Array dy, Array dweight) {
   each_product(s, [=](index_t i, index_t k, index_t j) { dweight[k] += dy[j] * x[i]; });
 }

@@ -12,14 +12,14 @@ namespace cpu {
 
 constexpr int kMaxTileRows = 10, kMaxTileColumns = 32;
 
-/// y[i] += x[i] for n elements, a number that the compiler knows.
+/// y[i] += x[i] for n elements, a constant of the compiler.
 template <class T, int n> MC_HD void add_vector(const T* x, T* y) {
   typedef T Vector __attribute__((vector_size(n * sizeof(T)), aligned(alignof(T)), may_alias));
   *reinterpret_cast<Vector*>(y) += *reinterpret_cast<const Vector*>(x);
 }
 
-/// c[r][j] = start[r] + sum over k < depth of a[r * a_row + k * a_step] * b[k][j]; without `start`, the sum is added to what c
-/// holds. All kRows rows of a are read, only the first `rows` of c are touched.
+/// c[r][j] = start[r] + sum over k < depth of a[r * a_row + k * a_step] * b[k][j]; if `start` is null, the sum is added to c. j is
+/// over two vectors of kBytes; row k of b begins at b + k * b_step. All kRows rows of a are read, only `rows` of c are touched.
 template <class T, int kBytes, int kRows>
 MC_HD void tile_product(index_t depth, const T* a, index_t a_row, index_t a_step, const T* b, index_t b_step, const T* start, T* c,
                         index_t ldc, int rows) {
@@ -66,14 +66,14 @@ MC_TILE(tile_avx512, MC_AVX512, 64)
 #endif
 #undef MC_TILE
 
-/// A tile product and the size of its tile.
+/// A tile product, with b in packed panels, and the size of its tile: the rows of a and the columns of b.
 template <class T> struct Tile {
   int rows, columns;
   void (*product)(index_t depth, const T* a, index_t a_row, index_t a_step, const T* b, const T* start, T* c, index_t ldc,
                   int rows);
 };
 
-/// Whether tiles of so many `rows` come closer to `height` rows of A than those of `than`.
+/// Whether tiles of `rows` rows, the last of them filled up, cover a matrix of `height` rows with fewer rows than tiles of `than`.
 inline bool wastes_less(index_t height, index_t rows, index_t than) {
   return (height + rows - 1) / rows * rows < (height + than - 1) / than * than;
 }
@@ -90,7 +90,7 @@ template <class T> Tile<T> tile_for(index_t height) {
   return {4, int(32 / sizeof(T)), tile_baseline<T, 4>};
 }
 
-/// The sum of n elements, by halves.
+/// The sum of n elements, a power of 2, by halves.
 template <class T, int n> MC_HD T sum_vector(const T* x) {
   typedef T Half __attribute__((vector_size(n / 2 * sizeof(T)), aligned(alignof(T)), may_alias));
   const Half half = *reinterpret_cast<const Half*>(x) + *reinterpret_cast<const Half*>(x + n / 2);
@@ -99,15 +99,15 @@ template <class T, int n> MC_HD T sum_vector(const T* x) {
   else return sum_vector<T, n / 2>(reinterpret_cast<const T*>(&half));
 }
 
-/// sum[r][c] += the sum over j < depth of a[r][j] * b[c][j], for the first `rows` rows of a and `columns` of b, which have their
-/// rows `ld` apart. The depth is a multiple of the lanes of a vector.
+/// sum[r][c] += the sum over j < depth of a[r][j] * b[c][j], for `rows` rows of a (up to kRows) and `columns` rows of b, both `ld`
+/// apart; rows of sum are `ld_sum` apart. The depth is a multiple of the lanes of a vector.
 template <class T, int kBytes, int kRows, int kColumns>
 MC_HD void tile_dots(index_t depth, const T* a, int rows, const T* b, int columns, index_t ld, T* sum, index_t ld_sum) {
   typedef T Vector __attribute__((vector_size(kBytes)));
   typedef T Unaligned __attribute__((vector_size(kBytes), aligned(alignof(T)), may_alias));
   constexpr int kLanes = kBytes / sizeof(T);
   const T *row[kRows], *column[kColumns];
-  for (int r = 0; r < kRows; ++r) row[r] = a + (r < rows ? r : rows - 1) * ld;
+  for (int r = 0; r < kRows; ++r) row[r] = a + (r < rows ? r : rows - 1) * ld;  // the last row again: its sums are not stored
   for (int c = 0; c < kColumns; ++c) column[c] = b + (c < columns ? c : columns - 1) * ld;
   Vector dots[kRows][kColumns] = {};
   for (index_t j = 0; j < depth; j += kLanes) {
@@ -140,7 +140,7 @@ MC_TILE(dots_avx512, MC_AVX512, 64)
 #endif
 #undef MC_TILE
 
-/// A product of dots and the size of its tile.
+/// A product of dots (tile_dots) and the size of its tile: rows of a and rows of b.
 template <class T> struct DotTile {
   int rows, columns;
   void (*product)(index_t depth, const T* a, int rows, const T* b, int columns, index_t ld, T* sum, index_t ld_sum);

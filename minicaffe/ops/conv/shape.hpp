@@ -9,14 +9,14 @@ namespace mc {
 inline index_t ceil_div(index_t a, index_t b) { return (a + b - 1) / b; }
 inline index_t round_up(index_t a, index_t b) { return ceil_div(a, b) * b; }
 
-/// The geometry of a convolution, and tables of what each output row sees.
+/// Set by a layer's reshape, read by all engines. "Image" is the side of the pixels, "columns" that of the positions of the window.
 struct ConvShape {
-  index_t images = 0, channels = 0, outputs = 0, groups = 1;
+  index_t images = 0, channels = 0, outputs = 0, groups = 1;  // channels of the image side, outputs: channels of the column side
   Window window;
-  index_t pixels, positions, taps;  // elements of an input plane, an output plane and a kernel
-  index_t group_channels, m, k;     // of one group
+  index_t pixels, positions, taps;  // elements of a plane of the image, of the columns, and of a kernel of one channel
+  index_t group_channels, m, k;     // of one group: channels, outputs, and rows of the column matrix (channels x taps)
 
-  /// Set everything from the sizes; `w` has its out sizes. A window without axes becomes one with a single pixel.
+  /// Set all members. `w` has its out sizes already. A window without axes becomes one with a single pixel.
   void set(index_t images_, index_t channels_, index_t outputs_, index_t groups_, const Window& w) {
     images = images_, channels = channels_, outputs = outputs_, groups = groups_;
     window = w;
@@ -30,8 +30,9 @@ struct ConvShape {
     fill_tables();
   }
 
-  // Along the last axis an output row reads pixels `last_stride` apart; the other axes say which input row that is. Where every
-  // column is a pixel (1x1), a plane is one row.
+  // Along the last axis an output row reads pixels `last_stride` apart; the other axes select its input rows, one for each outer
+  // tap (element of the kernel on these axes). A plane has input_rows of row_pixels; an output row has row_length positions. The
+  // last_ members are the window's on the last axis. Where every column is a pixel (1x1), a plane is one row.
   index_t input_rows, row_pixels, row_length, outer_taps, last_kernel, last_stride, last_dilation, last_pad;
   std::vector<index_t> input_row;  // [output row][outer tap]: number of the input row in its plane, -1 outside the image
 

@@ -18,7 +18,7 @@ namespace mc {
 namespace cpu {
 namespace winograd {
 
-/// The three computations, with kernels of r x r and vectors of `kLanes` floats.
+/// The three computations, with kernels of r x r and vectors of `kLanes` floats; `with` below makes one for a shape.
 template <int r, int kLanes> class Convolution {
  public:
   /// `lanes`: channels of the images lie in blocks of `kLanes`.
@@ -31,7 +31,7 @@ template <int r, int kLanes> class Convolution {
                     Workspace(threads_, columns(0), s_.group_channels, false).floats(true));
   }
 
-  /// y lies among `y_channels` channels, which may be more than its own.
+  /// y from x, overwritten, with an epilogue. y is among `y_channels` channels, more than its own if it is a part of a Concat.
   void forward(const float* x, const float* w, const Finish& finish, float* y, index_t y_channels, float* scratch) const {
     for (index_t g = 0; g < s_.groups; ++g) {
       const Images from = image(g);
@@ -46,7 +46,7 @@ template <int r, int kLanes> class Convolution {
       });
     }
   }
-  /// dx, or what is added to the gradients of the weights and, unless it is null, of the bias; dx or dw is null.
+  /// dx from dy and w, overwritten, unless null. Gradients from x and dy are added to dw and db unless null; db only along with dw.
   void backward(const float* x, const float* dy, const float* w, float* dx, float* dw, float* db, float* scratch) const {
     for (index_t g = 0; g < s_.groups; ++g) {
       const Images from = columns(g), to = image(g);
@@ -67,35 +67,36 @@ template <int r, int kLanes> class Convolution {
   static constexpr float kZeros[kMaxTileRows] = {};
 
   // Floats of values of tiles, and of kernels, that are computed at a time: 1 MiB and 2 MiB were measured to be best, and at least
-  // four tiles of a product.
+  // four register tiles (rows of a matrix product, register_tile.hpp).
   static constexpr index_t kTiles = 1 << 18, kKernels = 1 << 19;
   // A sum over channels (or, of the gradient of kernels, over tiles) is the sum of sums of so many: a longer one rounds larger
   // numbers more often, which would be most of the rounding error, and shorter ones were measured to take longer.
   static constexpr index_t kSummed = 48;
 
-  /// The part that is computed at a time: tiles from `tile` on, and panels of their values; which blocks of channels these are.
+  /// The part that is computed at a time: `tiles` tiles from `tile` on, and of the result's channels `panels` panels (of two blocks
+  /// of kLanes) from `panel` on, and the same as blocks.
   struct Chunk {
     index_t tile, tiles, panel, panels, first_block, blocks;
   };
 
-  /// Scratch memory: values of tiles, of outputs and of kernels, and the gradient of the latter.
+  /// Scratch memory of values at the points: of what is read (x or dy), of the result, of kernels, and of the kernels' gradient.
   struct Memory {
     float *v, *m, *u, *du;
   };
 
-  /// What is computed at a time, so that it stays in the caches. Either some tiles and all outputs, or, where kernels are more than
-  /// both, all tiles and some outputs. What all need, kernels or tiles, is evaluated first. Then each thread goes its own way with
-  /// memory of its own, as long as that shares out the work evenly, so that it finds in its caches what it has written itself; or
-  /// all threads share each loop: where tiles overlap in the result or are added up, since the order of sums must not depend on
-  /// the number of threads.
+  /// The division of a group's work into chunks that stay in the caches. A chunk is some tiles and all outputs, or, where kernels
+  /// are more than both, all tiles and some outputs. What all chunks need, kernels or tiles, is evaluated first. Then each thread
+  /// computes chunks of its own in memory of its own, so in its own caches, if that divides the work evenly. Otherwise all threads
+  /// share the loops of each chunk; also where tiles overlap in the result or are added up, since the order of sums must not
+  /// depend on the number of threads.
   struct Workspace {
-    index_t tiles, rows, blocks, outputs, panels;
-    bool whole;         // all tiles at a time
-    int parts;          // threads that go their own way
-    index_t step;       // at a time: panels of outputs, or rows of tiles of a product
-    Values v_at, m_at, u_at;
+    index_t tiles, rows, blocks, outputs, panels;  // tiles of all images; rows of a product; blocks of input and of output channels
+    bool whole;                                    // a chunk has all tiles
+    int parts;                                     // threads with chunks of their own; 1: all share each
+    index_t step;                                  // of a chunk: panels of outputs if `whole`, else products of `rows` tiles
+    Values v_at, m_at, u_at;                       // the strides of Memory's v, m, and u and du
 
-    /// `apart`: tiles can be computed apart from each other.
+    /// `from`: what is read; `channels`: of the result; `apart`: tiles do not overlap in it.
     Workspace(Threads threads, const Images& from, index_t channels, bool apart) {
       tiles = from.tiles_n * from.tiles(), rows = tile_for<float>(tiles).rows;
       blocks = ceil_div(from.count, kLanes), outputs = ceil_div(channels, kLanes), panels = ceil_div(outputs, 2);
@@ -113,7 +114,7 @@ template <int r, int kLanes> class Convolution {
       m_at = {kPanel, length * kPanel, group * length * kPanel + kLanes};
       u_at = {kPanel, from.count * kPanel, group * from.count * kPanel + kLanes};
     }
-    index_t units_of_tiles() const { return ceil_div(tiles, rows); }
+    index_t units_of_tiles() const { return ceil_div(tiles, rows); }  // a unit of work: `rows` tiles, or a panel if `whole`
     index_t units() const { return whole ? panels : units_of_tiles(); }
     index_t at_a_time(index_t count) const { return ceil_div(count, ceil_div(count, std::max<index_t>(1, step))); }
 
@@ -121,11 +122,11 @@ template <int r, int kLanes> class Convolution {
     index_t tile_floats() const { return (kAll + 1) * v_at.point + kMaxTileRows * v_at.row; }
     index_t output_floats() const { return kAll * m_at.point; }
     index_t kernel_floats() const { return kAll * u_at.point; }
-    index_t floats(bool with_gradient) const {
+    index_t floats(bool with_gradient) const {  // of all scratch memory
       return (whole ? 1 : parts) * tile_floats() + parts * output_floats() +
              (whole ? parts : 1) * (1 + with_gradient) * kernel_floats();
     }
-    /// The scratch memory of a part.
+    /// The scratch memory of a part, a thread with chunks of its own: what is evaluated first is common to all.
     Memory memory(float* scratch, int part) const {
       float* const m = scratch + (whole ? 1 : parts) * tile_floats();
       float* const u = m + parts * output_floats();
@@ -133,9 +134,9 @@ template <int r, int kLanes> class Convolution {
       return {scratch + (whole ? 0 : part) * tile_floats(), m + part * output_floats(), u + (whole ? part : 0) * kernel_floats(),
               u + kernels + (whole ? part : 0) * kernel_floats()};
     }
-    Chunk all() const { return {0, tiles, 0, panels, 0, outputs}; }
+    Chunk all() const { return {0, tiles, 0, panels, 0, outputs}; }  // for what is evaluated first
 
-    /// work(Chunk, Memory) for each.
+    /// work(Chunk, Memory) for each chunk.
     template <class Work> void each_part(Threads threads, float* scratch, const Work& work) const {
       const auto walk = [&](int part, index_t first, index_t last) {
         for (index_t at = first, n = at_a_time(last - first); at < last; at += n) {
@@ -152,17 +153,17 @@ template <int r, int kLanes> class Convolution {
     }
   };
 
-  /// The weights of a group: rows of channels and columns of outputs, or the other way round.
+  /// The weights of a group: rows of channels and columns of outputs; the other way round for backward.
   Kernels kernels(bool forward) const {
     const Kernels kernels{s_.group_channels, s_.m, taps, s_.group_channels * taps};
     return forward ? kernels : Kernels{kernels.columns, kernels.rows, kernels.column, kernels.row};
   }
-  Images image(index_t group) const {
+  Images image(index_t group) const {  // the channels of a group in the bottom, as tiles
     const Window& w = s_.window;
     return {s_.channels, w.in[0], w.in[1], group * s_.group_channels, s_.group_channels, w.pad[0], w.pad[1], s_.images,
             ceil_div(w.out[0], kOut), ceil_div(w.out[1], kOut), lanes_};
   }
-  /// The outputs of a group, as images.
+  /// The outputs of a group in the top, in the same tiles.
   Images columns(index_t group) const {
     Images images = image(group);
     images.channels = s_.outputs, images.height = s_.window.out[0], images.width = s_.window.out[1];
@@ -170,7 +171,7 @@ template <int r, int kLanes> class Convolution {
     return images;
   }
 
-  /// Evaluate the `tiles` of a part, or else its kernels, unless `w` is null.
+  /// Evaluate at the points: if `tiles`, the tiles of a part, else its kernels, unless `w` is null. `sums` of dy are for the bias.
   template <class M>
   void evaluate(const Workspace& space, const Chunk& part, bool tiles, const Images& from, const float* x, const Kernels& kernels,
                 const float* w, const Memory& at, bool sums = false) const {
@@ -180,7 +181,7 @@ template <int r, int kLanes> class Convolution {
       each<EvaluateKernels<r, kLanes>>(2 * part.panels * kernels.rows, {kernels, space.u_at, part.first_block, w, at.u});
   }
 
-  /// y from the values in v.
+  /// y, tiles of `to`, from the values in v and the kernels' in u: a matrix product for each point, and interpolation.
   template <class To>
   void convolve(const Workspace& space, const Chunk& part, const Images& from, const Images& to, const Finish& finish, float* y,
                 const Memory& at) const {
@@ -200,7 +201,8 @@ template <int r, int kLanes> class Convolution {
     each(interpolation.count(), interpolation);
   }
 
-  /// Add to the gradients of weights and bias, from the values of outputs (`from`) in v and the image x.
+  /// Add to the gradients of weights and bias, from the values of dy (`from`) in v and the image x (`to`). In du the kernels'
+  /// gradient is summed over chunks of tiles; it is interpolated after the last.
   void weight_gradient(const Workspace& space, const Chunk& part, const Images& from, const Images& to, const float* x,
                        float* dw, float* db, const Memory& at) const {
     float *const v = at.v, *const m = at.m, *const u = at.du;
@@ -219,7 +221,7 @@ template <int r, int kLanes> class Convolution {
                        part.tile + t ? nullptr : kZeros, to, kPanel, rows);
         }
       }
-      if (db && !part.panel && !p && !k) {
+      if (db && !part.panel && !p && !k) {  // once for each tile, by one thread
         const float* const sums = v + kAll * space.v_at.point;
         std::vector<float> total(size_t(from.count));
         for (index_t t = 0; t < part.tiles; ++t)
@@ -231,7 +233,7 @@ template <int r, int kLanes> class Convolution {
       each<InterpolateKernels<r, kLanes>>(part.blocks * from.count, {kernels(false), space.u_at, part.first_block, u, dw});
   }
 
-  /// functor(i) for 0 <= i < n.
+  /// functor(i) for 0 <= i < n, compiled for the instruction set of kLanes.
   template <class F> void each(index_t n, const F& functor) const {
     parallel(threads_, n, std::max<index_t>(1, kGrain / (4 * kAll * kLanes)), [&](int, index_t begin, index_t end) {
 #ifdef MC_X86
@@ -253,7 +255,7 @@ template <int r, int kLanes> class Convolution {
   bool lanes_;
 };
 
-/// In blocks of how many channels images may lie; 0: a block would belong to two groups, or vectors are too short.
+/// The number of channels of a block if images may be in lanes; 0: a block would belong to two groups, or vectors are too short.
 inline int lanes(const ConvShape& s) {
   const int width = isa() == kAvx512 ? 16 : isa() == kAvx2 ? 8 : 0;
   return width && (s.groups == 1 || (s.group_channels % width == 0 && s.m % width == 0)) ? width : 0;
@@ -269,10 +271,9 @@ inline const char* refusal(const ConvShape& s) {
   return nullptr;
 }
 
-/// Whether it takes less time than the multiplications of the convolution itself, by what was measured before evaluating and
-/// interpolating took a third less time: for a tile it takes as long as its product with 36 more channels or outputs, for a
-/// kernel as 52 more tiles; a product of many tiles takes a fifth longer than direct convolution takes for as many
-/// multiplications.
+/// Whether it takes less time than direct convolution, by measurements: to evaluate or interpolate a tile takes as long as its
+/// product with 36 more channels or outputs, a kernel as 52 more tiles; a product of many tiles takes a fifth longer than direct
+/// convolution takes for as many multiplications. (Measured before evaluating and interpolating took a third less time.)
 inline bool is_faster(const ConvShape& s) {
   const double points = s.window.kernel[0] == 3 ? OfTile<3>::kValues : OfTile<5>::kValues;
   const double tiles = double(s.images * ceil_div(s.window.out[0], kOut) * ceil_div(s.window.out[1], kOut));
@@ -292,6 +293,7 @@ template <class Compute> auto with(Threads threads, const ConvShape& s, bool lan
   return s.window.kernel[0] == 3 ? choose(std::integral_constant<int, 3>()) : choose(std::integral_constant<int, 5>());
 }
 
+// For engine_winograd.pyx: the members of Convolution of these names, by void*.
 inline index_t scratch(Threads threads, const ConvShape& s, bool lanes) {
   return with(threads, s, lanes, [](const auto& convolution) { return convolution.scratch(); });
 }

@@ -17,9 +17,9 @@ constexpr int kOut = 4;  // outputs of a tile along an axis
 /// are exact in float; 1 and 2 give 10.8. For 5x5 no numbers give less than 19, since f grows exponentially with the number of
 /// points (Barabasz, Anderson, Soodhalter and Gregg 2018).
 ///
-/// So one axis of 5x5 has the point i, a zero of x^2 + 1, in place of one pair (Barabasz and Gregg 2019), which gives 6.9. A
-/// value at i is re + im i, and a product of two such values takes three multiplications: of re + t im for t = 2, -2 (rows like
-/// a pair's) and 0.
+/// So one axis of 5x5 has the point i (`has_i`), a zero of x^2 + 1, in place of one pair (Barabasz and Gregg 2019), which gives
+/// 6.9. A value at i is re + im i, and a product of two such values takes three multiplications: of re + t im for t = 2, -2 (rows
+/// like a pair's) and 0.
 template <int r, bool has_i> struct Points {
   static constexpr int kSize = r + kOut - 1, kPoints = kSize + has_i;
   double tile[kPoints][kSize] = {}, kernel[kPoints][r] = {}, out[kPoints][kOut] = {};
@@ -64,25 +64,25 @@ template <int r, bool has_i> struct Points {
 };
 template <int r, bool has_i> constexpr Points<r, has_i> kPoints{};
 
-enum Role { kTile, kKernel, kOutputs };
+enum Role { kTile, kKernel, kOutputs };  // what a matrix evaluates or interpolates
 
 /// One matrix of an axis. Rows of a pair have equal entries in even columns, opposite ones in odd columns.
 template <int r, bool has_i, Role role> struct Matrix {
   static constexpr int kSize = role == kTile ? r + kOut - 1 : role == kKernel ? r : kOut, kRows = Points<r, has_i>::kPoints;
-  static constexpr double at(int k, int i) {
+  static constexpr double at(int k, int i) {  // row k: a point; column i: an element of the tile, kernel or outputs
     return role == kTile ? kPoints<r, has_i>.tile[k][i] : role == kKernel ? kPoints<r, has_i>.kernel[k][i]
                                                                             : kPoints<r, has_i>.out[k][i];
   }
-  /// Whether row k + 1 is of the negative number, or negative t.
+  /// Whether rows k and k + 1 are a pair: of a number (or t) and its negative. `evaluate` computes both from the same two sums.
   static constexpr bool paired(int k) { return k % 2 && k < r + kOut - 3; }
-  /// In which even or odd column a row has the entry that the others are multiples of; -1: all are 0.
+  /// The even (parity 0) or odd column of the entry by which sum_columns divides row k; -1: all these are 0.
   static constexpr int unit(int k, int parity) {
     int found = -1;
     for (int i = parity; i < kSize; i += 2)
       if (at(k, i) != 0 && (role == kTile || found < 0)) found = i;
     return found;
   }
-  /// Whether column i is 0 above row k.
+  /// Whether column i is 0 above row k, so that `interpolate` sets, and does not add to, result i there.
   static constexpr bool begins(int k, int i) {
     for (int j = 0; j < k; ++j)
       if (at(j, i) != 0) return false;
@@ -90,7 +90,7 @@ template <int r, bool has_i, Role role> struct Matrix {
   }
 };
 
-/// The matrices of both axes.
+/// The matrices of both axes, for one role: a square of kSize x kSize numbers has kValues values.
 template <int r, Role role> struct Square {
   typedef Matrix<r, false, role> Y;
   typedef Matrix<r, r == 5, role> X;
@@ -100,7 +100,7 @@ template <int r> using OfTile = Square<r, kTile>;
 template <int r> using OfKernel = Square<r, kKernel>;
 template <int r> using OfOut = Square<r, kOutputs>;
 
-/// The sum over even or odd columns i of M(k, i) from[i], divided by M(k, unit).
+/// The sum over even or odd columns i of M(k, i) from[i * step], divided by M(k, unit): one multiplication less.
 template <class Vector, class M, int k, int parity, class Number> MC_HD Vector sum_columns(const Number* from, index_t step) {
   constexpr int unit = M::unit(k, parity);
   Vector sum = from[unit * step];
@@ -110,7 +110,7 @@ template <class Vector, class M, int k, int parity, class Number> MC_HD Vector s
   return sum;
 }
 
-/// to[k] = sum over i of M(k, i) from[i], from row k on
+/// to[k * to_step] = sum over i of M(k, i) from[i * step], from row k on
 template <class M, int k = 0, class Number, class Vector>
 MC_HD void evaluate(const Number* from, index_t step, Vector* to, index_t to_step) {
   constexpr int parity = M::unit(k, 0) < 0;

@@ -1,7 +1,7 @@
 // The loops of Winograd's algorithm (winograd.hpp) over tiles of images and over kernels, as functors.
 //
-// Vectors hold neighbouring channels of one pixel. In images where these are neighbours in memory (lanes) they are loaded as
-// they lie, otherwise collected.
+// Vectors hold a block of kLanes neighbouring channels of one pixel. In images where these are neighbours in memory (lanes) they
+// are loaded as they lie, otherwise collected. M is a Square of winograd_points.hpp: the matrices that evaluate or interpolate.
 #pragma once
 #include "minicaffe/ops/conv/shape.hpp"
 #include "minicaffe/ops/conv/winograd_points.hpp"
@@ -10,24 +10,24 @@ namespace mc {
 namespace cpu {
 namespace winograd {
 
-/// Images of which a group of channels is seen, as tiles whose upper left pixels are 4 apart.
+/// Images of which one group of channels is read or written, as tiles whose upper left pixels are 4 apart.
 struct Images {
   index_t channels, height, width;  // of the whole image
-  index_t first, count;             // the channels that are seen
+  index_t first, count;             // the channels of the group
   index_t pad_y, pad_x;             // how far the first tile lies outside
-  index_t tiles_n, tiles_y, tiles_x;
+  index_t tiles_n, tiles_y, tiles_x;  // images; tiles of each along both axes. Tile t is tile t % tiles() of image t / tiles()
   bool lanes;  // whether a vector of channels lies together
 
   MC_HD index_t tiles() const { return tiles_y * tiles_x; }
 };
 
-/// The part of the images that a tile, or the outputs of a tile, and a block of channels read or write.
+/// The part of the images that is tile number `tile`, of size x size pixels, for the `width` channels from c of the group on.
 struct Part {
   index_t row, column;           // of the tile
   index_t y, x;                  // of its first pixel
   index_t plane;                 // where the first channel's plane begins, or with lanes the block's
-  int top, bottom, left, right;  // which of its pixels are in the image
-  int lanes;                     // how many channels there are
+  int top, bottom, left, right;  // the rows top..bottom-1 and columns left..right-1 of the tile that are in the image
+  int lanes;                     // the channels that there are, of `width`
 
   MC_HD Part(const Images& images, index_t tile, index_t c, int size, int width) {
     const index_t n = tile / images.tiles();
@@ -41,7 +41,8 @@ struct Part {
   }
 };
 
-/// The place of the values of a tile and a block of channels, of the first point; those of the next point are `point` further.
+/// The strides of values, in floats: from tile to tile (or row of kernels), from panel (two blocks of channels) to panel, and from
+/// point to point. `at` is where the first point of a tile and a block is.
 struct Values {
   index_t row, panel, point;
   template <int kLanes> MC_HD index_t at(index_t tile, index_t block) const {
@@ -49,7 +50,7 @@ struct Values {
   }
 };
 
-template <int kLanes> struct Lane {
+template <int kLanes> struct Lane {  // a vector of channels, and one at any float in memory
   typedef float Vector __attribute__((vector_size(kLanes * sizeof(float))));
   typedef float Unaligned __attribute__((vector_size(kLanes * sizeof(float)), aligned(alignof(float)), may_alias));
 };
@@ -57,7 +58,7 @@ template <int kLanes> struct Lane {
 typedef float Four __attribute__((vector_size(16)));
 typedef float UnalignedFour __attribute__((vector_size(16), aligned(alignof(float)), may_alias));
 
-/// The numbers i, j, k, l of the eight in a and b.
+/// *to = the numbers i, j, k, l of the eight in a and b.
 template <int i, int j, int k, int l> MC_HD void shuffle(const Four& a, const Four& b, Four* to) {
 #if defined(__clang__) || __GNUC__ >= 12
   *to = __builtin_shufflevector(a, b, i, j, k, l);
@@ -67,7 +68,7 @@ template <int i, int j, int k, int l> MC_HD void shuffle(const Four& a, const Fo
 #endif
 }
 
-/// Four rows of four numbers as columns.
+/// to = the columns of four rows of four numbers, `row` apart.
 MC_HD void transpose(const float* from, index_t row, Four* to) {
   Four rows[4], halves[4];
 #pragma GCC unroll 4
@@ -78,7 +79,8 @@ MC_HD void transpose(const float* from, index_t row, Four* to) {
   shuffle<0, 1, 4, 5>(halves[1], halves[3], &to[2]), shuffle<2, 3, 6, 7>(halves[1], halves[3], &to[3]);
 }
 
-/// Evaluate a square of vectors, whose rows are `row` apart; each value lies `point` floats behind the one before.
+/// Evaluate a square of kSize x kSize vectors, its rows `row` vectors apart, at all points of both axes: kValues vectors, `point`
+/// floats apart.
 template <class M, int kLanes, class Number> MC_HD void evaluate_square(const Number* from, index_t row, float* to, index_t point) {
   constexpr int rows = M::Y::kRows, columns = M::X::kRows, size = M::kSize;
   typename Lane<kLanes>::Vector half[rows * size], result[columns];
@@ -109,7 +111,7 @@ template <class M, int kLanes, class Vector> MC_HD void interpolate_square(const
   for (int i = 0; i < size; ++i) interpolate<typename M::X>(half + i * columns, to + i * size);
 }
 
-/// The pixels of a part, zeros where there are none; `all`: there are all.
+/// pixels = those of a part whose planes begin at `plane`, zeros where there are none. `all`: no pixel and no channel is missing.
 template <int size, int kLanes>
 MC_HD void collect(const Images& images, const float* plane, const Part& part, bool all, typename Lane<kLanes>::Vector* pixels) {
   typedef typename Lane<kLanes>::Vector Vector;
@@ -139,7 +141,7 @@ MC_HD void collect(const Images& images, const float* plane, const Part& part, b
   }
 }
 
-/// Evaluate tiles of images: index = tile * blocks + block of channels.
+/// Evaluate tiles of images x, and write the values to `to`, in which the first tile has number 0: index = tile * blocks + block.
 template <class M, int kLanes> struct Evaluate {
   typedef typename Lane<kLanes>::Vector Vector;
   typedef typename Lane<kLanes>::Unaligned Unaligned;
@@ -168,20 +170,20 @@ template <class M, int kLanes> struct Evaluate {
       if (sums) sum<size>(pixels, size, at + M::kValues * values.point);
     }
   }
-  template <int size, class Number> static MC_HD void sum(const Number* pixels, index_t row, float* to) {
+  template <int size, class Number> static MC_HD void sum(const Number* pixels, index_t row, float* to) {  // for the bias
     Vector sum{};
     for (int i = 0; i < size * size; ++i) sum += pixels[i / size * row + i % size];
     *reinterpret_cast<Unaligned*>(to) = sum;
   }
 };
 
-/// What follows a convolution: y = f(scale y + shift + addend), where f multiplies negative numbers by the channel's slope; the
-/// addend is arranged as y. Null: not that.
+/// The epilogue of a convolution: y = f(scale y + shift + addend), where f multiplies negative numbers by the channel's slope; the
+/// addend is arranged as y, the others have a value for each channel of all groups. Null: not that.
 struct Finish {
   const float *scale, *shift, *addend, *slopes;
 };
 
-/// Interpolate outputs (OfOut), or tiles (OfTile), which are added where they overlap.
+/// Interpolate to y, overwritten: outputs (OfOut) with the epilogue, or tiles (OfTile), which are added where they overlap.
 template <class M, int kLanes> struct Interpolate {
   static constexpr bool kOverlap = M::kSize > kOut;
   typedef typename Lane<kLanes>::Vector Vector;
@@ -200,7 +202,7 @@ template <class M, int kLanes> struct Interpolate {
 
   MC_HD void operator()(index_t index) const {
     const index_t block = index % blocks;
-    if constexpr (kOverlap) {
+    if constexpr (kOverlap) {  // one thread computes the tiles of an image in order, as each adds to those before
       const index_t image = first_tile / images.tiles() + index / blocks;
       const index_t begin = max_(first_tile, image * images.tiles()), end = min_(end_tile, (image + 1) * images.tiles());
       for (index_t tile = begin; tile < end; ++tile) interpolate_tile(tile, block);
@@ -267,13 +269,13 @@ template <class M, int kLanes> struct Interpolate {
   }
 };
 
-/// Weights in plain order, seen as a matrix of kernels: the rows are channels of what is convolved, the columns of the result.
+/// Weights in plain order as a matrix of kernels: rows are the channels that are read, columns those of the result.
 struct Kernels {
   index_t rows, columns;
   index_t row, column;  // elements from one to the next
 };
 
-/// Evaluate kernels: index = block of columns * rows + row.
+/// Evaluate kernels w, and write the values to `to`, which begins with block `first_block`: index = block of columns * rows + row.
 template <int r, int kLanes> struct EvaluateKernels {
   typedef typename Lane<kLanes>::Vector Vector;
   Kernels kernels;

@@ -8,8 +8,8 @@ namespace cpu {
 
 /// Whole blocks of 64 elements in vector registers, what is left over one by one.
 template <class T> struct DropoutBlock {
-  Dropout<T> one;
-  index_t count;
+  Dropout<T> one;  // the same for one element
+  index_t count;   // elements of the array
   MC_HD void operator()(index_t block) const {
     index_t begin = block * kDropBlock;
     if (begin + kDropBlock > count) {
@@ -59,7 +59,8 @@ template <class T> struct DropoutBlock {
 
 }  // namespace cpu
 
-/// `channels` of an array with channels last, on a device; 0 for plain order.
+/// y = x times the mask of `seed` and `start`: data in forward, with a new `start`, and gradients in backward, with the same one.
+/// `channels` and `pixels` are those of images with channels last, on a device; channels is 0 for plain order.
 inline void dropout(const Context& on, int dtype, index_t n, index_t channels, index_t pixels, u64 seed, u64 start, u32 threshold,
                     double scale, const void* x, void* y) {
   const index_t blocks = (n + kDropBlock - 1) / kDropBlock;

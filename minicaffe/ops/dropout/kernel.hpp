@@ -10,7 +10,8 @@ namespace mc {
 
 constexpr int kDropLanes = 16, kDropBlock = 4 * kDropLanes;
 
-/// y = x scale where the random word is at least `threshold` = p 2^32, else 0. `drawn`, unless null, is added to the start.
+/// y = x scale where the random word is at least `threshold` = p 2^32, else 0. `drawn`, unless null, is added to `start`; it is on
+/// the device, so that each replay of a CUDA graph draws new numbers.
 template <class T> struct Dropout {
   Philox random;
   u64 start;

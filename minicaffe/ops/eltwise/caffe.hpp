@@ -6,7 +6,7 @@
 
 namespace mc {
 
-/// One pass of F over inputs[0..m-1], m at most kMaxInputs.
+/// One pass of F over inputs[0..m-1], m at most kMaxInputs: it calls itself with a smaller N until N is m.
 template <template <class, int> class F, class T, int N = kMaxInputs>
 void combine_pass(const Context& on, index_t n, int m, const T* const* inputs, const double* coefficients, T* y) {
   if constexpr (N > 1)
@@ -17,7 +17,7 @@ void combine_pass(const Context& on, index_t n, int m, const T* const* inputs, c
   for_each_lane<T>(on, n, f, N);
 }
 
-/// y = inputs combined from left to right; passes after the first start from y.
+/// y = inputs combined from left to right by F; passes after the first start from y. A null c means coefficients 1.
 template <template <class, int> class F>
 void combine(const Context& on, int dtype, index_t n, int inputs, const void* const* x, const double* c, void* out) {
   dispatch_layout(dtype, [&](auto type) {
@@ -44,7 +44,7 @@ inline void largest(const Context& on, int dtype, index_t n, int inputs, const v
   });
 }
 
-/// At most kMaxInputsOfMaximum inputs.
+/// dx = dy where input `winner` is the maximum of the inputs, else 0: its gradient. At most kMaxInputsOfMaximum inputs.
 inline void largest_backward(const Context& on, int dtype, index_t n, int inputs, int winner, const void* const* x, const void* dy,
                              void* dx) {
   dispatch(dtype, [&](auto type) {
@@ -55,7 +55,7 @@ inline void largest_backward(const Context& on, int dtype, index_t n, int inputs
   });
 }
 
-/// y[k] = c[k] x for up to kMaxInputs outputs in one pass, where `top` is above 0 or null.
+/// y[k] = c[k] x for m outputs, at most kMaxInputs, in one pass; 0 where `top` is not above 0, unless it is null.
 template <class T, int N = kMaxInputs>
 void spread_pass(const Context& on, index_t n, int m, const T* x, const T* top, const double* c, void* const* y) {
   if constexpr (N > 1)
@@ -68,7 +68,7 @@ void spread_pass(const Context& on, index_t n, int m, const T* x, const T* top, 
   else
     for_each_lane<T>(on, n, static_cast<const Spread<T, N>&>(f), N);
 }
-/// The same for any number of outputs, x among them.
+/// The same for any number of outputs: the gradients of a sum, with `top` through a ReLU; x may be one of up to kMaxInputs outputs.
 inline void spread(const Context& on, int dtype, index_t n, int outputs, const void* x, const void* top, const double* c,
                    void* const* y) {
   dispatch_layout(dtype, [&](auto type) {

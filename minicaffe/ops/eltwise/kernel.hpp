@@ -1,4 +1,5 @@
-// Element-wise operations over several blobs of one shape: N inputs at a time, N known to the compiler.
+// Element-wise operations over several blobs of one shape: N inputs at a time, N known to the compiler. lanes<V>(i) computes
+// element i, or, with a vector V (device/bf16.hpp), as many elements from i on.
 #pragma once
 #include "minicaffe/kernels/types.hpp"
 #include "minicaffe/ops/activation/kernel.hpp"
@@ -16,7 +17,6 @@ template <class T, int N> struct WeightedSum {
   C c[N];
   T* y;
   MC_HD void operator()(index_t i) const { lanes<C>(i); }
-  /// Of element i, or with a vector V of the elements from i on.
   template <class V> MC_HD V sum(index_t i) const {
     V sum = c[0] * get_lanes<V>(x[0] + i);  // without a loop, which compilers leave as it is for some N, and everything scalar
     if constexpr (N > 1) sum += c[1] * get_lanes<V>(x[1] + i);
@@ -40,7 +40,7 @@ template <class T, int N> struct RectifiedSum : WeightedSum<T, N> {
 template <class T, int N> struct ProductOf {
   using C = typename Element<T>::Compute;
   const T* x[N];
-  C c[N];
+  C c[N];  // not read: for combine_pass, which sets it
   T* y;
   MC_HD void operator()(index_t i) const { lanes<C>(i); }
   template <class V> MC_HD void lanes(index_t i) const {
@@ -52,7 +52,7 @@ template <class T, int N> struct ProductOf {
 
 /// The largest value. Of the first two x[1] wins ties; a later one must be strictly larger (Caffe on the CPU).
 template <class T> struct LargerOf {
-  bool first;
+  bool first;  // whether a and b are the first two
   MC_HD T operator()(T a, T b) const { return first ? (a > b ? a : b) : (b > a ? b : a); }
 };
 
@@ -75,7 +75,7 @@ template <class T, int N> struct Spread {
   }
 };
 
-/// y = c[k] x for every output k where `top` is above 0, else 0: the gradients of RectifiedSum
+/// y = c[k] x for every output k where `top` is above 0, else 0: the gradients of a sum and the ReLU after it, from its gradient x
 // e.g. RectifiedSpread<T, 3>
 template <class T, int N> struct RectifiedSpread : Spread<T, N> {
   const T* top;

@@ -1,4 +1,4 @@
-// Matrix products through a BLAS that is loaded at run time (ops/gemm/blas.pyx). All matrices are row-major.
+// Matrix products through a BLAS that is loaded at run time. All matrices are row-major.
 #pragma once
 #include "minicaffe/device/apply.hpp"
 
@@ -16,7 +16,7 @@ struct Blas {
   const CblasGemm<double>& gemm_of(double) const { return dgemm; }
 };
 
-/// C = alpha op(A) op(B) + beta C with leading dimensions, on the calling thread. op(A) is m x k, op(B) k x n.
+/// C = alpha op(A) op(B) + beta C on the calling thread. op(A) is m x k, op(B) k x n; ld: elements from row to row as stored.
 template <class T>
 void gemm(const Blas& blas, bool trans_a, bool trans_b, index_t m, index_t n, index_t k, T alpha, const T* a, index_t lda,
           const T* b, index_t ldb, T beta, T* c, index_t ldc) {

@@ -1,4 +1,4 @@
-"""The BLAS for all matrix products: that of the wheel `scipy-openblas32`, or another one named by the user.
+"""The BLAS for all matrix products on the CPU: that of the wheel `scipy-openblas32`, or another one named by the user.
 
 It is loaded at run time, so the build does not need it. It runs on one thread: the loops around it are parallel
 (ops/gemm/blas.hpp), and two thread pools on the same processors slow each other down.
@@ -18,14 +18,14 @@ _library = None  # the ctypes handle, kept open
 
 
 cdef const Blas* blas() except NULL:
-    """Return the loaded BLAS; loads it on the first call."""
+    """Return the functions of the BLAS, for the `gemm` of C++; the first call loads it, with the GIL."""
     if _library is None:
         load_blas()
     return &_blas
 
 
 def load_blas(path=None):
-    """Load a BLAS library with the CBLAS interface and 32-bit integers; return its path.
+    """Load a BLAS library with the CBLAS interface and 32-bit integers, in place of the one before; return its path.
 
     By default it is that of the environment variable MINICAFFE_BLAS, else of the wheel `scipy-openblas32`. Raises DependencyError
     if there is none or it has no ``cblas_sgemm`` and ``cblas_dgemm``.

@@ -7,17 +7,16 @@
 
 namespace mc {
 
-/// A batch of `count` products, each the sum of `terms` products into one C; strides between the matrices are in elements. The
-/// weight gradient of a convolution is a sum over images.
+/// A batch of `count` products, each the sum of `terms` products into one C, as a convolution's weight gradient over images.
 struct GemmBatches {
-  index_t count = 1, a = 0, b = 0, c = 0;
-  index_t terms = 1, term_a = 0, term_b = 0;
+  index_t count = 1, a = 0, b = 0, c = 0;     // elements from one A, B or C of the batch to the next; 0: all products share it
+  index_t terms = 1, term_a = 0, term_b = 0;  // elements from one A or B of a sum to the next
 };
 
 namespace cuda {
 
-// Side, patch and depth of the tiles. 128 x 128 with 8 x 8 sums a thread needs at most 128 registers, so that two blocks fit on
-// a multiprocessor; for double they would not.
+// Our kernels: side, patch and depth of the tiles. 128 x 128 with 8 x 8 sums a thread needs at most 128 registers, so that two
+// blocks fit on a multiprocessor; for double they would not.
 template <class T> struct GemmTiles {
   using Large = Gemm<float, 128, 4, 8>;
   using Small = Gemm<float, 32, 2, 16>;
@@ -31,10 +30,11 @@ template <> struct GemmTiles<double> {
 constexpr double kSmallPace = 0.45;
 constexpr index_t kMaxGridZ = 65535;
 
-template <class K> index_t gemm_tiles(index_t m, index_t n) {
+template <class K> index_t gemm_tiles(index_t m, index_t n) {  // of kernel K for one C, and so its blocks
   return ((m + K::kSide - 1) / K::kSide) * ((n + K::kSide - 1) / K::kSide);
 }
 
+/// An operand without the steps that depend on the tile (launch_gemm).
 template <class T>
 GemmOperand<T> gemm_operand(const T* data, index_t ld, index_t batch, index_t term, bool along_depth) {
   constexpr index_t kPack = Pack<T>::kSize;
@@ -42,6 +42,7 @@ GemmOperand<T> gemm_operand(const T* data, index_t ld, index_t batch, index_t te
   return {data, ld, batch, term, 0, 0, along_depth, aligned};
 }
 
+/// Launch kernel K, once for as many products of the batch as a grid may have along z.
 template <class K, class T>
 void launch_gemm(Stream& stream, index_t m, index_t n, index_t k, T alpha, GemmOperand<T> a, GemmOperand<T> b, T beta, T* c,
                  index_t ldc, const GemmBatches& batches) {
@@ -58,7 +59,7 @@ void launch_gemm(Stream& stream, index_t m, index_t n, index_t k, T alpha, GemmO
   }
 }
 
-/// By our own kernel, with the tile that fits the shape.
+/// `gemm` on a device by our own kernel, where there is no cuBLAS, with the tile that takes less time by estimate.
 template <class T>
 void our_gemm(Stream& stream, bool trans_a, bool trans_b, index_t m, index_t n, index_t k, T alpha, const T* a, index_t lda,
               const T* b, index_t ldb, T beta, T* c, index_t ldc, const GemmBatches& batches) {
@@ -66,7 +67,7 @@ void our_gemm(Stream& stream, bool trans_a, bool trans_b, index_t m, index_t n, 
   using Small = typename GemmTiles<T>::Small;
   auto left = gemm_operand(a, lda, batches.a, batches.term_a, !trans_a);
   auto right = gemm_operand(b, ldb, batches.b, batches.term_b, trans_b);
-  auto time = [&](index_t tiles, int side) {  // of the busiest multiprocessor
+  auto time = [&](index_t tiles, int side) {  // of the busiest multiprocessor, in elements of C
     return double((tiles * batches.count + stream.multiprocessors - 1) / stream.multiprocessors) * side * side;
   };
   if (time(gemm_tiles<Large>(m, n), Large::kSide) <= time(gemm_tiles<Small>(m, n), Small::kSide) / kSmallPace)
@@ -75,15 +76,15 @@ void our_gemm(Stream& stream, bool trans_a, bool trans_b, index_t m, index_t n, 
     launch_gemm<Small>(stream, m, n, k, alpha, left, right, beta, c, ldc, batches);
 }
 
-/// A row-major matrix is a column-major one transposed, and C^T = op(B)^T op(A)^T: the operands are exchanged.
+/// `gemm` by cuBLAS, which is column-major: ours are transposed for it. C^T = op(B)^T op(A)^T, the operands are exchanged.
 template <class T>
 void library_gemm(Stream& stream, bool trans_a, bool trans_b, index_t m, index_t n, index_t k, T alpha, const T* a, index_t lda,
                   const T* b, index_t ldb, T beta, T* c, index_t ldc, const GemmBatches& batches) {
   if (stream.failed) return;
   const Libraries& libraries = *stream.libraries;
   for (index_t term = 0; term < batches.terms; ++term) {
-    T keep = term ? T(1) : beta;
-    const bool watched = stream.recording;
+    T keep = term ? T(1) : beta;  // the sum so far
+    const bool watched = stream.recording;  // launches are recorded: `watch` is called before and after
     if (watched) libraries.watch(&stream, nullptr);
     int status = libraries.gemm_of(T())(libraries.cublas, trans_b, trans_a, int(n), int(m), int(k), &alpha,
                                         b + term * batches.term_b, int(ldb), batches.b, a + term * batches.term_a, int(lda),
@@ -95,8 +96,8 @@ void library_gemm(Stream& stream, bool trans_a, bool trans_b, index_t m, index_t
 
 }  // namespace cuda
 
-/// C = alpha op(A) op(B) + beta C, where op(A) is m x k, op(B) k x n, and op transposes if asked; ld is the distance of two rows
-/// as they are stored. Where beta is 0, C is not read. All sizes are below 2^31.
+/// C = alpha op(A) op(B) + beta C on the CPU, or on the device of `on`, where op(A) is m x k, op(B) k x n, and op transposes if
+/// trans_; lda, ldb, ldc: elements from row to row as stored. Where beta is 0, C is not read. All sizes are below 2^31.
 template <class T>
 void gemm(const Context& on, const cpu::Blas& blas, bool trans_a, bool trans_b, index_t m, index_t n, index_t k, T alpha,
           const T* a, index_t lda, const T* b, index_t ldb, T beta, T* c, index_t ldc, GemmBatches batches = {}) {

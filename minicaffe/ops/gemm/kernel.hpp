@@ -13,7 +13,7 @@
 
 namespace mc {
 
-/// One operand, viewed as sides x depth: `side` counts rows of op(A) or columns of op(B).
+/// One operand, viewed as sides x depth: `side` counts rows of op(A) or columns of op(B). Distances are in elements.
 template <class T> struct GemmOperand {
   const T* data;
   index_t ld, batch, term;  // from row to row as it is stored, from batch to batch, from term to term of the sum
@@ -25,6 +25,7 @@ template <class T> struct GemmOperand {
 /// kPatch elements that a thread reads at once.
 template <class T, int kPatch> struct alignas(sizeof(T) * kPatch) GemmPatch { T value[kPatch]; };
 
+/// The kernel: a grid of tiles of C, row by row, by batches (z). kThreads, kBarriers, kBlocks and Shared are for kernels/grid.hpp.
 template <class T, int side_, int patch_, int depth_> struct Gemm {
   static constexpr int kSide = side_, kPatch = patch_, kDepth = depth_;
   static constexpr int kAcross = kSide / (2 * kPatch);  // threads along a side
@@ -37,28 +38,28 @@ template <class T, int side_, int patch_, int depth_> struct Gemm {
   static constexpr int kPitch = kSide + 16 / int(sizeof(T));  // stores along the depth spread over the banks
   using Strip = T[kDepth][kPitch];
   using Patch = GemmPatch<T, kPatch>;
-  struct Shared {
+  struct Shared {  // of each operand the strip that is computed on, and the next one
     alignas(16) Strip a[2], b[2];
   };
 
   GemmOperand<T> a, b;
   T* c;
-  index_t ldc, c_batch;
-  int m, n, k, terms;  // C = beta C + alpha (sum over `terms` of op(A) op(B))
-  int column_tiles;
+  index_t ldc, c_batch;  // from row to row, and from batch to batch
+  int m, n, k, terms;    // C = beta C + alpha (sum over `terms` of op(A) op(B))
+  int column_tiles;      // in a row of tiles
   T alpha, beta;
 
-  static MC_DEVICE int side(bool along_depth, int at) { return along_depth ? at / kDepth : at % kSide; }
+  static MC_DEVICE int side(bool along_depth, int at) { return along_depth ? at / kDepth : at % kSide; }  // of strip element `at`
   static MC_DEVICE int depth(bool along_depth, int at) { return along_depth ? at % kDepth : at / kSide; }
 
   /// The part of one operand that a thread copies, from global memory to registers to shared memory. Values common to all threads
   /// are read from the kernel's parameters each time: that needs no registers, which are scarce here.
   struct Loader {
     const T* from[kPacks];
-    int room[kPacks];  // sides from here to the end of the matrix
+    int room[kPacks];  // sides from here to the end of the matrix; beyond it zeros are loaded
     Pack<T> pack[kPacks];
 
-    /// Set the addresses of the first strip.
+    /// Set the addresses of the first strip, for a tile that begins at side `first` of `sides`.
     MC_DEVICE void start(const GemmOperand<T>& x, const T* data, int first, int sides, int thread) {
       for (int l = 0; l < kPacks; ++l) {
         int at = (thread + l * kThreads) * kPack, s = first + side(x.along_depth, at), d = depth(x.along_depth, at);
@@ -92,7 +93,7 @@ template <class T, int side_, int patch_, int depth_> struct Gemm {
     }
   };
 
-  MC_DEVICE void operator()(const Thread& t, Shared& shared) const {
+  MC_DEVICE void operator()(const Thread& t, Shared& shared) const {  // the tile of a block (kernels/grid.hpp)
     const int thread = int(t.thread());
     const int first_row = int(t.block()) / column_tiles * kSide, first_column = int(t.block()) % column_tiles * kSide;
     // A warp is 4 x 8 threads: the shape that reads the fewest different words.
@@ -107,7 +108,7 @@ template <class T, int side_, int patch_, int depth_> struct Gemm {
     T sum[2][2][kPatch][kPatch] = {};
 
     int ahead = k;  // depth that is left of the term
-    int todo = (k + kDepth - 1) / kDepth * terms, now = 0;
+    int todo = (k + kDepth - 1) / kDepth * terms, now = 0;  // strips to load and compute; now: which of two is computed on
     if (todo > 0) {
       left.load(a, ahead, thread);
       right.load(b, ahead, thread);
@@ -152,7 +153,7 @@ template <class T, int side_, int patch_, int depth_> struct Gemm {
       }
   }
 
-  /// C is not read if beta is 0: its contents may be undefined, even NaN.
+  /// Write kPatch sums of a row of C, from column `first` on. C is not read if beta is 0: it may be undefined, even NaN.
   MC_DEVICE void write(T* line, int first, const T (&sum)[kPatch]) const {
     Patch old;
     if (first + kPatch <= n && (reinterpret_cast<unsigned long long>(line + first) & (sizeof(Patch) - 1)) == 0) {

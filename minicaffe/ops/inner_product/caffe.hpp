@@ -15,7 +15,7 @@
 
 namespace mc {
 
-/// sums[j] += the sum over i of x[i][j], in the order of i, for a block of columns: row by row, as x lies.
+/// The bias' gradient on the CPU: sums[j] += the sum over i of x[i][j], in the order of i, for a block of columns, row by row.
 template <class T> struct ColumnSums {
   static constexpr index_t kWide = 64;
   index_t rows, n;
@@ -35,12 +35,12 @@ template <class T> struct ColumnSums {
   }
 };
 
-inline int lt_epilogue(const void* bias, bool relu) {
+inline int lt_epilogue(const void* bias, bool relu) {  // cuBLASLt's number for adding a bias, unless null, and a ReLU
   return relu || bias ? (relu ? cuda::lt::EPILOGUE_RELU : 0) | (bias ? cuda::lt::EPILOGUE_BIAS : 0) : cuda::lt::EPILOGUE_DEFAULT;
 }
 
-/// The gradient of the weights, added if `add`, and of the bias, overwritten; `dbias` may be null. Column-major: dweight^T =
-/// x^T dy, or dy^T x if they are transposed; the bias' gradient is the sums of dy, B or A.
+/// Describe for cuBLASLt the gradients of the weights, added if `add`, and of the bias, overwritten; `dbias` may be null. It is
+/// column-major: dweight^T = x^T dy, or dy^T x if they are transposed; the bias' gradient is the sums of dy, B or A.
 inline cuda::LtProduct lt_gradients(index_t m, index_t n, index_t k, bool transpose, const void* x, const void* dy, void* dweight,
                                     bool add, void* dbias) {
   using namespace cuda;
@@ -98,30 +98,30 @@ void inner_product_backward(const Context& on, const cpu::Blas& blas, index_t m,
 }
 
 // ---- of Bf16 on a device, by cuBLASLt: x, y and their gradients. Weights and bias are rounded in each forward; their gradients
-// are floats. With `trial` nothing is computed, and the result may be null; false if there is no algorithm.
+// are floats. With `trial` nothing is computed, and y or dx may be null. A function returns false if there is no algorithm.
 
 /// The element at which the rounded bias begins behind the n x k weights: at a multiple of 256 bytes.
 inline index_t rounded_bias(index_t n, index_t k) { return (n * k + 127) / 128 * 128; }
-/// `rounded` receives the weights and the bias, which may be null.
+/// rounded = the weights, and from rounded_bias(n, k) on the bias, which may be null.
 inline void round_parameters(const Context& on, index_t n, index_t k, const void* weight, const void* bias, void* rounded) {
   cuda::for_each(*on.stream, n * k + (bias ? n : 0), RoundBoth{n * k, rounded_bias(n, k), static_cast<const float*>(weight),
                                                  static_cast<const float*>(bias), static_cast<Bf16*>(rounded)});
 }
 
 inline bool inner_product_forward_bf16(const Context& on, index_t m, index_t n, index_t k, const void* x, const void* rounded,
-                                       bool bias, void* y, bool relu, bool trial) {
+                                       bool bias, void* y, bool relu, bool trial) {  // y = x W^T + bias, then ReLU, if so
   const void* shift = bias ? static_cast<const Bf16*>(rounded) + rounded_bias(n, k) : nullptr;
   return cuda::lt_product(on, {true, false, n, m, k, rounded, x, shift, lt_epilogue(shift, relu), y, cuda::lt::kBf16,
                                cuda::lt::kBf16}, trial);
 }
 
 inline bool inner_product_backward_bf16(const Context& on, index_t m, index_t n, index_t k, const void* rounded, const void* dy,
-                                        void* dx, bool trial) {
+                                        void* dx, bool trial) {  // dx = dy W
   return cuda::lt_product(on, {false, false, k, m, n, rounded, dy, nullptr, cuda::lt::EPILOGUE_DEFAULT, dx, cuda::lt::kBf16,
                                cuda::lt::kBf16}, trial);
 }
 
-/// The gradients of weights and bias, each left out if null; false if that of the weights is not computed.
+/// The gradients of weights and bias, each left out if null, added or overwritten; false if that of the weights is not computed.
 inline bool inner_product_gradients_bf16(const Context& on, index_t m, index_t n, index_t k, const void* x, const void* dy,
                                          void* dweight, bool add_weight, void* dbias, bool add_bias) {
   auto product = [&](void* with) {

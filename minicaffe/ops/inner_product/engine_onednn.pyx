@@ -16,20 +16,20 @@ cdef enum:
     FEW = 128           # rows, up to which to round the weights in each step takes longer than bf16 saves (measured)
 
 
-def refuses(InnerProduct op):
+def refuses(InnerProduct op):  # engines/table.py: return why the engine cannot compute it, or None
     if get_precision() != "bf16":
         return "an inner product in float32: only those in bf16 are computed"
     return "an inner product with transpose: true" if op.transpose else None
 
 
-def slower(InnerProduct op):
+def slower(InnerProduct op):  # engines/table.py: return why a later engine takes less time, or None
     if op.learned and op.m <= FEW:
         return (f"an inner product of {op.m} rows, for up to {FEW} of which rounding the weights in each step "
                 "takes longer than bf16 saves")
 
 
 cdef class OnednnInnerProduct(OnednnWeightsPrimitive):
-    cdef OnednnInner inner
+    cdef OnednnInner inner      # the steps in C++, which the methods of the base class run
 
     def __cinit__(self, InnerProduct op):
         self.inner.make(library(), op.m, op.k, op.n, op.threads)

@@ -1,7 +1,5 @@
 // Inner products of few rows on the CPU: the weights, which are most of the data, are read once and in place, whereas a BLAS copies
-// all of them first.
-//
-// No element depends on the partition of the work, so the results do not depend on the number of threads.
+// all of them first. No element depends on the partition of the work, so the results do not depend on the number of threads.
 #pragma once
 #include "minicaffe/ops/conv/register_tile.hpp"
 
@@ -10,20 +8,20 @@ namespace cpu {
 
 // Up to here a BLAS is slower: by half at 16 rows, hardly at 48 (measured).
 constexpr int kFewRows = 32;
-// Of so many products for each row at least: to add up a dot product's vector takes as long as some 100 of them (measured).
+// FewDots needs k >= kLongRows * m: to add up a dot product's vector takes as long as some 100 products (measured).
 constexpr int kLongRows = 16;
-// The bottom's gradient goes through rows of tiles, which fewer would leave empty.
+// For the bottom's gradient by FewProduct, whose tiles fewer rows would leave mostly empty.
 constexpr int kFewestRows = 4;
 
-/// y[i][j] = bias[j] + x[i] . weight[j] for kWeights neighbouring j and all i; y (m, n), x (m, k), weight (n, k); `bias` may be
-/// null.
+/// Forward: y[i][j] = bias[j] + x[i] . weight[j] for kWeights neighbouring j (a block) and all i; y (m, n), x (m, k), weight
+/// (n, k); `bias` may be null. kBytes is the size of a vector register.
 template <class T, int kBytes> struct FewDots {
   static constexpr int kLanes = kBytes / sizeof(T), kWeights = kBytes == 64 ? 6 : 3, kRows = 4;
   index_t k, n, m;
   const T *x, *weight, *bias;
   T* y;
 
-  static index_t blocks(index_t, index_t n) { return (n + kWeights - 1) / kWeights; }
+  static index_t blocks(index_t, index_t n) { return (n + kWeights - 1) / kWeights; }  // for for_few_rows
 
   MC_HD void operator()(index_t block) const {
     for (index_t i = 0; i < m; i += kRows) {
@@ -49,8 +47,8 @@ template <class T, int kBytes> struct FewDots {
   }
 };
 
-/// A block of C = A B, or C += A B, of A (height, depth), B (depth, k), C (height, k): A[j][i] = a[j * a_row + i * a_step]. So
-/// dw = dy^T x, dx = dy W.
+/// Backward: a block of C = A B, or C += A B if `add`, for A (height, depth), B (depth, k), C (height, k), where A[j][i] =
+/// a[j * a_row + i * a_step]: dw = dy^T x, dx = dy W.
 template <class T, int kBytes> struct FewProduct {
   static constexpr int kRows = kBytes == 64 ? 8 : kBytes == 32 ? 6 : 4, kWide = 2 * kBytes / sizeof(T);
   static constexpr index_t kHigh = 48, kLong = 512;  // of a block of C: its part of B stays in the cache. ROWS of operation.pyx
@@ -92,7 +90,8 @@ template <class T, int kBytes> struct FewProduct {
   }
 };
 
-/// F<T, bytes of a vector register>{k, n, m, members...} for all its blocks.
+/// Run F<T, bytes of a vector register>{k, n, m, members...} for all its blocks, F::blocks(k, n), each computed by one thread. For
+/// FewProduct n is the height and m the depth.
 template <template <class, int> class F, class T, class... Members>
 void for_few_rows(Threads threads, index_t k, index_t n, index_t m, Members... members) {
   auto run = [&](auto range, auto f) {

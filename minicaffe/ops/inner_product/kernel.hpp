@@ -4,7 +4,7 @@
 
 namespace mc {
 
-/// y = a of `count` values, and from y[at] on b, rounded.
+/// y = a (the weights, `count` values), and from y[at] on b (the bias), rounded. Index i < count is of a, i - count of b.
 struct RoundBoth {
   index_t count, at;
   const float *a, *b;

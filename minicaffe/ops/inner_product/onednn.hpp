@@ -7,14 +7,14 @@
 namespace mc {
 namespace onednn {
 
-/// The inner product in bf16 as Weighted.
+/// The inner product in bf16 as Weighted, which calls the create_ methods to describe the steps for oneDNN.
 class Inner : public Weighted {
  public:
-  /// Refuses by std::runtime_error.
+  /// Make forward for x (rows, inputs), weights (outputs, inputs), and `threads` threads at most. Refuses by std::runtime_error.
   void make(const Library* on, int64_t rows, int64_t inputs, int64_t outputs, int threads) {
     start(on, cpu::parts_of(threads, rows * inputs * outputs, kRegion * cpu::kProductGrain), Array::any(on, {rows, inputs}, kBf16),
           Array::any(on, {outputs, inputs}, kBf16), Array::plain(on, {outputs, inputs}), Array::plain(on, {rows, outputs}));
-    any_x_ = x;
+    any_x_ = x;  // the gradients use forward's layout of x, and rows for that of y, also where `best` lets oneDNN choose
     back_y_ = any_y_ = Array::any(on, {rows, outputs}, kBf16, kRowMajor);
   }
 

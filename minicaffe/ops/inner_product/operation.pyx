@@ -64,9 +64,9 @@ cdef class InnerProduct(Operation):
 
 
 cdef class CaffeInnerProduct(Primitive):
-    """Engine CAFFE; or, if it is `plain`, engine PLAIN."""
+    """Engine CAFFE; or, if it is `plain`, engine PLAIN. Its methods override Primitive's, which `Operation` calls."""
 
-    cdef bint of_bf16                   # whether products of bf16 may be computed
+    cdef bint of_bf16                   # whether products of bf16 may be computed; False after cuBLASLt had no algorithm
     cdef Layout bottom_layout, top_layout, weight_layout    # since the last forward, also of the gradients; None: plain
 
     def __cinit__(self, InnerProduct op):
@@ -77,7 +77,7 @@ cdef class CaffeInnerProduct(Primitive):
         cdef InnerProduct op = operation
         cdef const Blas* library = blas()
         cdef ReluEpilogue epilogue = op.epilogue
-        cdef bint wanted = epilogue is not None and epilogue.rectifies and self.fuses, relu = False
+        cdef bint wanted = epilogue is not None and epilogue.rectifies and self.fuses, relu = False     # relu: it was computed
         cdef const void* x
         cdef const void* w
         cdef const void* b
@@ -89,7 +89,7 @@ cdef class CaffeInnerProduct(Primitive):
             self.weight_layout = channels_last((op.n, *self.bottom_layout.dims[1:]), op.dtype)
             if self.bottom_layout.dtype == BF16 and not self.forward_bf16(on, op, bottom, top, weight, bias, wanted, &relu):
                 self.of_bf16, self.bottom_layout, self.weight_layout = False, None, None
-        if self.top_layout is None:
+        if self.top_layout is None:     # not computed in bf16
             x, w = bottom.data_in_layout(on, self.bottom_layout), weight.data_in_layout(on, self.weight_layout)
             b, y = bias.data_on(on) if bias is not None else NULL, top.mutable_data_on(on)
             with nogil:
@@ -98,18 +98,18 @@ cdef class CaffeInnerProduct(Primitive):
                 else:
                     relu = inner_product_forward(op.dtype, on, library[0], op.m, op.n, op.k, op.transpose, x, w, b, y, wanted)
         if relu:
-            op.epilogue = None
+            op.epilogue = None      # else the net runs the ReLU after forward
         elif wanted:
             self.fuses = False      # the next schedule has the ReLU as a step
 
     cdef bint forward_bf16(self, const Context& on, InnerProduct op, Blob bottom, Blob top, Blob weight, Blob bias, bint wanted,
                            bint* relu) except -1:
-        """Compute forward of bf16; return False if there is no algorithm. Set `relu`: whether the `wanted` ReLU is computed."""
+        """Compute forward in bf16; return False if cuBLASLt has no algorithm. Set `relu`: whether the `wanted` ReLU is computed."""
         cdef const void* from_ = bottom.data_in_layout(on, self.bottom_layout)
         cdef const void* w = weight.data_in_layout(on, self.weight_layout)
         cdef const void* b = bias.data_on(on) if bias is not None else NULL
-        cdef bint biased = bias is not None
-        cdef void* rounded = op.keep(((rounded_bias(op.n, op.k) + op.n + 1) // 2,)).mutable_data_on(on)
+        cdef bint biased = bias is not None     # the first two calls below are trials, before the weights are rounded
+        cdef void* rounded = op.keep(((rounded_bias(op.n, op.k) + op.n + 1) // 2,)).mutable_data_on(on)     # two bf16 a float32
         relu[0] = wanted and inner_product_forward_bf16(on, op.m, op.n, op.k, from_, rounded, biased, NULL, True, True)
         if not relu[0] and not inner_product_forward_bf16(on, op.m, op.n, op.k, from_, rounded, biased, NULL, False, True):
             return False
@@ -151,13 +151,13 @@ cdef class CaffeInnerProduct(Primitive):
         cdef InnerProduct op = operation
         cdef const Blas* library = blas()
         if op.consumer is not None and weight is not None and on.stream == NULL and not op.transpose and not self.plain:
-            consumer, op.consumer = op.consumer, None
+            consumer, op.consumer = op.consumer, None       # None: the gradient was passed on (net/gradients.pyx)
             self.stream_weight_gradient(on, op, bottom, top, consumer)
             weight = None
         cdef Layout layout = self.bottom_layout
         cdef const void* values = bottom.data_in_layout(on, layout) if weight is not None else NULL
         cdef const void* dy = top.diff_in_layout(on, self.top_layout)
-        cdef bint add_weight = True, add_bias = True, done = False
+        cdef bint add_weight = True, add_bias = True, done = False      # gradient_on sets False if there is nothing to add to
         cdef void* dweight = NULL
         cdef void* dbias = NULL
         if weight is not None:      # the formula adds
@@ -169,7 +169,7 @@ cdef class CaffeInnerProduct(Primitive):
                 done = inner_product_gradients_bf16(on, op.m, op.n, op.k, values, dy, dweight, add_weight, dbias, add_bias)
             if done:
                 return 0
-            layout, dbias = self.float_layout(op), NULL
+            layout, dbias = self.float_layout(op), NULL     # the bias was computed, the gradient of the weights was not
             values, dy = bottom.data_in_layout(on, layout), top.diff_on(on)
         with nogil:
             if self.plain:
@@ -179,11 +179,11 @@ cdef class CaffeInnerProduct(Primitive):
                                        dweight, add_weight, dbias, add_bias, <void*> NULL)
 
     cdef Layout float_layout(self, InnerProduct op):
-        """Return the layout of the bottom with elements of its own type."""
+        """Return the bottom's layout with elements of its own type, for products that are not of bf16; None: plain."""
         return channels_last(self.bottom_layout.dims, op.dtype) if self.bottom_layout is not None else None
 
     cdef int stream_weight_gradient(self, const Context& on, InnerProduct op, Blob bottom, Blob top, consumer) except -1:
-        """Pass each part of the weights' gradient to `consumer` as soon as it is computed, while it is in the cache."""
+        """Pass each part of the weights' gradient, while it is in the cache, to ``consumer((blob, first element, count))``."""
         cdef const Blas* library = blas()
         cdef long long item = item_size(op.dtype), first, i, high, rows = min(max(PART // op.k // ROWS, 1) * ROWS, op.n)
         cdef char* gradient = <char*> op.scratch(on, rows * (op.k + op.m))
@@ -197,11 +197,11 @@ cdef class CaffeInnerProduct(Primitive):
             with nogil:
                 inner_product_backward(op.dtype, on, library[0], op.m, high, op.k, False, x, <const void*> NULL,
                                        <const void*> part, <void*> gradient, False, <void*> NULL, False, <void*> NULL)
-            consumer((op.memory, first * op.k, high * op.k))
+            consumer((op.memory, first * op.k, high * op.k))    # the part is at the begin of this blob
 
 
 cdef Layout rows_layout(InnerProduct op, Blob bottom, Layout layout):
-    """Return `layout` if its images, on a device, are the rows of the product, whatever the shape of the blob (Flatten)."""
+    """Return `layout` if its images, on a device, are the rows of the product, for any shape of the blob (Flatten); else None."""
     cdef size_t nbytes = bottom.count * item_size(bottom.dtype)
     fits = layout is not None and layout.on_device and layout.dims[0] == op.m and layout.plain_nbytes == nbytes
     return layout if fits else None

@@ -4,7 +4,7 @@
 
 namespace mc::plain {
 
-/// x is (m, k), y (m, n), the weights (n, k), or (k, n) if transposed.
+/// x is (m, k), y (m, n), the weights (n, k), or (k, n) if `transpose`.
 struct InnerShape {
   index_t m, n, k;
   bool transpose;
@@ -16,13 +16,13 @@ struct InnerShape {
   }
 };
 
-/// y = x W^T + bias
+/// y = x W^T + bias, which may be null
 inline void inner_product_forward(const InnerShape& s, Array x, Array weight, Array bias, Array y) {
   for (index_t j = 0; j < s.m * s.n; ++j) y[j] = bias ? double(bias[j % s.n]) : 0.0;
   s.each_product([=](index_t i, index_t k, index_t j) { y[j] += weight[k] * x[i]; });
 }
 
-/// dx = dy W
+/// dx = dy W, overwritten
 inline void inner_product_backward(const InnerShape& s, Array dy, Array weight, Array dx) {
   for (index_t i = 0; i < s.m * s.k; ++i) dx[i] = 0;
   s.each_product([=](index_t i, index_t k, index_t j) { dx[i] += weight[k] * dy[j]; });

@@ -1,5 +1,5 @@
 // The losses: mc::sum_typed of a term of ops/loss/kernel.hpp, and mc::each_typed of its gradient, or the functions here. Labels and
-// targets are checked and counted on the host, so that errors are found before anything is computed.
+// targets are checked and counted on the host, so that errors are found before computing; the counts are for normalization.
 #pragma once
 #include "minicaffe/ops/loss/kernel.hpp"
 #include "minicaffe/loops/sums/caffe.hpp"
@@ -34,12 +34,14 @@ template <class T> index_t check_targets(index_t n, int ignore, const T* target,
 
 }  // namespace cpu
 
+/// dx = scale (p - onehot(label)), 0 at ignored positions: the gradient of the softmax's input, of which p is the output.
 inline void softmax_loss_backward(const Context& on, int dtype, const Labels& s, const void* p, const void* label, double scale,
                                   void* dx) {
   map1<Scaled>(on, dtype, s.outer * s.classes * s.inner, p, dx, scale);
   each_typed<SoftmaxLossBackward>(on, dtype, s.outer * s.inner, 8, s, p, label, scale, dx);
 }
 
+/// dx = -scale / max(p, floor) at the label, else 0: the gradient of given probabilities p.
 inline void log_loss_backward(const Context& on, int dtype, const Labels& s, const void* p, const void* label, double scale,
                               double floor, void* dx) {
   fill_typed(on, dtype, s.outer * s.classes * s.inner, 0, dx);

@@ -16,7 +16,7 @@ template <class T> MC_HD int label_(T value) {
 
 struct Labels {
   index_t outer, classes, inner;
-  int ignore;  // kNoLabel: none is ignored
+  int ignore;  // Caffe's ignore_label; kNoLabel: none is ignored
 };
 
 /// The class of position i, or -1 if it is ignored or outside the classes (which the layer has rejected before).
@@ -24,7 +24,7 @@ template <class T> MC_HD index_t class_at(const Labels& s, const T* label, index
   int l = label_(label[i]);
   return l != s.ignore && l >= 0 && l < s.classes ? l : -1;
 }
-MC_HD index_t element_of(const Labels& s, index_t i, index_t c) {
+MC_HD index_t element_of(const Labels& s, index_t i, index_t c) {  // the prediction of class c at position i
   return (i / s.inner * s.classes + c) * s.inner + i % s.inner;
 }
 
@@ -41,7 +41,7 @@ template <class T> struct LogLossTerm {
   }
 };
 
-/// Turns dx = scale p into scale (p - onehot(label)) at position i, and into 0 where it is ignored.
+/// Change dx = scale p to scale (p - onehot(label)) at position i, or to 0 if it is ignored; p is the output of a softmax.
 template <class T> struct SoftmaxLossBackward {
   Labels s;
   const T *p, *label;
@@ -58,7 +58,7 @@ template <class T> struct SoftmaxLossBackward {
   }
 };
 
-/// Sets the only element of position i that is not 0 in the gradient of the logarithmic loss of given probabilities.
+/// Set the only element of position i that is not 0 in the gradient of the logarithmic loss of given probabilities; dx is 0 before.
 template <class T> struct LogLossBackward {
   Labels s;
   const T *p, *label;
@@ -70,7 +70,7 @@ template <class T> struct LogLossBackward {
   }
 };
 
-/// -sum over l of H[label, l] log(max(p_l, floor))
+/// -sum over l of H[label, l] log(max(p_l, floor)); h is the infogain matrix H, classes x classes.
 template <class T> struct InfogainTerm {
   Labels s;
   const T *p, *label, *h;
@@ -83,7 +83,7 @@ template <class T> struct InfogainTerm {
     return sum;
   }
 };
-/// dx_l = scale (p_l sum of H[label] - H[label, l]), 0 at ignored positions
+/// dx_l = scale (p_l sum of H[label] - H[label, l]), 0 at ignored positions: the gradient of the input of the softmax that gives p.
 template <class T> struct InfogainBackward {
   Labels s;
   const T *p, *label, *h;
@@ -115,7 +115,6 @@ template <class T> struct HingeTerm {
     return squared ? m * m : m;
   }
 };
-/// The gradient of element i of x.
 template <class T> struct HingeBackward {
   HingeTerm<T> term;
   T scale;
@@ -139,7 +138,7 @@ template <class T> struct ScaledDifference {
   MC_HD T operator()(T a, T b) const { return scale * (a - b); }
 };
 
-/// The logistic loss of x against a target t.
+/// The logistic loss -t log(s) - (1 - t) log(1 - s) with s = sigmoid(x), for a target t, without overflow.
 template <class T> MC_HD T logistic_term(T x, T t) { return max_(x, T(0)) - x * t + log_(T(1) + exp_(-abs_(x))); }
 
 /// The same of each element, 0 where t is ignored.
@@ -189,8 +188,8 @@ template <class T> struct SmoothL1Backward {
 /// The contrastive loss of pair i (Hadsell, Chopra, LeCun, 2006), twice it: d^2 for a similar pair, else max(margin - d, 0)^2,
 /// or max(margin - d^2, 0) in the legacy form; d is the distance of rows a_i and b_i.
 template <class T> struct ContrastiveTerm {
-  index_t width;
-  const T *a, *b, *similar;
+  index_t width;             // elements of a row
+  const T *a, *b, *similar;  // similar: a label for each pair, not 0 if it is similar
   T margin;
   bool legacy;
   MC_HD T squared_distance(index_t i) const {
@@ -204,7 +203,7 @@ template <class T> struct ContrastiveTerm {
     return legacy ? gap : gap * gap;
   }
 };
-/// Row i of the gradient to a (scale > 0) or to b (scale < 0).
+/// Row i of the gradient of a (scale > 0) or of b (scale < 0).
 template <class T> struct ContrastiveBackward {
   ContrastiveTerm<T> term;
   T scale;

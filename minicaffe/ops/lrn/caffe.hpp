@@ -3,28 +3,28 @@
 // Forward by the tiles of the CPU takes a 36th of the formula's time across channels with beta 0.75 (LrnThreeQuarters), a 5th with
 // others (LrnPower), in one thread with AVX-512.
 //
-// A device runs ops/lrn/kernel.hpp and keeps s for backward. On the CPU both regions are one algorithm on tiles of rows. Across
-// channels the rows of a tile are the channels, cut to a block of neighbouring pixels, and the window spans rows; within a channel
-// a tile is a plane, and the window spans rows and columns. Every window is summed separately from data in the first-level cache:
-// vector additions are cheap there, rounding errors do not accumulate along the channels as in a running sum, and a NaN affects
-// only its own windows.
+// A device runs ops/lrn/kernel.hpp and keeps s for backward. The CPU computes s again in backward, which takes less time than
+// storing it. There both regions are one algorithm on tiles of rows. Across channels the rows of a tile are the channels, cut to a
+// block of neighbouring pixels, and the window spans rows; within a channel a tile is a plane, and the window spans rows and
+// columns. Every window is summed separately from data in the first-level cache: vector additions are cheap there, rounding errors
+// do not accumulate along the channels as in a running sum, and a NaN affects only its own windows.
 #pragma once
 #include "minicaffe/device/typed.hpp"
 #include "minicaffe/ops/lrn/kernel.hpp"
 
 namespace mc {
 
-/// The tiles of the CPU, and the scales s of a row of one.
+/// The tiles of the CPU, numbered over all groups, and the scales s of a row of one.
 template <class T> struct LrnTile {
   LrnWindow window;
   index_t block, tiles;  // tiles of a group
   T k, alpha;
   LrnTile(const LrnShape& s)
       : window(s), block(s.block), tiles((window.width + block - 1) / block), k(T(s.k)), alpha(T(s.alpha)) {}
-  MC_HD index_t start(index_t tile) const { return tile / tiles * window.rows * window.width + tile % tiles * block; }
-  MC_HD index_t length(index_t tile) const { return min_(block, window.width - tile % tiles * block); }
+  MC_HD index_t start(index_t tile) const { return tile / tiles * window.rows * window.width + tile % tiles * block; }  // in x
+  MC_HD index_t length(index_t tile) const { return min_(block, window.width - tile % tiles * block); }  // elements of a row
 
-  /// s[i] = k + alpha sum of x^2 over the window of element i of a row; x points at the tile.
+  /// s[i] = k + alpha sum of x^2 over the window of element i of a row, of n elements in the tile; x points at the tile.
   MC_HD void scales(const T* x, index_t row, index_t n, T* s) const {
     for (index_t i = 0; i < n; ++i) s[i] = T(0);
     index_t end = min_(row + window.half_rows + 1, window.rows);
@@ -40,7 +40,7 @@ template <class T> struct LrnTile {
   }
 };
 
-/// y of one tile.
+/// y of one tile; y first gets s.
 template <class T, class Power> struct LrnForwardTile {
   LrnTile<T> tile;
   Power power;

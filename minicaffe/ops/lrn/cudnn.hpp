@@ -7,7 +7,7 @@
 namespace mc {
 namespace cuda {
 
-/// cuDNN divides alpha by the size of the window itself; its bounds are those of cudnn_ops.h.
+/// The descriptor of an LRN; throws if cuDNN refuses it. cuDNN divides alpha by the window's size itself; bounds: cudnn_ops.h.
 inline void* cudnn_lrn(Cudnn& cudnn, const LrnShape& s) {
   const index_t n = 2 * s.half_rows + 1;
   if (s.half_columns) throw CudnnFailure{"LRN within a channel", kRefused};
@@ -33,7 +33,7 @@ inline void cudnn_lrn_forward(const Context& on, int dtype, const LrnShape& s, c
 }
 
 inline void cudnn_lrn_backward(const Context& on, int dtype, const LrnShape& s, const void* x, const void* y,
-                               const void* dy, void* dx) {
+                               const void* dy, void* dx) {  // dx, overwritten, also from the x and y of forward
   with_cudnn(on, s.groups * s.rows * s.width, [&](Cudnn& cudnn) {
     void* lrn = cudnn_lrn(cudnn, s);
     void* tensor = cudnn_tensor(cudnn, dtype, {s.groups, s.rows, 1, s.width});

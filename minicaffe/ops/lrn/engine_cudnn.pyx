@@ -11,7 +11,7 @@ cdef extern from "minicaffe/ops/lrn/cudnn.hpp" namespace "mc::cuda" nogil:
                             void* dx) except +refuse
 
 
-cdef class CudnnLRN(Primitive):
+cdef class CudnnLRN(Primitive):     # in plain order; cuDNN refuses some sizes, and within a channel, in the first forward
     cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef LRN op = operation
         with nogil:
@@ -24,7 +24,7 @@ cdef class CudnnLRN(Primitive):
                                bottom.mutable_diff_on(on))
 
 
-def refuses(LRN op):
+def refuses(LRN op):  # engines/table.py: return why the engine cannot compute it, or None
     return "LRN of a bottom whose channels are last" if op.layout is not None else None
 
 

@@ -6,7 +6,7 @@
 namespace mc {
 namespace onednn {
 
-/// For an image arranged as `x`, on at most `threads` threads. Refuses by std::runtime_error.
+/// Make `made`: LRN of an image in layout `x`, also that of y, for at most `threads` threads. Refuses by std::runtime_error.
 inline void make_lrn(WorkspacePrimitive& made, const Library* on, const LrnShape& s, const Array& x, int threads) {
   threads = cpu::parts_of(threads, 16 * s.groups * s.rows * s.width, kRegion * cpu::kGrain);
   const int64_t size = 2 * s.half_rows + 1;

@@ -18,24 +18,24 @@ cdef extern from "minicaffe/ops/lrn/plain.hpp" nogil:
 
 
 cdef class LRN(Operation):
-    """``y = x s^-beta`` with ``s = k + alpha sum x^2`` over a window; x and y have the same shape, viewed as groups of rows."""
+    """``y = x s^-beta`` with ``s = k + alpha sum x^2`` over a window; x and y have one shape, as groups of rows (kernel.hpp)."""
 
     def __cinit__(self, *_):
-        self.saves_for_backward = self.depends_on_layout = True
+        self.saves_for_backward = self.depends_on_layout = True     # for Operation: backward needs data of forward
 
 
 cdef class CaffeLRN(Primitive):
-    """Engine CAFFE; or, if it is `plain`, engine PLAIN."""
+    """Engine CAFFE; or, if it is `plain`, engine PLAIN. Its methods override Primitive's, which `Operation` calls."""
 
-    cdef Blob scale     # s, kept on a device
-    cdef Layout layout  # of all blobs in the last forward
-    cdef LrnShape shape  # ... in which the window is along the rows where channels are last
+    cdef Blob scale     # s, kept on a device for backward
+    cdef Layout layout  # of all blobs in the last forward: channels last, or None (plain)
+    cdef LrnShape shape  # the operation's shape in this layout: with channels last a row is a pixel's channels
 
     cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef LRN op = operation
         cdef void* scale = NULL
         self.layout, self.shape = None, op.shape
-        if on.stream != NULL:
+        if on.stream != NULL:       # in the bottom's layout if that has channels last (of_images)
             self.layout = of_images(data_layout(on, [bottom], True), bottom) if not op.shape.half_columns else None
             if self.layout is not None:
                 self.shape.groups, self.shape.rows, self.shape.width = op.shape.groups * op.shape.width, 1, op.shape.rows

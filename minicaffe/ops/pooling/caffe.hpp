@@ -6,16 +6,16 @@
 // - MaskScatter, backward of MAX: 3 to 5 times; MaskScatter2x2, of 2x2 windows that fill the plane: 11 times.
 // - MeanScatter, backward of AVE: 1.3 to 2 times.
 //
-// Forward has a vectorised path on the CPU, for float32 and windows of the usual sizes. Planes whose windows reach beyond the image
-// are copied with a border first, so that every window is whole. Both paths add in the same order: the results are the same bits.
+// PoolPlane copies planes whose windows reach beyond the image with a border first, so that every window is whole. It adds in the
+// same order as PoolForward: the results are the same bits.
 #pragma once
 #include "minicaffe/device/typed.hpp"
 #include "minicaffe/ops/pooling/kernel.hpp"
 
 namespace mc {
 
-/// The rectangle that all windows together cover; it starts at (-pad_h, -pad_w). Empty if the stride is larger than the kernel: a
-/// huge stride would need a huge frame.
+/// The rectangle of a plane that all windows together cover; it starts at (-pad_h, -pad_w). Empty, and not used, if the stride is
+/// larger than the kernel: a huge stride would need a huge frame.
 struct PoolFrame {
   index_t height, width;
   bool inside;  // whether it is inside the image, so that no copy is needed
@@ -40,13 +40,13 @@ template <class T> MC_HD void copy_into_frame(const PoolShape& s, const PoolFram
     for (index_t w = 0; w < columns; ++w) to[(h + s.pad_h) * frame.width + s.pad_w + w] = plane[h * s.width + w];
 }
 
-/// One plane with K x K windows at stride S, K <= 3.
+/// One plane with K x K windows at stride S, K <= 3: vectorised forward for the CPU, by loops without branches.
 template <class T, class Op, int K, int S> struct PoolPlane {
-  PoolForward<T, Op, 0> one;
+  PoolForward<T, Op, 0> one;  // its members are used, not its loop
   PoolFrame frame;
   T* scratch;  // a frame, unless it is inside the image
 
-  /// Compute outputs pw to pw + L - 1 of row `ph`: compilers vectorise a loop of constant length without branches.
+  /// Compute outputs pw to pw + L - 1 of row `ph`, from a plane or frame at `from`; `first` is the index of the row in y and mask.
   template <int L> MC_HD void outputs(const T* from, index_t from_width, index_t first, index_t ph, index_t pw) const {
     const PoolShape& s = one.s;
     const T* x = from + ph * S * from_width + pw * S;
@@ -117,7 +117,7 @@ template <class T, class Op, int K, int S> struct PoolPlane {
   }
 };
 
-/// `scratch` holds a frame for each thread.
+/// Run PoolPlane for all planes; `scratch` holds a frame for each thread.
 template <int K, int S, class T, class Op> void pool_planes(cpu::Threads threads, const PoolForward<T, Op, 0>& one, T* scratch) {
   PoolFrame frame = pool_frame(one.s);
   index_t grain = std::max<index_t>(1, cpu::kGrain / (K * K * one.s.out_height * one.s.out_width + 1));
@@ -144,7 +144,7 @@ template <class T> void pool_forward(const Context& on, const PoolShape& s, cons
 
 /// STOCHASTIC, with a mask of what is drawn, or its mean, where `mask` is null.
 template <class T> void stochastic_forward(const Context& on, const PoolShape& s, u64 seed, u64 start, const T* x, T* y, T* mask) {
-  const u64* drawn = on.stream ? on.stream->drawn : nullptr;
+  const u64* drawn = on.stream ? on.stream->drawn : nullptr;  // null but during graph capture
   const index_t window = s.kernel_h * s.kernel_w;
   if (mask)
     for_each(on, s.outputs(), StochasticForward<T>{s, Philox{seed}, start, drawn, x, y, mask}, 2 * window + 20);
@@ -152,7 +152,7 @@ template <class T> void stochastic_forward(const Context& on, const PoolShape& s
     for_each(on, s.outputs(), PoolForward<T, StochasticMean<T>, 0>{s, x, y, nullptr}, window);
 }
 
-/// Adds each dy of one plane to the pixel of its mask; a mask outside the plane (-1: an empty window) is skipped.
+/// dx of one plane, of `pixels`, from its `outputs`: add each dy to the pixel of its mask; one outside (-1: no maximum) is skipped.
 template <class T> struct MaskScatter {
   index_t pixels, outputs;
   const T *dy, *mask;
@@ -209,8 +209,8 @@ template <class T, int L> struct MaskScatter2x2 {
   }
 };
 
-/// Adds each dy / area to all pixels of its window, in a frame of which the part inside the image is then copied to dx. Windows are
-/// K x K; K = 0: of any size.
+/// Add each dy / area of one plane to all pixels of its window, in a frame in `scratch` of which the part inside the image is then
+/// copied to dx. Windows are K x K; K = 0: of any size.
 template <class T, int K> struct MeanScatter {
   PoolShape s;
   PoolFrame frame;
@@ -237,7 +237,7 @@ template <class T, int K> struct MeanScatter {
   }
 };
 
-/// dx from the mask of MAX and STOCHASTIC: by pixel, or by plane where the CPU has enough planes.
+/// dx from the mask of MAX and STOCHASTIC: by pixel, or by plane where the CPU has a plane for each thread.
 template <class T> void mask_backward(const Context& on, const PoolShape& s, const T* dy, const T* mask, T* dx) {
   const index_t pixels = s.height * s.width, planes = s.planes();
   if (on.stream || planes < on.threads)
@@ -250,7 +250,7 @@ template <class T> void mask_backward(const Context& on, const PoolShape& s, con
     cpu::for_each(on.threads, planes, MaskScatter<T>{pixels, s.out_height * s.out_width, dy, mask, dx}, pixels);
 }
 
-/// dx of AVE: by pixel, or by plane where the CPU has enough planes.
+/// dx of AVE: by pixel, or by plane where the CPU has a plane for each thread; `scratch` holds a frame for each.
 template <class T> void mean_backward(const Context& on, const PoolShape& s, const T* dy, T* dx, T* scratch) {
   const PoolFrame frame = pool_frame(s);
   const index_t pixels = frame.height * frame.width;

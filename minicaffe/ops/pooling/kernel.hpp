@@ -7,7 +7,7 @@
 
 namespace mc {
 
-struct PoolShape {
+struct PoolShape {  // in pixels; layer Pooling sets it in reshape
   index_t images, channels, height, width, out_height, out_width, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
   MC_HD index_t planes() const { return images * channels; }
   MC_HD index_t outputs() const { return planes() * out_height * out_width; }
@@ -27,11 +27,12 @@ MC_HD PoolWindow pool_window(const PoolShape& s, index_t ph, index_t pw) {
   return {max_(top, index_t(0)), min_(bottom, s.height), max_(left, index_t(0)), min_(right, s.width), area};
 }
 
-/// The first maximum in row-major order. NaN and values not above -FLT_MAX are never chosen, as in Caffe.
+/// MAX, as the Op of PoolForward: `take` each pixel of a window and its position, then `put` the result to y[i] and mask[i]. It is
+/// the first maximum in row-major order. NaN and values not above -FLT_MAX are never chosen, as in Caffe.
 template <class T> struct MaxOf {
   T best = -T(kFloatMax);
   int where = -1;
-  static MC_HD T border() { return -T(kFloatMax); }  // what a pixel outside may hold without being taken
+  static MC_HD T border() { return -T(kFloatMax); }  // the value of a pixel outside, which is never chosen (PoolPlane, caffe.hpp)
   MC_HD void take(T x, int index) {
     bool more = x > best;
     best = more ? x : best;
@@ -43,7 +44,7 @@ template <class T> struct MaxOf {
   }
 };
 
-/// The sum over the window, divided by its area.
+/// AVE, likewise: the sum over the window, divided by its area.
 template <class T> struct MeanOf {
   T sum = 0;
   static MC_HD T border() { return T(0); }
@@ -51,11 +52,11 @@ template <class T> struct MeanOf {
   MC_HD void put(index_t i, T area, T* y, T*) const { y[i] = sum / area; }
 };
 
-/// Where index i is. In plain order, kPack 0, it is that of a pixel, and planes are images of one channel. Where channels are last
-/// it is that of kPack neighbouring channels of a pixel.
+/// Where index i of a functor is. In plain order, kPack 0, it is the index of a pixel, and planes are images of one channel. With
+/// channels last it is the index of kPack neighbouring channels of a pixel.
 template <int kPack> struct PoolPlace {
   static constexpr int kTogether = kPack ? kPack : 1;
-  index_t channels, image, h, w, channel, at;  // at: the first element
+  index_t channels, image, h, w, channel, at;  // channels: of an image; channel, at: the first of the pack, and its element
   MC_HD PoolPlace(index_t i, index_t height, index_t width, index_t all_channels) {
     channels = kPack ? all_channels : 1;
     const index_t packs = kPack ? channels / kTogether : 1, pixel = i / packs, row = pixel / width;
@@ -64,7 +65,7 @@ template <int kPack> struct PoolPlace {
   }
 };
 
-/// MAX or AVE pooling. Values are stored as X. The mask, null for AVE, is ordered as they are; its positions are those in a plane.
+/// Pooling by an Op at index i of the top. Values are stored as X. The mask, null but for MAX, has positions in a plane.
 // e.g. PoolForward<T, MaxOf<T>, 0>
 template <class X, class Op, int kPack> struct PoolForward {
   using T = typename Element<X>::Compute;
@@ -96,8 +97,8 @@ template <class X, class Op, int kPack> struct PoolForward {
   }
 };
 
-/// Zeiler and Fergus, "Stochastic pooling", 2013: take a pixel with probability x / sum x. A window whose sum is negative
-/// takes its last pixel; one with a NaN gives NaN and no position. `drawn`, unless null, is added to the start.
+/// Zeiler and Fergus, "Stochastic pooling", 2013: take a pixel with probability x / sum x. A window whose sum is negative takes its
+/// last pixel; one with a NaN gives NaN and no position. Output i uses random number start + i, + *drawn unless that is null.
 template <class T> struct StochasticForward {
   PoolShape s;
   Philox random;
@@ -131,7 +132,7 @@ template <class T> struct StochasticForward {
   }
 };
 
-/// The pooling of TEST in place of drawing: sum x^2 / sum x, or 0 where the sum is not positive.
+/// STOCHASTIC in TEST, as an Op of PoolForward, in place of drawing: sum x^2 / sum x, or 0 where the sum is not positive.
 template <class T> struct StochasticMean {
   T sum = 0, squares = 0;
   MC_HD void take(T x, int) {
@@ -141,7 +142,7 @@ template <class T> struct StochasticMean {
   MC_HD void put(index_t i, T, T* y, T*) const { y[i] = sum <= T(0) ? T(0) : squares / sum; }
 };
 
-/// The windows that cover position `at` of an axis: first and one past the last.
+/// The windows that cover position `at` of an axis, for PoolBackward: first and one past the last.
 struct PoolCover {
   index_t begin, end;
 };
@@ -150,7 +151,7 @@ MC_HD PoolCover pool_cover(index_t at, index_t pad, index_t kernel, index_t stri
   return {reach < kernel ? 0 : (reach - kernel) / stride + 1, min_(reach / stride + 1, out)};
 }
 
-/// dx of one pixel: the dy of every window whose mask names it, or without masks dy / area of every window that covers it.
+/// dx of one pixel, overwritten: the sum of dy of windows whose mask names it, or without masks of dy / area of all over it.
 // e.g. PoolBackward<T, true, 0>
 template <class X, bool kMasked, int kPack> struct PoolBackward {
   using T = typename Element<X>::Compute;

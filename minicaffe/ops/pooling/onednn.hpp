@@ -6,15 +6,15 @@
 namespace mc {
 namespace onednn {
 
-/// MAX or else AVE pooling of an image arranged as `x`, on at most `threads` threads. Refuses by std::runtime_error.
+/// Make `made`: MAX or else AVE pooling of an image in layout `x`, for at most `threads` threads. Refuses by std::runtime_error.
 inline void make_pool(WorkspacePrimitive& made, const Library* on, const PoolShape& s, bool max, const Array& x, int threads) {
   threads = cpu::parts_of(threads, s.outputs() * s.kernel_h * s.kernel_w, kRegion * cpu::kGrain);
   const int64_t in[] = {s.height, s.width}, out[] = {s.out_height, s.out_width};
   const Dims kernel = {s.kernel_h, s.kernel_w}, strides = {s.stride_h, s.stride_w}, dilates = {}, left = {s.pad_h, s.pad_w};
   Dims right = {};
-  bool whole = true;  // no window is cut off behind the padding
+  bool whole = true;  // no window reaches beyond the padding, which Caffe puts on both sides
   for (int a = 0; a < 2; ++a) {
-    right[a] = (out[a] - 1) * strides[a] + kernel[a] - in[a] - left[a];  // sizes are rounded up or down
+    right[a] = (out[a] - 1) * strides[a] + kernel[a] - in[a] - left[a];  // sizes are rounded: it may exceed `left`, or be < 0
     whole = whole && right[a] <= left[a];
     if ((out[a] - 1) * strides[a] - left[a] >= in[a]) throw std::runtime_error("a pooling window outside the image");
   }

@@ -13,7 +13,7 @@ cdef enum:
 cdef class Pooling(Operation):
     cdef PoolShape shape
     cdef int method
-    cdef bint drawn                         # STOCHASTIC draws, as in TRAIN
-    cdef Blob mask                          # of the next pass
+    cdef bint drawn                         # STOCHASTIC draws a pixel, as in TRAIN; else its mean is computed
+    cdef Blob mask                          # of the next pass: the position in its plane of the pixel of each output, or None
     cdef bint mask_shown                    # the mask is a top
-    cdef unsigned long long seed, start     # of the random numbers for the next forward pass
+    cdef unsigned long long seed, start     # of the random numbers for the next forward pass: the stream, and the first number

@@ -28,16 +28,16 @@ cdef extern from "minicaffe/ops/pooling/plain.hpp" nogil:
 
 
 cdef class Pooling(Operation):
-    """x (images, channels, height, width), y (images, channels, out_height, out_width). `mask`, of y's shape, is set before each
-    pass: forward writes it and backward reads it if `method` is MAX or draws, else it is None.
+    """x (images, channels, height, width), y (images, channels, out_height, out_width). Layer Pooling sets `mask`, of y's shape,
+    before each pass: forward writes it and backward reads it if `method` is MAX or draws, else it is None.
     """
 
     def __cinit__(self, *_):
-        self.saves_for_backward = self.depends_on_layout = True
+        self.saves_for_backward = self.depends_on_layout = True     # for Operation: backward needs data of forward
 
 
 cdef class CaffePooling(Primitive):
-    """Engine CAFFE; or, if it is `plain`, engine PLAIN."""
+    """Engine CAFFE; or, if it is `plain`, engine PLAIN. Its methods override Primitive's, which `Operation` calls."""
 
     cdef Layout bottom_layout, top_layout, mask_layout  # in the most recent forward: with channels last, on a device; None: plain
 
@@ -47,12 +47,12 @@ cdef class CaffePooling(Primitive):
         self.bottom_layout = of_images(data_layout(on, [bottom], True), bottom) if op.method != STOCHASTIC else None
         self.top_layout = channels_last(top.shape, self.bottom_layout.dtype) if self.bottom_layout is not None else None
         self.mask_layout = channels_last(mask.shape, mask.dtype) if self.bottom_layout is not None and mask is not None else None
-        cdef int dtype = element(self.bottom_layout, bottom)
+        cdef int dtype = element(self.bottom_layout, bottom)    # of the elements as stored: some layouts are of BF16
         cdef const void* from_ = bottom.data_in_layout(on, self.bottom_layout)
         cdef void* to = top.overwrite_data_in_layout(on, self.top_layout)
         cdef void* where = mask.overwrite_data_in_layout(on, self.mask_layout) if mask is not None else NULL
         cdef void* scratch = op.scratch(on, pool_scratch(on, op.shape, False))
-        cdef bint last = self.bottom_layout is not None
+        cdef bint last = self.bottom_layout is not None     # channels are last
         with nogil:
             if self.plain:
                 plain_forward(dtype, on, op.shape, from_, to, where)
@@ -70,7 +70,7 @@ cdef class CaffePooling(Primitive):
         cdef const void* dy = top.diff_in_layout(on, self.top_layout)
         cdef const void* where = mask.data_in_layout(on, self.mask_layout) if mask is not None else NULL
         cdef void* dx = bottom.overwrite_diff_in_layout(on, self.bottom_layout)
-        cdef void* scratch = op.scratch(on, pool_scratch(on, op.shape, True) if mask is None else 0)
+        cdef void* scratch = op.scratch(on, pool_scratch(on, op.shape, True) if mask is None else 0)    # of AVE only
         cdef bint last = self.bottom_layout is not None
         with nogil:
             if self.plain:
@@ -82,7 +82,7 @@ cdef class CaffePooling(Primitive):
 
 
 def refuses_stochastic(Pooling op):
-    """Return why engine PLAIN does not compute `op`, or None."""
+    """Return why engine PLAIN does not compute `op`, or None (engines/table.py)."""
     return "STOCHASTIC pooling" if op.method == STOCHASTIC else None
 
 

@@ -5,7 +5,7 @@
 
 namespace mc::plain {
 
-/// MAX: y is the first maximum of each window, `mask` its pixel. AVE, without a mask: the sum of the window over its area.
+/// MAX: y is the first maximum of each window, `mask` its pixel, or -1. AVE, where `mask` is null: the window's sum / its area.
 inline void pool_forward(const PoolShape& s, Array x, Array y, Array mask) {
   for (index_t plane = 0, o = 0; plane < s.planes(); ++plane)
     for (index_t ph = 0; ph < s.out_height; ++ph)
@@ -25,7 +25,7 @@ inline void pool_forward(const PoolShape& s, Array x, Array y, Array mask) {
       }
 }
 
-/// MAX: each dy goes to the pixel of its mask. AVE: in equal shares to all pixels of the window.
+/// MAX: dx, overwritten, is the sum of each dy at the pixel of its mask. AVE: dy in equal shares at all pixels of the window.
 inline void pool_backward(const PoolShape& s, Array dy, Array mask, Array dx) {
   const index_t pixels = s.height * s.width;
   for (index_t i = 0; i < s.planes() * pixels; ++i) dx[i] = 0;

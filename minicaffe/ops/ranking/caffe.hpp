@@ -6,7 +6,7 @@
 
 namespace mc {
 
-/// out[0] = the number of positions that are right, divided by `of`
+/// out[0] = the number of positions that are right (CorrectTerm), divided by `of`, the number of labels that are not ignored.
 inline void count_correct(const Context& on, int dtype, const Labels& s, index_t top_k, const void* score, const void* label,
                           double of, void* out) {
   sum_typed<CorrectTerm>(on, dtype, s.outer * s.inner, 1.0, out, s, score, label, top_k);
@@ -14,7 +14,7 @@ inline void count_correct(const Context& on, int dtype, const Labels& s, index_t
 }
 
 /// The top_k largest of [outer, n, inner] along the middle axis in falling order, the larger index first among equals.
-/// Element (o, k, i) goes to index[(o * stride + k) * inner + i] and its value likewise to value; either may be null.
+/// The index of the k-th of (o, i) is written to index[(o * stride + k) * inner + i], its value likewise; either array may be null.
 template <class T> void top_of_each(const Context& on, index_t outer, index_t n, index_t inner, index_t top_k, index_t stride,
                                     const T* x, T* index, T* value) {
   if (on.stream) return for_each(on, outer * inner, TopOfEach<T>{n, inner, top_k, stride, x, index, value});

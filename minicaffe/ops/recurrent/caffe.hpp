@@ -13,7 +13,7 @@ namespace mc {
 
 constexpr index_t kLstmCost = 16;  // five exponentials a cell, in units of one element-wise operation
 
-/// f.at(row, column) for all of them; `f` as a functor over one index does the same.
+/// One row of `f` for the CPU, f.at(row, column): f(index) does the same, with a division for each cell.
 template <class F> struct OfRow {
   F f;
   index_t row;
@@ -27,7 +27,7 @@ template <class F> void for_rows(const Context& on, index_t rows, index_t size, 
   });
 }
 
-/// One step of an LSTM for an element type known only at run time: `members` are those of the functor after `size`.
+/// One step of an LSTM for an element type known only at run time, for layer LSTMUnit: `members` are those of F after `size`.
 template <template <class> class F, class... P>
 void lstm_step(const Context& on, int dtype, index_t n, index_t size, P... members) {
   dispatch(dtype, [&](auto type) {
@@ -38,7 +38,7 @@ void lstm_step(const Context& on, int dtype, index_t n, index_t size, P... membe
 
 /// Sizes and what both directions read: the weights (gates x size, size) of the states h, and cont (steps, n).
 struct Recurrence {
-  index_t steps, n, size, gates;
+  index_t steps, n, size, gates;  // T steps of N sequences, D outputs; gates of an output: 4 of an LSTM, 1 of an RNN
   const void *weight, *cont;
   void* packed;  // scratch memory of gates x size x (size + kMaxTileColumns) elements; null: the weights are not packed
   bool bf16;     // of float: factors are rounded to Bf16, where the weights are packed
@@ -54,14 +54,14 @@ template <class Body> void by_sequences(const Context& on, const Recurrence& r, 
   cpu::parallel(on.threads, r.n, grain, [&](int, index_t begin, index_t end) { body(Context{{1, nullptr}, nullptr}, begin, end); });
 }
 
-/// c = a op(weight), or c += a op(weight), for the rows of a step.
+/// The product of a step, for some of its rows: gates += kept weight^T in forward (`transpose`), dkept = dgates weight in backward.
 template <class T> struct StepProduct {
   const cpu::Blas& blas;
-  index_t n, k;
+  index_t n, k;  // columns of the result, of the left factor
   bool transpose, add;
   const T* weight;
-  T* packed;
-  cpu::PackPairs<Bf16> pairs;
+  T* packed;                   // the weights in panels (PackPanels); null: `gemm` computes
+  cpu::PackPairs<Bf16> pairs;  // its `packed` is null unless the precision is bf16
 
   StepProduct(const Context& on, const cpu::Blas& blas, const Recurrence& r, bool transpose)
       : blas(blas), n(transpose ? r.gates * r.size : r.size), k(transpose ? r.size : r.gates * r.size), transpose(transpose),
@@ -88,7 +88,7 @@ template <class T> struct StepProduct {
 };
 
 /// For each step: kept = cont h of the step before, gates += kept weight^T, and cell(context, row, rows), which computes h.
-/// A row is one sequence at one step; h0 is the state before the first. Shapes: kept, h (steps, n, size).
+/// A row is one sequence at one step; h0 (n, size) is the state before the first. Shapes: kept, h (steps, n, size).
 template <class T, class Cell>
 void steps_forward(const Context& on, const cpu::Blas& blas, const Recurrence& r, const T* h0, T* gates, T* kept, const T* h,
                    const Cell& cell) {
@@ -104,8 +104,8 @@ void steps_forward(const Context& on, const cpu::Blas& blas, const Recurrence& r
   });
 }
 
-/// The steps in reverse: cell(context, row, rows, dh) computes the gradient of the gates. `dy` is the gradient of h from outside;
-/// `dkept` and `dh` are scratch memory of n x size.
+/// The steps in reverse: cell(context, row, rows, dh) computes these rows of dgates from dh, which is `dy`, the gradient of h from
+/// outside, plus what the next step adds. `dkept` and `dh` are scratch memory of n x size.
 template <class T, class Cell>
 void steps_backward(const Context& on, const cpu::Blas& blas, const Recurrence& r, const T* dy, const T* dgates, T* dkept, T* dh,
                     const Cell& cell) {

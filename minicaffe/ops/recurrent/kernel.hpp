@@ -29,7 +29,7 @@ template <class T> struct LstmForward {
 /// The gradients of the four gates and of c_prev, of one cell.
 template <class T> struct LstmBackward {
   index_t size;
-  const T *c_prev, *acts, *c, *dc, *dh;
+  const T *c_prev, *acts, *c, *dc, *dh;  // dc: the gradient that the next step gives to c
   T *dc_prev, *dgates;  // dc_prev may be dc
   MC_HD void operator()(index_t k) const { at(k / size, k % size); }
   MC_HD void at(index_t row, index_t column) const {

@@ -1,6 +1,7 @@
 // Products with one matrix at every step of a sequence, on the CPU: it is packed once, and each step reads it in packed order.
 //
-// A BLAS would pack it at every step, which takes as long as the product of a few rows. No element depends on the partition.
+// A BLAS would pack it at every step, which takes as long as the product of a few rows. No element depends on the partition. Each
+// functor computes a panel; for_few_rows (ops/inner_product) runs all of them, with kBytes the size of a vector register.
 #pragma once
 #include "minicaffe/device/bf16.hpp"
 #include "minicaffe/ops/inner_product/few_rows.hpp"
@@ -9,7 +10,7 @@ namespace mc {
 namespace cpu {
 
 /// Pack op(w), which has k rows and n columns, in panels of two vector registers' columns: row d of a panel lies right behind row
-/// d - 1, and missing columns are 0. w is (n, k) if `transpose`. m is how many rows will be multiplied by it.
+/// d - 1, and missing columns are 0. w is (n, k) if `transpose`. m, the rows that will be multiplied by it, is not read here.
 template <class T, int kBytes> struct PackPanels {
   static constexpr index_t kWide = 2 * kBytes / sizeof(T);
   static constexpr index_t kLong = 16;  // rows at a time: the cache lines that they share stay near
@@ -33,7 +34,7 @@ template <class T, int kBytes> struct PackPanels {
   }
 };
 
-/// c = a op(w), or c += a op(w): a is (m, k), c (m, n), op(w) packed as above.
+/// c = a op(w), or c += a op(w) if `add`: a is (m, k), c (m, n), op(w) packed by PackPanels.
 template <class T, int kBytes> struct PackedProduct {
   static constexpr index_t kWide = PackPanels<T, kBytes>::kWide;
   static constexpr int kRows = kBytes == 64 ? 8 : kBytes == 32 ? 6 : 4;
@@ -65,7 +66,7 @@ template <class T, int kBytes> struct PackedProduct {
   }
 };
 
-/// 16 pairs of Bf16.
+/// 16 pairs of Bf16: of two rows, in 16 columns.
 struct LanePairs {
   unsigned __attribute__((vector_size(64))) all;
   MC_HD explicit LanePairs(const Bf16* x) { std::memcpy(&all, x, sizeof all); }
@@ -81,7 +82,7 @@ MC_HD void add_products(Lanes& sum, const Bf16* a, const LanePairs& b) {
 #endif
 }
 
-/// y = x
+/// y = x, rounded to T, Bf16.
 template <class T> struct Rounded {
   const float* x;
   T* y;
@@ -89,7 +90,7 @@ template <class T> struct Rounded {
   template <class V> MC_HD void lanes(index_t i) const { put_lanes(y + i, get_lanes<V>(x + i)); }
 };
 
-/// The same in precision bf16, T is Bf16: panels of 32 columns, in which two neighbouring rows lie in pairs, as they are
+/// PackPanels in precision bf16, T is Bf16: panels of 32 columns, in which two neighbouring rows lie in pairs, as they are
 /// multiplied; of an odd number of rows the last has zeros beside it.
 template <class T> struct PackPairs {
   static constexpr index_t kWide = 2 * kLanes;
@@ -110,7 +111,7 @@ template <class T> struct PackPairs {
   }
 };
 
-/// c = a op(w), or c += a op(w): a is (m, k rounded up to an even number), c (m, n), op(w) packed as above.
+/// c = a op(w), or c += a op(w) if `add`: a is (m, k rounded up to an even number), c (m, n), op(w) packed by PackPairs.
 template <class T> struct PairsProduct {
   static constexpr index_t kWide = PackPairs<T>::kWide;
   index_t k, n, m;

@@ -1,9 +1,10 @@
 // Softmax along the channels of [outer, channels, inner], on CPU and device. The formula is ops/softmax/plain.hpp; both teams of
 // the CPU take a 20th of its time: RowTeam if inner is 1, otherwise NeighbourTeam.
 //
-// The formulas are written once, for a team: it finds maximum or sum over the channels of a position, or of several neighbouring
-// positions at once, and calls f(element, position) for each element. Teams: a thread with neighbouring positions, a thread with
-// the lanes of vector registers (CPU), the threads of a block (device).
+// The formulas are written once, for a team: it finds maximum or sum of term(element) over the channels of a position, or of
+// kPositions neighbouring ones at once (out[position]), and calls f(element, position) for each element; fill_and_sum stores f in y
+// and sums it. Teams: a thread with neighbouring positions, a thread with the lanes of vector registers (CPU), the threads of a
+// block (device). SumTerm<T>{x}(i) is x[i].
 #pragma once
 #include "minicaffe/kernels/exponential.hpp"
 #include "minicaffe/loops/sums/kernel.hpp"
@@ -43,7 +44,7 @@ template <class T> struct SoftmaxBackward {
 
 // ---- the teams, and what runs one for each item. A maximum begins with the first element, so that a row of -inf is 0/0.
 
-/// One thread with n neighbouring positions of inner, at most kWidth.
+/// One thread with n neighbouring positions of inner, at most kWidth, whose first element is `start`.
 template <int kWidth> struct NeighbourTeam {
   static constexpr int kPositions = kWidth;
   index_t start, channels, inner;
@@ -66,6 +67,7 @@ template <int kWidth> struct NeighbourTeam {
   }
 };
 
+/// F for piece `item`: up to kWidth neighbouring positions.
 // e.g. ByNeighbours<SoftmaxForward<T>, 1>
 template <class F, int kWidth> struct ByNeighbours {
   F f;
@@ -147,7 +149,7 @@ template <class F> struct ByBlock {
 #ifndef __CUDACC_RTC__
 constexpr index_t kSoftmaxWidth = 128;  // neighbouring positions that a thread of the CPU takes at once
 
-/// f for every position of outer x inner, by the team that suits the shape; `cost` of one element.
+/// f.run(team) for every position of outer x inner, by the team that suits the shape; `cost` of one element, as in for_each.
 template <class F>
 void for_each_softmax(const Context& on, index_t outer, index_t channels, index_t inner, const F& f, index_t cost) {
   const index_t positions = outer * inner, pieces = (inner + kSoftmaxWidth - 1) / kSoftmaxWidth;
@@ -165,12 +167,10 @@ void for_each_softmax(const Context& on, index_t outer, index_t channels, index_
     cuda::for_each(*on.stream, positions, ByNeighbours<F, 1>{f, channels, inner, inner});
 }
 
-/// y = exp(x - max) / sum; y may be x.
 template <class T> void softmax_forward(const Context& on, index_t outer, index_t channels, index_t inner, const T* x, T* y) {
   for_each_softmax(on, outer, channels, inner, SoftmaxForward<T>{x, y}, 10);
 }
 
-/// dx = y (dy - sum of dy y); dx may be dy.
 template <class T>
 void softmax_backward(const Context& on, index_t outer, index_t channels, index_t inner, const T* y, const T* dy, T* dx) {
   for_each_softmax(on, outer, channels, inner, SoftmaxBackward<T>{y, dy, dx}, 2);

@@ -22,18 +22,18 @@ cdef class Softmax(Operation):
     """``y = exp(x - max x) / sum exp(x - max x)`` along the channels of (outer, channels, inner), ``dx = y (dy - sum dy y)``."""
 
     cpdef int set_shape(self, Blob bottom, int axis) except -1:
-        """Set the shape, that of the bottom, whose channels are `axis`: a layer calls it in reshape."""
+        """Set the shape, that of the bottom, whose channels are `axis`, so that engines are chosen again; for a layer's reshape."""
         self.outer, self.channels = bottom.count_range(0, axis), bottom.dims[axis]
         self.inner = bottom.count_range(axis + 1, bottom.num_axes)
         return self.changed()
 
     cdef Layout find(self, const Context& on, Layout layout, Blob bottom, Channels* found):
-        """Return `layout`, if it is of a device and its channels are the softmax's, else None; set `found` to the shape there."""
+        """Return `layout` if it is a device's with the softmax's channels, else None, plain; set `found` to the shape in it."""
         return by_channels(layout if on.stream != NULL else None, bottom, Channels(self.outer, self.channels, self.inner), found)
 
 
 cdef class CaffeSoftmax(Primitive):
-    """Engine CAFFE; or, if it is `plain`, engine PLAIN."""
+    """Engine CAFFE; or, if it is `plain`, engine PLAIN. `Operation.forward` and `backward` call it; weight and bias are None."""
 
     cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Softmax op = operation

@@ -7,15 +7,15 @@
 
 namespace mc {
 
-/// One parameter of `count` elements; h2 is h for rules with one history. `rate` has the learning rate in it, `l2` and `l1` are
+/// One parameter of `count` elements. `rate` has the learning rate in it (in a graph capture it is lr_mult alone), `l2` or `l1` is
 /// the weight decay of this parameter.
 struct Parameter {
-  void *w, *g, *h, *h2;
+  void *w, *g, *h, *h2;  // weight, gradient, histories; h2 is h for rules with one history
   index_t count;
   double rate, l2, l1;
 };
 
-/// Zeros in n pieces of memory of a device, whose sizes are multiples of 4 bytes.
+/// Zeros in n pieces of memory of a device, whose sizes are multiples of 4 bytes: the gradients before a backward.
 inline void zero_all(const Context& on, int n, void* const* at, const index_t* nbytes) {
   for (int first = 0; first < n; first += kZeroTensors) {
     ZeroAll all = {};
@@ -31,7 +31,7 @@ inline void zero_all(const Context& on, int n, void* const* at, const index_t* n
   }
 }
 
-/// The update of all parameters by a rule whose members are these: its momentum, delta and so on.
+/// The update of all parameters by a rule whose members after `rate`, that of each parameter, are these: momentum, delta and so on.
 template <template <class> class Rule, class T, class... P>
 void update_as(const Context& on, int n, const Parameter* params, double scale, P... members) {
   if (!on.stream) {

@@ -1,8 +1,8 @@
 // The update of a parameter: scale and regularise its gradient, apply the rule of a solver type, move the weight; one pass.
 //
-// A rule takes the gradient and the histories of one element, renews the histories, and returns the step that is
+// A rule takes the regularised gradient and the histories of one element, renews the histories, and returns the step that is
 // subtracted from the weight (Caffe's solvers/*.cpp). Its member `rate` is the learning rate times the parameter's lr_mult.
-// Rules with one history leave the second alone.
+// Rules with one history ignore the second.
 #pragma once
 #include "minicaffe/kernels/config.hpp"
 

@@ -9,7 +9,7 @@ namespace mc {
 constexpr int kTensors = 48;         // so that all fits into the 4 KiB of a launch's parameters
 constexpr int kUpdateChunk = 2048;   // elements that one block takes
 
-/// The tensor of a chunk: first_chunk[tensor] <= chunk < first_chunk[tensor + 1].
+/// The tensor of a chunk, by bisection: first_chunk[tensor] <= chunk < first_chunk[tensor + 1].
 MC_HD int tensor_of(const int* first_chunk, int tensors, int chunk) {
   int low = 0, high = tensors;
   while (high - low > 1) {
@@ -23,7 +23,7 @@ MC_HD int tensor_of(const int* first_chunk, int tensors, int chunk) {
 constexpr int kZeroTensors = 192;  // likewise
 constexpr int kZeroChunk = 8192;   // words of 4 bytes
 
-/// Zeros in all words of some tensors. Each block takes one chunk of one tensor.
+/// Zeros in all words of some tensors. Each block takes one chunk, kZeroChunk words of one tensor.
 struct ZeroAll {
   static constexpr int kThreads = 256;
   static constexpr bool kBarriers = false;
@@ -50,7 +50,7 @@ template <class T> struct Tensor {
   T rate, l2, l1;
 };
 
-/// Each block takes one chunk of one tensor. `rate`, unless null, is a factor of every rate that lies on the device, where it
+/// Each block takes one chunk of one tensor. `rate`, unless null, is a factor of every tensor's rate. It is on the device, where it
 /// can change while a captured graph of launches stays as it is.
 template <class Rule, class T> struct UpdateAll {
   static constexpr int kThreads = 256;
