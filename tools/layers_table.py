@@ -60,12 +60,12 @@ def body_of(cls):
 
 
 def method(bodies, *names):
-    """Return the first body of a method with one of these names, without its docstring; None if no class defines one."""
+    """Return the first body of a method with one of these names, without docstring and comments; None if no class defines one."""
     for body in bodies:
         for name in names:
             found = re.search(rf"^    (?:def|cpdef|cdef \w+) {name}\(.*?:\n(.*?)(?=^    \S|\Z)", body, re.M | re.S)
             if found:
-                return re.sub(r'""".*?"""', "", found[1], flags=re.S).strip()
+                return re.sub(r'""".*?"""| *#[^\n]*', "", found[1], flags=re.S).strip()
     return None
 
 

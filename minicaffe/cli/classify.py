@@ -125,7 +125,7 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
 
 
 def are_scores(net):
-    """Return whether a Softmax or Sigmoid, perhaps before layers of KEEP_ORDER, computes the output: else no class is the best."""
+    """Return whether a Softmax or Sigmoid, or layers of KEEP_ORDER after one, compute the output: else no class is the best."""
     blob = net.blobs[net.outputs[0]]
     for node in reversed(net.nodes):
         if blob in node.tops:
@@ -153,7 +153,7 @@ def write_scores(path, names, scores, classes):
 def read_labels(path, model, training, count):
     """Return the names of `count` classes, of --labels (`path`) or the labels.txt beside `model` or in `training.folders`; or None.
 
-    `training` is a PictureSource or None. Raises DataError if the file `path` holds another number of names; another is not used.
+    `training` is a PictureSource or None. Raises DataError if `path` holds another number of names; such a labels.txt is not used.
     """
     folders = [os.path.dirname(model or ""), *(training.folders() if training else [])]
     for file in [path] if path else filter(os.path.isfile, (os.path.join(folder, "labels.txt") for folder in folders)):

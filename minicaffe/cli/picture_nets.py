@@ -81,8 +81,8 @@ def select_pretrained(given, default=None):
     """Put the files of a trained net of the package in place of its name in `given`, the values of `picture_net_options` by name.
 
     Without --model and --weights that is the net `default`. One line says which net it is. Return its Pretrained; None where
-    --model is a file, or is not given. Raises ConfigError if --model is a single word, and no file and no net of the package has
-    this name.
+    --model is a path, or is not given and no `default` is used. Raises ConfigError if --model is a single word, and no file and no
+    net of the package has this name.
     """
     name, why = given["model"], ""
     if name is None and given["weights"] is None:

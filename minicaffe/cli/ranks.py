@@ -126,10 +126,10 @@ def start_on_gpus(ids, command, arguments):
 
 
 def use_gpu(ids=None, begin=None):
-    """Compute on a GPU: one of `ids`, by default of all, beginning at `begin`; each rank of a machine takes the next.
+    """Compute on a GPU: one of `ids` (--gpu), by default of all, from number `begin` (a device_id) on.
 
-    Ranks beyond the number of GPUs start again with the first. A single process takes the first, by default the current
-    one.
+    A caller gives one of both, or none. Each rank of a machine takes the next GPU, ranks beyond their number start again with the
+    first. A single process takes the first, by default the current one.
     """
     from minicaffe import cuda
     ids = ids or ([] if group is SINGLE_PROCESS else range(cuda.count()))

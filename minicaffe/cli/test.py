@@ -63,7 +63,7 @@ def test(file, model, weights, iterations, ap_version, json_path, force, level, 
         for i, (loss, values, counted) in enumerate(run_batches(net, iterations, ranks.group, records=records, blobs=blobs)):
             if not values and blobs:    # of a rank other than 0
                 continue
-            # `share`: the size of a smaller last batch; `counted`: the part of the batch that each output is a mean of
+            # `share`: the batch's size as a fraction of a full one; `counted`: the part of it that each output is a mean of
             means.add(values[:outputs], whole.share(i) if whole else 1.0, counted[:outputs], loss)
             if evaluation is not None:
                 left = evaluation.add(values[outputs:], left)

@@ -354,7 +354,7 @@ cdef void fail(CudaStream* stream, int code, CudaKernel* kernel, unsigned blocks
 
 
 cdef long long time_work(Device owner, bint begins) except -1:
-    """Record the begin of work on the computing stream and return 0; at its end (not `begins`) wait and return its nanoseconds."""
+    """Record the start of work on the computing stream and return 0; at its end (not `begins`) wait and return its nanoseconds."""
     cdef Event begin, end
     if owner.stream.rate != NULL:   # work in a graph capture does not run yet
         return 0
@@ -519,7 +519,7 @@ cdef class Event:
         check(cydriver.cuEventRecord(self.handle, stream.handle), "cuEventRecord")
 
     def done(self):
-        """Whether all work before it is done, without waiting; allowed in a graph capture of this thread that did not record it."""
+        """Return whether all work before it is done, without waiting; also in a graph capture, unless it was recorded in that."""
         cdef cydriver.CUstreamCaptureMode mode = cydriver.CU_STREAM_CAPTURE_MODE_RELAXED
         self.device.activate()
         check(cydriver.cuThreadExchangeStreamCaptureMode(&mode), "cuThreadExchangeStreamCaptureMode")

@@ -93,7 +93,7 @@ def attach(size_t stream, str device, store_failure, time_call):
         raise MemoryError()
     libraries.open_cudnn, libraries.fail, libraries.watch = open_cudnn, fail_cublas, watch
     if sim.selected() and not os.environ.get("MINICAFFE_CUDNN"):
-        CUDNN.absent = True     # then only a layer that names the engine tries it
+        CUDNN.absent = True     # then it is tried only if a layer or MINICAFFE_ENGINE names it
     attach_cublas(<CudaStream*> stream, libraries)
     _attached.push_back(libraries)
     (<CudaStream*> stream).libraries = <CudaLibraries*> libraries

@@ -227,9 +227,9 @@ cdef class CudaStreamOrder(StreamOrder):
         return <size_t> self.device.stream.handle
 
     cpdef record(self, size_t stream):
+        """Return an Event after the work now queued on `stream`; None, which counts as done, at exit: all streams have ended."""
         cdef cydriver.CUcontext context = NULL
         cdef Device owner
-        """Return an Event after the work now queued on `stream`; None, which counts as done, at exit: all streams have ended."""
         if not may_call():
             return None
         self.device.activate()

@@ -13,7 +13,7 @@ struct Libraries;  // cuda/libraries.hpp
 
 constexpr int kMaxDevices = 16;
 
-/// A kernel K in the table of this module: `launch` has one for each K.
+/// A kernel K of this module: `launch` has one, a static variable, for each K.
 struct Kernel {
   const HostKernel* host;        // its name, its sizes, and its code for the simulated device
   void* functions[kMaxDevices];  // CUfunction by device number; null: not loaded there yet

@@ -22,7 +22,7 @@ class Engine:
     """The properties of an engine that hold for all its operations."""
 
     name: str
-    layer_field: int | None = None      # the value of the field `engine` by which a layer names it (0: none named); None: no value
+    layer_field: int | None = None      # the value of a layer's field `engine` that names it; None: no value does. (0 is DEFAULT)
     on_cpu: bool = True
     on_gpu: bool = False
     takes_empty: bool = False           # whether it accepts arrays without elements

@@ -20,9 +20,9 @@ class LayerRow(namedtuple(
     """Type, sizes and memory of a layer; bytes that it shares with an earlier layer are not counted again.
 
     `shapes` are those of the tops, `sizes` a text (`sizes` below). `parameters` is a number of values; `data`, `diff` (of the tops)
-    and `scratch` are bytes. `flops` and `backward_flops` are operations (cost.py); `layout` is None before the first run, `engine`
-    where it depends on that, `fused` names the layers that it computes, too, and `by` the one that computes it ("": itself).
-    `block` is the name by which `Summary.collapse` groups layers (`block_names`).
+    and `scratch` are bytes. `flops` and `backward_flops` are operations (cost.py); `layout` is None if plain. Before the first
+    run it is None, and so is `engine` where layouts decide it. `fused` names the layers that it computes, too, and `by` the one
+    that computes it ("": itself). `block` is the name by which `Summary.collapse` groups layers (`block_names`).
     """
 
     def cells(self):

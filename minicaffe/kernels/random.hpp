@@ -32,8 +32,8 @@ struct Philox {
 /// Uniform in [0, 1) with 24 random bits.
 MC_HD double uniform_(u32 bits) { return double(bits >> 8) * (1.0 / 16777216.0); }
 
-// The functors below fill arrays: element i has counter start + i, where `start` counts the numbers that the generator gave before.
-// So each element is computed alone; the rest of its four numbers is not used.
+// The functors below fill arrays: element i has counter start + i; `start` is the first of the counters that the generator reserved
+// for the array. So each element is computed alone; the rest of its four numbers is not used.
 
 /// y[i] = lo + (hi - lo) U[0, 1)
 template <class T> struct FillUniform {

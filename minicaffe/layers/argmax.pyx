@@ -57,7 +57,7 @@ cdef class ArgMaxLayer(DeviceLayer):
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob x = bottom[0]
         cdef char* out = <char*> (<Blob> top[0]).mutable_data_on(on)
-        cdef long long stride = self.top_k      # elements from the results of one record to those of the next
+        cdef long long stride = self.top_k      # from one outer index to the next, in units of `inner` elements
         cdef void* index = out
         cdef void* value = NULL     # NULL, here or of the index: these are not written
         if self.writes_values and self.along_axis:

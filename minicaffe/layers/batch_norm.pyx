@@ -38,7 +38,7 @@ cdef class BatchNormLayer(DeviceLayer):
     exact_num_top_blobs = 1
     backward_reads_tops = False
 
-    cdef BatchNorm norm         # `given`: mean and variance come from the running sums; its mean and variance are those of a batch
+    cdef BatchNorm norm         # its mean and variance are of the last batch, or if `given` from the running sums
     cdef double fraction        # moving_average_fraction
     cdef bint again     # the next forward leaves the running sums as they are
 

@@ -19,7 +19,7 @@ cdef class ConcatLayer(StripLayer):
     min_bottom_blobs = 1
     exact_num_top_blobs = 1
 
-    cdef readonly list parts    # a ConcatSlice for each bottom if the axis is the channels, else empty
+    cdef readonly list parts    # a ConcatSlice for each of several bottoms if the axis is 1, else empty
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob blob, y = top[0]

@@ -45,7 +45,7 @@ cdef class CropLayer(DeviceLayer):
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob x = bottom[0], y = top[0]
-        self.layout = of_images(data_layout(on, bottom[:1], True), x)       # with channels last, if x has such a one
+        self.layout = of_images(data_layout(on, bottom[:1], True), x)       # that of x if its channels are last, else None
         cdef Layout cropped = self.layout.with_shape(y.shape) if self.layout is not None else None
         if cropped is None:
             self.layout = None

@@ -7,4 +7,4 @@ from minicaffe.ops.activation.operation import Function
 class ELULayer(ActivationLayer):
     def layer_setup(self, bottom, top):
         alpha = self.param.elu_param.alpha
-        self.set_function(Function.ELU, (alpha,), reads="xy", in_place=alpha >= 0)     # in place y has the sign of x
+        self.set_function(Function.ELU, (alpha,), reads="xy", in_place=alpha >= 0)     # then y is above 0 exactly where x is

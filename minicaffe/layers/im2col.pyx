@@ -16,7 +16,7 @@ cdef extern from "minicaffe/ops/conv/caffe.hpp" namespace "mc" nogil:
 
 
 cdef class Im2colLayer(WindowLayer):
-    """Channel ``c taps + u`` of the top is the input of tap u, a kernel position, in channel c. Gradients of readers add up."""
+    """Channel ``c taps + u`` of the top is what kernel element u reads of channel c. A pixel's gradient is the sum of theirs."""
 
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1

@@ -15,7 +15,7 @@ class ParameterLayer(Layer):
 
     exact_num_bottom_blobs = 0
     exact_num_top_blobs = 1
-    overwritten = ()    # (0,) if a layer in place changes the top, which a net sets (net/build.py)
+    overwritten = ()    # [0] if a layer in place changes the top; set by net/build.py
 
     def layer_setup(self, bottom, top):
         if not self.param.parameter_param.HasField("shape"):

@@ -108,7 +108,7 @@ class Layer(contract.Layer):
         self._constructed = True
         self.param_str = self.param_str_ = param.python_param.param_str
 
-    _construction, _constructed = (), False     # dtype, parameters, key for `__init__`; it ran (`set_up` checks it)
+    _construction, _constructed = (), False     # dtype, parameters, key for `__init__`; whether that ran (`set_up`)
 
     def _add_blob(self, dims):
         """Append a parameter of shape `dims` for `LayerBlobs.add_blob`; one with values keeps them, see `layer_setup`."""

@@ -79,7 +79,7 @@ cdef class SequenceLayer(DeviceLayer):
     cdef Blob shared                # (N, gates D): the static input's part of the gates, the same in all steps
     cdef Blob scratch               # (3, N, D), of one step: the gradients of kept, h and, in LSTM, c
     cdef Blob packed                # the recurrent weights as the product of few rows reads them
-    cdef InnerProduct x_product, static_product, recurrent_product      # of W_x, W_static (or None), W_h; rows: m, of all steps
+    cdef InnerProduct x_product, static_product, recurrent_product      # of W_x, W_static (or None), W_h; m: T N, for W_static N
 
     no_gradient = {1: "the sequence indicators"}
 
@@ -103,7 +103,7 @@ cdef class SequenceLayer(DeviceLayer):
     # ---- what a type defines
 
     cdef int run_steps_forward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
-        """Compute y, `acts` and `kept` of all steps; before, `acts` has W_x x + b. `first`: the states before the first step."""
+        """Compute y, `acts` and `kept` from the inputs' part of the gates, in `acts`, and the states before the first step."""
         raise Error(f"layer type {self.type} does not define run_steps_forward")
 
     cdef int run_steps_backward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:

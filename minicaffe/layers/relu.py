@@ -7,7 +7,7 @@ from minicaffe.ops.activation.operation import Function
 class ReLULayer(ActivationLayer):
     def layer_setup(self, bottom, top):
         param = self.param.relu_param
-        self.slope = param.negative_slope       # in place y has the sign of x if the slope is at least 0
+        self.slope = param.negative_slope       # if it is at least 0, y is above 0 exactly where x is: in place works
         self.set_function(Function.RELU, (self.slope,), in_place=self.slope >= 0, engine=param.engine)
 
     def fuse(self, epilogue, bottom, backward):     # into the layer below; see layer.pyx

@@ -43,7 +43,7 @@ cdef class SigmoidCrossEntropyLossLayer(LossLayer):
         self.count_targets(bottom[1])
 
     cdef long long count_targets(self, Blob target) except -1:
-        """Return how many targets are not ignored. Raises DataError if one would be so only when cut to an integer."""
+        """Return how many targets are not ignored. Raises DataError if one would be ignored only when cut to an integer."""
         cdef long long valid, bad
         if self.ignore == kNoLabel:
             return target.count

@@ -192,7 +192,7 @@ cdef class BuddyAllocator(StreamAllocator):
         return <void*>address
 
     cdef int free_ptr(self, void* ptr) except -1:
-        """Check the guard word, mark the chunk as free, merge it with free buddies (node ^ 1), and return a pool to spare."""
+        """Check the guard word, mark the chunk as free, merge it with free buddies (node ^ 1), and free a spare empty pool."""
         cdef size_t address = <size_t>ptr
         cdef Pool* pool = self.pool_of(address)
         if pool == NULL:
@@ -429,7 +429,7 @@ cdef class BuddyAllocator(StreamAllocator):
         return leaf
 
     cdef int report_event(self, str kind, size_t address, size_t nbytes) except -1:
-        return _reporter.event(kind, self.place, address, nbytes, "", "")
+        return _reporter.event(kind, self.place, address, nbytes, "", "")     # no name, no detail; `minicaffe trace` shows it
 
 
 cdef inline bint is_empty(const Pool* pool) noexcept:

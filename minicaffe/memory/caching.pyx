@@ -433,7 +433,7 @@ cdef class BlockCache(StreamAllocator):
         return &dereference(known).second
 
     cdef int report_event(self, str kind, size_t address, size_t nbytes, str detail) except -1:
-        return _reporter.event(kind, self.place, address, nbytes, "", detail)
+        return _reporter.event(kind, self.place, address, nbytes, "", detail)     # no name; `minicaffe trace` shows it
 
 
 @cython.final

@@ -42,11 +42,11 @@ cdef class DeviceSide:
         raise Error(f"{type(self).__name__} must override push")
 
     cpdef int device_of(self, size_t address) except? -1:
-        """Return the number of the GPU on which `address` is; -1 if unknown, for providers that cannot find it."""
+        """Return the number of the GPU on which `address` is; -1 if unknown (the default), or if all GPUs can use it."""
         return -1
 
     cpdef size_t stream(self) except 0:
-        """Return the address of the device's computing `CudaStream`, ready for launches by the calling thread, as by a Layout."""
+        """Return the address of the computing `CudaStream`, ready for launches by this thread, such as those of a Layout."""
         raise Error(f"{type(self).__name__} must override stream")
 
     cpdef check_peer_access(self, str name, Buffer block):

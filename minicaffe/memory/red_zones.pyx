@@ -27,6 +27,6 @@ cdef class RedZones:
             self.poison(address, nbytes)
 
     cdef void open(self, size_t address, size_t nbytes) noexcept:
-        """Mark the `nbytes` of an allocated block as accessible; what it does not use of its memory stays closed."""
+        """Mark the `nbytes` of an allocated block as accessible, to the end of their last page; pages behind it stay closed."""
         if self.nbytes:
             self.unpoison(address, nbytes)

@@ -61,7 +61,7 @@ cdef class Reporter:
         self.blocks.erase(<size_t><void*>block)
         usage.count_free(nbytes)
 
-    cdef long long clock(self) except -1:   # the begin of what an event reports, for its duration `took`
+    cdef long long clock(self) except -1:   # the start of what an event reports, for its duration `took`
         return perf_counter_ns() if self.recording else 0
 
     cdef int event(self, str kind, place, size_t address, size_t nbytes, str name, str detail, long long took=0) except -1:

@@ -102,7 +102,7 @@ cdef class StreamAllocator(Allocator):
         return True
 
     cdef int reclaim_waiting(self, bint wait) except -1:
-        """Make freed blocks available that no stream uses any more, for each allocation; with `wait`, wait for the streams."""
+        """Make freed blocks available that no stream uses any more: each allocation calls it. `wait`: wait for the streams."""
         for queue in list(self.queues.values()):
             while queue:
                 event, address = queue.popleft()

@@ -20,7 +20,7 @@ cdef class SyncedMemory:
     cdef Buffer host                # the plain sides: of `size` bytes, or None; `head` says which sides are valid
     cdef Buffer device
     cdef Buffer private_side        # in `private_layout`, on the host or the device as `private_layout.on_device`; or None
-    cdef Layout private_layout      # None: no private side so far
+    cdef Layout private_layout      # None: there is no private side
     cdef DeviceSide side            # None until the first GPU call
     cdef public Allocator pool      # allocates the host's blocks; None: that of the place
     cdef public bint skip_zero_fill     # the first write covers all of it, so that new blocks need no zeros

@@ -196,7 +196,7 @@ def save_hdf5(net, file, write_diff=False):
 
 
 def _scale_behind(net, name):
-    """Return the Scale node after BatchNorm `name`: here NVCaffe's BatchNorm with scale and bias is these two; None without one."""
+    """Return the Scale node after BatchNorm `name`, both of which NVCaffe's BatchNorm with scale and bias becomes; None without."""
     pairs = ((node, scale) for node, scale in itertools.pairwise(net.nodes) if node.name == name)
     return next((scale for node, scale in pairs if (node.type, scale.type) == ("BatchNorm", "Scale")
                  and scale.name.rstrip("_") == f"{name}_1" and scale.tops == scale.bottoms == node.tops), None)

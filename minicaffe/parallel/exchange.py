@@ -38,7 +38,7 @@ class Exchange:
     learned : list of bool
         Which of them get gradients; the others are not sent.
     transport
-        From `make_transport`: `start(bucket)` begins a sum; `poll()` returns the first of `in_flight` if it has arrived or None,
+        From `make_transport`: `start(bucket)` begins a sum; `poll()` returns the first of `in_flight` if it has arrived, else None,
         `wait()` waits for it.
     bf16 : bool
         Send gradients in bf16.
@@ -187,8 +187,8 @@ class Exchange:
 def _signature(layout, blob):
     """Return checksum and bytes of a gradient's numbered elements in a layout: ranks with the same layout have the same pair.
 
-    None: plain order, or another type. `from_plain` writes each byte, padding as 0, and without a stream converts on the host, also
-    a layout of a device. Integers up to 2**24 are exact in float32.
+    None: plain order, or another type, which the sums cannot add. `from_plain` writes each byte, padding as 0, and without a
+    stream converts on the host, also a layout of a device. Integers up to 2**24 are exact in float32.
     """
     if layout is None or layout.dtype != blob.dtype:
         return None

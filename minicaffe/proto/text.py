@@ -96,9 +96,9 @@ def write_text(message):
 
 
 def layer_fields(param):
-    """Return the `Fields` of a layer: all that its LayerParameter sets but the blobs, and all that its messages lack.
+    """Return the `Fields` of a layer: all that its LayerParameter sets but the weights, and all that its messages lack.
 
-    Layer types of forks and of programs read their fields by it.
+    Layer types of forks, and those that a user's program defines, read their fields by it.
     """
     return _merged(param, without=("blobs",))
 

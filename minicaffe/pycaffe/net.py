@@ -210,7 +210,7 @@ class Net(base_net.Net):
                     self.file or self.name, self.layer_names[last], self.layer_names[first])
 
     def _feed(self, arrays, names, what, part):
-        """Copy keyword arrays into the blobs `names`, all or none of them; `part` is "data" or "diff", `what` is for errors."""
+        """Copy arrays, none or one for each of `names`, into the `part`, "data" or "diff", of these blobs; `what` is for errors."""
         if not arrays:
             return
         if set(arrays) != set(names):

@@ -24,7 +24,7 @@ _own_message = {field.message_type.name.removesuffix("Parameter"): name
 
 
 def param_name_dict():
-    """Return the stem of the LayerParameter field for the stem of each message, ``InnerProduct``: ``inner_product``, as pycaffe."""
+    """Return a dict, as pycaffe's, from stems of messages to those of their fields: ``InnerProduct`` to ``inner_product``."""
     return {kind: name.removesuffix("_param") for kind, name in _own_message.items()}
 
 

@@ -140,7 +140,7 @@ void install_fault_handler() {
   }
 }
 
-/// Run f(launch), a kernel's blocks, with device memory opened on first access. False if a fault ended it; then it is run.fault.
+/// Run f(launch), a kernel's blocks, with device memory opened on first access. False if a fault, described by run.fault, ended it.
 bool run_guarded(GuardedRun& run, void (*f)(Launch&), Launch& launch) {
   install_fault_handler();
   ensure_signal_stack();

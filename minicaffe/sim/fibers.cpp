@@ -1,5 +1,5 @@
 // Threads of a block that wait for each other: each has a stack of its own, and at a barrier the next one continues. All run in one
-// thread of the system. Only kernels with barriers come here (kernels.cpp).
+// thread of the system. Only kernels with barriers run in this way (kernels.cpp).
 #include <setjmp.h>
 #include <ucontext.h>
 

@@ -34,7 +34,7 @@ void join_capture(const std::shared_ptr<Stream>& joining, Event& event) {
   stream.tails.insert(event.nodes.begin(), event.nodes.end());
 }
 
-/// Break each capture for which CUDA's capture modes forbid this call in this thread; called by what waits or allocates.
+/// Fail, and break the capture, if CUDA's capture modes forbid this call, which waits or allocates, in this thread during it.
 void forbid_in_capture(const char* call) {
   const ThreadState& thread = this_thread();
   if (thread.capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return;

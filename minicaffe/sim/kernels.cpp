@@ -25,7 +25,7 @@ struct Launch {
   const Plan* plan;
   char* shared;                     // the memory of one block
   mc::Thread* current = nullptr;    // the running thread, read after a fault; null: all have ended
-  unsigned ended = 0, waiting = 0;  // threads of a block that stopped at a barrier which not all reach; else 0
+  unsigned ended = 0, waiting = 0;  // threads that ended, and that wait at a barrier which not all reach; else 0
 };
 
 namespace {

@@ -230,7 +230,7 @@ struct Pinned {  // memory of cuMemHostAlloc
 struct Context {  // the primary context of a device, its only one
   Device* device;
   bool retained = false;              // by cuDevicePrimaryCtxRetain: it can be used
-  CUresult lost = CUDA_SUCCESS;       // the error of a kernel that made the context unusable, which every call returns
+  CUresult lost = CUDA_SUCCESS;       // the error of a kernel that made the context unusable; each later call in it returns it
   std::string lost_text;
   std::set<int> peers;                // devices whose memory work of this context may access
   std::shared_ptr<Stream> legacy;     // the default stream; null: not retained

@@ -24,7 +24,7 @@ void merge(Clock& into, const Clock& other) {
   }
 }
 
-/// The number of operations of `lane` that are ordered before by the clock.
+/// The number of operations of `lane` that a clock contains: these are ordered before its operation.
 uint64_t tick_in(const Clock& clock, unsigned lane) {
   auto it = clock.find(lane);
   return it == clock.end() ? 0 : it->second;

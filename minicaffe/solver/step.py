@@ -182,7 +182,7 @@ def update_obstacle(param, callbacks, exchange):
 
 
 def capture_obstacle(param, exchange):
-    """Return why data of other processes cannot be received in a CUDA graph; None if they can, or there are none."""
+    """Return why an iteration with this exchange of gradients cannot be one CUDA graph; None if it can, or without an exchange."""
     if exchange is None:
         return None
     if not exchange.transport.on_device:

@@ -79,7 +79,7 @@ cdef class LossLayer(DeviceLayer):
         cdef int i
         cdef double scale
         cdef void* dx
-        cdef const void* weight = (<Blob> top[0]).cpu_diff_ptr()    # a net stores the loss weight there
+        cdef const void* weight = (<Blob> top[0]).cpu_diff_ptr()    # the loss weight is stored there (layer.pyx)
         scale = ((<const float*> weight)[0] if self.dtype == FLOAT else (<const double*> weight)[0])
         scale /= max(self.divisor, 1.0)
         self.find_data(on, bottom)

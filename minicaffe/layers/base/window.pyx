@@ -79,7 +79,7 @@ cdef class WindowLayer(OperationLayer):
 
 
 def _per_axis(param, name, short_name, axes, default, least):
-    """Return one number for each of `axes` spatial axes, from the list `name` or the fields <short_name>_h and _w, if not None.
+    """Return one number for each of `axes` spatial axes, from the list `name` or from <short_name>_h and _w (None: none such).
 
     Raises ConfigError for a wrong number of values, both forms at once, one of _h and _w without the other, or a value out of
     range.

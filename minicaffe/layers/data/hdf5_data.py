@@ -49,7 +49,7 @@ class HDF5DataLayer(NumberedSource):
         return sum(map(self._rows, self.files))
 
     def _order(self, count, *place):
-        """Return the order of `count` files, `place` the epoch, or of rows, (epoch, file); it depends on seed and `place` alone."""
+        """Return the order of `count` files (`place`: the epoch) or rows (epoch, file); it follows from seed, count and place."""
         key = self.seed, count, *(place if self.shuffle else ())
         found = self.orders.get(len(place))
         if found is None or found[0] != key:

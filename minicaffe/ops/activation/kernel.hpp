@@ -1,6 +1,6 @@
 // Element-wise activations and their gradients. Members are the layer's parameters. A backward functor takes what its
 // formula reads, in the order x (bottom data), y (top data), dy (top diff), and returns the bottom diff. If a layer is in place,
-// backward gets y as x: ReLU and ELU allow it if slope or alpha is at least 0, as x and y then have the same sign.
+// backward gets y as x: ReLU and ELU allow it if slope or alpha is at least 0: then y is above 0 exactly where x is.
 #pragma once
 #include "minicaffe/kernels/exponential.hpp"
 
@@ -24,7 +24,7 @@ template <class T> struct ReluXForward {
   T slope, bound;
   MC_HD T operator()(T x) const { return min_(max_(x, T{}) + slope * min_(x, T{}), bound); }
 };
-/// `slope` is the gradient's. Takes x, or y if slope is at least 0 and bound above 0: then both lie in the same of three ranges.
+/// `slope` is the gradient's. Takes x, or y if forward's slope is at least 0 and bound above 0: both are in one of three ranges.
 template <class T> struct ReluXBackward {
   T slope, bound;
   MC_HD T operator()(T x, T dy) const { return x > T{} ? (x < bound ? dy : T{}) : slope * dy; }

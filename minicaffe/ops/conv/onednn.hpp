@@ -15,7 +15,7 @@ inline bool is_faster(const ConvShape& s, bool transposed) {
   return fills(s.outputs / s.groups) && ((!transposed && s.groups == 1 && s.channels <= 4) || fills(s.group_channels));
 }
 
-/// Whether images one by one, as `fuse` with `apart` computes them, take about as long as all: each has work for all threads.
+/// Whether images one by one, as `fuse` with `apart` computes them, take about as long as all at once: each has enough work.
 inline bool is_fast_per_image(const ConvShape& s, int threads) {
   return s.images == 1 || s.positions * s.outputs * s.k >= (index_t(1) << 18) * threads;
 }

@@ -59,7 +59,7 @@ void launch_gemm(Stream& stream, index_t m, index_t n, index_t k, T alpha, GemmO
   }
 }
 
-/// `gemm` on a device by our own kernel, where there is no cuBLAS, with the tile that takes less time by estimate.
+/// `gemm` on a device by our own kernel, if there is no cuBLAS or k is 0, with the tile that takes less time by estimate.
 template <class T>
 void our_gemm(Stream& stream, bool trans_a, bool trans_b, index_t m, index_t n, index_t k, T alpha, const T* a, index_t lda,
               const T* b, index_t ldb, T beta, T* c, index_t ldc, const GemmBatches& batches) {

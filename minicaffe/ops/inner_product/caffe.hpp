@@ -39,8 +39,8 @@ inline int lt_epilogue(const void* bias, bool relu) {  // cuBLASLt's number for 
   return relu || bias ? (relu ? cuda::lt::EPILOGUE_RELU : 0) | (bias ? cuda::lt::EPILOGUE_BIAS : 0) : cuda::lt::EPILOGUE_DEFAULT;
 }
 
-/// Describe for cuBLASLt the gradients of the weights, added if `add`, and of the bias, overwritten; `dbias` may be null. It is
-/// column-major: dweight^T = x^T dy, or dy^T x if they are transposed; the bias' gradient is the sums of dy, B or A.
+/// Describe for cuBLASLt the gradients of the weights, added if `add`, and of the bias, overwritten; `dbias` may be null. For
+/// column-major matrices: dweight^T = x^T dy, or dy^T x if they are transposed; the bias' gradient is the sums of dy, B or A.
 inline cuda::LtProduct lt_gradients(index_t m, index_t n, index_t k, bool transpose, const void* x, const void* dy, void* dweight,
                                     bool add, void* dbias) {
   using namespace cuda;
@@ -109,7 +109,7 @@ inline void round_parameters(const Context& on, index_t n, index_t k, const void
 }
 
 inline bool inner_product_forward_bf16(const Context& on, index_t m, index_t n, index_t k, const void* x, const void* rounded,
-                                       bool bias, void* y, bool relu, bool trial) {  // y = x W^T + bias, then ReLU, if so
+                                       bool bias, void* y, bool relu, bool trial) {  // y = x W^T + bias, then ReLU if `relu`
   const void* shift = bias ? static_cast<const Bf16*>(rounded) + rounded_bias(n, k) : nullptr;
   return cuda::lt_product(on, {true, false, n, m, k, rounded, x, shift, lt_epilogue(shift, relu), y, cuda::lt::kBf16,
                                cuda::lt::kBf16}, trial);

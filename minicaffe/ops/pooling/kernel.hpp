@@ -7,7 +7,7 @@
 
 namespace mc {
 
-struct PoolShape {  // in pixels; layer Pooling sets it in reshape
+struct PoolShape {  // set by layer Pooling
   index_t images, channels, height, width, out_height, out_width, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
   MC_HD index_t planes() const { return images * channels; }
   MC_HD index_t outputs() const { return planes() * out_height * out_width; }
@@ -151,7 +151,7 @@ MC_HD PoolCover pool_cover(index_t at, index_t pad, index_t kernel, index_t stri
   return {reach < kernel ? 0 : (reach - kernel) / stride + 1, min_(reach / stride + 1, out)};
 }
 
-/// dx of one pixel, overwritten: the sum of dy of windows whose mask names it, or without masks of dy / area of all over it.
+/// dx of one pixel, overwritten: the sum of dy of windows whose mask names it; without a mask, of dy / area of all that cover it.
 // e.g. PoolBackward<T, true, 0>
 template <class X, bool kMasked, int kPack> struct PoolBackward {
   using T = typename Element<X>::Compute;

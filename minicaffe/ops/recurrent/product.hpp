@@ -1,7 +1,7 @@
 // Products with one matrix at every step of a sequence, on the CPU: it is packed once, and each step reads it in packed order.
 //
-// A BLAS would pack it at every step, which takes as long as the product of a few rows. No element depends on the partition. Each
-// functor computes a panel; for_few_rows (ops/inner_product) runs all of them, with kBytes the size of a vector register.
+// A BLAS would pack it at every step, which takes as long as the product of a few rows. No element depends on the partition. An
+// index of a functor is that of a panel. for_few_rows (ops/inner_product) runs those with kBytes, the size of a vector register.
 #pragma once
 #include "minicaffe/device/bf16.hpp"
 #include "minicaffe/ops/inner_product/few_rows.hpp"
