@@ -283,7 +283,7 @@ def device(request):
 
 @pytest.fixture
 def on_cpu():
-    """Compute on the CPU during one test, whatever the rest runs on."""
+    """Compute on the CPU during one test; the next one begins in the mode of --device."""
     import minicaffe
     minicaffe.set_mode_cpu()
 

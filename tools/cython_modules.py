@@ -33,12 +33,14 @@ def is_current(target):
 
 
 def optimize_less(text):
-    """Return the text of a .cpp file with -O1 for Cython's functions, which are half of the code and have no loops.
+    """Return the text of a .cpp file with -O1 by GCC for Cython's functions, which are half of the code and have no hot loops.
 
-    Functions of the headers that it includes before them keep the optimization of meson.build.
+    Functions of the headers that it includes before them keep the optimization of meson.build. A build with -O0 stays one.
     """
-    first, last = (text.index(f"/* #### Code section: {name} ### */") for name in ("module_declarations", "end"))
-    lines = '#if defined __GNUC__ && !defined __clang__\n#pragma GCC {}_options\n{}#endif\n'
+    first, last = (text.find(f"/* #### Code section: {name} ### */") for name in ("module_declarations", "end"))
+    if first < 0 or last < 0:
+        return text     # of a Cython with other comments
+    lines = '#if defined __OPTIMIZE__ && defined __GNUC__ && !defined __clang__\n#pragma GCC {}_options\n{}#endif\n'
     return "".join((text[:first], lines.format("push", '#pragma GCC optimize ("O1")\n'), text[first:last], lines.format("pop", ""),
                     text[last:]))
 
@@ -52,7 +54,9 @@ def translate(source, target, root, shared, directives):
     if done.num_errors:
         target.unlink(missing_ok=True)
         return False
-    target.write_text(optimize_less(target.read_text()))
+    complete = target.with_suffix(".complete")      # a run that is killed leaves no half file
+    complete.write_text(optimize_less(target.read_text()))
+    complete.replace(target)
     os.utime(target, ns=(began, began))     # a source that is saved during the run is newer
     return True
 
@@ -62,7 +66,8 @@ def main(root, shared, folder, depfile, *rest):
     directives = {name: value == "True" for name, _, value in (one.partition("=") for one in directives)}
     targets = [Path(folder, ".".join(Path(source).resolve().relative_to(root).with_suffix(".cpp").parts)) for source in sources]
     shared_cpp = Path(folder, f"{shared}.cpp")
-    options, options_file = repr((Cython.__version__, root, shared, directives)), Path(folder, "cython_modules.options")
+    options = repr((Cython.__version__, root, shared, directives, Path(__file__).read_text()))
+    options_file = Path(folder, "cython_modules.options")
     if not options_file.exists() or options_file.read_text() != options:
         for target in [*targets, shared_cpp]:
             target.unlink(missing_ok=True)

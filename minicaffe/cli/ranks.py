@@ -49,8 +49,9 @@ def init_process_group(command):
     if how != "training":   # whose solver starts one that also watches the progress
         Heartbeat(group, timeout=0)
     from minicaffe.device.threads import set_num_threads, threads_by_variable
+    share = group.processors()      # a call of all ranks, whose variables may differ
     if threads_by_variable() is None:
-        set_num_threads(group.processors())
+        set_num_threads(share)
 
 
 @contextlib.contextmanager

@@ -94,8 +94,12 @@ def attach(size_t stream, str device, store_failure, time_call):
     libraries.open_cudnn, libraries.fail, libraries.watch = open_cudnn, fail_cublas, watch
     if sim.selected() and not os.environ.get("MINICAFFE_CUDNN"):
         CUDNN.absent = True     # then it is tried only if a layer or MINICAFFE_ENGINE names it
-    attach_cublas(<CudaStream*> stream, libraries)
-    _attached.push_back(libraries)
+    _attached.push_back(libraries)      # before the math mode is set, so that no change of precision is missed
+    try:
+        attach_cublas(<CudaStream*> stream, libraries)
+    except BaseException:
+        _attached.pop_back()
+        raise
     (<CudaStream*> stream).libraries = <CudaLibraries*> libraries
 
 

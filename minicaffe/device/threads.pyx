@@ -71,26 +71,26 @@ def is_dry_run():
     return num_threads().pool.dry() != 0
 
 
-def threads_by_variable():
+def threads_by_variable(bint warn=False):
     """Return OMP_NUM_THREADS if it is a valid number of threads, else None. `minicaffe.cli.ranks` divides processors without it."""
     # Further items of a list are for nested parallelism.
     requested = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if requested.isdecimal() and len(requested) < 9 and 1 <= int(requested) <= kMaxThreads:
         return int(requested)
-    if requested:
+    if requested and warn:
         log.warning("OMP_NUM_THREADS must be a number, 1 to %d, got '%s'; it is not used", kMaxThreads, requested[:40])
 
 
 def _default_threads():
-    return threads_by_variable() or min(usable_processors(), kMaxThreads)
+    return threads_by_variable(warn=True) or usable_processors()
 
 
 def usable_processors(root="/"):
-    """Return how many processors this process may use: those of its affinity mask, limited by the quota of its container.
+    """Return how many processors this process may use: those of its affinity mask, at most 1024, limited by the container's quota.
 
     The quota is read from ``sys/fs/cgroup/cpu.max`` in `root`, which only tests change.
     """
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = min(kMaxThreads, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     try:
         with open(os.path.join(root, "sys/fs/cgroup/cpu.max")) as file:
             quota, period = map(int, file.read().split())    # the quota may be max

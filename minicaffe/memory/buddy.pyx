@@ -387,9 +387,9 @@ cdef class BuddyAllocator(StreamAllocator):
     def snapshot(self):
         """Return a `Segment` (``caching.pyx``) for each pool, with its chunks, by address; for displays of the memory."""
         cdef vector[Chunk] chunks
-        names = {block.address: block.name for block in live() if block.place == self.place}
         for item in self.pools:     # it runs no Python code, in which another thread or garbage collection would change the pools
             self.list_chunks(item.second, 1, item.second.order, chunks)
+        names = {block.address: block.name for block in live() if block.place == self.place}
         rows = [(c.base, c.order, c.stream, SegmentBlock(c.address, c.nbytes, c.requested, CHUNK_STATES[c.state],
                                                          names.get(c.address, "") if c.state == LIVE else "")) for c in chunks]
         return [Segment(base, self.min_chunk_size << order, stream, "buddy", [row[3] for row in group])

@@ -216,7 +216,7 @@ def test_inputs_of_ranks(count, size, monkeypatch):
         assert done == list(range(rank, count, size)) and group.calls == [{"the number of inputs": count}]
 
 
-@pytest.mark.parametrize("threads", [None, "2"])
+@pytest.mark.parametrize("threads", [None, "2", "0", "1025"])
 @pytest.mark.parametrize("command", [*ranks.PARALLEL_COMMANDS, None])
 def test_init_process_group(command, threads, monkeypatch):
     """A solver starts its own heartbeat. Threads that the user has set stay."""
@@ -231,7 +231,7 @@ def test_init_process_group(command, threads, monkeypatch):
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
     ranks.init_process_group(command)
     assert ranks.group is group and group.calls == [{"the command": command}]
-    assert made == [((group,), {"timeout": 0})] * (command not in ("train", "trace")) + [3] * (threads is None)
+    assert made == [((group,), {"timeout": 0})] * (command not in ("train", "trace")) + [3] * (threads != "2")
     ranks.init_process_group(command)     # has joined
     assert len(group.calls) == 1
 

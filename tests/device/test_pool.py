@@ -12,7 +12,7 @@ import pytest
 from cplusplus import compiler
 
 import minicaffe as caffe
-from minicaffe.device.threads import _default_threads, threads_by_variable, usable_processors
+from minicaffe.device.threads import threads_by_variable, usable_processors
 from minicaffe.engines.onednn import library
 from minicaffe.errors import ConfigError, DependencyError
 
@@ -128,16 +128,15 @@ def test_idle_threads_sleep(tmp_path, keep_threads, on_cpu):
 def test_the_threads_of_the_environment(monkeypatch, caplog, given, used):
     """None: not given. False: no number of threads, which a warning says in one line that is not long."""
     monkeypatch.setenv("OMP_NUM_THREADS", given)
-    assert threads_by_variable() == (used or None)
+    assert threads_by_variable(warn=True) == (used or None)
     said = f"OMP_NUM_THREADS must be a number, 1 to 1024, got '{given[:40]}'; it is not used"
     assert [record.getMessage() for record in caplog.records] == [said] * (used is False)
 
 
-def test_most_threads_by_default(monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+def test_most_threads_by_default(monkeypatch, tmp_path):
     for processors in 1, 1023, 1024, 1025, 3000:
-        monkeypatch.setattr("minicaffe.device.threads.usable_processors", lambda processors=processors: processors)
-        assert _default_threads() == min(processors, 1024)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process, processors=processors: range(processors), raising=False)
+        assert usable_processors(tmp_path) == min(processors, 1024)
 
 
 @pytest.mark.parametrize("number", [0, -1, 1025, 99999999999])
