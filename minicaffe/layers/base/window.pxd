@@ -7,7 +7,7 @@ cdef class WindowLayer(OperationLayer):
     cdef Window window              # sizes for the operation; `in_` of the image, `out` of the columns (number of positions)
     cdef readonly int channel_axis  # axes before it are images, axes behind it spatial
     cdef int axes                   # number of spatial axes
-    cdef long long channels, images # of the bottoms; images: product of the axes before the channels
+    cdef long long channels, images  # of the bottoms; images: product of the axes before the channels
     cdef readonly list kernel, stride, pad, dilation  # one number a spatial axis
     cdef int read_window(self, Blob bottom) except -1
     cdef int check_bottoms(self, list bottom) except -1
