@@ -114,7 +114,7 @@ cdef class Layer:
         self.backward_cpu(top, propagate_down, bottom)
 
     def operations(self):
-        """Return the layer's operations, which engines compute (engines/engine.pyx), as a list; [] if it computes by itself."""
+        """Return the layer's operations, which engines compute (engines/engine.pyx), as a list; [] if no engine computes for it."""
         return []
 
     def scratch_blobs(self):
@@ -140,7 +140,7 @@ cdef class Layer:
     def fuse(self, epilogue, list bottom, bint backward):
         """Fuse this layer into the one below: add its function to the Epilogue (engines/epilogue.pyx), and return True.
 
-        Return False, the default, if the layer must run by itself: the epilogue cannot compute it, or its own backward will run
+        Return False, the default, if the layer must run alone: the epilogue cannot compute it, or its own backward will run
         (`backward`) and needs data that only its own forward saves. Nets call it for a schedule and before each fused forward.
         """
         return False

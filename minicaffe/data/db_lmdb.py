@@ -150,7 +150,7 @@ class LMDB(Database):
                             file=self.source)
 
     def _meta(self, offset):
-        """Return the fields of a meta page (`META`) as a tuple: LMDB has two, and commits to them in turn."""
+        """Return the fields of a meta page (`META`) as a tuple: LMDB has two, and commits alternate between them."""
         meta = META.unpack_from(self._bytes, offset + HEADER.size)
         if meta[0] != MAGIC:
             raise self._unreadable("it has no magic number of one")

@@ -37,7 +37,7 @@ class DeviceUpload:
     def __init__(self):
         device = cuda.current()
         self.copies, self.computing = device.copies, cuda.computing(device)
-        # `full`: the copies to the staging blobs are done, of the last two batches in turn; `read`: the staging blobs were read.
+        # `full`: the copies of one of the last two batches to the staging blobs are done; `read`: the staging blobs were read.
         self.full, self.read = (cuda.Event(device), cuda.Event(device)), cuda.Event(device)
         self.staging, self.arrays, self.sent = [], None, 0      # `sent` counts the batches
 

@@ -41,7 +41,7 @@ cdef class ConcatSlice:
 cdef class Epilogue:
     """The layers after an operation that are fused into it, in their order; a derived class holds what its operations can compute.
 
-    `Layer.fuse` calls a method, which appends the layer and returns True, or returns False: the layer then runs by itself.
+    `Layer.fuse` calls a method, which appends the layer and returns True, or returns False: the layer then runs alone.
 
     Parameters
     ----------

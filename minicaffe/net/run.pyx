@@ -309,7 +309,7 @@ cdef class Runner:
         return loss
 
     cpdef str observer_reason(self):
-        """Return why each layer must run by itself, without schedule and CUDA graph; None if the net is not observed."""
+        """Return why each layer must run alone, without schedule and CUDA graph; None if the net is not observed."""
         cdef Node node
         if any(self.hooks):
             return "callbacks run between layers"
