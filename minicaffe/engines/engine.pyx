@@ -413,13 +413,8 @@ def set_precision(name):
         listener()
 
 
-def precisions():
-    """Return the tuple of precisions available for float32 nets in the current mode, on the CPU or on the GPU."""
-    return precisions_of(context())
-
-
 def check_precision():
-    """Raise ConfigError if the precision that is set is not among `precisions`: for commands, before anything is computed."""
+    """Raise ConfigError if nets compute where the precision that is set is lacking: for commands, before anything is computed."""
     check_place(context())
 
 

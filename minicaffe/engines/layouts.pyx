@@ -56,7 +56,7 @@ cdef Layout in_lanes(Layout layout):
     return layout if layout is not None and layout.lanes else None
 
 
-cdef int zero_padding(Layout layout, Blob blob, void* values) except -1:
+cdef int zero_padding(Layout layout, void* values) except -1:
     """Put zeros into the padding of `values`, in `layout`, after a function that does not map 0 to 0; a device has no padding."""
     cdef Channels channels
     if layout is not None and not layout.on_device:

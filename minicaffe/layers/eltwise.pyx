@@ -126,7 +126,7 @@ cdef class EltwiseLayer(DeviceLayer):
                 dx.push_back((<Blob> bottom[i]).overwrite_diff_in_layout(on, layout))
         if self.operation == SUM:
             with nogil:
-                spread(on, dtype, count, <int> dx.size(), dy, NULL, c.data(), dx.data())
+                spread(on, dtype, count, <int> dx.size(), dy, c.data(), dx.data())
             return 0
         cdef vector[const void*] x = data_of(on, bottom, None)
         cdef const void* y = NULL

@@ -50,7 +50,7 @@ cdef class CaffeActivation(Primitive):
             else:
                 activation_forward(on, op.function, dtype, count, from_, to, op.params)
         if op.function != RELU:
-            zero_padding(layout, top, to)
+            zero_padding(layout, to)
 
     cdef int backward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Activation op = operation
@@ -70,7 +70,7 @@ cdef class CaffeActivation(Primitive):
             else:
                 activation_backward(on, op.function, dtype, count, from_, to, dy, dx, op.params)
         if op.function != RELU:
-            zero_padding(layout, bottom, dx)
+            zero_padding(layout, dx)
 
 
 CAFFE.computes(Activation, CaffeActivation)

@@ -55,26 +55,31 @@ inline void largest_backward(const Context& on, int dtype, index_t n, int inputs
   });
 }
 
-/// y[k] = c[k] x for m outputs, at most kMaxInputs, in one pass; 0 where `top` is not above 0, unless it is null.
+/// y[k] = c[k] x for m outputs, at most kMaxInputs, in one pass.
 template <class T, int N = kMaxInputs>
-void spread_pass(const Context& on, index_t n, int m, const T* x, const T* top, const double* c, void* const* y) {
+void spread_pass(const Context& on, index_t n, int m, const T* x, const double* c, void* const* y) {
   if constexpr (N > 1)
-    if (m < N) return spread_pass<T, N - 1>(on, n, m, x, top, c, y);
-  RectifiedSpread<T, N> f;
-  f.x = x, f.top = top;
+    if (m < N) return spread_pass<T, N - 1>(on, n, m, x, c, y);
+  Spread<T, N> f;
+  f.x = x;
   for (int k = 0; k < N; ++k) f.c[k] = typename Element<T>::Compute(c[k]), f.y[k] = static_cast<T*>(y[k]);
-  if (top)
-    for_each_lane<T>(on, n, f, N);
-  else
-    for_each_lane<T>(on, n, static_cast<const Spread<T, N>&>(f), N);
+  for_each_lane<T>(on, n, f, N);
 }
-/// The same for any number of outputs: the gradients of a sum, with `top` through a ReLU; x may be one of up to kMaxInputs outputs.
-inline void spread(const Context& on, int dtype, index_t n, int outputs, const void* x, const void* top, const double* c,
-                   void* const* y) {
+/// The same for any number of outputs: the gradients of a sum; x may be one of up to kMaxInputs outputs.
+inline void spread(const Context& on, int dtype, index_t n, int outputs, const void* x, const double* c, void* const* y) {
   dispatch_layout(dtype, [&](auto type) {
     using T = decltype(type);
     for (int k = 0; k < outputs; k += kMaxInputs)
-      spread_pass(on, n, std::min(kMaxInputs, outputs - k), static_cast<const T*>(x), static_cast<const T*>(top), c + k, y + k);
+      spread_pass(on, n, std::min(kMaxInputs, outputs - k), static_cast<const T*>(x), c + k, y + k);
+  });
+}
+
+/// dx = dy where the top of a ReLU is above 0, else 0 times dy.
+inline void rectify(const Context& on, int dtype, index_t n, const void* top, const void* dy, void* dx) {
+  dispatch_layout(dtype, [&](auto type) {
+    using T = decltype(type);
+    map(on, n, ReluBackward<typename Element<T>::Compute>{}, static_cast<const T*>(top), static_cast<const T*>(dy),
+        static_cast<T*>(dx));
   });
 }
 

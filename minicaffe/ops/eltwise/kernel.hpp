@@ -64,25 +64,13 @@ template <class T, int N> struct Spread {
   C c[N];
   T* y[N];
   MC_HD void operator()(index_t i) const { lanes<C>(i); }
-  template <class V> MC_HD void lanes(index_t i) const { put_all(i, get_lanes<V>(x + i)); }
-  /// Store `value`, or a vector of values, times each factor.
-  template <class V> MC_HD void put_all(index_t i, V value) const {
+  template <class V> MC_HD void lanes(index_t i) const {
+    const V value = get_lanes<V>(x + i);
     put_lanes(y[0] + i, c[0] * value);  // without a loop, as above
     if constexpr (N > 1) put_lanes(y[1] + i, c[1] * value);
     if constexpr (N > 2) put_lanes(y[2] + i, c[2] * value);
     if constexpr (N > 3) put_lanes(y[3] + i, c[3] * value);
     static_assert(N <= 4);
-  }
-};
-
-/// y = c[k] x for every output k where `top` is above 0, else 0: the gradients of a sum and the ReLU after it, from its gradient x
-// e.g. RectifiedSpread<T, 3>
-template <class T, int N> struct RectifiedSpread : Spread<T, N> {
-  const T* top;
-  MC_HD void operator()(index_t i) const { lanes<typename Element<T>::Compute>(i); }
-  template <class V> MC_HD void lanes(index_t i) const {
-    // 1 or 0: of x[i] itself compilers make two branches
-    this->put_all(i, ReluBackward<V>{}(get_lanes<V>(top + i), V{} + 1.f) * get_lanes<V>(this->x + i));
   }
 };
 
