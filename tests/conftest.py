@@ -229,10 +229,11 @@ CHILDREN = pytest.StashKey()    # of an item: the processes that ran before it
 def children(process="self"):
     """Return the numbers of the processes that one has started and that still run, and of theirs; none where /proc does not list them."""
     found = set()
-    for listed in Path(f"/proc/{process}/task").glob("*/children"):
-        with contextlib.suppress(OSError):      # it has ended
-            for child in listed.read_text().split():
-                found |= {int(child)} | children(child)
+    with contextlib.suppress(OSError):      # it has ended
+        for task in os.listdir(f"/proc/{process}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{process}/task/{task}/children", "rb") as file:    # a Path takes 10 times as long
+                for child in map(int, file.read().split()):
+                    found |= {child} | children(child)
     return found
 
 
