@@ -1,11 +1,13 @@
-"""Nets for the machines: text of layers, and a layer in Python that raises where a test says."""
+"""Nets for the machines: text of layers, a layer in Python that raises where a test says, and the plainest way to compute."""
 
 import contextlib
 
 import pytest
 
+import minicaffe
 from minicaffe import memory
 from minicaffe.common import caffe
+from minicaffe.engines import engine
 from minicaffe.layer import Layer, register_layer
 from minicaffe.memory import FailAllocator
 from minicaffe.memory.registry import registry
@@ -84,6 +86,23 @@ def may_raise(kind, words):
     else:
         with pytest.raises(kind, match=words):
             yield
+
+
+@contextlib.contextmanager
+def plainest():
+    """Run what is inside in the plainest way; random numbers continue afterwards where they were."""
+    generator = caffe.generator
+    before = caffe.mode, minicaffe.get_num_threads(), engine.preferred(), generator.seed, generator.offset
+    minicaffe.set_mode_cpu()
+    minicaffe.set_num_threads(1)
+    engine.prefer("CAFFE")
+    try:
+        yield
+    finally:
+        minicaffe.set_mode_cpu() if before[0] == "cpu" else minicaffe.set_mode_gpu()
+        minicaffe.set_num_threads(before[1])
+        engine.prefer(before[2])
+        generator.seed, generator.offset = before[3:]
 
 
 def layer(name, kind, bottoms, tops, param=""):

@@ -10,13 +10,12 @@ import json
 import h5py
 import numpy as np
 import pytest
-from fragile import FragileLayer, conv, failing, failing_allocator, layer, may_raise, product
+from fragile import FragileLayer, conv, failing, failing_allocator, layer, may_raise, plainest, product
 from helpers import make_net
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import minicaffe
-from minicaffe.common import caffe
 from minicaffe.data.db import open_db
 from minicaffe.engines import engine
 from minicaffe.errors import Error, OutOfMemoryError
@@ -90,23 +89,6 @@ def tied_net(name, seed):
     for blob in net.learnable_params:
         blob.data[...] = dice.uniform(-0.5, 0.5, blob.shape)
     return net
-
-
-@contextlib.contextmanager
-def plainest():
-    """Run what is inside in the plainest way; random numbers continue afterwards where they were."""
-    generator = caffe.generator
-    before = caffe.mode, minicaffe.get_num_threads(), engine.preferred(), generator.seed, generator.offset
-    minicaffe.set_mode_cpu()
-    minicaffe.set_num_threads(1)
-    engine.prefer("CAFFE")
-    try:
-        yield
-    finally:
-        minicaffe.set_mode_cpu() if before[0] == "cpu" else minicaffe.set_mode_gpu()
-        minicaffe.set_num_threads(before[1])
-        engine.prefer(before[2])
-        generator.seed, generator.offset = before[3:]
 
 
 def change(name, values, work):

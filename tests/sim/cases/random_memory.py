@@ -8,41 +8,23 @@ from sim_runner import configure, cu, raises
 GRANULE, PATTERN_FREE = 256, range(1, 100)     # values whose bytes the fill pattern of new memory does not have
 
 
-def random_allocations_fit_into_the_memory_there_is():
-    """Sizes count in whole granules of 256 bytes; the last whole one can be used, and what is freed is there again."""
+def memory_counts_in_granules_of_256_bytes():
+    """The last whole one can be used, and what is freed is there again."""
     for rest in (0, 1, 100, 255):
-        _fill(40 * GRANULE + rest)
-    configure("memory=4GiB")
-
-
-def _fill(total):
-    configure(f"memory={total}")
-    dice, live, used, peak, done = random.Random(total), {}, 0, 0, 0
-    for _ in range(400):
-        if live and dice.random() < 0.45:
-            address = dice.choice(list(live))
+        total = 40 * GRANULE + rest
+        configure(f"memory={total}")
+        live = [int(cu.MemAlloc(size)) for size in (1, 255, 256, 257, 34 * GRANULE)]    # 39 granules
+        for size in (257, total, total + 1):
+            with raises("OUT_OF_MEMORY", f"cuMemAlloc: {size} bytes asked, {GRANULE + rest} of {total} free on device 0"):
+                cu.MemAlloc(size)
+        live.append(int(cu.MemAlloc(256)))
+        assert cu.MemGetInfo() == (rest, total) and not any(address % GRANULE for address in live)
+        with raises("OUT_OF_MEMORY", f"cuMemAlloc: 1 bytes asked, {rest} of {total} free on device 0"):
+            cu.MemAlloc(1)
+        for i, address in enumerate(live):
             cu.MemFree(address)
-            used -= live.pop(address)
-        else:
-            size = dice.choice([1, 255, 256, 257, 512, total - used, total - used + 1, dice.randrange(1, total), (total - used) // 2])
-            rounded = -(-size // GRANULE) * GRANULE
-            if size == 0:
-                continue
-            if used + rounded > total:
-                with raises("OUT_OF_MEMORY", f"cuMemAlloc: {size} bytes asked, {total - used} of {total} free on device 0"):
-                    cu.MemAlloc(size)
-            else:
-                address = int(cu.MemAlloc(size))
-                assert address % GRANULE == 0 and address not in live
-                live[address], used, done = rounded, used + rounded, done + 1
-                cu.MemsetD8Async(address, 1, size, 0)
-                with raises("INVALID_VALUE", "out of bounds"):
-                    cu.MemsetD8Async(address, 1, size + 1, 0)
-        peak = max(peak, used)
-        assert [int(n) for n in cu.MemGetInfo()] == [total - used, total]
-    assert peak == total // GRANULE * GRANULE and done > 60
-    for address in live:
-        cu.MemFree(address)
+            assert cu.MemGetInfo()[0] == rest + GRANULE * [1, 2, 3, 5, 39, 40][i]
+    configure("memory=4GiB")
 
 
 def random_copies_are_refused_where_they_reach_outside():
