@@ -20,23 +20,17 @@ from minicaffe.solver import create_solver, snapshot
 pytestmark = pytest.mark.slow(7)    # all together
 
 # Everything that has a state: shuffled rows, crops and mirrors, masks, sequences that continue in the next batch, running statistics.
-NET = """
-layer { name: "rows" type: "HDF5Data" top: "data" top: "label" top: "cont"
-  hdf5_data_param { source: "FOLDER/list.txt" batch_size: 4 shuffle: true } }
-layer { name: "stored" type: "Data" top: "pictures" data_param { source: "FOLDER/db" batch_size: 4 backend: LMDB }
-  transform_param { crop_size: 2 mirror: true scale: 0.01 } }
-layer { name: "norm" type: "BatchNorm" bottom: "data" top: "norm" }
-layer { name: "drop" type: "Dropout" bottom: "norm" top: "norm" }
-layer { name: "steps" type: "Reshape" bottom: "norm" top: "steps" reshape_param { shape { dim: 2 dim: 2 dim: -1 } } }
-layer { name: "marks" type: "Reshape" bottom: "cont" top: "marks" reshape_param { shape { dim: 2 dim: 2 } } }
-layer { name: "lstm" type: "LSTM" bottom: "steps" bottom: "marks" top: "lstm"
-  recurrent_param { num_output: 3 weight_filler { type: "xavier" } } }
-layer { name: "flat" type: "Reshape" bottom: "lstm" top: "flat" reshape_param { shape { dim: 4 dim: 3 } } }
-layer { name: "ip1" type: "InnerProduct" bottom: "flat" top: "ip1" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
-layer { name: "ip2" type: "InnerProduct" bottom: "pictures" top: "ip2" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
-layer { name: "sum" type: "Eltwise" bottom: "ip1" bottom: "ip2" top: "sum" }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "sum" bottom: "label" top: "loss" }
-"""
+XAVIER = 'weight_filler { type: "xavier" }'
+NET = (layer_text("HDF5Data", "rows", "", "data label cont", 'hdf5_data_param { source: "FOLDER/list.txt" batch_size: 4 shuffle: true }')
+       + layer_text("Data", "stored", "", "pictures", 'data_param { source: "FOLDER/db" batch_size: 4 backend: LMDB } '
+                    "transform_param { crop_size: 2 mirror: true scale: 0.01 }")
+       + layer_text("BatchNorm", "norm", "data") + layer_text("Dropout", "drop", "norm", "norm")
+       + layer_text("Reshape", "steps", "norm", more="reshape_param { shape { dim: 2 dim: 2 dim: -1 } }")
+       + layer_text("Reshape", "marks", "cont", more="reshape_param { shape { dim: 2 dim: 2 } }")
+       + layer_text("LSTM", "lstm", "steps marks", more=f"recurrent_param {{ num_output: 3 {XAVIER} }}")
+       + layer_text("Reshape", "flat", "lstm", more="reshape_param { shape { dim: 4 dim: 3 } }")
+       + "".join(layer_text("InnerProduct", *names, more=f"inner_product_param {{ num_output: 3 {XAVIER} }}") for names in (("ip1", "flat"), ("ip2", "pictures")))
+       + layer_text("Eltwise", "sum", "ip1 ip2") + layer_text("SoftmaxWithLoss", "loss", "sum label"))
 SOLVERS = {
     "SGD": "momentum: 0.9 lr_policy: 'multistep' gamma: 0.5 stepvalue: 3 stepvalue: 6",
     "Nesterov": "momentum: 0.9 lr_policy: 'plateau' gamma: 0.5 plateau_winsize: 2 plateau_winsize: 2 snapshot_format: HDF5",
