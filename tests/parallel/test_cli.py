@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import ranks
 import small_ssd
+from helpers import layer_text
 
 import minicaffe
 from minicaffe import cuda
@@ -32,17 +33,13 @@ from minicaffe.solver import create_solver
 
 pytestmark = pytest.mark.slow(28)    # all together
 
-NET = """
-layer { name: "data" type: "HDF5Data" top: "data" top: "label" hdf5_data_param { source: "list.txt" batch_size: 12 } }
-layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
-layer { name: "accuracy" type: "Accuracy" bottom: "ip" bottom: "label" top: "accuracy" include { phase: TEST } }
-"""
-DEPLOY = """
-layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 dim: 4 dim: 4 } } }
-layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 3 } }
-layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }
-"""
+def product(bottom):
+    return layer_text("InnerProduct", "ip", bottom, more='inner_product_param { num_output: 3 weight_filler { type: "xavier" } }')
+
+
+NET = (layer_text("HDF5Data", "data", "", "data label", 'hdf5_data_param { source: "list.txt" batch_size: 12 }') + product("data")
+       + layer_text("SoftmaxWithLoss", "loss", "ip label") + layer_text("Accuracy", "accuracy", "ip label", more="include { phase: TEST }"))
+DEPLOY = layer_text("Input", "data", more="input_param { shape { dim: 2 dim: 3 dim: 4 dim: 4 } }") + product("data") + layer_text("Softmax", "prob", "ip")
 SOLVER = """net: "net.prototxt" base_lr: 0.1 lr_policy: "fixed" momentum: 0.9 max_iter: 12 display: 3 random_seed: 3
 test_iter: 5 test_interval: 6 snapshot_prefix: "weights" """
 
@@ -256,7 +253,7 @@ def test_divisible_batch():
     net.state.phase = caffe_pb2.TRAIN
     training_file.divide_batch_size(net, 3)
     assert [net.layer[i].hdf5_data_param.batch_size for i in (0, -1)] == [4, 5]
-    with pytest.raises(ConfigError, match=r"^net.prototxt:2: layer 'data' \(HDF5Data\): hdf5_data_param.batch_size: must be a multiple "
+    with pytest.raises(ConfigError, match=r"^net.prototxt:1: layer 'data' \(HDF5Data\): hdf5_data_param.batch_size: must be a multiple "
                                           "of 3.* got 4"):
         training_file.divide_batch_size(net, 3, "net.prototxt", positions)
     with pytest.raises(ConfigError, match="--global-batch: divides a batch_size, and no layer"):
@@ -356,11 +353,8 @@ def test_other_mpiexec_noticed(monkeypatch):
         cli_ranks.init_process_group("train")
 
 
-LABELS = """
-layer { name: "data" type: "HDF5Data" top: "data" top: "label" hdf5_data_param { source: "labels.txt" batch_size: 10 } }
-layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
-layer { name: "loss" type: "SigmoidCrossEntropyLoss" bottom: "ip" bottom: "label" top: "loss" }
-"""
+LABELS = (layer_text("HDF5Data", "data", "", "data label", 'hdf5_data_param { source: "labels.txt" batch_size: 10 }') + product("data")
+          + layer_text("SigmoidCrossEntropyLoss", "loss", "ip label"))
 
 
 def test_best_by_labels_and_keep(folder):

@@ -3,6 +3,7 @@
 import contextlib
 
 import pytest
+from helpers import layer_text
 
 import minicaffe
 from minicaffe import memory
@@ -105,9 +106,12 @@ def plainest():
         generator.seed, generator.offset = before[3:]
 
 
+def look(index):
+    """A hook."""
+
+
 def layer(name, kind, bottoms, tops, param=""):
-    words = " ".join([f'bottom: "{b}"' for b in bottoms.split()] + [f'top: "{t}"' for t in tops.split()])
-    return f'layer {{ name: "{name}" type: "{kind}" {words} {param} }}\n'
+    return layer_text(kind, name, bottoms, tops, param)
 
 
 def conv(name, bottom, count=16):

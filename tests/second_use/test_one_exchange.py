@@ -8,7 +8,7 @@ import gc
 import numpy as np
 import pytest
 from fake_mpi import Job
-from fragile import layer
+from fragile import layer, look
 from helpers import net_solver
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -332,10 +332,6 @@ class SolversMachine(RuleBasedStateMachine):
             self.step(2, own=True)
             self.job.end("over")
         minicaffe.set_mode_cpu()
-
-
-def look(index):
-    """A hook."""
 
 
 @pytest.mark.parametrize("machine, examples", [(ExchangeMachine, 40), (SolversMachine, 15)])

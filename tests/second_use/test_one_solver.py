@@ -10,7 +10,7 @@ import json
 import h5py
 import numpy as np
 import pytest
-from fragile import FragileLayer, conv, failing, failing_allocator, layer, may_raise, plainest, product
+from fragile import FragileLayer, conv, failing, failing_allocator, layer, look, may_raise, plainest, product
 from helpers import make_net
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -181,11 +181,10 @@ class SolverMachine(RuleBasedStateMachine):
     set_plan = change("set_plan", ["memory", None], lambda machine, plan: machine.solver.net.set_plan(plan, machine.solver.net.output_blobs, True))
     release = change("release", [None], lambda machine, _: machine.solver.net.release())
 
-    @rule(part=st.sampled_from(["data", "diff", "history"]))
-    def view(self, part):
+    @rule(history=st.booleans())
+    def view(self, history):
         """Keep a view of a parameter or of its history."""
-        blob = self.solver.history[-1] if part == "history" else self.solver.net.learnable_params[-1]
-        self.views.append(blob.data if part == "history" or part == "data" else None)
+        self.views.append((self.solver.history if history else self.solver.net.learnable_params)[-1].data)
 
     @rule()
     def hook(self):
@@ -269,10 +268,6 @@ class SolverMachine(RuleBasedStateMachine):
         if hasattr(self, "donors"):
             self.compare()
         minicaffe.set_mode_cpu()
-
-
-def look(index):
-    """A hook."""
 
 
 def write(solver, seed):
