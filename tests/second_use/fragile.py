@@ -4,6 +4,8 @@ import contextlib
 
 import pytest
 from helpers import layer_text
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
 
 import minicaffe
 from minicaffe import memory
@@ -14,6 +16,7 @@ from minicaffe.memory import FailAllocator
 from minicaffe.memory.registry import registry
 
 NEVER = 1 << 40
+THEN = st.sampled_from([0, 1, 3])     # so many steps follow a change
 
 
 class FragileLayer(Layer):
@@ -104,6 +107,15 @@ def plainest():
         minicaffe.set_num_threads(before[1])
         engine.prefer(before[2])
         generator.seed, generator.offset = before[3:]
+
+
+def change(name, values, work):
+    """Return a rule that calls ``work(machine, value)`` and takes some steps, as what is wrong shows there."""
+    def run(machine, value, then=0):
+        work(machine, value)
+        machine.step(then)
+    run.__name__ = name     # by which Hypothesis chooses among rules, and prints them
+    return rule(value=st.sampled_from(values), then=THEN)(run)
 
 
 def look(index):

@@ -10,7 +10,7 @@ import json
 import h5py
 import numpy as np
 import pytest
-from fragile import FragileLayer, conv, failing, failing_allocator, layer, look, may_raise, plainest, product
+from fragile import THEN, FragileLayer, change, conv, failing, failing_allocator, layer, look, may_raise, plainest, product
 from helpers import make_net
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -45,7 +45,6 @@ LENET = (layer("in", "Data", "", "x label", 'data_param { source: "FOLDER/db" ba
          + layer("p2", "Pooling", "c2", "p2", "pooling_param { kernel_size: 2 stride: 2 }") + product("h", "p2", "h") + REST)
 TIED = 'param { name: "w" } param { name: "b" }'
 KINDS = ["SGD", "Adam", "RMSProp", "own"]
-THEN = st.sampled_from([0, 1, 3])
 TOLERANCE = {"rtol": 2e-3, "atol": 2e-4}    # of other orders of sums, after some steps
 
 
@@ -89,15 +88,6 @@ def tied_net(name, seed):
     for blob in net.learnable_params:
         blob.data[...] = dice.uniform(-0.5, 0.5, blob.shape)
     return net
-
-
-def change(name, values, work):
-    """Return a rule that calls ``work(machine, value)`` and takes some steps, as what is wrong shows there."""
-    def run(machine, value, then=0):
-        work(machine, value)
-        machine.step(then)
-    run.__name__ = name     # by which Hypothesis chooses among rules, and prints them
-    return rule(value=st.sampled_from(values), then=THEN)(run)
 
 
 class SolverMachine(RuleBasedStateMachine):
