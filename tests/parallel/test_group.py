@@ -12,7 +12,7 @@ import ranks
 from fake_mpi import Job
 
 from minicaffe import parallel
-from minicaffe.errors import ConfigError, NotFiniteError
+from minicaffe.errors import ConfigError, Error, NotFiniteError
 from minicaffe.parallel import LOCAL_RANKS, RANKS, SIZES, heartbeat, launch, launched
 from minicaffe.parallel import group as groups
 from minicaffe.parallel.group import Group
@@ -54,6 +54,21 @@ def test_missing_on_some_ranks_differs(monkeypatch, facts, words):
         return str(raised.value)
 
     assert job.together(compare) == [f"{words}; it must be the same on all ranks"] * 3
+
+
+@pytest.mark.parametrize("error, words", [(ConfigError("wrong"), "wrong"), (ValueError("wrong"), "rank 0 of 2 (here) failed: ValueError('wrong')")])
+def test_failure_of_first_rank_reaches_all(monkeypatch, error, words):
+    job = Job(2)
+    job.use(monkeypatch)
+
+    def fails():
+        raise error
+
+    def run(rank):
+        with pytest.raises(type(error) if rank == 0 else Error) as raised:
+            Group(job.comm(rank)).run_on_root(fails)
+        return str(raised.value)
+    assert job.together(run) == ["wrong", words]
 
 
 def test_mpi_settings_of_environment_stay(monkeypatch):
