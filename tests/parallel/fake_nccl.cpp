@@ -24,7 +24,7 @@
 namespace {
 
 enum Result { kSuccess = 0, kCudaError = 1, kSystemError = 2, kInvalidArgument = 4, kInvalidUsage = 5 };
-enum { kMaxRanks = 8, kPart = 1 << 20, kFloat = 7, kDouble = 8, kSum = 0, kAvg = 4, kDeviceMemory = 2 };
+enum { kMaxRanks = 8, kPart = 1 << 20, kFloat = 7, kDouble = 8, kSum = 0, kDeviceMemory = 2 };
 constexpr char kMark[] = "minicaffe fake nccl ";
 
 thread_local std::string last_error;
@@ -54,10 +54,8 @@ double now() {
 /// What the ranks share.
 struct Request {
   long count;
-  int root, type, op;  // root -1: an all-reduce
-  bool operator==(const Request& other) const {
-    return count == other.count && root == other.root && type == other.type && op == other.op;
-  }
+  int type;
+  bool operator==(const Request& other) const { return count == other.count && type == other.type; }
 };
 struct Board {
   std::atomic<int> size, here[kMaxRanks], arrived, round;
@@ -100,11 +98,11 @@ struct Work {
   size_t bytes() const { return size_t(request.count) * (request.type == kDouble ? 8 : 4); }
 };
 
-template <class T> void add(Comm& comm, T* values, size_t n, bool mean) {
+template <class T> void add(Comm& comm, T* values, size_t n) {
   for (size_t i = 0; i < n; ++i) {
     T sum = 0;
     for (int rank = 0; rank < comm.size; ++rank) sum += reinterpret_cast<T*>(comm.board->part[rank])[i];
-    values[i] = mean ? sum / T(comm.size) : sum;
+    values[i] = sum;
   }
 }
 
@@ -123,10 +121,9 @@ void exchange(void* data) {
     for (int rank = 0; rank < comm.size; ++rank)
       if (!(board.request[rank] == work.request))
         end(who + " and rank " + std::to_string(rank) + " ask for different things: " + std::to_string(work.request.count) + " and " +
-            std::to_string(board.request[rank].count) + " elements, or other types, operations or roots");
-    if (work.request.root >= 0) std::memcpy(values + at, board.part[work.request.root], n);
-    else if (work.request.type == kDouble) add(comm, reinterpret_cast<double*>(values + at), n / 8, work.request.op == kAvg);
-    else add(comm, reinterpret_cast<float*>(values + at), n / 4, work.request.op == kAvg);
+            std::to_string(board.request[rank].count) + " elements, or other types");
+    if (work.request.type == kDouble) add(comm, reinterpret_cast<double*>(values + at), n / 8);
+    else add(comm, reinterpret_cast<float*>(values + at), n / 4);
     if (!comm.meet()) end(who + " waits for a rank that does not come");
   }
 }
@@ -151,7 +148,7 @@ Result issue() {
       return refuse(kCudaError, "the driver refused a copy or a host function");
     if (const char* path = std::getenv("FAKE_NCCL_LOG"))
       if (FILE* file = std::fopen(path, "a")) {
-        std::fprintf(file, "%s %ld of %zu\n", work.request.root < 0 ? "allreduce" : "broadcast", work.request.count, works.size());
+        std::fprintf(file, "allreduce %ld of %zu\n", work.request.count, works.size());
         std::fclose(file);
       }
   }
@@ -161,8 +158,6 @@ Result issue() {
 Result put(const Work& work) {
   if (!work.comm) return refuse(kInvalidArgument, "no communicator");
   if (work.request.type != kFloat && work.request.type != kDouble) return refuse(kInvalidArgument, "only float and double are added here");
-  if (work.request.op != kSum && work.request.op != kAvg) return refuse(kInvalidArgument, "only SUM and AVG are known here");
-  if (work.request.root >= work.comm->size) return refuse(kInvalidArgument, "no such root");
   for (const void* p : {work.from, const_cast<const void*>(work.to)}) {
     unsigned kind = 0;
     if (work.request.count && (driver("cuPointerGetAttribute", &kind, 2, reinterpret_cast<size_t>(p)) || kind != kDeviceMemory))
@@ -237,10 +232,7 @@ int ncclCommGetAsyncError(Comm*, int* error) {
 }
 
 int ncclAllReduce(const void* from, void* to, size_t count, int type, int op, Comm* comm, void* stream) {
-  return put({comm, {long(count), -1, type, op}, from, to, stream});
-}
-int ncclBroadcast(const void* from, void* to, size_t count, int type, int root, Comm* comm, void* stream) {
-  return put({comm, {long(count), root, type, kSum}, comm && comm->rank == root ? from : to, to, stream});
+  return op == kSum ? put({comm, {long(count), type}, from, to, stream}) : refuse(kInvalidArgument, "only SUM is known here");
 }
 int ncclGroupStart() {
   ++depth;

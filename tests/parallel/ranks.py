@@ -177,13 +177,8 @@ class Job:
         self.folder.cleanup()
 
 
-def start_call(n, file, function, *arguments):
-    """Start `n` processes for one call, which may end as they like; return the Popen of mpiexec as `start`."""
-    return start(n, __file__, "", json.dumps([file, function, arguments]))
-
-
-def main(folder, call=None):
-    """What each process does: call after call, each with its result into a file named by the rank; or one call."""
+def main(folder):
+    """What each process does: call after call, each with its result into a file named by the rank."""
     from minicaffe.parallel.launch import mpi
     MPI = mpi()
     if os.environ.get("MINICAFFE_DEVICE", "cpu") != "cpu":
@@ -193,9 +188,6 @@ def main(folder, call=None):
     here = Path(__file__).parent
     sys.path[:0] = [str(here), *(str(here.parent / name) for name in (".", "layers", "addons/ssd", "../tools"))]
     try:
-        if call is not None:
-            answer(call)
-            return
         while call := next_call(comm):
             result = json.dumps(answer(call), default=_text)
             gc.collect()

@@ -7,25 +7,39 @@ import time
 import numpy as np
 import pytest
 import ranks
+from helpers import layer_text
 
 from minicaffe.errors import ConfigError, Error
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver
 
-NET = """
-layer { name: "data" type: "HDF5Data" top: "data" top: "label" include { phase: TRAIN }
-  hdf5_data_param { source: "%(folder)s/list.txt" batch_size: %(batch)d } }
-"""
-SHARED = """
-layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" param { name: "w" } param { lr_mult: 2 }
-  convolution_param { num_output: 4 kernel_size: 3 weight_filler { type: "xavier" } } }
-layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
-layer { name: "again" type: "Convolution" bottom: "data" top: "again" param { name: "w" } param { lr_mult: 0 }
-  convolution_param { num_output: 4 kernel_size: 3 } }
-layer { name: "sum" type: "Eltwise" bottom: "conv" bottom: "again" top: "sum" }
-layer { name: "ip" type: "InnerProduct" bottom: "sum" top: "ip" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
-"""
+XAVIER = 'weight_filler { type: "xavier" }'
+
+
+def product(name, bottom, count, more=""):
+    return layer_text("InnerProduct", name, bottom, more=f"{more} inner_product_param {{ num_output: {count} {XAVIER} }}")
+
+
+def conv(name, bottom, count, size, more=XAVIER, params=""):
+    return layer_text("Convolution", name, bottom, more=f"{params} convolution_param {{ num_output: {count} kernel_size: {size} {more} }}")
+
+
+NET = layer_text("HDF5Data", "data", "", "data label", 'include { phase: TRAIN } hdf5_data_param { source: "%(folder)s/list.txt" batch_size: %(batch)d }')
+LAST = layer_text("SoftmaxWithLoss", "loss", "ip label")
+SHARED = (conv("conv", "data", 4, 3, params='param { name: "w" } param { lr_mult: 2 }') + layer_text("ReLU", "relu", "conv", "conv")
+          + conv("again", "data", 4, 3, "", 'param { name: "w" } param { lr_mult: 0 }') + layer_text("Eltwise", "sum", "conv again") + product("ip", "sum", 3))
+MLP = (product("hidden", "data", 8, 2 * "param { lr_mult: 0 } ") + layer_text("Sigmoid", "sigmoid", "hidden", "hidden") + product("second", "hidden", 8)
+       + layer_text("TanH", "tanh", "second", "second") + product("ip", "second", 3))
+LENET = (conv("conv1", "data", 20, 3, f"pad: 1 {XAVIER}") + layer_text("Pooling", "pool1", "conv1", more="pooling_param { kernel_size: 2 stride: 2 }")
+         + conv("conv2", "pool1", 64, 3, f"pad: 1 {XAVIER}") + layer_text("ReLU", "relu2", "conv2", "conv2") + conv("conv3", "conv2", 64, 1)
+         + product("ip1", "conv3", 2000) + layer_text("ReLU", "relu1", "ip1", "ip1") + product("ip", "ip1", 3))
+LSTM = (layer_text("Reshape", "frames", "data", more="reshape_param { shape { dim: 0 dim: 6 dim: 6 } }")
+        + layer_text("Permute", "turned", "frames", more="permute_param { order: 1 order: 0 order: 2 }")
+        + layer_text("DummyData", "cont", more="dummy_data_param { shape { dim: 6 dim: %(batch)d } data_filler { value: 1 } }")
+        + layer_text("LSTM", "lstm", "turned cont", more=f"recurrent_param {{ num_output: 7 {XAVIER} }}")
+        + layer_text("Slice", "slice", "lstm", "before end", "slice_param { axis: 0 slice_point: 5 }") + layer_text("Silence", "silence", "before", "")
+        + layer_text("Reshape", "last", "end", more="reshape_param { shape { dim: -1 dim: 7 } }") + product("ip", "last", 3))
 
 
 @pytest.fixture(scope="module")
@@ -34,38 +48,6 @@ def folder(tmp_path_factory):
     return ranks.write_rows(tmp_path_factory.mktemp("records"), data=random.random((56, 1, 6, 6), np.float32), label=random.integers(0, 3, 56))
 
 
-LAST = """
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
-"""
-MLP = """
-layer { name: "hidden" type: "InnerProduct" bottom: "data" top: "hidden" param { lr_mult: 0 } param { lr_mult: 0 }
-  inner_product_param { num_output: 8 weight_filler { type: "xavier" } } }
-layer { name: "sigmoid" type: "Sigmoid" bottom: "hidden" top: "hidden" }
-layer { name: "second" type: "InnerProduct" bottom: "hidden" top: "second" inner_product_param { num_output: 8 weight_filler { type: "xavier" } } }
-layer { name: "tanh" type: "TanH" bottom: "second" top: "second" }
-layer { name: "ip" type: "InnerProduct" bottom: "second" top: "ip" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
-"""
-LENET = """
-layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1" convolution_param { num_output: 20 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
-layer { name: "pool1" type: "Pooling" bottom: "conv1" top: "pool1" pooling_param { kernel_size: 2 stride: 2 } }
-layer { name: "conv2" type: "Convolution" bottom: "pool1" top: "conv2" convolution_param { num_output: 64 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
-layer { name: "relu2" type: "ReLU" bottom: "conv2" top: "conv2" }
-layer { name: "conv3" type: "Convolution" bottom: "conv2" top: "conv3" convolution_param { num_output: 64 kernel_size: 1 weight_filler { type: "xavier" } } }
-layer { name: "ip1" type: "InnerProduct" bottom: "conv3" top: "ip1" inner_product_param { num_output: 2000 weight_filler { type: "xavier" } } }
-layer { name: "relu1" type: "ReLU" bottom: "ip1" top: "ip1" }
-layer { name: "ip" type: "InnerProduct" bottom: "ip1" top: "ip" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
-"""
-LSTM = """
-layer { name: "frames" type: "Reshape" bottom: "data" top: "frames" reshape_param { shape { dim: 0 dim: 6 dim: 6 } } }
-layer { name: "turned" type: "Permute" bottom: "frames" top: "turned" permute_param { order: 1 order: 0 order: 2 } }
-layer { name: "cont" type: "DummyData" top: "cont" dummy_data_param { shape { dim: 6 dim: %(batch)d } data_filler { value: 1 } } }
-layer { name: "lstm" type: "LSTM" bottom: "turned" bottom: "cont" top: "lstm" recurrent_param { num_output: 7
-  weight_filler { type: "xavier" } } }
-layer { name: "slice" type: "Slice" bottom: "lstm" top: "before" top: "end" slice_param { axis: 0 slice_point: 5 } }
-layer { name: "silence" type: "Silence" bottom: "before" }
-layer { name: "last" type: "Reshape" bottom: "end" top: "last" reshape_param { shape { dim: -1 dim: 7 } } }
-layer { name: "ip" type: "InnerProduct" bottom: "last" top: "ip" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
-"""
 def make(folder, batch, solver, net, **options):
     param = parse_text(f'base_lr: 0.1 lr_policy: "fixed" max_iter: 20 random_seed: 3 weight_decay: 0.001 {solver}', caffe_pb2.SolverParameter)[0]
     param.net_param.CopyFrom(parse_text((NET + net + LAST) % {"folder": folder, "batch": batch}, caffe_pb2.NetParameter)[0])

@@ -12,7 +12,7 @@ import ranks
 from fake_mpi import Job
 
 from minicaffe import parallel
-from minicaffe.errors import ConfigError, NotFiniteError
+from minicaffe.errors import ConfigError, Error, NotFiniteError
 from minicaffe.parallel import LOCAL_RANKS, RANKS, SIZES, heartbeat, launch, launched
 from minicaffe.parallel import group as groups
 from minicaffe.parallel.group import Group
@@ -54,6 +54,21 @@ def test_missing_on_some_ranks_differs(monkeypatch, facts, words):
         return str(raised.value)
 
     assert job.together(compare) == [f"{words}; it must be the same on all ranks"] * 3
+
+
+@pytest.mark.parametrize("error, words", [(ConfigError("wrong"), "wrong"), (ValueError("wrong"), "rank 0 of 2 (here) failed: ValueError('wrong')")])
+def test_failure_of_first_rank_reaches_all(monkeypatch, error, words):
+    job = Job(2)
+    job.use(monkeypatch)
+
+    def fails():
+        raise error
+
+    def run(rank):
+        with pytest.raises(type(error) if rank == 0 else Error) as raised:
+            Group(job.comm(rank)).run_on_root(fails)
+        return str(raised.value)
+    assert job.together(run) == ["wrong", words]
 
 
 def test_mpi_settings_of_environment_stay(monkeypatch):
@@ -119,20 +134,6 @@ def test_ranks_share_processors(monkeypatch, bound, count, processors):
 
 
 NAMES = "rank 1 of 2 (here)", "rank 0 of 2 (here)"
-
-
-@pytest.mark.parametrize(("inside", "count", "progress", "latest"), [
-    (True, 5, 10, 10), (True, 6, 100, 100), (False, 5, 100, 10), (False, 6, 100, 10)])
-def test_what_counts_as_progress(monkeypatch, inside, count, progress, latest):
-    """A step counts, and any time outside of minicaffe, but for this rank alone."""
-    job = Job(2, mirror=True, threads=False)
-    job.use(monkeypatch)
-    monkeypatch.setattr(heartbeat, "_place", lambda thread: (inside, False, "here"))
-    signs = Heartbeat(Group(), 60)
-    signs.steps, signs.last_count, signs.left, signs.sent = SimpleNamespace(count=count), 5, None, None
-    signs.last_heartbeat = signs.progress = signs.latest_progress = 10
-    signs._exchange(100)
-    assert (signs.progress, signs.latest_progress) == (progress, latest)
 
 
 @pytest.mark.parametrize("timeout, seconds, words", [
@@ -281,7 +282,7 @@ def test_common_stop_counts_for_no_rank(monkeypatch):
 def test_heartbeat_waits_for_receipt(monkeypatch):
     """A goodbye is noted; ages of progress are those of the rank that knows the latest."""
     beats, _ = heartbeat_of_two(monkeypatch)
-    sent, letters, complete = [], [(heartbeat.HEARTBEAT_TAG, 30.0), (heartbeat.HEARTBEAT_TAG, 5.0)], [False, True]
+    sent, letters, complete = [], [(heartbeat.HEARTBEAT_TAG, 30.0), (heartbeat.HEARTBEAT_TAG, 5.0)], [False, True, True, True]
 
     class Comm:
         def Isend(self, age, to, tag):
@@ -306,6 +307,12 @@ def test_heartbeat_waits_for_receipt(monkeypatch):
     letters.append((heartbeat.GOODBYE_TAG, 50.0))
     beats._exchange(102.0)
     assert sent[1:] == [(7.0, 1, heartbeat.HEARTBEAT_TAG)] and (beats.last_heartbeat, beats.latest_progress, beats.left) == (102, 95, 102)
+    beats.steps.count = 6       # a step is progress
+    beats._exchange(103.0)
+    assert (beats.progress, beats.latest_progress) == (103, 103)
+    monkeypatch.setattr(heartbeat, "_place", lambda thread: (False, False, "here"))     # so is time outside of minicaffe, for this rank alone
+    beats._exchange(104.0)
+    assert (beats.progress, beats.latest_progress) == (104, 103)
 
 
 @pytest.mark.parametrize("names, found", [

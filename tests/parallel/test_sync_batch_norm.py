@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -133,26 +134,20 @@ def test_batches_of_different_sizes(parts, case):
     np.testing.assert_allclose(np.array(variances[0])[right], 1.999 * x.var(axes, ddof=1)[right], tolerance)
 
 
-class Alone:
-    """A group of one."""
-
-    size, rank = 1, 0
-
-    def gather_array(self, values):
-        return values[None]
+ALONE = SimpleNamespace(size=1, rank=0, gather_array=lambda values: values[None])    # a group of one
 
 
 def test_what_a_synchronised_layer_cannot():
     net = layer_net(LAYER % "y", [X], Dtype.FLOAT)
     layer = net.layers[-1]
-    layer.synchronise(Alone())
+    layer.synchronise(ALONE)
     assert layer.capture_obstacle() == "it uses the mean and variance of all ranks' batches"
     run_forward(net)
     run_backward(net, [0], [X])
     described = layer.operations()[0].describe()
     assert described["engine"] == "CAFFE" and not described["refused"]
     given = layer_net(LAYER.replace("}", "batch_norm_param { use_global_stats: true } }") % "y", [X])
-    assert not given.layers[-1].synchronise(Alone())
+    assert not given.layers[-1].synchronise(ALONE)
 
 
 def test_useless_sync_batch_norm_is_reported(folder):

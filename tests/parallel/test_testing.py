@@ -3,37 +3,25 @@
 import numpy as np
 import pytest
 import ranks
+from helpers import layer_text
 
 from minicaffe.data.db import open_db
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver
 
-TRAIN = """
-layer { name: "data" type: "HDF5Data" top: "data" top: "label" hdf5_data_param { source: "%(folder)s/list.txt" batch_size: 4 } }
-layer { name: "norm" type: "BatchNorm" bottom: "data" top: "norm" }
-layer { name: "ip" type: "InnerProduct" bottom: "norm" top: "ip" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
-"""
+XAVIER = 'weight_filler { type: "xavier" }'
+TRAIN = (layer_text("HDF5Data", "data", "", "data label", 'hdf5_data_param { source: "%(folder)s/list.txt" batch_size: 4 }') + layer_text("BatchNorm", "norm", "data")
+         + layer_text("InnerProduct", "ip", "norm", more=f"inner_product_param {{ num_output: 3 {XAVIER} }}") + layer_text("SoftmaxWithLoss", "loss", "ip label"))
 # The top "id" is an output of the source itself.
-SCORES = TRAIN.replace('top: "label"', 'top: "label" top: "id"', 1) + """
-layer { name: "hits" type: "Accuracy" bottom: "ip" bottom: "label" top: "hits" }
-"""
-STORED = """
-layer { name: "stored" type: "Data" top: "data" data_param { source: "%(folder)s/db" batch_size: 3 backend: LMDB } }
-layer { name: "norm" type: "BatchNorm" bottom: "data" top: "norm" }
-"""
-SEQUENCES = """
-layer { name: "data" type: "HDF5Data" top: "data" hdf5_data_param { source: "%(folder)s/list.txt" batch_size: 2 } }
-layer { name: "cont" type: "DummyData" top: "cont" dummy_data_param { shape { dim: 2 dim: 1 } data_filler { value: 1 } } }
-layer { name: "row" type: "Reshape" bottom: "data" top: "row" reshape_param { shape { dim: 2 dim: 1 dim: -1 } } }
-layer { name: "lstm" type: "LSTM" bottom: "row" bottom: "cont" top: "lstm" recurrent_param { num_output: 3 weight_filler { type: "xavier" } } }
-layer { name: "sum" type: "Reduction" bottom: "lstm" top: "sum" }
-"""
-FOUND = """
-layer { name: "boxes" type: "HDF5Data" top: "found" top: "known" hdf5_data_param { source: "%(folder)s/list.txt" batch_size: 1 } }
-layer { name: "rows" type: "DetectionEvaluate" bottom: "found" bottom: "known" top: "rows" detection_evaluate_param { num_classes: 4 } }
-"""
+SCORES = TRAIN.replace('top: "label"', 'top: "label" top: "id"', 1) + layer_text("Accuracy", "hits", "ip label")
+STORED = (layer_text("Data", "stored", "", "data", 'data_param { source: "%(folder)s/db" batch_size: 3 backend: LMDB }') + layer_text("BatchNorm", "norm", "data"))
+SEQUENCES = (layer_text("HDF5Data", "data", more='hdf5_data_param { source: "%(folder)s/list.txt" batch_size: 2 }')
+             + layer_text("DummyData", "cont", more="dummy_data_param { shape { dim: 2 dim: 1 } data_filler { value: 1 } }")
+             + layer_text("Reshape", "row", "data", more="reshape_param { shape { dim: 2 dim: 1 dim: -1 } }")
+             + layer_text("LSTM", "lstm", "row cont", more=f"recurrent_param {{ num_output: 3 {XAVIER} }}") + layer_text("Reduction", "sum", "lstm"))
+FOUND = (layer_text("HDF5Data", "boxes", "", "found known", 'hdf5_data_param { source: "%(folder)s/list.txt" batch_size: 1 }')
+         + layer_text("DetectionEvaluate", "rows", "found known", more="detection_evaluate_param { num_classes: 4 }"))
 
 
 @pytest.fixture(scope="module")

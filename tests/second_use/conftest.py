@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import minicaffe
-from minicaffe.engines import engine
 from minicaffe.errors import DependencyError
 
 
@@ -62,8 +61,7 @@ def disk(monkeypatch):
 
 @pytest.fixture
 def gpu(device, monkeypatch):
-    """Whether there is a GPU; the simulated one where tests compute on the CPU. Mode, engine and threads come back after the test."""
-    before = engine.preferred(), engine.get_exact(), minicaffe.get_num_threads()
+    """Whether there is a GPU; the simulated one where tests compute on the CPU."""
     monkeypatch.setenv("MINICAFFE_DEVICE", "gpu" if device == "gpu" else "sim")
     try:
         minicaffe.set_mode_gpu()
@@ -73,9 +71,6 @@ def gpu(device, monkeypatch):
     minicaffe.set_mode_cpu()
     yield found
     gc.collect()
-    engine.prefer(before[0])
-    engine.set_exact(before[1])
-    minicaffe.set_num_threads(before[2])
     minicaffe.set_mode_cpu() if device == "cpu" else minicaffe.set_mode_gpu()
 
 

@@ -1,16 +1,22 @@
-"""Nets for the machines: text of layers, and a layer in Python that raises where a test says."""
+"""Nets for the machines: text of layers, a layer in Python that raises where a test says, and the plainest way to compute."""
 
 import contextlib
 
 import pytest
+from helpers import layer_text
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
 
+import minicaffe
 from minicaffe import memory
 from minicaffe.common import caffe
+from minicaffe.engines import engine
 from minicaffe.layer import Layer, register_layer
 from minicaffe.memory import FailAllocator
 from minicaffe.memory.registry import registry
 
 NEVER = 1 << 40
+THEN = st.sampled_from([0, 1, 3])     # so many steps follow a change
 
 
 class FragileLayer(Layer):
@@ -86,9 +92,38 @@ def may_raise(kind, words):
             yield
 
 
+@contextlib.contextmanager
+def plainest():
+    """Run what is inside in the plainest way; random numbers continue afterwards where they were."""
+    generator = caffe.generator
+    before = caffe.mode, minicaffe.get_num_threads(), engine.preferred(), generator.seed, generator.offset
+    minicaffe.set_mode_cpu()
+    minicaffe.set_num_threads(1)
+    engine.prefer("CAFFE")
+    try:
+        yield
+    finally:
+        minicaffe.set_mode_cpu() if before[0] == "cpu" else minicaffe.set_mode_gpu()
+        minicaffe.set_num_threads(before[1])
+        engine.prefer(before[2])
+        generator.seed, generator.offset = before[3:]
+
+
+def change(name, values, work):
+    """Return a rule that calls ``work(machine, value)`` and takes some steps, as what is wrong shows there."""
+    def run(machine, value, then=0):
+        work(machine, value)
+        machine.step(then)
+    run.__name__ = name     # by which Hypothesis chooses among rules, and prints them
+    return rule(value=st.sampled_from(values), then=THEN)(run)
+
+
+def look(index):
+    """A hook."""
+
+
 def layer(name, kind, bottoms, tops, param=""):
-    words = " ".join([f'bottom: "{b}"' for b in bottoms.split()] + [f'top: "{t}"' for t in tops.split()])
-    return f'layer {{ name: "{name}" type: "{kind}" {words} {param} }}\n'
+    return layer_text(kind, name, bottoms, tops, param)
 
 
 def conv(name, bottom, count=16):

@@ -7,9 +7,8 @@ late ones do.
 """
 
 import contextlib
-import errno
 import gc
-import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,11 +19,10 @@ from test_one_solver import build, make_files
 import minicaffe
 from minicaffe import memory
 from minicaffe.common import caffe
-from minicaffe.errors import DeviceError, Error, FileError, OutOfMemoryError
+from minicaffe.errors import DeviceError, Error, OutOfMemoryError
 from minicaffe.memory import CPUPlace, CUDAPlace, PinnedPlace
 from minicaffe.net.run import AFTER_FORWARD, BEFORE_BACKWARD
 from minicaffe.parallel import exchange
-from minicaffe.proto import atomic, binary_writer
 from minicaffe.solver import sgd
 
 CALLS = ["cuMemAlloc", "cuMemHostAlloc", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync", "cuMemsetD8Async", "cuLaunchKernel",
@@ -108,15 +106,10 @@ class Trial:
         raise AssertionError(f"still failing at call {n}")
 
 
-@pytest.fixture(autouse=True)
-def trials(request, monkeypatch):
-    Trial.every, Trial.patch = request.config.getoption("--every"), monkeypatch
-    yield
-    exchange._unfinished.clear()
-
-
-def on_a_device(device):
+def on_a_device(gpu, device):
     """Compute on a device, unless this is the run without one, which is short."""
+    if not gpu:
+        pytest.skip("a build without CUDA")
     if device == "cpu":
         pytest.skip("what a device does after errors: pytest --device sim, as .ci/run does")
     minicaffe.set_mode_gpu()
@@ -124,29 +117,27 @@ def on_a_device(device):
 
 # A net, and how gradients are sent to a second rank.
 OF_TWO_RANKS = [("lenet", "late"), ("lenet", "during"), ("sequences", "during")]
-TRAININGS = pytest.mark.parametrize("name, ranks", [("pictures", None), ("sequences", None), ("lenet", None), *OF_TWO_RANKS])
-
-
 PLACES = CPUPlace(), CUDAPlace(0), PinnedPlace()
+TRAININGS = pytest.mark.parametrize("name, ranks", [("pictures", None), ("sequences", None), ("lenet", None), *OF_TWO_RANKS])
 
 
 @pytest.fixture(params=["cpu", "gpu"])
 def mode(request, gpu, device):
     if request.param == "gpu":
-        if not gpu:
-            pytest.skip("a build without CUDA")
-        on_a_device(device)
+        on_a_device(gpu, device)
     return request.param
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_lost(request, gpu, trials):
+def nothing_is_lost(request, gpu, monkeypatch):
     """All bytes that a test took go back with its solver."""
+    Trial.every, Trial.patch = request.config.getoption("--every"), monkeypatch
     if "plain" in request.fixturenames:
         request.getfixturevalue("plain")
     gc.collect()
     before = [memory.used(place) for place in PLACES]
     yield
+    exchange._unfinished.clear()
     gc.collect()
     assert [memory.used(place) for place in PLACES] == before
 
@@ -157,9 +148,7 @@ def nothing_is_lost(request, gpu, trials):
 def test_memory(name, ranks, plan, place, gpu, device, tmp_path):
     """Blocks of the host on the CPU, of the device and page-locked ones on the GPU."""
     if place != CPUPlace():
-        if not gpu:
-            pytest.skip("a build without CUDA")
-        on_a_device(device)
+        on_a_device(gpu, device)
     trial = Trial(name, tmp_path, plan, ranks=ranks)
     assert trial.fail_each(lambda n: failing_allocator(place, n), OutOfMemoryError) > 2
 
@@ -167,9 +156,7 @@ def test_memory(name, ranks, plan, place, gpu, device, tmp_path):
 @pytest.fixture
 def plain(gpu, device):
     """Every block from the driver, so that its calls are met."""
-    if not gpu:
-        pytest.skip("a build without CUDA")
-    on_a_device(device)
+    on_a_device(gpu, device)
     minicaffe.set_mode_cpu()
     before = [memory.use(place, "plain") for place in PLACES[1:]]
     yield
@@ -199,9 +186,9 @@ def test_calls_of_the_driver(name, ranks, call, sim, plain, tmp_path):
 
 
 @pytest.mark.parametrize("call", GRAPH_CALLS)
-def test_driver_calls_with_graph(call, sim, device, tmp_path):
+def test_driver_calls_with_graph(call, sim, gpu, device, tmp_path):
     """In four iterations, of which the third is recorded."""
-    on_a_device(device)
+    on_a_device(gpu, device)
     trial = Trial("sequences", tmp_path, steps=4)
     assert trial.solver.training_step.recorded.graph is not None
 
@@ -251,7 +238,7 @@ def test_python_that_raises(where, name, ranks, mode, tmp_path):
         elif where == "action":
             solver.action = lambda: count() or "none"
         elif where == "listener":
-            solver.listeners.append(Listener(count))
+            solver.listeners.append(SimpleNamespace(on_iteration=count))
         else:
             solver.callbacks.append((count, count))
         try:
@@ -266,45 +253,3 @@ def test_python_that_raises(where, name, ranks, mode, tmp_path):
     fails = [0]
     least = {"hook": 12, "callback": 2}.get(where, 1)
     assert trial.fail_each(fail, ArithmeticError) >= least
-
-
-class Listener:
-    def __init__(self, on_iteration):
-        self.on_iteration = on_iteration
-
-
-@pytest.mark.parametrize("function", ["open", "fchmod", "fsync", "replace", "write"])
-@pytest.mark.parametrize("ranks", [None, "late"])
-def test_files_of_a_snapshot(function, ranks, tmp_path, monkeypatch):
-    """The files that were there stay whole, no temporary file stays, and the solver continues."""
-    trial = Trial("sequences", tmp_path, ranks=ranks)
-    folder = tmp_path / "snapshots"
-    folder.mkdir()
-    targets = [(binary_writer, "write_net"), (binary_writer, "write_solver_state")] if function == "write" else [(atomic.os, function)]
-    solver = trial.solver
-    solver.param.snapshot_prefix = str(folder / "s")
-    solver.restore(trial.state)
-    paths = solver.snapshot()
-    content = [open(path, "rb").read() for path in paths]
-    for n in range(1, 50):
-        calls = []
-
-        def failing(real, n=n, calls=calls):
-            def call(*arguments, **keywords):
-                calls.append(None)
-                if len(calls) == n:
-                    raise OSError(errno.ENOSPC, "No space left on device")
-                return real(*arguments, **keywords)
-            return call
-
-        with monkeypatch.context() as patch:
-            for module, name in targets:
-                patch.setattr(module, name, failing(getattr(module, name)))
-            with contextlib.suppress(FileError):
-                solver.snapshot()
-        if len(calls) < n:
-            break
-        assert [open(path, "rb").read() for path in paths] == content
-        assert sorted(os.listdir(folder)) == sorted(os.path.basename(path) for path in paths)
-    assert n > 2
-    trial.expected_again()

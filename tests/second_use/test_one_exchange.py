@@ -8,7 +8,8 @@ import gc
 import numpy as np
 import pytest
 from fake_mpi import Job
-from fragile import layer
+from fragile import layer, look
+from helpers import net_solver
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -21,9 +22,7 @@ from minicaffe.parallel import transport as transports
 from minicaffe.parallel.exchange import ACTIONS, Exchange
 from minicaffe.parallel.group import Group
 from minicaffe.parallel.transport import BlockingMpiTransport, MpiTransport
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
-from minicaffe.solver import create_solver, sgd
+from minicaffe.solver import sgd
 
 SEEDS = st.integers(0, 1 << 16)
 
@@ -244,9 +243,7 @@ class SolversMachine(RuleBasedStateMachine):
                 blob.data[...] = data
 
     def solver(self, plan, rank=None, carrier=None):
-        param = caffe_pb2.SolverParameter(base_lr=RATE, lr_policy="fixed", snapshot_after_train=False, type="SGD")
-        param.net_param.CopyFrom(parse_text(TEXT, caffe_pb2.NetParameter)[0])
-        solver = create_solver(param, plan=plan)
+        solver = net_solver(TEXT, plan, base_lr=RATE, momentum=0)
         if rank is not None:
             solver.group = Group(self.job.comm(rank))
             solver.exchange = Exchange(solver.group, solver.net.learnable_params, solver.net.learned(), carrier(solver.group))
@@ -323,24 +320,6 @@ class SolversMachine(RuleBasedStateMachine):
         for solver in self.solvers:
             solver.param.iter_size = size
 
-    @rule(seed=SEEDS)
-    def write(self, seed):
-        dice = np.random.default_rng(seed)
-        for i, data in enumerate(self.expected):
-            data[...] = dice.uniform(-0.5, 0.5, data.shape)
-            for solver in self.solvers:
-                solver.net.learnable_params[i].data[...] = data
-
-    @rule()
-    def release(self):
-        for solver in self.solvers:
-            solver.net.release()
-
-    @precondition(lambda self: self.gpu)
-    @rule(mode=st.sampled_from([minicaffe.set_mode_cpu, minicaffe.set_mode_gpu]))
-    def mode(self, mode):
-        mode()
-
     def compare(self):
         for solver in self.solvers:
             for blob, data, first in zip(solver.net.learnable_params, self.expected, self.solvers[0].net.learnable_params):
@@ -353,10 +332,6 @@ class SolversMachine(RuleBasedStateMachine):
             self.step(2, own=True)
             self.job.end("over")
         minicaffe.set_mode_cpu()
-
-
-def look(index):
-    """A hook."""
 
 
 @pytest.mark.parametrize("machine, examples", [(ExchangeMachine, 40), (SolversMachine, 15)])

@@ -1,4 +1,4 @@
-"""One Prefetcher, and one cursor of a database, through any sequence of calls.
+"""One Prefetcher through any sequence of calls.
 
 Batches come in order, those that are held stay as they are, no more are made ahead than `depth` says, and the thread ends with `close`,
 an error, or the last reference.
@@ -8,20 +8,16 @@ import gc
 import re
 import threading
 import time
-from itertools import islice
 
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from leveldb_package import need_leveldb
 
-from minicaffe.data.db import open_db
 from minicaffe.data.prefetch import Prefetcher
 from minicaffe.errors import DataError, Error, OutOfMemoryError
 
 SECONDS = 5.0   # after which a thread that has not done its work never will
-COUNT = 5       # records of a database
 
 
 class Numbers:
@@ -148,72 +144,5 @@ class PrefetcherMachine(RuleBasedStateMachine):
             self.next()
 
 
-class CursorMachine(RuleBasedStateMachine):
-    """Two cursors of one database, at the records `places`; records that were taken stay."""
-
-    def __init__(self, path, kind):
-        super().__init__()
-        self.path, self.kind = path, kind
-        self.db = open_db(path, kind)
-        self.cursors, self.places, self.taken = [self.db.cursor(), self.db.cursor()], [0, 0], [[], []]
-
-    @rule(which=st.integers(0, 1), place=st.integers(0, 3 * COUNT))
-    def seek(self, which, place):
-        self.cursors[which], self.places[which] = self.db.cursor(place), place
-
-    @rule(which=st.integers(0, 1), count=st.integers(1, 2 * COUNT), skip=st.integers(0, 7), gap=st.integers(1, 4))
-    def take(self, which, count, skip, gap):
-        places = [self.places[which] + skip + i * gap for i in range(count)]
-        self.keep(which, [read() for read in islice(self.cursors[which], skip, skip + (count - 1) * gap + 1, gap)], places)
-
-    @rule(which=st.integers(0, 1))
-    def next(self, which):
-        self.keep(which, [next(self.cursors[which])()], [self.places[which]])
-
-    def keep(self, which, records, places):
-        self.taken[which] = [*self.taken[which], *zip(records, places, strict=True)][-20:]
-        self.places[which] = places[-1] + 1
-        self.look()
-
-    @rule()
-    def look(self):
-        for (key, value), place in [*self.taken[0], *self.taken[1]]:
-            assert (bytes(key), bytes(value)) == (b"%d" % (place % COUNT), b"value %d" % (place % COUNT))
-
-    @rule(which=st.integers(0, 1))
-    def close(self, which):
-        self.taken[which] = []
-        self.cursors[which], self.places[which] = self.db.cursor(), 0
-
-    @rule()
-    def open_again(self):
-        """Beside the first, which is closed then."""
-        again = open_db(self.path, self.kind)
-        assert len(again) == COUNT
-        for which in 0, 1:
-            self.close(which)
-        self.db.close()
-        self.db, self.cursors, self.places = again, [again.cursor(), again.cursor()], [0, 0]
-
-    def teardown(self):
-        self.look()
-        for which in 0, 1:
-            self.take(which, COUNT + 1, 0, 1)
-            self.close(which)
-        self.cursors = []
-        self.db.close()
-
-
 def test_any_sequence(search):
     search(PrefetcherMachine, 40, 12)
-
-
-@pytest.mark.parametrize("kind", ["LMDB", "LEVELDB"])
-def test_any_sequence_of_a_cursor(search, tmp_path, kind):
-    if kind == "LEVELDB":
-        need_leveldb()
-    path = str(tmp_path / "db")
-    with open_db(path, kind, "w") as db:
-        for i in range(COUNT):
-            db.put(b"%d" % i, b"value %d" % i)
-    search(lambda: CursorMachine(path, kind), 30, 10)

@@ -10,13 +10,12 @@ import json
 import h5py
 import numpy as np
 import pytest
-from fragile import FragileLayer, conv, failing, failing_allocator, layer, may_raise, product
+from fragile import THEN, FragileLayer, change, conv, failing, failing_allocator, layer, look, may_raise, plainest, product
 from helpers import make_net
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import minicaffe
-from minicaffe.common import caffe
 from minicaffe.data.db import open_db
 from minicaffe.engines import engine
 from minicaffe.errors import Error, OutOfMemoryError
@@ -46,7 +45,6 @@ LENET = (layer("in", "Data", "", "x label", 'data_param { source: "FOLDER/db" ba
          + layer("p2", "Pooling", "c2", "p2", "pooling_param { kernel_size: 2 stride: 2 }") + product("h", "p2", "h") + REST)
 TIED = 'param { name: "w" } param { name: "b" }'
 KINDS = ["SGD", "Adam", "RMSProp", "own"]
-THEN = st.sampled_from([0, 1, 3])
 TOLERANCE = {"rtol": 2e-3, "atol": 2e-4}    # of other orders of sums, after some steps
 
 
@@ -90,32 +88,6 @@ def tied_net(name, seed):
     for blob in net.learnable_params:
         blob.data[...] = dice.uniform(-0.5, 0.5, blob.shape)
     return net
-
-
-@contextlib.contextmanager
-def plainest():
-    """Run what is inside in the plainest way; random numbers continue afterwards where they were."""
-    generator = caffe.generator
-    before = caffe.mode, minicaffe.get_num_threads(), engine.preferred(), generator.seed, generator.offset
-    minicaffe.set_mode_cpu()
-    minicaffe.set_num_threads(1)
-    engine.prefer("CAFFE")
-    try:
-        yield
-    finally:
-        minicaffe.set_mode_cpu() if before[0] == "cpu" else minicaffe.set_mode_gpu()
-        minicaffe.set_num_threads(before[1])
-        engine.prefer(before[2])
-        generator.seed, generator.offset = before[3:]
-
-
-def change(name, values, work):
-    """Return a rule that calls ``work(machine, value)`` and takes some steps, as what is wrong shows there."""
-    def run(machine, value, then=0):
-        work(machine, value)
-        machine.step(then)
-    run.__name__ = name     # by which Hypothesis chooses among rules, and prints them
-    return rule(value=st.sampled_from(values), then=THEN)(run)
 
 
 class SolverMachine(RuleBasedStateMachine):
@@ -199,11 +171,10 @@ class SolverMachine(RuleBasedStateMachine):
     set_plan = change("set_plan", ["memory", None], lambda machine, plan: machine.solver.net.set_plan(plan, machine.solver.net.output_blobs, True))
     release = change("release", [None], lambda machine, _: machine.solver.net.release())
 
-    @rule(part=st.sampled_from(["data", "diff", "history"]))
-    def view(self, part):
+    @rule(history=st.booleans())
+    def view(self, history):
         """Keep a view of a parameter or of its history."""
-        blob = self.solver.history[-1] if part == "history" else self.solver.net.learnable_params[-1]
-        self.views.append(blob.data if part == "history" or part == "data" else None)
+        self.views.append((self.solver.history if history else self.solver.net.learnable_params)[-1].data)
 
     @rule()
     def hook(self):
@@ -287,10 +258,6 @@ class SolverMachine(RuleBasedStateMachine):
         if hasattr(self, "donors"):
             self.compare()
         minicaffe.set_mode_cpu()
-
-
-def look(index):
-    """A hook."""
 
 
 def write(solver, seed):

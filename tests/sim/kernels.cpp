@@ -5,6 +5,12 @@
 
 namespace test {
 
+template <int threads, bool barriers = false> struct Kernel {
+  static constexpr int kThreads = threads;
+  static constexpr bool kBarriers = barriers;
+  using Shared = mc::NoShared;
+};
+
 struct Scale {  // y = a x
   float a;
   const float* x;
@@ -12,10 +18,7 @@ struct Scale {  // y = a x
   MC_DEVICE void operator()(mc::index_t i) const { y[i] = a * x[i]; }
 };
 
-struct WriteAt {  // block 1, thread 5 writes
-  static constexpr int kThreads = 64;
-  static constexpr bool kBarriers = false;
-  using Shared = mc::NoShared;
+struct WriteAt : Kernel<64> {  // block 1, thread 5 writes
   float* p;
   long long index;
   MC_DEVICE void operator()(const mc::Thread& t, Shared&) const {
@@ -23,10 +26,7 @@ struct WriteAt {  // block 1, thread 5 writes
   }
 };
 
-struct ReadAt {
-  static constexpr int kThreads = 64;
-  static constexpr bool kBarriers = false;
-  using Shared = mc::NoShared;
+struct ReadAt : Kernel<64> {
   const volatile float* p;
   long long index;
   float* out;
@@ -35,9 +35,7 @@ struct ReadAt {
   }
 };
 
-struct Reverse {  // each block reverses its part
-  static constexpr int kThreads = 256;
-  static constexpr bool kBarriers = true;
+struct Reverse : Kernel<256, true> {  // each block reverses its part
   struct Shared { float part[256]; };
   float* p;
   MC_DEVICE void operator()(const mc::Thread& t, Shared& s) const {
@@ -47,9 +45,7 @@ struct Reverse {  // each block reverses its part
   }
 };
 
-struct Sum {  // tree with many barriers: out[block] = the sum of the block's part
-  static constexpr int kThreads = 256;
-  static constexpr bool kBarriers = true;
+struct Sum : Kernel<256, true> {  // tree with many barriers: out[block] = the sum of the block's part
   struct Shared { float part[256]; };
   const float* p;
   float* out;
@@ -63,10 +59,7 @@ struct Sum {  // tree with many barriers: out[block] = the sum of the block's pa
   }
 };
 
-struct HalfBarrier {  // threads from `first` on come to the barrier
-  static constexpr int kThreads = 256;
-  static constexpr bool kBarriers = true;
-  using Shared = mc::NoShared;
+struct HalfBarrier : Kernel<256, true> {  // threads from `first` on come to the barrier
   unsigned first, rounds;
   MC_DEVICE void operator()(const mc::Thread& t, Shared&) const {
     for (unsigned i = 0; i < rounds; ++i) t.barrier();
@@ -74,10 +67,7 @@ struct HalfBarrier {  // threads from `first` on come to the barrier
   }
 };
 
-struct FiberWrite {  // after a barrier, thread 9 of block 2 writes
-  static constexpr int kThreads = 256;
-  static constexpr bool kBarriers = true;
-  using Shared = mc::NoShared;
+struct FiberWrite : Kernel<256, true> {  // after a barrier, thread 9 of block 2 writes
   float* p;
   long long index;
   MC_DEVICE void operator()(const mc::Thread& t, Shared&) const {
@@ -86,9 +76,7 @@ struct FiberWrite {  // after a barrier, thread 9 of block 2 writes
   }
 };
 
-struct SharedOut {  // copies shared memory, to which nothing was written, and then writes to it
-  static constexpr int kThreads = 1;
-  static constexpr bool kBarriers = false;
+struct SharedOut : Kernel<1> {  // copies shared memory, to which nothing was written, and then writes to it
   struct Shared { uint32_t word[16]; };
   uint32_t* out;
   MC_DEVICE void operator()(const mc::Thread& t, Shared& s) const {
@@ -97,9 +85,7 @@ struct SharedOut {  // copies shared memory, to which nothing was written, and t
   }
 };
 
-struct SharedOverrun {
-  static constexpr int kThreads = 1;
-  static constexpr bool kBarriers = false;
+struct SharedOverrun : Kernel<1> {
   struct Shared { uint32_t word[16]; };
   unsigned index;
   MC_DEVICE void operator()(const mc::Thread&, Shared& s) const { ((volatile uint32_t*)s.word)[index] = 5; }
@@ -111,10 +97,7 @@ int deep(volatile char* above, int left) {
   return left ? deep(here, left - 1) + here[0] + above[0] : 0;
 }
 
-struct StackHog {
-  static constexpr int kThreads = 2;
-  static constexpr bool kBarriers = true;
-  using Shared = mc::NoShared;
+struct StackHog : Kernel<2, true> {
   int depth;
   int* out;
   MC_DEVICE void operator()(const mc::Thread& t, Shared&) const {
@@ -125,10 +108,7 @@ struct StackHog {
   }
 };
 
-struct Position {  // for grids and blocks of three dimensions
-  static constexpr int kThreads = 1024;
-  static constexpr bool kBarriers = false;
-  using Shared = mc::NoShared;
+struct Position : Kernel<1024> {  // for grids and blocks of three dimensions
   int* out;
   MC_DEVICE void operator()(const mc::Thread& t, Shared&) const {
     unsigned block = t.block_x + t.blocks_x * (t.block_y() + t.blocks_y * t.block_z());
@@ -143,11 +123,8 @@ struct Divide {
   MC_DEVICE void operator()(mc::index_t i) const { out[i] = 7 / by; }
 };
 
-struct Big { static constexpr unsigned kBytes = 49 << 10; };
-struct TooMuchShared {
-  static constexpr int kThreads = 1;
-  static constexpr bool kBarriers = false;
-  struct Shared { char bytes[Big::kBytes]; };
+struct TooMuchShared : Kernel<1> {
+  struct Shared { char bytes[49 << 10]; };
   int n;
   MC_DEVICE void operator()(const mc::Thread&, Shared&) const {}
 };

@@ -106,17 +106,6 @@ def test_calls_of_the_driver():
 ALONE = HERE / "cases" / "alone_process.py"
 
 
-@pytest.mark.parametrize("settings, words", [
-    ("devices=x", "'devices=x'"), ("memory=12Q", "'memory=12Q'"), ("capability=7", "must be a compute capability such as 7.5"), ("colour=1", "'colour=1': unknown"), ("race=yes", "'race=yes'"),
-    ("peers=0-0", "'peers=0-0': must be pairs"), ("peers=0-1,1", "'1': unknown"), ("0-1", "'0-1': unknown"),
-    ("fail=cuMemAlloc", "'fail=cuMemAlloc'"), ("fail=cuNothing:1", "'fail=cuNothing:1'"), ("fail=cuMemAlloc:0", "N must be"),
-    ("fail=cuMemAlloc:1:NO", "the code must be a name"),
-])  # fmt: skip
-def test_ill_formed_settings(outcomes, settings, words):
-    found, status, text = outcomes(HERE / "cases" / "settings.py")
-    assert f"{settings} -> " in text and words in text.split(f"{settings} -> ")[1].split("\n")[0], text
-
-
 @pytest.mark.parametrize("name, settings, words", [
     ("ill_formed_environment", "race=1,colour=1", []),
     ("no_device", "devices=0", []),

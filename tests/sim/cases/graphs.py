@@ -34,16 +34,20 @@ def capture_and_launch():
         cu.GraphLaunch(run, s)
 
 
+def _wait(stream, other):
+    event = cu.EventCreate(2)
+    cu.EventRecord(event, other)
+    cu.StreamWaitEvent(stream, event, 0)
+
+
 def capture_across_streams():
     configure("race=1")
     f, s, x = _start()
-    t, fork, join = cu.StreamCreate(NON_BLOCKING), cu.EventCreate(2), cu.EventCreate(2)
+    t = cu.StreamCreate(NON_BLOCKING)
     scale(f, 2, x, x, 64, stream=s)
-    cu.EventRecord(fork, s)
-    cu.StreamWaitEvent(t, fork, 0)
+    _wait(t, s)
     scale(f, 3, x, x, 32, stream=t)
-    cu.EventRecord(join, t)
-    cu.StreamWaitEvent(s, join, 0)
+    _wait(s, t)
     scale(f, 5, x, x, 64, stream=s)
     run = cu.GraphInstantiate(cu.StreamEndCapture(s), 0)
     for _ in range(2):
@@ -53,18 +57,11 @@ def capture_across_streams():
     scale(f, 1, x, x, 64, stream=t)  # t is a plain stream again
     with raises("INVALID_VALUE", "race: ", "graph node 0", "stream #"):
         cu.GraphLaunch(run, s)
-
-
-def race_within_a_graph():
-    configure("race=1")
     f, s, x = _start()
-    t, fork, join = cu.StreamCreate(NON_BLOCKING), cu.EventCreate(2), cu.EventCreate(2)
-    cu.EventRecord(fork, s)
-    cu.StreamWaitEvent(t, fork, 0)
+    _wait(t, s)
     scale(f, 3, x, x, 64, stream=t)
     scale(f, 5, x, x, 64, stream=s)
-    cu.EventRecord(join, t)
-    cu.StreamWaitEvent(s, join, 0)
+    _wait(s, t)
     run = cu.GraphInstantiate(cu.StreamEndCapture(s), 0)
     with raises("INVALID_VALUE", "race: ", "graph node 0", "graph node 1"):
         cu.GraphLaunch(run, s)
@@ -72,9 +69,8 @@ def race_within_a_graph():
 
 def unjoined_streams():
     f, s, x = _start()
-    t, fork = cu.StreamCreate(NON_BLOCKING), cu.EventCreate(2)
-    cu.EventRecord(fork, s)
-    cu.StreamWaitEvent(t, fork, 0)
+    t = cu.StreamCreate(NON_BLOCKING)
+    _wait(t, s)
     scale(f, 3, x, x, 64, stream=t)
     with raises("STREAM_CAPTURE_UNMATCHED", "the capture began in stream #"):
         cu.StreamEndCapture(t)
@@ -129,29 +125,25 @@ def relaxed_capture_allows_allocations():
     y = cu.MemAlloc(64)
     cu.ModuleLoadData(image())
     scale(f, 4, x, y, 16, stream=s)
-    run = cu.GraphInstantiate(cu.StreamEndCapture(s), 0)
-    cu.GraphLaunch(run, 0)
+    cu.GraphLaunch(cu.GraphInstantiate(cu.StreamEndCapture(s), 0), 0)
     assert (download(y, 16) == 4).all()
+    cu.StreamBeginCapture(s, RELAXED)
+    cu.GraphLaunch(cu.GraphInstantiate(cu.StreamEndCapture(s), 0), 0)   # an empty one
+    cu.CtxSynchronize()
 
 
-def memory_freed_before_the_launch():
+def launches_that_are_refused():
     f, s, x = _start()
     scale(f, 2, x, x, 64, stream=s)
     run = cu.GraphInstantiate(cu.StreamEndCapture(s), 0)
+    cu.StreamBeginCapture(s, GLOBAL)
+    with raises("NOT_SUPPORTED", "no graph within a graph"):
+        cu.GraphLaunch(run, s)
+    with raises("STREAM_CAPTURE_INVALIDATED", "no graph within a graph"):
+        cu.StreamEndCapture(s)
     cu.MemFree(x)
     with raises("ILLEGAL_ADDRESS", "kernel scale", "freed before"):
         cu.GraphLaunch(run, s)
-
-
-def graph_within_a_capture():
-    f, s, x = _start()
-    scale(f, 2, x, x, 64, stream=s)
-    inner = cu.GraphInstantiate(cu.StreamEndCapture(s), 0)
-    cu.StreamBeginCapture(s, GLOBAL)
-    with raises("NOT_SUPPORTED", "no graph within a graph"):
-        cu.GraphLaunch(inner, s)
-    with raises("STREAM_CAPTURE_INVALIDATED", "no graph within a graph"):
-        cu.StreamEndCapture(s)
 
 
 def deferred_graph():
@@ -166,9 +158,3 @@ def deferred_graph():
     with raises("NOT_READY"):
         cu.EventQuery(done)
     assert (download(x, 64) == 8).all()
-
-
-def empty_graph():
-    f, s, x = _start()
-    cu.GraphLaunch(cu.GraphInstantiate(cu.StreamEndCapture(s), 0), 0)
-    cu.CtxSynchronize()

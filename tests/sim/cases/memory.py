@@ -25,12 +25,6 @@ def error_names():
     assert cu.GetErrorString(code) == b"peer access unsupported"
 
 
-def fills():
-    p = upload(np.ones(16, "float32"))
-    cu.MemsetD8Async(int(p) + 4, 0, 8, 0)
-    assert list(download(p, 4)) == [1, 0, 0, 1]
-
-
 def wrong_addresses_and_sizes():
     p, q, gone = int(cu.MemAlloc(100)), int(cu.MemAlloc(50)), int(upload(np.zeros(10, "float32")))
     x, y = np.zeros(400, "uint8"), np.zeros(1000)

@@ -9,7 +9,7 @@ import os
 import random
 
 import numpy as np
-from sim_runner import F, L, P, configure, cu, download, driver, function, launch, new_context, raises, struct
+from sim_runner import F, L, P, configure, cu, download, function, launch, new_context, raises, struct
 
 COUNT, DEVICES, PEERS = 64, 3, {(0, 1), (1, 0), (1, 2), (2, 1)}
 BYTES = 4 * COUNT
@@ -29,14 +29,14 @@ class _Program:
         self.dice, self.uninitialized = random.Random(seed), uninitialized
         self.contexts = [new_context(device) for device in range(DEVICES)]
         self.access, self.count, self.host, self.pending = set(), 0, 0, []   # pairs with access; operations; what the host waited for
-        self.functions, self.streams, self.last, self.events, self.graphs = [], {}, {}, {}, []
+        self.functions, self.streams, self.last, self.events = [], {}, {}, {}
         self.allocations = []
         for device in range(DEVICES):
             self.current(device)
             self.functions.append(function("scale"))
             for _ in range(2):
                 self.streams[int(cu.StreamCreate(1))] = device
-            self.events[int(cu.EventCreate(2))] = [device, 0]
+            self.events[int(cu.EventCreate(2))] = device
             for _ in range(2):
                 self.new_allocation(device)
         self.pinned = int(cu.MemHostAlloc(1 << 18, 0))
@@ -84,15 +84,11 @@ class _Program:
 
     def wait(self, stream, other):
         """Let the work of a stream come after that of another."""
-        event = self.dice.choice([e for e, (device, _) in self.events.items() if device == self.streams[other]])
+        event = self.dice.choice([e for e, device in self.events.items() if device == self.streams[other]])
         cu.EventRecord(event, other)
         self.add(other, [])
-        self.events[event][1] = self.last[other]
-        self.wait_event(stream, event)
-
-    def wait_event(self, stream, event):
         cu.StreamWaitEvent(stream, event, 0)
-        self.last[stream] = self.last.get(stream, 0) | self.events[event][1]
+        self.last[stream] = self.last.get(stream, 0) | self.last[other]
 
     # ---- work: the call on a stream, its accesses, what it does to values, whether a device has no access
 
@@ -100,21 +96,21 @@ class _Program:
         begin = self.dice.randrange(made.count)
         return (0, made.count) if self.dice.random() < 0.4 else (begin, self.dice.randint(begin + 1, made.count))
 
-    def work(self, stream, launches=True):
+    def work(self, stream):
         dice, device = self.dice, self.streams[stream]
         y, x = dice.choice(self.allocations), dice.choice(self.allocations)
         begin, end = self.span(y)
         n = end - begin
         start = dice.randint(0, COUNT - n)
         refused = [made for made in (x, y) if made.device != device and (device, made.device) not in self.access]
-        kind = dice.choice(["kernel"] * 4 + ["copy", "peer", "fill", "upload", "download"]) if launches else "kernel"
+        kind = dice.choice(["kernel"] * 4 + ["copy", "peer", "fill", "upload", "download"])
         if kind == "kernel":
             a, same = dice.choice([1, -1, 0.5, 2]), dice.random() < 0.3
             if same:
                 x, start = y, begin
             if x is y and not same:
                 return None     # elements of one allocation in two places: threads would race
-            refused = [made for made in (x, y) if made.device != device and (device, made.device) not in self.access]
+            refused = [made for made in refused if made in (x, y)]
 
             def change():
                 y.values[begin:end] = np.float32(a) * x.values[start:start + n]
@@ -211,7 +207,7 @@ class _Program:
     def do_anything_else(self, stream):
         dice, device = self.dice, self.streams[stream]
         other = dice.randrange(DEVICES)
-        kind = dice.choice(["access", "access", "free", "stream", "event", "sync", "query", "graph", "replay", "replay"])
+        kind = dice.choice(["access", "access", "free", "stream", "sync"])
         if kind == "access" and other != device:
             self.current(device)
             if (device, other) not in PEERS:
@@ -227,7 +223,6 @@ class _Program:
                 self.synchronize(device)
                 cu.CtxDisablePeerAccess(self.contexts[other])
                 self.access.remove((device, other))
-                self.graphs = []
             else:
                 with raises("PEER_ACCESS_ALREADY_ENABLED"):
                     cu.CtxEnablePeerAccess(self.contexts[other], 0)
@@ -242,48 +237,13 @@ class _Program:
                 self.host |= self.last.get(s, 0) if owner == gone.device else 0
             self.check_host()
             self.allocations.remove(gone)
-            self.graphs = [graph for graph in self.graphs if all(made is not gone for made, *_ in graph[2])]
             self.new_allocation(dice.randrange(DEVICES))
         elif kind == "stream":
             cu.StreamSynchronize(stream)
             self.host |= self.last.get(stream, 0)
             self.check_host()
-        elif kind == "event":
-            self.wait_event(stream, dice.choice(list(self.events)))
-        elif kind == "query":
-            event = dice.choice(list(self.events))
-            if driver.cuEventQuery(event)[0] == driver.CUresult.CUDA_SUCCESS:
-                self.host |= self.events[event][1]
-                self.check_host()
         elif kind == "sync":
             self.synchronize(other)
-        elif kind == "graph":
-            self.record(stream)
-        elif kind == "replay" and self.graphs:
-            self.replay(dice.choice(self.graphs))
-
-    def record(self, stream):
-        """A graph of kernels one after the other; with uninitialized memory none, whose check is at each launch."""
-        made = [one for one in (self.work(stream, launches=False) for _ in range(self.dice.randint(1, 3))) if one and not one[3]]
-        if not made or self.uninitialized:
-            return
-        cu.StreamBeginCapture(stream, driver.CUstreamCaptureMode(2))
-        for call, *_ in made:
-            call()
-        run = cu.GraphInstantiate(cu.StreamEndCapture(stream), 0)
-        self.graphs.append([run, self.streams[stream], [access for one in made for access in one[1]], [one[2] for one in made], 0])
-
-    def replay(self, graph):
-        run, device, accesses, changes, last = graph
-        stream = self.dice.choice([s for s, owner in self.streams.items() if owner == device])
-        while found := self.races(self.last.get(stream, 0) | self.host | last, accesses):
-            self.wait(stream, next(s for s in self.streams if self.last.get(s, 0) >> found[0] & 1))
-        cu.GraphLaunch(run, stream)
-        self.last[stream] = self.last.get(stream, 0) | last     # one launch of a graph at a time
-        self.add(stream, accesses)
-        graph[4] = self.last[stream]
-        for change in changes:
-            change()
 
 
 def _ends(settings, seeds, races, uninitialized):

@@ -104,12 +104,17 @@ def race_between_kernels():
         scale(f, 2, y, z, 64, stream=t)
 
 
+def _pinned():
+    address = cu.MemHostAlloc(256, 0)
+    floats = np.ctypeslib.as_array((ctypes.c_float * 64).from_address(address))
+    floats[:] = 0
+    return address, floats
+
+
 def deferred_work():
     configure("deferred=1")
     f, s, t, x = _two_streams()
-    h = cu.MemHostAlloc(256, 0)
-    host = np.ctypeslib.as_array((ctypes.c_float * 64).from_address(h))
-    host[:] = 0
+    (h, host), pageable = _pinned(), np.zeros(64, "float32")
     scale(f, 5, x, x, 64, stream=s)
     cu.MemcpyDtoHAsync(h, x, 256, s)
     assert (host == 0).all()  # no thread has waited
@@ -117,14 +122,15 @@ def deferred_work():
     assert (host == 0).all()
     cu.StreamSynchronize(s)
     assert (host == 5).all()
+    scale(f, 5, x, x, 64, stream=s)
+    cu.MemcpyDtoHAsync(pageable.ctypes.data, x, 256, s)
+    assert (pageable == 25).all()  # is there when the call returns
 
 
-def deferred_copies_of_pinned_memory():
+def deferred_copies_to_the_device():
     configure("deferred=1")
     f, s, t, x = _two_streams()
-    h = cu.MemHostAlloc(256, 0)
-    pinned = np.ctypeslib.as_array((ctypes.c_float * 64).from_address(h))
-    pageable = np.ones(64, "float32")
+    (h, pinned), pageable = _pinned(), np.ones(64, "float32")
     pinned[:] = 1
     cu.MemcpyHtoDAsync(x, h, 256, s)
     pinned[:] = 2  # too early: the copy takes this
@@ -134,15 +140,6 @@ def deferred_copies_of_pinned_memory():
     pageable[:] = 2  # was taken at the call
     cu.StreamSynchronize(s)
     assert (download(x, 64) == 1).all()
-
-
-def deferred_copies_to_pageable_memory():
-    configure("deferred=1")
-    f, s, t, x = _two_streams()
-    pageable = np.zeros(64, "float32")
-    scale(f, 5, x, x, 64, stream=s)
-    cu.MemcpyDtoHAsync(pageable.ctypes.data, x, 256, s)
-    assert (pageable == 5).all()  # is there when the call returns
 
 
 def deferred_events():
@@ -195,22 +192,16 @@ def deferred_work_is_done_before_its_memory_ends():
         cu.StreamSynchronize(s)     # nothing is left that would reach the memory
 
 
-def deferred_faults_come_with_the_wait():
+def deferred_launches():
+    """Arguments are copied at the call; faults come with the wait."""
     configure("deferred=1")
-    f = function("write_at")
-    launch(f, struct((0, P), (3, L)), grid=2, block=64)
-    with raises("ILLEGAL_ADDRESS", "kernel write_at", "null pointer"):
-        cu.CtxSynchronize()
-
-
-def deferred_arguments_are_copies():
-    configure("deferred=1")
-    p = cu.MemAlloc(64)
-    arguments = struct((p, P), (3, L))
+    arguments = struct((cu.MemAlloc(64), P), (3, L))
     launch(function("write_at"), arguments, grid=2, block=64)
     arguments.f0 = 0
     cu.CtxSynchronize()
-    launch(function("half_barrier"), struct((0, U), (0, U)))
+    launch(function("write_at"), arguments, grid=2, block=64)
+    with raises("ILLEGAL_ADDRESS", "kernel write_at", "null pointer"):
+        cu.CtxSynchronize()
 
 
 def queued_work_behind_a_failure():
