@@ -4,7 +4,6 @@ extract_features does the same.
 """
 
 import json
-import random
 import re
 
 import numpy as np
@@ -192,29 +191,15 @@ def test_features_of_each_record(minicaffe, records, tmp_path):
     assert "BATCHES: must be a number of batches: " in minicaffe("extract_features", "w.caffemodel", "net.prototxt", "data", "g", 0, status=2)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_report_of_records(seed, monkeypatch):
-    dice, said = random.Random(seed), []
+@pytest.mark.parametrize(("records", "size", "why", "batches", "wanted"), [
+    (None, 8, "a reason", None, "x: a reason, so 50 batches are tested"), (None, 8, "a reason", 5, None),
+    (36, 8, "", None, "x: 36 records, each once, in 5 batches of 8, the last of 4"), (32, 8, "a reason", None, "x: 32 records, each once, in 4 batches of 8"),
+    (36, 8, "a reason", None, "x: 36 records, 4 of them twice: a reason, in 5 batches of 8"), (8, 8, "", None, "x: 8 records, each once, in 1 batch of 8"),
+    (36, 8, "", 0, None), (32, 8, "", 4, None), (36, 8, "", 4, "x: 4 batches of 8 are 32 of the 36 records of the test data; "
+                                                               "the others are left out of a test, and the next one begins with them"),
+    (36, 8, "", 5, "x: 5 batches of 8 are 40 records, and the test data hold 36: they begin again, so some may count more often than others")])
+def test_report_of_records(monkeypatch, records, size, why, batches, wanted):
+    said = []
     monkeypatch.setattr(training_file, "notify", said.append)
-    for _ in range(20):
-        size, why = dice.randint(1, 9), dice.choice(["", "", "a reason"])
-        records = dice.choice([None, dice.randint(1, 40), size * dice.randint(1, 4)])
-        batches = dice.choice([None, 0, dice.randint(1, 9), *([-(-records // size), records // size] if records else [])])
-        said.clear()
-        training_file.report_records("x", RecordCounts(records, size, why), batches)
-        if records is None:
-            wanted = [f"x: {why}, so 50 batches are tested"] if batches is None else []
-        elif batches is None:
-            full, last = divmod(records, size)
-            count = full + bool(last)
-            each = (f", {size - last} of them twice: a reason" if why else ", each once") if last else ", each once"
-            wanted = [f"x: {records} records{each}, in {count} {'batch' if count == 1 else 'batches'} of {size}" + (f", the last of {last}" if last and not why else "")]
-        else:
-            wanted, together = [], batches * size
-            if batches and together < records:
-                wanted = [f"x: {batches} batches of {size} are {together} of the {records} records of the test data; the others are left out of a test, "
-                          "and the next one begins with them"]
-            elif together > records:
-                wanted = [f"x: {batches} batches of {size} are {together} records, and the test data hold {records}: they begin again, so some may count "
-                          "more often than others"]
-        assert said == wanted
+    training_file.report_records("x", RecordCounts(records, size, why), batches)
+    assert said == [wanted] * (wanted is not None)

@@ -53,11 +53,7 @@ def test_read_net_of_every_age(tmp_path):
     for layer in [*bare.layer, *bare.layers, bare.layers[1].layer]:
         layer.ClearField("blobs")
     assert net == bare
-    assert [(layer.name, layer.type) for layer in layers] == [
-        ("conv", "Convolution"),
-        ("ip", "INNER_PRODUCT"),
-        ("old", "innerproduct"),
-    ]
+    assert [(layer.name, layer.type) for layer in layers] == [("conv", "Convolution"), ("ip", "INNER_PRODUCT"), ("old", "innerproduct")]
     weight, bias = layers[0].blobs
     assert (weight.shape, weight.legacy, weight.has_shape, weight.diff) == ((2, 3, 2, 2), False, True, None)
     np.testing.assert_array_equal(weight.data, np.arange(24, dtype=np.float32))
@@ -68,6 +64,9 @@ def test_read_net_of_every_age(tmp_path):
     np.testing.assert_array_equal(ip.diff, np.arange(6))
     np.testing.assert_array_equal(old.data, [7, 8])
     assert [layer.type for layer in read_weights(path)] == ["Convolution", "InnerProduct", "InnerProduct"]
+    for parts in ({"layer": net.layer}, {"layers": net.layers[:1]}, {"layers": net.layers[1:]}):    # files of one age
+        stored(path, caffe_pb2.NetParameter(**parts))
+        assert [layer.type for layer in read_weights(path)] == ["Convolution" if "layer" in parts else "InnerProduct"]
 
 
 def test_views_of_packed_numbers(tmp_path):
@@ -320,15 +319,14 @@ def test_solver_state(tmp_path):
 
 def damaged(content):
     """Strategy: `content` cut short and with some bytes replaced."""
+    def damage(changes, length):
+        made = bytearray(content)
+        for at, value in changes:
+            made[at] = value
+        return bytes(made[:length or None])
+
     change = st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255))
-    return st.builds(_damage, st.just(content), st.lists(change, max_size=4), st.integers(0, len(content)))
-
-
-def _damage(content, changes, length):
-    content = bytearray(content)
-    for at, value in changes:
-        content[at] = value
-    return bytes(content[: length or None])
+    return st.builds(damage, st.lists(change, max_size=4), st.integers(0, len(content)))
 
 
 NET = model().SerializeToString()
@@ -364,9 +362,8 @@ def test_damaged_states_raise_our_errors_only(tmp_path_factory, content):
 
 def test_rewritten_strings(caplog):
     """One string, and one of several, at any depth."""
-    from minicaffe.proto.wire import parse_message
     layer = b"\x0a\x03a\xffb" + b"\x1a\x02\xfec" + b"\x1a\x02ok" + b"\x22\x01\xfd"       # name, bottom, bottom, top
-    message = parse_message(caffe_pb2.NetParameter, b"\xa2\x06" + bytes([len(layer)]) + layer)
+    message = wire.parse_message(caffe_pb2.NetParameter, b"\xa2\x06" + bytes([len(layer)]) + layer)
     made = message.layer[0]
     assert (made.name, list(made.bottom), list(made.top)) == ("a\\xffb", ["\\xfec", "ok"], ["\\xfd"])
     assert [record.getMessage().rpartition(" is not")[0].split(" ")[0] for record in caplog.records] == [
@@ -388,19 +385,6 @@ def test_limits_of_definitions(tmp_path, monkeypatch):
     monkeypatch.setattr(binary, "MAX_DEFINITION", net.ByteSize() - 1)
     with pytest.raises(DataError, match="the net would have more than 12 bytes without its numbers"):
         read_net(path)
-
-
-@pytest.mark.parametrize("form", ["layer", "layers", "oldest"])
-def test_files_of_one_age(tmp_path, form):
-    net = model()
-    if form == "layer":
-        net.ClearField("layers")
-    else:
-        net.ClearField("layer")
-        del net.layers[int(form == "layers")]
-    wanted = {"layer": ("conv", "Convolution"), "layers": ("ip", "InnerProduct"), "oldest": ("old", "InnerProduct")}[form]
-    layer, = read_weights(stored(tmp_path / "w.caffemodel", net))
-    assert (layer.name, layer.type) == wanted and layer.blobs[-1].data.size > 0
 
 
 @pytest.mark.parametrize("field", ["layer", "layers"])

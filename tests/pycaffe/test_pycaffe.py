@@ -406,20 +406,6 @@ def test_levels_log_and_multiprocess(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*has no loss")
-def test_a_solver_reads_its_file_once(tmp_path, monkeypatch):
-    """A file that changes between two readings would give a solver of two files."""
-    from minicaffe.pycaffe import solvers
-    (tmp_path / "net.prototxt").write_text('layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 1 } } }')
-    (tmp_path / "solver.prototxt").write_text(f'net: "{tmp_path}/net.prototxt" base_lr: 0.1 lr_policy: "fixed" type: "Adam"')
-    read, files = solvers.upgrade.read_solver_file, []
-    monkeypatch.setattr(solvers.upgrade, "read_solver_file", lambda *arguments: (files.append(arguments), read(*arguments))[1])
-    for make, kind in ((caffe.get_solver, caffe.AdamSolver), (caffe.SGDSolver, caffe.SGDSolver)):
-        files.clear()
-        assert type(make(str(tmp_path / "solver.prototxt"), skip_unknown_fields=True)) is kind
-        assert files == [(str(tmp_path / "solver.prototxt"), True)]
-
-
-@pytest.mark.filterwarnings("ignore:.*has no loss")
 @pytest.mark.parametrize("make", [caffe.get_solver, caffe.get_solver_from_file, caffe.SGDSolver, caffe.AdamSolver])
 def test_options_of_a_solver(tmp_path, monkeypatch, make):
     (tmp_path / "in").mkdir()
@@ -435,19 +421,6 @@ def test_options_of_a_solver(tmp_path, monkeypatch, make):
     with pytest.raises(ConfigError, match="unknown.prototxt:1:1: mem_param"):
         make("other.prototxt")
     assert make("other.prototxt", skip_unknown_fields=True).net._layer_names == ["in"]
-
-
-def test_ranges_of_backward_of_nothing(tmp_path, caplog):
-    (tmp_path / "net.prototxt").write_text(NET.replace("force_backward: true", "") + '''
-        layer { name: "t" type: "Input" top: "t" input_param { shape { dim: 2 dim: 4 } } }
-        layer { name: "loss" type: "EuclideanLoss" bottom: "y" bottom: "t" top: "loss" }''')
-    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
-    assert [node.needs_backward for node in net.nodes] == [False, True, True, False, True]
-    for first, last, warned in ((0, 1, False), (1, 1, False), (0, 2, False), (2, 3, False), (0, 0, True), (0, 0, False), (0, 4, False)):
-        caplog.clear()
-        net._warn_without_gradients(first, last)
-        assert len(caplog.records) == warned, (first, last)
-        assert all("no layer from 'in' down to 'in' needs a gradient" in record.getMessage() for record in caplog.records)
 
 
 @pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
@@ -475,13 +448,9 @@ def test_forward_by_number(path):
     ip = net.blobs["ip"].data.copy()
     assert ip.any() and not net.blobs["y"].data.any()
     net._forward(2, 2)
-    np.testing.assert_array_equal(net.blobs["y"].data, np.maximum(ip, 0))
     net.blobs["y"].diff[...] = 1
     net._backward(2, 2)
-    np.testing.assert_array_equal(net.blobs["ip"].diff, ip > 0)
-    assert not net.blobs["x"].diff.any()
-    net._backward(1, 0)
-    np.testing.assert_allclose(net.blobs["x"].diff, (ip > 0) @ net.params["ip"][0].data, rtol=1e-5)
+    assert (net.blobs["y"].data == np.maximum(ip, 0)).all() and (net.blobs["ip"].diff == (ip > 0)).all() and not net.blobs["x"].diff.any()
 
 
 def test_levels_and_stages(tmp_path):
