@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 import pytest
-from tiny import Process
 
 import minicaffe as caffe
 from minicaffe.cli import earlier_files
@@ -93,14 +92,6 @@ def test_inputs_are_not_renamed(minicaffe, folder, force):
     assert sorted(path.name for path in folder.iterdir()) == there
 
 
-def test_log_of_an_earlier_training(folder):
-    for _ in range(2):
-        process = Process("train", "solver.prototxt", cwd=folder, size=(24, 100))
-        assert process.finish()[0] == 0
-    assert " ".join(process.text.split()).count("tiny.log of an earlier run is kept as tiny.1.log") == 1
-    assert "Optimization Done." in (folder / "tiny.1.log").read_text() and "Optimization Done." in (folder / "tiny.log").read_text()
-
-
 def test_file_that_another_rank_renames(tmp_path, monkeypatch):
     """Of ranks that train together the first renames files of earlier trainings, and the others check the same names."""
     there, read = tmp_path / "two.json", tmp_path / "net.prototxt"
@@ -120,16 +111,17 @@ def test_file_that_another_rank_renames(tmp_path, monkeypatch):
 def test_numbers_of_kept_snapshots(tmp_path, monkeypatch, caplog):
     """One that no file of the snapshot has; only the first line is a warning; a training's own files are overwritten."""
     monkeypatch.chdir(tmp_path)
-    for name in "n_iter_10.caffemodel", "n_iter_10.1.solverstate", "n_iter_20.caffemodel", "n_iter_20.solverstate":
+    for name in "n10.caffemodel", "n10.1.solverstate", "n20.caffemodel", "n20.solverstate":
         (tmp_path / name).write_text("old")
     listener = earlier_files.EarlierSnapshots()
     with caplog.at_level(logging.INFO, "minicaffe.cli"):
         for number in 10, 20, 10:
-            listener.before_snapshot(None, *(f"n_iter_{number}.{kind}" for kind in ("caffemodel", "solverstate")))
-            (tmp_path / f"n_iter_{number}.caffemodel").write_text("new")
+            listener.before_snapshot(None, f"n{number}.caffemodel", f"n{number}.solverstate")
+            (tmp_path / f"n{number}.caffemodel").write_text("new")
     assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
-        ("WARNING", "n_iter_10.caffemodel of an earlier training is kept as n_iter_10.2.caffemodel, and so is each later one; --force overwrites them"),
-        ("INFO", "n_iter_20.caffemodel and n_iter_20.solverstate of an earlier training are kept as n_iter_20.1.caffemodel and n_iter_20.1.solverstate")]
+        ("WARNING", "n10.caffemodel of an earlier training is kept as n10.2.caffemodel, and so is each later one; "
+                    "--force overwrites them"),
+        ("INFO", "n20.caffemodel and n20.solverstate of an earlier training are kept as n20.1.caffemodel and n20.1.solverstate")]
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
-        **dict.fromkeys(("n_iter_10.caffemodel", "n_iter_20.caffemodel"), "new"),
-        **dict.fromkeys(("n_iter_10.2.caffemodel", "n_iter_10.1.solverstate", "n_iter_20.1.caffemodel", "n_iter_20.1.solverstate"), "old")}
+        **dict.fromkeys(("n10.caffemodel", "n20.caffemodel"), "new"),
+        **dict.fromkeys(("n10.2.caffemodel", "n10.1.solverstate", "n20.1.caffemodel", "n20.1.solverstate"), "old")}

@@ -14,13 +14,15 @@ from minicaffe.inspection.watch import COLUMNS, rows
 
 
 @pytest.mark.parametrize("stopped, after_train, patience, snapshots, end", [
-    (False, True, None, True, []), (False, True, 3, True, []), (True, True, 0, True, ["resume (at iteration 30) with: from s30"]),
-    (True, True, 3, True, ["resume with more patience: from s30 --patience=6"]), (True, True, 3, False, []),
-    (True, False, None, True, ["resume (at iteration 30) with: from s30"]), (True, False, None, False, ["wrote no snapshot: snapshot_after_train is false"])])
+    (False, True, None, True, []), (False, True, 3, True, []), (True, True, 3, False, []),
+    *((True, *how, True, ["resume (at iteration 30) with: from s30"]) for how in ((True, 0), (False, None))),
+    (True, True, 3, True, ["resume with more patience: from s30 --patience=6"]),
+    (True, False, None, False, ["wrote no snapshot: snapshot_after_train is false"])])
 def test_lines_of_a_result(monkeypatch, stopped, after_train, patience, snapshots, end):
     monkeypatch.setattr(records, "images_per_iteration", lambda solver: 64)
-    best = None if patience is None else SimpleNamespace(exhausted=patience > 0, reason=lambda: "no better", lines=lambda: ["best test"], patience=patience)
-    solver = SimpleNamespace(iter=10, smoothed_loss=0.125, best=best, param=SimpleNamespace(max_iter=60, snapshot_after_train=after_train))
+    best = SimpleNamespace(exhausted=bool(patience), reason=lambda: "no better", lines=lambda: ["best test"], patience=patience)
+    solver = SimpleNamespace(iter=10, smoothed_loss=0.125, best=None if patience is None else best,
+                             param=SimpleNamespace(max_iter=60, snapshot_after_train=after_train))
     outputs = [{"name": "loss", "value": 0.5, "loss_weight": 2.0}, {"name": "right", "value": 0.75, "loss_weight": 0.0}]
     result = Result()
     result.on_start(solver)
@@ -36,8 +38,8 @@ def test_lines_of_a_result(monkeypatch, stopped, after_train, patience, snapshot
         f"{'Stopped' if stopped else 'Finished'} at iteration 40 of 60{': no better' * bool(stopped and patience)}",
         "time: 4.0 s for 30 iterations, 480 images/s (with tests and snapshots)",
         "smoothed loss = 0.125", "train loss = 0.5 (* 2 = 1 loss) (at iteration 20)", "train right = 0.75 (at iteration 20)",
-        "test net 0 loss = 0.5 (* 2 = 1 loss) (at iteration 20)", "test net 0 right = 0.75 (at iteration 20)", "test net 0 total loss = 1 (at iteration 20)",
-        "test net 1 loss = 0.5 (* 2 = 1 loss)", "test net 1 right = 0.75", *["best test"] * (best is not None),
+        *(f"test net 0 {text} (at iteration 20)" for text in ("loss = 0.5 (* 2 = 1 loss)", "right = 0.75", "total loss = 1")),
+        "test net 1 loss = 0.5 (* 2 = 1 loss)", "test net 1 right = 0.75", *["best test"] * (patience is not None),
         *["wrote m20", "wrote s20", "wrote m30", "wrote s30"] * snapshots, "wrote a b.log; draw it: minicaffe plot 'a b.log'", *end]
 
 
@@ -107,11 +109,14 @@ def test_rows_of_samples():
     found = rows([
         sample("a", 1.0, blob="x"), sample("a", math.nan, blob="y"), sample("a", 2.0, diff="x"), sample("a", 5.0, diff="y"),
         sample("a", 3.0, parameter="a[0]", data=6.0, update=0.3), sample("a", 4.0, parameter="a[1]", data=8.0, update=0.4),
-        sample("b", 0.5, blob="z", saturated=0.25), sample("b", 7.0, blob="w"), sample("b", math.inf, parameter="b[0]", data=0.0, update=None),
-        sample("c", 0.0, diff="v", not_finite=0.1), sample("c", math.inf, diff="u"), sample("c", 1.0, parameter="c[0]", data=0.0, update=0.5, update_wrong=1),
+        sample("b", 0.5, blob="z", saturated=0.25), sample("b", 7.0, blob="w"), sample("b", math.inf, parameter="b[0]", data=0.0),
+        sample("c", 0.0, diff="v", not_finite=0.1), sample("c", math.inf, diff="u"),
+        sample("c", 1.0, parameter="c[0]", data=0.0, update=0.5, update_wrong=1),
         sample("d", 1.0, parameter="d[0]", data=2.0, update=math.inf, update_wrong=1)])
     assert [{name: row[name] for name in empty} for row in found] == [pytest.approx(empty | row, nan_ok=True) for row in (
-        {"layer": "a", "activations": math.nan, "zeros": math.nan, "diff": 2.0, "gradient": 5.0, "weights": 10.0, "update/weights": 0.05, "not_finite": "y"},
-        {"layer": "b", "activations": 0.5, "zeros": 0.0625, "saturated": 0.25, "gradient": math.inf, "weights": 0.0, "not_finite": "b[0]"},
+        {"layer": "a", "activations": math.nan, "zeros": math.nan, "diff": 2.0, "gradient": 5.0, "weights": 10.0,
+         "update/weights": 0.05, "not_finite": "y"},
+        {"layer": "b", "activations": 0.5, "zeros": 1 / 16, "saturated": 0.25, "gradient": math.inf, "weights": 0.0,
+         "not_finite": "b[0]"},
         {"layer": "c", "diff": 0.0, "gradient": 1.0, "weights": 0.0, "not_finite": "v diff"},
         {"layer": "d", "gradient": 1.0, "weights": 2.0, "update/weights": math.inf, "not_finite": "update of d[0]"})]

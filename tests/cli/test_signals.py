@@ -40,7 +40,7 @@ def test_ctrl_c_and_resume(folder, times):
     for _ in range(times):
         process.signal(signal.SIGINT)
     status, out = process.finish()
-    assert status == 0 and "Optimization stopped early." in process.text and out.startswith("Stopped at iteration") and "Traceback" not in process.text
+    assert status == 0 and "Optimization stopped early." in process.text and "Traceback" not in process.text
     command = shlex.split(out.splitlines()[-1].partition("resume with: ")[2])
     state = command[-1].removeprefix("--snapshot=")
     stopped = snapshot_iteration(folder / state)
@@ -65,7 +65,14 @@ def test_sigterm(folder, snapshot):
         assert out.endswith("wrote no snapshot: snapshot_after_train is false\n") and not list(folder.glob("*.solverstate"))
 
 
-def test_handlers_and_tests_interrupted(folder):
+def test_sighup_and_interrupted_tests(folder):
+    process = Process("train", "solver.prototxt", *LONG, cwd=folder)
+    process.read_until("Iteration 1000 ")
+    process.signal(signal.SIGHUP)
+    process.read_until("Snapshotting solver state")
+    process.read_until("Iteration ")
+    process.signal(signal.SIGINT)
+    assert process.finish()[0] == 0 and len(list(folder.glob("*.solverstate"))) == 2
     numbers = signal.SIGINT, signal.SIGHUP, signal.SIGTERM
     before = [signal.getsignal(number) for number in numbers]
     assert cli.main(["train", "solver.prototxt", "--quiet"]) == 0
@@ -75,13 +82,3 @@ def test_handlers_and_tests_interrupted(folder):
     process.signal(signal.SIGINT)
     status, out = process.finish()
     assert status == 0 and "Test interrupted." in process.text and out.startswith("Stopped at iteration 0")
-
-
-def test_sighup(folder):
-    process = Process("train", "solver.prototxt", *LONG, cwd=folder)
-    process.read_until("Iteration 1000 ")
-    process.signal(signal.SIGHUP)
-    process.read_until("Snapshotting solver state")
-    process.read_until("Iteration ")
-    process.signal(signal.SIGINT)
-    assert process.finish()[0] == 0 and len(list(folder.glob("*.solverstate"))) == 2

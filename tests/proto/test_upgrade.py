@@ -8,7 +8,7 @@ import pytest
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text, write_text
-from minicaffe.proto.upgrade import load_net, read_net_file, read_solver_file, upgrade_net, upgrade_solver
+from minicaffe.proto.upgrade import read_net_file, read_solver_file, upgrade_net, upgrade_solver
 
 V0 = """
 name: "old"
@@ -115,10 +115,16 @@ def test_v1_of_every_type():
         assert upgraded(f"layers {{ type: {enum} }}").layer[0].type == name
 
 
-def test_inputs():
+def test_inputs(caplog):
     today = upgraded("input: 'a' input: 'b' input_shape { dim: 2 } input_shape {} layer { name: 'c' }")
     assert today == net_of("layer { name: 'input' type: 'Input' top: 'a' top: 'b' input_param { shape { dim: 2 } shape {} } } layer { name: 'c' }")
     assert upgraded("input: 'a' layer { name: 'c' }") == net_of("layer { name: 'c' }")
+    # Caffe passed over them without a word
+    for text in "input: 'a' input_dim: [1, 2, 3, 4, 5]", "input: 'a' input_shape { dim: 2 } input_shape { dim: 3 }":
+        assert len(upgraded(text).layer[0].input_param.shape) == 1
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "5 input_dim for 1 inputs: those from input_dim[4] on are not used",
+        "2 input_shape for 1 inputs: those from input_shape[1] on are not used"]
 
 
 @pytest.mark.parametrize("learned", ["lr_mult: 1 decay_mult: 0", "lr_mult: 0 decay_mult: 1", "lr_mult: 0", "decay_mult: 0"])
@@ -185,14 +191,6 @@ def test_what_caffe_dies_of(text, message):
     with pytest.raises(ConfigError) as caught:
         upgraded(text)
     assert re.sub(r"(prototxt:[0-9]+):[0-9]+", r"\1", str(caught.value)).startswith(message)
-
-
-def test_unused_input_shapes_are_reported(caplog):
-    """Caffe passed over them without a word."""
-    for text in "input: 'a' input_dim: [1, 2, 3, 4, 5]", "input: 'a' input_shape { dim: 2 } input_shape { dim: 3 }":
-        assert len(upgraded(text).layer[0].input_param.shape) == 1
-    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "5 input_dim for 1 inputs: those from input_dim[4] on are not used", "2 input_shape for 1 inputs: those from input_shape[1] on are not used"]
 
 
 def test_solver_file(tmp_path):
@@ -281,7 +279,7 @@ out CROP < big data""")
 @pytest.mark.parametrize("text, offsets", [
     (FCN_32, {"out": [19, 19]}), (FCN_8, {"c4": [5, 5], "c3": [9, 9], "out": [31, 31]}),
     (FCN_32.replace("kernel_size: 3 pad: 100", "kernel_h: 3 kernel_w: 5 pad_h: 100 pad_w: 102"), {"out": [19, 20]}),
-    (FCN_32 + "layers { name: 'twice' type: CROP bottom: 'out' bottom: 'data' top: 'twice' }", {"out": [19, 19], "twice": [0, 0]}),      # one of a net without padding
+    (FCN_32 + "layers { name: 'twice' type: CROP bottom: 'out' bottom: 'data' top: 'twice' }", {"out": [19, 19], "twice": [0, 0]}),
     (v1_net("norm LRN < data\nout CROP < norm data"), {"out": [0, 0]}),
 ])
 def test_crop_offset_of_v1(tmp_path, text, offsets, caplog):
@@ -299,7 +297,9 @@ def test_crop_offset_of_v1(tmp_path, text, offsets, caplog):
     (("kernel_size: 64", "kernel_size: 63"), "not x less a whole number"),
     (("kernel_size: 64", "kernel_h: 64 kernel_w: 63"), "not x less a whole number"),
     (("pad: 100", "pad: 2"), "not x less a whole number"),
-    (("POOLING", "SOFTMAX"), r"'big' and 'data' have no common ancestor, and coordinates do not pass through layer 'pool5' \(Softmax\)"),
+    (("POOLING", "SOFTMAX"), r"its offset is not known: 'big' and 'data' have no common ancestor, and coordinates do not pass "
+                             r"through layer 'pool5' \(Softmax\); write the layer as type Crop of today, with crop_param { offset"),
+    (('type: CONVOLUTION bottom: "data"', 'type: DATA'), "'big' and 'data' have no common ancestor; write the layer"),
     (('bottom: "big" bottom: "data"', 'bottom: "big"'), "bottom: Crop takes exactly 2, got 1"),
 ])
 def test_crop_with_unknown_offset(tmp_path, change, message):
@@ -344,18 +344,6 @@ def test_types_of_solvers(text, kind):
         upgrade_solver(caffe_pb2.SolverParameter(type="SGD", solver_type=0))
 
 
-@pytest.mark.parametrize(("text", "old"), [
-    ("layers {}", True), ("input: 'a'", True), ("input_dim: 1", True), ("input_shape {}", True), ("layer { type: 'BatchNorm' param {} param {} param {} }", True),
-    ("layer {} layer { type: 'Pooling' pooling_param { ceil_mode: true } }", True), ("layer { type: 'Pooling' pooling_param { own: true } }", False),
-    ("layer { type: 'Input' input_param { shape {} } } name: 'a' state {} force_backward: true debug_info: true", False), ("", False),
-])
-def test_old_parts(text, old):
-    net = parse_text(text, caffe_pb2.NetParameter, keep_layer_fields=True)[0]
-    assert needs_upgrade(net) is old
-    made, notes = upgrade_net(net)
-    assert not needs_upgrade(made) and (made is net) == (not old) and (old or not notes)
-
-
 def test_v0_with_newer_parts(caplog):
     """They are left out, and each is named; entries of V1 among those of V0 are taken as they are."""
     net, changes = upgrade_net(parse_text(
@@ -384,19 +372,6 @@ def test_types_in_a_mix(tmp_path, kind, today):
         read(tmp_path, f"layer {{ name: 'x' }}\n{layers}")
 
 
-@pytest.mark.parametrize(("first", "second", "why"), [
-    ("input: 'a' input_dim: [1, 1, 9, 9] input: 'b' input_dim: [1, 1, 9, 9]", "", ""),
-    ("layers { name: 'd' type: DATA top: 'a' }", "layers { name: 'e' type: DATA top: 'b' }", ""),
-    ("input: 'b' input_dim: [1, 1, 9, 9] layers { name: 's' type: SOFTMAX bottom: 'b' top: 'a' }", "",
-     ", and coordinates do not pass through layer 's' (Softmax)"),
-])
-def test_crop_without_a_common_ancestor(tmp_path, first, second, why):
-    with pytest.raises(ConfigError) as caught:
-        read(tmp_path, f"{first} {second} layers {{ name: 'c' type: CROP bottom: 'a' bottom: 'b' top: 'c' }}")
-    assert str(caught.value).partition("its offset")[2] == (f" is not known: 'a' and 'b' have no common ancestor{why}; "
-                                                          "write the layer as type Crop of today, with crop_param { offset }")
-
-
 @pytest.mark.parametrize(("text", "notes"), [
     ("input: 'x' input_dim: [1, 1, 1, 1]", ["Turned input fields into an Input layer"]), ("input_dim: 1", []), ("input_shape {}", []),
     ("layers { type: RELU }", ["Upgraded a net of version 1"]), ("layers { layer { type: 'relu' } }", ["Upgraded a net of version 0", "Upgraded a net of version 1"]),
@@ -404,6 +379,7 @@ def test_crop_without_a_common_ancestor(tmp_path, first, second, why):
      ["Moved crop_size, mean_file, scale of data layers to transform_param", "Upgraded a net of version 1"]),
     ("layers { type: WINDOW_DATA window_data_param { mirror: true } }", ["Moved mirror of data layers to transform_param", "Upgraded a net of version 1"]),
     ("layer { name: 'b' type: 'BatchNorm' param {} param {} param {} }", ["Set lr_mult and decay_mult of BatchNorm layer 'b' to 0"]),
+    ("layer { type: 'Input' input_param { shape {} } } name: 'a' state {} force_backward: true debug_info: true", []), ("", []),
 ])
 def test_each_change_has_a_note(text, notes):
     net, made = upgrade_net(parse_text(text, caffe_pb2.NetParameter)[0])
@@ -413,11 +389,3 @@ def test_each_change_has_a_note(text, notes):
             old = getattr(layer, field)
             assert not any(map(old.HasField, ("scale", "mean_file", "crop_size", "mirror")))
     assert upgrade_net(net) == (net, [])
-
-
-def test_levels_at_their_limits():
-    for level in -2**31, 2**31 - 1:
-        assert load_net(caffe_pb2.NetParameter(), caffe_pb2.TEST, level).param.state.level == level
-    for level in -2**31 - 1, 2**31:
-        with pytest.raises(ConfigError, match=rf"^level: must be from -2\^31 to 2\^31 - 1, got {level}$"):
-            load_net(caffe_pb2.NetParameter(), caffe_pb2.TEST, level)
