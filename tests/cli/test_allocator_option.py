@@ -62,6 +62,6 @@ def test_one_place(train, where, on_device, option, place):
     ("cpu=budy", 2, "unknown allocator 'budy'; did you mean 'buddy'?"), ("cpu=", 2, "unknown allocator ''"),
     ("cpu=buddy:min_chunk=1KiB", 2, "unknown parameter 'min_chunk'; did you mean 'min_chunk_size' or"),
     ("cpu=plain:alignment=3000", 2, "SystemAllocator.alignment: must be a power of two from 64 to 2^47, got 3000"),
-    ("cpu=limit:0%", 2, "a percentage must be above 0% and at most 100%, got '0%'"), ("cpu=limit:200B", 1, "the limit is 200 bytes")])
+    ("cpu=limit:200B", 1, "the limit is 200 bytes"), ("cpu=limit:0%", 2, "a percentage must be above 0% and at most 100%, got")])
 def test_refusals(train, option, status, message):
     assert message in train("--device", "cpu", "--allocator", option, status=status)

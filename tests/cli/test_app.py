@@ -179,3 +179,4 @@ def test_each_option_is_one_word(words, wanted):
 def test_options_before_the_command(given, first):
     """A word that follows an option without ``=`` may be its value, unless no other word is a command."""
     assert app.command_first(given) == first
+    assert app.command_of(given) == (first[0] if first[0] in app.commands() else None)

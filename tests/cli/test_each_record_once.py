@@ -82,7 +82,8 @@ def test_given_batches(minicaffe, records, tmp_path):
 @pytest.mark.parametrize("more", [(), ("--test-batch-size=5",)])
 def test_records_of_tests_of_a_training(minicaffe, records, tmp_path, more):
     (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, ""))
-    minicaffe("train", "net.prototxt", "--weights=w.caffemodel", "--base-lr=0", "--max-iter=6", "--test-interval=2", "--json=r.jsonl", *more)
+    minicaffe("train", "net.prototxt", "--weights=w.caffemodel", "--base-lr=0", "--max-iter=6", "--test-interval=2",
+              "--json=r.jsonl", "--watch", *more)
     size = 5 if more else 8
     assert f"test: 36 records, each once, in {-(-COUNT // size)} batches of {size}, the last of {COUNT % size}" in minicaffe.messages
     tests = [json.loads(line)["outputs"] for line in (tmp_path / "r.jsonl").read_text().splitlines() if '"test"' in line]

@@ -34,7 +34,9 @@ def test_order_and_completion(monkeypatch):
     train.make_context("train", ["--allocator=plain", "--gpu=0", "--device=sim", "f"])
     assert done == ["device", "gpu", "allocator"]
     monkeypatch.setattr(options, "apply_settings", lambda ctx: pytest.fail("sets options"))
-    train.make_context("train", ["--gpu", "7", "--quiet"], resilient_parsing=True)
+    context = train.make_context("train", ["--gpu", "7", "--quiet"], resilient_parsing=True)
+    found = {param.name: [(item.type, item.value) for item in param.shell_complete(context, "t")] for param in train.params}
+    assert (found["precision"], found["solver"]) == ([("plain", "tf32")], [("file", "t")])
 
 
 STAGED = NET + """layer { name: "of_stage" type: "Power" bottom: "scaled" top: "s" include { stage: "extra" } }

@@ -96,4 +96,5 @@ def test_source_of_the_other_phase(phases, scale):
     param = parse_text(net, caffe_pb2.NetParameter)[0]
     if phases[0] == phases[1]:
         del param.layer[1:]
-    assert picture_nets.PictureSource.of(param, "net.prototxt").scale == scale
+    source = picture_nets.PictureSource.of(param, "net.prototxt")
+    assert (source.scale, source.uncropped_shape()) == (scale, (3, 8, 6))

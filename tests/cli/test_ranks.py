@@ -10,6 +10,7 @@ from minicaffe import cuda
 from minicaffe.cli import main, options, ranks
 from minicaffe.cli.train import train
 from minicaffe.errors import DeviceError
+from minicaffe.solver.report import run_batches
 
 TRAIN = importlib.import_module("minicaffe.cli.train")
 
@@ -50,12 +51,25 @@ def test_several_gpus(group, monkeypatch, text, size, started):
 
 
 @pytest.mark.parametrize("rank, quiet, wanted", [(0, False, (False, "")), (0, True, (True, "")), (2, False, (True, "[rank 2] "))])
-def test_log_of_a_rank(group, monkeypatch, rank, quiet, wanted):
+def test_log_and_output_of_a_rank(group, monkeypatch, capsys, rank, quiet, wanted):
     found = []
     monkeypatch.setattr(options.log, "start", lambda quiet, verbose, prefix: found.append((quiet, prefix)))
     group(rank)
     context = train.make_context("train", ["f", *["--quiet"] * quiet])
     assert found == [wanted] and context.meta["quiet"] == wanted[0]
+    with ranks.one_output():
+        print("one")
+    assert capsys.readouterr().out == "one\n" * (rank == 0)
+
+
+def test_test_on_ranks(group, folder, minicaffe, monkeypatch):
+    minicaffe("train", "solver.prototxt", "--max-iter=1")
+    module = importlib.import_module("minicaffe.cli.test")
+    monkeypatch.setattr(module, "run_batches", lambda net, batches, group, **named: run_batches(net, batches, **named))
+    for rank in 0, 1:
+        group(rank, size=1)
+        said = minicaffe("test", "net.prototxt", "--weights=tiny_iter_1.caffemodel", "--iterations=3")
+        assert (said.startswith("Loss: "), "Use " in minicaffe.log) == (rank == 0, rank == 0)
 
 
 @pytest.mark.parametrize("field, words, wanted", [
