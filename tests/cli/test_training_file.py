@@ -75,23 +75,13 @@ def test_batch_sizes(folder):
     assert net.layer[2].image_data_param.batch_size == 7
     with pytest.raises(ConfigError, match="no layer of the net has a batch_size"):
         training_file.set_batch_size(caffe_pb2.NetParameter(), 7)
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(folder / "data.h5", "w") as file:
-        file["x"] = file["y"] = [[1.0, 2.0]] * 6
-    (folder / "list").write_text("data.h5\n")
-    (folder / "sized.prototxt").write_text(MEMORY_NET)
-    param = default_solver("sized.prototxt")
-    solver = training_file.build_solver(param, batch_sizes={caffe_pb2.TRAIN: 6, caffe_pb2.TEST: 3})
-    assert solver.net.blob_by_name("x").shape == (6, 2) and solver.test_nets[0].blob_by_name("x").shape == (3, 2)
+    (folder / "sized.prototxt").write_text("""
+        layer { name: "in" type: "MemoryData" top: "x" top: "y" memory_data_param { batch_size: 2 channels: 5 height: 1 width: 1 } }
+        layer { name: "loss" type: "SoftmaxWithLoss" bottom: "x" bottom: "y" top: "loss" }
+        layer { name: "right" type: "Accuracy" bottom: "x" bottom: "y" top: "right" include { phase: TEST } }""")
+    solver = training_file.build_solver(default_solver("sized.prototxt"), batch_sizes={caffe_pb2.TRAIN: 6, caffe_pb2.TEST: 3})
+    assert [net.blob_by_name("x").shape for net in (solver.net, *solver.test_nets)] == [(6, 5, 1, 1), (3, 5, 1, 1)]
     assert type(solver).__name__ == "SGDSolver"
-
-
-MEMORY_NET = """
-layer { name: "in" type: "HDF5Data" top: "x" top: "y" include { phase: TRAIN } hdf5_data_param { source: "list" batch_size: 2 } }
-layer { name: "in" type: "HDF5Data" top: "x" top: "y" include { phase: TEST } hdf5_data_param { source: "list" batch_size: 2 } }
-layer { name: "scale" type: "Scale" bottom: "x" top: "s" }
-layer { name: "loss" type: "EuclideanLoss" bottom: "s" bottom: "y" top: "loss" }
-"""
 
 
 TWO_FILES = SOLVER.replace("net: ", "train_net: ") + 'test_net: "net.prototxt"'
