@@ -50,6 +50,14 @@ def test_several_gpus(group, monkeypatch, text, size, started):
     assert (context.meta["device"], context.meta["gpus"]) == ("gpu", len(ids))
 
 
+@pytest.mark.parametrize("words, error", [
+    (["--scale-lr=linear"], None), (["--global-batch"], None), (["--scale-lr=sqrt", "--warmup=3"], None),
+    (["--scale-lr=linear", "--global-batch"], "--global-batch keeps the total batch size"), (["--warmup=3"], "give --scale-lr, too")])
+def test_rates(folder, minicaffe, words, error):
+    found = minicaffe("train", "solver.prototxt", "--max-iter=1", *words, status=2 if error else 0)
+    assert error is None or error in found
+
+
 @pytest.mark.parametrize("rank, quiet, wanted", [(0, False, (False, "")), (0, True, (True, "")), (2, False, (True, "[rank 2] "))])
 def test_log_and_output_of_a_rank(group, monkeypatch, capsys, rank, quiet, wanted):
     found = []

@@ -125,6 +125,19 @@ def test_faults_of_nets(folder, capsys):
     assert err.endswith("make it with: minicaffe data mnist --out examples/mnist\n")
 
 
+@pytest.mark.parametrize("text, texts", [
+    ('max_iter: 3\nlr_policy: "fixed"\nbase_lrr: 1\n', ["minicaffe: bad.prototxt:3:1: base_lrr: unknown field in SolverParameter"]),
+    ('name: "x"\nlayer { name: "a" type: "Input" }\nlayer { name: "b" typ: "ReLU" }\n',
+     ["bad.prototxt:3:19: layer 'b': typ: unknown field in LayerParameter; did you mean 'type'"]),
+    ('name: "x"\nlayer { name: "a" }\n', ["bad.prototxt:2: layer 'a': type: unknown layer type ''; every layer needs a type"]),
+    ('name: "x"\nlayer { name: "a" type: "Scal" }\n', ["bad.prototxt:2: layer 'a' (Scal)", "'Scale'"])])
+def test_lines_of_faults(folder, capsys, text, texts):
+    (folder / "bad.prototxt").write_text(text)
+    assert cli.main(["train", "bad.prototxt", "--quiet"]) == 2
+    err = capsys.readouterr().err
+    assert all(one in err for one in texts), err
+
+
 @pytest.mark.parametrize("device, line", [("sim", "GPU 0: minicaffe simulated device"), pytest.param(
     "", "(?m)^W.*no CUDA driver.*the CPU trains", marks=pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="this machine has a GPU"))])
 def test_gpu_mode_of_a_solver(folder, device, line):
