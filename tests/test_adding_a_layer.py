@@ -76,16 +76,13 @@ def test_in_cython(folder, monkeypatch):
     tests.test_a_wrong_gain()
 
 
-def test_files_and_headers():
+def test_files_and_headers(tmp_path):
     with pytest.raises(ConfigError, match="cannot read the header 'nowhere.hpp': No such file"):
         minicaffe.cuda.add_kernels("nowhere.hpp")
     names = re.findall(r"^```\w+\n(?:#|//) (\S+)$", PAGE.read_text(), re.M)
     assert len(names) == len(set(names)) == len(re.findall(r"^```\w+$", PAGE.read_text(), re.M))
     text = (PAGE.parents[1] / "minicaffe" / "layers" / "bnll.py").read_text()
     assert len([line for line in text.splitlines() if line.strip()]) <= 15
-
-
-def test_functor_without_its_members(tmp_path):
     source = tmp_path / "relu.cpp"
     for members, compiles in ((", 0.5", True), ("", False)):
         source.write_text('#include "minicaffe/ops/activation/caffe.hpp"\n'

@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import os
-import resource
 import signal
 import stat
 import subprocess
@@ -74,19 +73,6 @@ def test_modes_and_links(tmp_path):
         (folder / "inside").write_bytes(b"x")
         raise KeyError
     assert os.listdir(tmp_path / "no") == []
-
-
-def test_too_large_for_the_process(tmp_path):
-    path = tmp_path / "a"
-    put(path, b"old")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    try:
-        with pytest.raises(FileError, match=r"a: cannot be written: .*ulimit -f"):
-            put(path, bytes(100_000))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["a"]
 
 
 def test_killed_writer(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 import minicaffe
 from minicaffe.blob import Blob, Dtype
-from minicaffe.device.threads import get_num_threads, set_num_threads
+from minicaffe.device.threads import set_num_threads
 from minicaffe.errors import DataError, ShapeError, WrongTypeError
 from minicaffe.proto import caffe_pb2
 
@@ -33,58 +33,27 @@ def test_memory_of_a_blob(dtype):
 
 def test_stamp_moves_only_when_something_changed():
     blob, other = Blob((2, 3)), Blob((6,))
-    stamps = [blob.stamp]
-
-    def moved():
-        stamps.append(blob.stamp)
-        return stamps[-1] != stamps[-2]
-
-    blob.reshape(2, 3)
-    assert not moved()
-    blob.reshape(3, 2)
-    assert moved()
-    blob.share_data(other)
-    assert moved()
-    blob.share_data(other)
-    assert not moved()
-    blob.share_diff(other)
-    assert moved()
-    blob.share_diff(other)
-    assert not moved()
-    blob.set_cpu_data(np.zeros(6, np.float32))
-    assert not moved()
-    blob.reshape(2)
-    assert moved()
-    blob.set_cpu_data(np.zeros(2, np.float32))      # with memory of just that size
-    assert moved() and blob.capacity == 2
+    for change, moves in (
+            (lambda: blob.reshape(2, 3), False), (lambda: blob.reshape(3, 2), True), (lambda: blob.share_data(other), True),
+            (lambda: blob.share_data(other), False),
+            (lambda: blob.share_diff(other), True), (lambda: blob.share_diff(other), False),
+            (lambda: blob.set_cpu_data(np.zeros(6, np.float32)), False), (lambda: blob.reshape(2), True),
+            (lambda: blob.set_cpu_data(np.zeros(2, np.float32)), True)):      # with memory of just that size
+        stamp = blob.stamp
+        change()
+        assert (blob.stamp != stamp) == moves, blob.shape
+    assert blob.capacity == 2
 
 
 @pytest.mark.parametrize("shape, words", [
     ((-1,), "got -1"), ((2**31,), "2^31"), ((2**20, 2**20), "2^31 - 1 elements"), ((0x100000001, 2), "4294967297"), ((46341, 46341), "2^31 - 1 elements"),
     ((1,) * 33, "at most 32 axes"), ((1.5,), "integers")])
 def test_impossible_shapes(shape, words):
+    """And the largest possible ones: memory is taken on first access."""
     with pytest.raises(ShapeError, match=words.replace("^", r"\^").replace("- 1", r"\- 1")):
         Blob(shape)
-
-
-def test_the_largest_shapes():
     assert Blob((1,) * 32).num_axes == 32 and Blob(()).num_axes == 0 and Blob((0, 2**31 - 1)).count == 0
-    for shape in (2**31 - 1,), (1, 2**31 - 1), (46341, 46340):
-        assert Blob(shape).count == np.prod(shape, dtype=np.int64)     # memory is taken on first access
-
-
-def test_the_four_names_of_axes():
-    for shape in (), (2,), (2, 3, 4, 5):
-        blob, filled = Blob(shape), (*shape, 1, 1, 1, 1)[:4]
-        assert (blob.num, blob.channels, blob.height, blob.width) == filled
-        assert [blob.legacy_shape(axis) for axis in range(-4, 4)] == [*(1, 1, 1, 1, *shape)[-4:], *filled]
-        for axis in -5, 4:
-            with pytest.raises(ShapeError, match=rf"axis {axis} is out of range -4..3"):
-                blob.legacy_shape(axis)
-    blob = Blob((1, 2, 3, 4, 5))
-    for name in "num", "channels", "height", "width":
-        with pytest.raises(ShapeError, match="num, channels, height and width need at most 4 axes, the blob has 5"):
-            getattr(blob, name)
+    assert [Blob(shape).count for shape in ((2**31 - 1,), (1, 2**31 - 1), (46341, 46340))] == [2**31 - 1, 2**31 - 1, 46341 * 46340]
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -117,11 +86,11 @@ def test_views_keep_memory_alive():
 
 
 def test_axes():
+    """Their numbers, their four names in Caffe, and offsets."""
     blob = Blob((2, 3, 4, 5))
     assert [blob.canonical_axis(axis) for axis in (0, 3, -1, -4, np.int64(1))] == [0, 3, 3, 0, 1]
     assert blob.count_from(1) == 60 and blob.count_from(1, 3) == 12 and blob.count_from(np.int8(2)) == 20
     assert blob.shape_string() == "2 3 4 5 (120)" and Blob(()).shape_string() == "(1)"
-    assert [Blob((0,)).legacy_shape(axis) for axis in range(4)] == [0, 1, 1, 1]
     for wrong in lambda: blob.canonical_axis(4), lambda: blob.canonical_axis(-5), lambda: blob.count_from(3, 2):
         with pytest.raises(ShapeError):
             wrong()
@@ -129,9 +98,16 @@ def test_axes():
         for axis in "a", 0.5, None:
             with pytest.raises(WrongTypeError, match=" must be an int, got "):
                 call(axis)
-
-
-def test_offsets():
+    for shape in (), (2,), (0,), (2, 3, 4, 5):
+        blob, filled = Blob(shape), (*shape, 1, 1, 1, 1)[:4]
+        assert (blob.num, blob.channels, blob.height, blob.width) == filled
+        assert [blob.legacy_shape(axis) for axis in range(-4, 4)] == [*(1, 1, 1, 1, *shape)[-4:], *filled]
+        for axis in -5, 4:
+            with pytest.raises(ShapeError, match=rf"axis {axis} is out of range -4..3"):
+                blob.legacy_shape(axis)
+    for name in "num", "channels", "height", "width":
+        with pytest.raises(ShapeError, match="num, channels, height and width need at most 4 axes, the blob has 5"):
+            getattr(Blob((1, 2, 3, 4, 5)), name)
     blob, vector = Blob((2, 3, 4)), Blob((5,))
     assert Blob((2, 3, 4, 5)).offset(1, 2, 3, 4) == 119 and Blob((2, 3, 4, 5)).offset(1) == 60
     assert blob.offset((1, 2, 3)) == blob.offset([1, 2, 3]) == blob.offset(np.array([1, 2, 3])) == 23
@@ -146,7 +122,7 @@ def test_offsets():
             blob.offset(0, wrong)
 
 
-def test_values_by_index():
+def test_values_and_shapes():
     blob = Blob((2, 3), Dtype.INT)
     blob.data[...] = np.arange(6).reshape(2, 3)
     blob.diff[...] = -blob.cpu_data
@@ -155,9 +131,6 @@ def test_values_by_index():
     for wrong in (lambda: blob.data_at(2), lambda: blob.diff_at(0, 3), lambda: Blob((0,)).data_at(), lambda: Blob().data_at(0)):
         with pytest.raises(ShapeError):
             wrong()
-
-
-def test_shapes_by_sequence_and_message():
     blob = Blob()
     for shape in ([2, 3], (2, 3), np.array([2, 3]), caffe_pb2.BlobShape(dim=[2, 3])):
         blob.reshape(7)
@@ -206,7 +179,7 @@ def test_growing_with_shared_memory(part):
     assert (getattr(large, part) == 3).all() and blob.data.size == blob.diff.size == 100
 
 
-def test_share_and_copy():
+def test_share_and_borrow():
     a, b = Blob((2, 3)), Blob((6,))
     a.data[...] = 1
     b.share_data(a)
@@ -217,12 +190,12 @@ def test_share_and_copy():
     for call in b.share_data, b.share_diff:
         with pytest.raises(ShapeError, match=r"6 \(6\) float32 against 6 \(6\) int32; count and type must agree"):
             call(Blob((6,), Dtype.INT))
-    c = Blob((1,))
-    with pytest.raises(ShapeError, match="reshape=True"):
-        c.copy_from(a)
-    c.copy_from(a, reshape=True)
-    a.data[...] = 0
-    assert (c.data == 5).all()
+    array = np.arange(6, dtype=np.float32)
+    blob, named = Blob((2, 3)), Blob((2,), name="conv1")
+    blob.set_cpu_data(array)
+    blob.data[1, 2] = 50
+    assert array[5] == 50 and (blob.data_memory.name, blob.diff_memory.name) == ("data", "diff")
+    assert (named.data_memory.name, named.diff_memory.name) == ("conv1 data", "conv1 diff")
 
 
 @pytest.mark.parametrize("part", ["data", "diff"])
@@ -245,6 +218,7 @@ def test_a_copy_is_of_one_shape(device, part):
     shown.share_data(target), shown.share_diff(target)
     shown.copy_from(target, part == "diff")
     target.copy_from(source, part == "diff", reshape=True)
+    source.data[...] = source.diff[...] = 0
     assert target.shape == (2, 3) and (getattr(target, "cpu_" + part) == 5).all()
     for shape in (0, 3), None:
         Blob(shape).copy_from(Blob(shape), part == "diff")
@@ -307,21 +281,22 @@ def test_arithmetic_of_untouched_memory(device, shape):
         assert mem.head == 0 and not mem.own_cpu_data and not mem.own_gpu_data
 
 
-def test_stored_shapes_of_four_numbers():
+def test_stored_shapes():
     for shape, stored, fits in ((), (1, 1, 1, 1), True), ((3,), (1, 1, 1, 3), True), ((2, 3), (1, 1, 2, 3), True), \
             ((2, 3, 4, 5), (2, 3, 4, 5), True), ((2, 3, 4, 5), (2, 3, 5, 4), False), ((2, 3), (1, 2, 2, 3), False), \
             ((1, 1, 1, 2, 3), (1, 1, 2, 3), False), ((2, 3), (2, 3), False), ((2, 3), (1, 1, 2, 3, 9), False):  # fmt: skip
         assert Blob(shape).shape_equals(stored, True) == fits
         assert Blob(shape).shape_equals(stored) == (shape == stored) and Blob(shape).shape_equals(shape)
-
-
-def test_set_cpu_data_borrows():
-    array = np.arange(6, dtype=np.float32)
-    blob, named = Blob((2, 3)), Blob((2,), name="conv1")
-    blob.set_cpu_data(array)
-    blob.data[1, 2] = 50
-    assert array[5] == 50 and (blob.data_memory.name, blob.diff_memory.name) == ("data", "diff")
-    assert (named.data_memory.name, named.diff_memory.name) == ("conv1 data", "conv1 diff")
+    proto = caffe_pb2.BlobProto(num=1, channels=1, height=2, width=3, data=range(6))
+    blob = Blob((2, 3))
+    blob.from_proto(proto, reshape=False)
+    np.testing.assert_array_equal(blob.data, [[0, 1, 2], [3, 4, 5]])
+    blob.from_proto(proto)
+    assert blob.shape == (1, 1, 2, 3)
+    with pytest.raises(ShapeError):
+        Blob((3, 2)).from_proto(proto, reshape=False)
+    with pytest.raises(DataError, match="needs 8"):
+        Blob().from_proto(caffe_pb2.BlobProto(shape={"dim": [8]}, data=[1, 2]))
 
 
 READ_ONLY = np.zeros(4, np.float32)
@@ -351,36 +326,19 @@ def test_proto_round_trip(dtype, field):
     np.testing.assert_array_equal(other.diff, blob.diff)
 
 
-def test_legacy_proto_aligns_from_the_end():
-    proto = caffe_pb2.BlobProto(num=1, channels=1, height=2, width=3, data=range(6))
-    blob = Blob((2, 3))
-    blob.from_proto(proto, reshape=False)
-    np.testing.assert_array_equal(blob.data, [[0, 1, 2], [3, 4, 5]])
-    blob.from_proto(proto)
-    assert blob.shape == (1, 1, 2, 3)
-    with pytest.raises(ShapeError):
-        Blob((3, 2)).from_proto(proto, reshape=False)
-    with pytest.raises(DataError, match="needs 8"):
-        Blob().from_proto(caffe_pb2.BlobProto(shape={"dim": [8]}, data=[1, 2]))
-
-
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("size", [0, 1, 2, 15, 255, 256, 257, 4095, 4096, 4097, 8191, 8192, 100_003])
 def test_arithmetic_on_threads(dtype, size):
-    random = np.random.default_rng(size)
-    data, diff = random.normal(size=(2, size))
-    before, results = get_num_threads(), []
-    try:
-        for threads in (1, 2, 3):
-            set_num_threads(threads)
-            blob = Blob((size,), dtype)
-            blob.data[...], blob.diff[...] = data, diff
-            sums = blob.asum_data(), blob.sumsq_data(), blob.asum_diff(), blob.sumsq_diff()
-            blob.scale_diff(0.5)
-            blob.update()
-            results.append((sums, blob.data.copy()))
-    finally:
-        set_num_threads(before)
+    data, diff = np.random.default_rng(size).normal(size=(2, size))
+    results = []
+    for threads in (1, 2, 3):
+        set_num_threads(threads)
+        blob = Blob((size,), dtype)
+        blob.data[...], blob.diff[...] = data, diff
+        sums = blob.asum_data(), blob.sumsq_data(), blob.asum_diff(), blob.sumsq_diff()
+        blob.scale_diff(0.5)
+        blob.update()
+        results.append((sums, blob.data.copy()))
     # Sums of float32 run in lanes of float32 inside a block: a few units in the seventh digit.
     tolerance = 1e-5 if dtype == Dtype.FLOAT else 1e-12
     np.testing.assert_allclose(results[0][0], [abs(data).sum(), (data**2).sum(), abs(diff).sum(), (diff**2).sum()], tolerance)
@@ -390,7 +348,7 @@ def test_arithmetic_on_threads(dtype, size):
         np.testing.assert_array_equal(values, results[0][1])
 
 
-def test_without_a_shape(device):
+def test_without_a_shape(device, tmp_path):
     """As in Caffe; a scalar has no axes either, and one element."""
     blob, scalar = Blob(), Blob(())
     assert (blob.shape, blob.num_axes, blob.count, blob.capacity, blob.shape_string()) == ((), 0, 0, 0, "(0)")
@@ -398,10 +356,7 @@ def test_without_a_shape(device):
     assert (scalar.count, scalar.shape_string(), scalar.data.shape, scalar.legacy_shape(0)) == (1, "(1)", (), 1)
     blob.reshape()
     assert (blob.count, blob.data.shape) == (1, ())
-
-
-def test_top_without_a_shape(tmp_path, device):
-    """What reads it has none either, until the input gets one."""
+    # What reads it has none either, until the input gets one
     (tmp_path / "net.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" top: "y" }
         layer { name: "relu" type: "ReLU" bottom: "x" top: "a" } layer { name: "sum" type: "Eltwise" bottom: "a" bottom: "y" top: "s" }""")
     net = minicaffe.Net(str(tmp_path / "net.prototxt"), minicaffe.TEST)

@@ -40,7 +40,7 @@ def test_a_wheel_that_lacks_a_part(names, tmp_path, gone, message):
         build_wheel.check(wheel_of(tmp_path, left))
 
 
-def test_size(names, tmp_path, monkeypatch, capsys):
+def test_size_and_commands(names, tmp_path, monkeypatch, capsys):
     wheel = wheel_of(tmp_path, names)
     size = wheel.stat().st_size
     monkeypatch.setattr(build_wheel, "LARGEST", size)
@@ -49,6 +49,9 @@ def test_size(names, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(build_wheel, "LARGEST", size - 1)
     with pytest.raises(SystemExit, match=f"minicaffe.whl: has {size:,} bytes, more than {size - 1:,}"):
         build_wheel.check(wheel)
+    for words in build_wheel.COMMANDS:
+        assert words[0] in COMMANDS and all((ROOT / word).exists() for word in words if word.startswith("models/"))
+    compile(build_wheel.SCRIPT, "SCRIPT", "exec")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the tool refuses other systems before it reads files")
@@ -60,9 +63,3 @@ def test_arguments(tmp_path, words, status, message):
     done = subprocess.run([sys.executable, ROOT / "tools" / "build_wheel.py", *words], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == status and message in done.stderr and "Traceback" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
-
-
-def test_commands():
-    for words in build_wheel.COMMANDS:
-        assert words[0] in COMMANDS and all((ROOT / word).exists() for word in words if word.startswith("models/"))
-    compile(build_wheel.SCRIPT, "SCRIPT", "exec")

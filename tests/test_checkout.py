@@ -98,7 +98,7 @@ def test_build_without_cuda(monkeypatch, capsys):
                      capsys.readouterr().out, re.M)
 
 
-def test_version_commands_and_style():
+def test_versions_sources_and_large_files():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert f"version: '{minicaffe.__version__}'" in (ROOT / "meson.build").read_text() and project["dynamic"] == ["version"]
     required = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
@@ -108,6 +108,13 @@ def test_version_commands_and_style():
     assert set(re.findall("language: (.*)", config)) == {"system"} and "repo: local" in config and "http" not in config
     tools = {line.split()[0].removeprefix("git-") for line in re.findall("entry: (.*)", config)} - {"python"}
     assert tools | {"pre-commit"} <= set(re.findall(r"^[\w-]+", (ROOT / "tests" / "requirements.txt").read_text(), re.M))
+    assert "foreach source : run_command(py, 'tools/sources.py', check: true)" in (ROOT / "meson.build").read_text()
+    installed = set(sources.sources(*sources.INSTALLED))
+    assert {name for name in kept_files("minicaffe") if not name.endswith(".cpp")} <= installed
+    large = {name for name in kept_files() if (ROOT / name).stat().st_size > 500_000}
+    assert large == {"minicaffe/pretrained/lenet/deploy.caffemodel", "models/shapes/shapes.caffemodel",
+                     "models/data/fashion_mnist_train_lmdb/data.mdb",
+                     "models/data/fashion_mnist_test_lmdb/data.mdb"}
 
 
 def kept_files(*folders):
@@ -116,16 +123,6 @@ def kept_files(*folders):
         pytest.skip("this is not a git checkout, or there is no git: it is not known which files are kept")
     git = ["git", "-C", str(ROOT), "ls-files", "-z", *folders]
     return [name for name in subprocess.run(git, capture_output=True, text=True, check=True).stdout.split("\0") if (ROOT / name).is_file()]
-
-
-def test_sources_and_large_files():
-    assert "foreach source : run_command(py, 'tools/sources.py', check: true)" in (ROOT / "meson.build").read_text()
-    installed = set(sources.sources(*sources.INSTALLED))
-    assert {name for name in kept_files("minicaffe") if not name.endswith(".cpp")} <= installed
-    large = {name for name in kept_files() if (ROOT / name).stat().st_size > 500_000}
-    assert large == {"minicaffe/pretrained/lenet/deploy.caffemodel", "models/shapes/shapes.caffemodel",
-                     "models/data/fashion_mnist_train_lmdb/data.mdb",
-                     "models/data/fashion_mnist_test_lmdb/data.mdb"}
 
 
 def test_no_training_in_the_wheel(tmp_path, monkeypatch):

@@ -70,9 +70,6 @@ def test_rebuilds_on_import(project):
     imports = [start(site) for _ in range(4)]
     assert [one.communicate(timeout=60) for one in imports] == [("2\n", "")] * 4
     assert (folder / "runs").read_text() == "run "
-
-
-def test_a_killed_import_leaves_no_lock(project):
     folder, site = project
     (folder / "made.txt").write_text("value = 3\n")
     first = start(site)

@@ -95,16 +95,18 @@ def test_imports_run_downwards(path):
     assert not upward, f"{own} (floor {FLOORS[room(own)]}) imports {upward}"
 
 
-def test_circles_of_modules():
+def test_circles():
     assert (found := circle(edges(SOURCES))) is None, " -> ".join(found)
-
-
-def test_circles_of_folders():
     rooms = {}
     for path in SOURCES:
         own = room(name_of(path))
         rooms.setdefault(own, set()).update({room(n) for n in imported(path)} - {own})
     assert (found := circle(rooms)) is None, " -> ".join(found)
+    for path in SOURCES:
+        own = room(name_of(path))
+        if own.startswith("minicaffe.addons."):
+            others = {room(name) for name in imported(path)} - {own, "minicaffe.addons"}
+            assert not [name for name in others if name.startswith("minicaffe.addons.")], path
 
 
 def test_table_of_the_design_page():
@@ -112,14 +114,6 @@ def test_table_of_the_design_page():
     assert set(LISTED) == there
     lowest, highest = ("errors.py", "entry_points.py", "kernels/"), ("addons/",)
     assert [sorted({LISTED[name] for name in names}) for names in (lowest, highest)] == [[1], [max(LISTED.values())]]
-
-
-def test_no_add_on_imports_another():
-    for path in SOURCES:
-        own = room(name_of(path))
-        if own.startswith("minicaffe.addons."):
-            others = {room(name) for name in imported(path)} - {own, "minicaffe.addons"}
-            assert not [name for name in others if name.startswith("minicaffe.addons.")], path
 
 
 def test_ways_to_import(tmp_path):
@@ -142,8 +136,5 @@ def late():
                      "minicaffe.data.db", "minicaffe/device/apply.hpp", "minicaffe.pycaffe.io"]
     assert "minicaffe.cuda.memory" in imported(tmp_path / "wrong.pyx")
     assert list(imported(tmp_path / "wrong.py")) == ["minicaffe.proto.text", "minicaffe.proto", "minicaffe.addons.caffe2.plan"]
-
-
-def test_planted_circle():
     assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) is None
     assert circle({"a": {"b"}, "b": {"c", "d"}, "d": {"b"}, "c": set()}) == ["b", "d", "b"]

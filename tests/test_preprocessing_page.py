@@ -30,9 +30,6 @@ def test_pictures(tool, made):
         assert picture.shape == expected.shape, name
         # Releases of OpenCV round resized, blurred and coloured pixels in other ways.
         assert np.abs(picture.astype(int) - expected).mean() <= (4 if name in ("resize", "blur", "distort") else 0), name
-
-
-def test_what_the_fields_do(tool, made):
     house = tool.draw_picture()
     assert np.array_equal(made["original"], house) and np.array_equal(made["mirror"], house[:, ::-1])
     crop, places = made["crop"], [(y, x) for y in range(13) for x in range(33)]

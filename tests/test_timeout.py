@@ -29,13 +29,7 @@ def test_loops():
     while True:
         pass
 
-def test_sleeps():
-    time.sleep(600)
-
 def test_waits_for_a_process():
-    subprocess.run(WAITS)
-
-def test_waits_for_one_without_an_end():
     note(subprocess.Popen(WAITS)).wait()
 
 def test_waits_for_one_by_a_shell():
@@ -75,9 +69,9 @@ def run(folder, *options):
 
 def test_tests_that_hang(tmp_path):
     status, text = run(tmp_path, "-k", "not in_c")
-    assert status == 1 and "5 failed, 1 passed, 2 deselected, 1 error" in text, text
-    assert text.count("Failed: Timeout (>1.0s) from pytest-timeout") >= 6 and text.count("\nchild ") == 2, text
+    assert status == 1 and "3 failed, 1 passed, 2 deselected, 1 error" in text, text
+    assert text.count("Failed: Timeout (>1.0s) from pytest-timeout") >= 4 and text.count("\nchild ") == 2, text
     status, text = run(tmp_path, "-n", "1")
-    assert status == 1 and "7 failed, 1 passed, 1 error" in text and text.count("\nchild ") == 2, text
+    assert status == 1 and "5 failed, 1 passed, 1 error" in text and text.count("\nchild ") == 2, text
     for held in "without", "with":
         assert f"crashed while running 'test_planted.py::test_is_in_c_{held}_the_gil'" in text, text

@@ -22,6 +22,7 @@ from minicaffe.data.db import open_db
 cv2 = pytest.importorskip("cv2")
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "using_a_trained_net.md"
+LABELS = (ROOT / "models" / "data" / "labels.txt").read_text().splitlines()
 PICTURES = 70
 PATIENCE = 60  # seconds
 
@@ -60,10 +61,6 @@ def there(tmp_path_factory):
     return folder, scores
 
 
-def labels():
-    return (ROOT / "models" / "data" / "labels.txt").read_text().splitlines()
-
-
 def test_the_batch_script(there):
     folder, scores = there
     (folder / "pictures" / "broken.png").write_bytes(b"no picture")
@@ -73,7 +70,7 @@ def test_the_batch_script(there):
     assert header == ["file", "class", "score"] and len(rows) == PICTURES
     for file, name, score in rows:
         wanted = scores[int(Path(file).stem)]
-        assert float(score) == pytest.approx(wanted.max(), abs=2e-4) and wanted[labels().index(name)] > wanted.max() - 1e-5
+        assert float(score) == pytest.approx(wanted.max(), abs=2e-4) and wanted[LABELS.index(name)] > wanted.max() - 1e-5
 
 
 def test_service(there):
@@ -91,7 +88,7 @@ def test_service(there):
 
         with ThreadPoolExecutor(8) as threads:
             answers = list(threads.map(ask, range(PICTURES)))
-        assert [list(answer) for answer in answers] == [labels()] * PICTURES
+        assert [list(answer) for answer in answers] == [LABELS] * PICTURES
         np.testing.assert_allclose([list(answer.values()) for answer in answers], scores, rtol=1e-3, atol=1e-6)
         for content in (b"no picture", b""):
             with pytest.raises(urllib.error.HTTPError, match="400"):

@@ -7,25 +7,12 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe import memory
+from minicaffe import errors, memory
 from minicaffe.addons.caffe2.plan import Plan, Step
 from minicaffe.addons.caffe2.workspace import Workspace
 from minicaffe.blob import Blob
 from minicaffe.common import Generator
-from minicaffe.errors import (
-    LONGEST_VALUE,
-    ConfigError,
-    Error,
-    FileError,
-    MissingNameError,
-    WrongTypeError,
-    check_callable,
-    check_type,
-    float_of,
-    int_of,
-    names_of,
-    shown,
-)
+from minicaffe.errors import LONGEST_VALUE, ConfigError, Error, FileError, WrongTypeError, shown
 from minicaffe.filler import fill
 from minicaffe.layer import Layer, layer_class
 from minicaffe.memory.zeros import mark_zero
@@ -71,7 +58,8 @@ def test_names_that_are_no_strings(net, wrong):
 @pytest.mark.parametrize("wrong", ["ip", 5, b"ip"])
 def test_lists_of_names(net, wrong):
     check_errors(lambda: net.forward(blobs=wrong), lambda: net.backward(diffs=wrong),
-                 lambda: caffe.Net("net.prototxt", caffe.TEST, keep=wrong), lambda: caffe.Net("net.prototxt", caffe.TEST, stages=wrong), match="must be a list of names, got")
+                 lambda: caffe.Net("net.prototxt", caffe.TEST, keep=wrong),
+                 lambda: caffe.Net("net.prototxt", caffe.TEST, stages=wrong), match="must be a list of names, got")
     assert list(net.forward(blobs=("ip",))) == ["loss", "ip"]
 
 
@@ -94,9 +82,12 @@ def test_other_arguments(net, files):
                  lambda: Workspace().create_net(5, caffe.TEST), lambda: Workspace().save("x", 5))
     with pytest.raises(ConfigError, match="i: must be from 0 to -1, the solver has 0 test nets, got 0"):
         solver.test(0)
+    check_errors(lambda: caffe.set_precision([]), lambda: memory.allocator_of([]), lambda: caffe.register_layer(None, Layer),
+                 lambda: layer_class(None), lambda: memory.SyncedMemory(8, None), lambda: Blob((2,), 0, None))
+    assert memory.used(memory.CPUPlace()) >= 0     # its provider is still there
     check_errors(lambda: net.add_hook(9, print), lambda: net.remove_hook(-1, print), lambda: net.backward_layer(-1),
                  lambda: net.backward_layer(10**6), kind=ConfigError, match="must be from 0 to")     # these numbers led outside of a list in memory
-    with pytest.raises((MissingNameError, WrongTypeError)):
+    with pytest.raises((errors.MissingNameError, WrongTypeError)):
         caffe.NetSpec()[None]
 
 
@@ -141,9 +132,10 @@ def test_shown_values():
                   collections.deque(range(10**6)), array.array("i", range(10**6)), np.zeros((9, 9)), caffe_pb2.LayerParameter(name="a\n"),
                   type("Lines", (), {"__repr__": lambda self: "a\n  b\x1b[31m\x9b\u202e"})()):
         assert len(shown(value)) < 6 * LONGEST_VALUE and shown(value).isprintable()
-    assert check_type(3, int, "n", "a number") == 3 and names_of(None, "x") == [] and names_of(("a",), "x") == ["a"]
+    assert errors.check_type(3, int, "n", "a number") == 3
+    assert errors.names_of(None, "x") == [] and errors.names_of(("a",), "x") == ["a"]
     with pytest.raises(WrongTypeError, match=r"n must be a number, got True \(bool\)"):
-        check_type(True, int, "n", "a number")
+        errors.check_type(True, int, "n", "a number")
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "x", [], object(), np.zeros(2)], ids=lambda value: type(value).__name__)
@@ -161,46 +153,46 @@ def test_no_blobs_and_no_messages(net, wrong):
     assert blob.shape == (2, 3)
 
 
-def test_lists_that_have_too_few_blobs(net):
+def test_changed_lists_of_blobs(net):
     layer = net.layer_dict["ip"]
     check_errors(lambda: layer.forward_cpu([], []), lambda: layer.backward_cpu([], [], []), lambda: layer.flops([], []),
                  lambda: layer.backward_flops([], [], []), lambda: layer.forward_cpu(None, None), match="was set up with 1 bottoms and 1 tops")     # these ended the process
     with pytest.raises(WrongTypeError, match="propagate_down must be a list"):
         layer.backward_cpu([Blob((1, 2))], [], [Blob((1, 2))])
+    layer = net.layer_dict["ip"]
+    kept = list(layer.blobs)
+    for change in (lambda: layer.blobs.__setitem__(0, np.zeros((2, 2))), layer.blobs.clear):
+        layer.blobs[:] = kept
+        change()
+        for call in (net.forward, net.backward, net.reshape, lambda: net.backward_layer(1)):
+            with pytest.raises(WrongTypeError, match=r"layer 'ip' \(InnerProduct\): blobs: .*net.params\['ip'\]\[i\].data\[...\] = array"):
+                call()
+    layer.blobs[:] = kept
+    net.forward()
 
 
-@pytest.mark.parametrize("wrong", [None, 1.5, "5", [], True, object(), np.zeros(2)], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("wrong", [None, 1.5, "5", [], True, object(), np.zeros(2), 1 << 80], ids=lambda one: type(one).__name__)
 def test_what_is_no_integer(net, wrong):
-    blob, system = Blob((2, 3)), memory.SystemAllocator()
+    """Or is too large."""
+    blob, system, large = Blob((2, 3)), memory.SystemAllocator(), type(wrong) is int
     check_errors(lambda: blob.canonical_axis(wrong), lambda: blob.count_from(wrong), lambda: blob.legacy_shape(wrong),
                  lambda: net.forward_from_to(wrong, 1), lambda: net.backward_from_to(1, wrong), lambda: net.backward_layer(wrong),
                  lambda: net.add_hook(wrong, print), lambda: caffe.set_num_threads(wrong), lambda: caffe.set_random_seed(wrong),
-                 lambda: caffe.set_solver_count(wrong), lambda: caffe.set_solver_rank(wrong), lambda: Generator(1).reserve_counters(wrong),
-                 lambda: system.free(wrong), lambda: system.record_stream(wrong, 0), lambda: mark_zero(memory.SyncedMemory(8), wrong),
-                 lambda: Blob((2,), wrong), lambda: memory.CachingAllocator(system).base_allocation(wrong))
-    if wrong is not None:
+                 lambda: Generator(1).reserve_counters(wrong), lambda: system.free(wrong), lambda: Blob((2,), wrong),
+                 kind=Error if large else WrongTypeError)
+    if not large:
+        check_errors(lambda: caffe.set_solver_count(wrong), lambda: caffe.set_solver_rank(wrong),
+                     lambda: system.record_stream(wrong, 0), lambda: mark_zero(memory.SyncedMemory(8), wrong),
+                     lambda: memory.CachingAllocator(system).base_allocation(wrong))
+    if wrong is not None and not large:
         with pytest.raises(WrongTypeError, match="level must be an int, got"):
             caffe.init_log(wrong)
     if wrong is None or type(wrong) is list:
         check_errors(lambda: blob.scale_data(wrong), lambda: blob.scale_diff(wrong), lambda: blob.fill_diff(wrong), match="must be a number")
     with pytest.raises(Error):
         blob.shape_equals(5)
-
-
-def test_integers_that_are_too_large(net):
-    blob, large = Blob((2, 3)), 1 << 80
-    check_errors(lambda: blob.canonical_axis(large), lambda: blob.count_from(large), lambda: blob.legacy_shape(-large),
-                 lambda: net.forward_from_to(large, 1), lambda: net.backward_from_to(1, -large), lambda: net.backward_layer(large),
-                 lambda: net.add_hook(large, print), lambda: caffe.set_num_threads(large), lambda: caffe.set_random_seed(large),
-                 lambda: Generator(1).reserve_counters(large), lambda: memory.SystemAllocator().free(large), lambda: Blob((2,), 99), kind=Error)
-    assert blob.canonical_axis(np.int64(-1)) == 1 and int_of(np.int32(3), "n") == 3 and float_of(np.float32(0.5), "x") == 0.5
-
-
-def test_functions_that_set_something(files):
-    check_errors(lambda: caffe.set_precision([]),
-                 lambda: memory.allocator_of([]), lambda: caffe.register_layer(None, Layer),
-                 lambda: layer_class(None), lambda: memory.SyncedMemory(8, None), lambda: Blob((2,), 0, None))
-    assert memory.used(memory.CPUPlace()) >= 0     # its provider is still there
+    assert blob.canonical_axis(np.int64(-1)) == 1
+    assert errors.int_of(np.int32(3), "n") == 3 and errors.float_of(np.float32(0.5), "x") == 0.5
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "x"], ids=lambda value: type(value).__name__)
@@ -216,20 +208,7 @@ def test_hooks_that_cannot_be_called(net, files, wrong):
     with pytest.raises(ConfigError, match="was not added there"):
         net.remove_hook(0, print)
     net.forward()
-    assert check_callable(print, "x") is print and not solver.callbacks
-
-
-def test_a_changed_list_of_parameters(net):
-    layer = net.layer_dict["ip"]
-    kept = list(layer.blobs)
-    for change in (lambda: layer.blobs.__setitem__(0, np.zeros((2, 2))), layer.blobs.clear):
-        layer.blobs[:] = kept
-        change()
-        for call in (net.forward, net.backward, net.reshape, lambda: net.backward_layer(1)):
-            with pytest.raises(WrongTypeError, match=r"layer 'ip' \(InnerProduct\): blobs: .*net.params\['ip'\]\[i\].data\[...\] = array"):
-                call()
-    layer.blobs[:] = kept
-    net.forward()
+    assert errors.check_callable(print, "x") is print and not solver.callbacks
 
 
 @pytest.mark.parametrize("name, text", [("a\nb", r"a\nb"), ("\x1b[31ma\x9b", r"\x1b[31ma\x9b"), ("a\u202eb", r"a\u202eb"),

@@ -179,10 +179,4 @@ def test_each_option_is_one_word(words, wanted):
 def test_options_before_the_command(given, first):
     """A word that follows an option without ``=`` may be its value, unless no other word is a command."""
     assert app.command_first(given) == first
-
-
-@pytest.mark.parametrize("words, wanted", [
-    ([], None), (["--help"], None), (["nosuch"], None), (["nosuch", "train"], None), (["train"], "train"), (["device-query", "-gpu", "0"], "device_query"),
-    (["--solver=x", "extract-features"], "extract_features")])
-def test_command_of_words(words, wanted):
-    assert app.command_of(words) == wanted
+    assert app.command_of(given) == (first[0] if first[0] in app.commands() else None)

@@ -4,8 +4,8 @@ extract_features does the same.
 """
 
 import json
-import random
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -70,10 +70,6 @@ def test_given_batches(minicaffe, records, tmp_path):
     assert "--iterations: 5 batches of 8 are 40 records, and the test data hold 36: they begin again" in minicaffe.messages
     net = caffe.Net("net.prototxt", caffe.TEST, weights="w.caffemodel")
     assert values(out)["right"] == pytest.approx(np.mean([float(net.forward()["right"]) for _ in range(5)]), abs=1e-5)
-    (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 9, ""))
-    minicaffe(*common, "--iterations=4")
-    assert "--iterations" not in minicaffe.messages
-    (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, ""))
     (tmp_path / "solver.prototxt").write_text("net: 'net.prototxt' base_lr: 0 lr_policy: 'fixed' max_iter: 1 test_iter: 4 test_interval: 1")
     minicaffe("train", "solver.prototxt")
     assert "test: test_iter: 4 batches of 8 are 32 of the 36 records" in minicaffe.messages
@@ -86,7 +82,8 @@ def test_given_batches(minicaffe, records, tmp_path):
 @pytest.mark.parametrize("more", [(), ("--test-batch-size=5",)])
 def test_records_of_tests_of_a_training(minicaffe, records, tmp_path, more):
     (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, ""))
-    minicaffe("train", "net.prototxt", "--weights=w.caffemodel", "--base-lr=0", "--max-iter=6", "--test-interval=2", "--json=r.jsonl", *more)
+    minicaffe("train", "net.prototxt", "--weights=w.caffemodel", "--base-lr=0", "--max-iter=6", "--test-interval=2",
+              "--json=r.jsonl", "--watch", *more)
     size = 5 if more else 8
     assert f"test: 36 records, each once, in {-(-COUNT // size)} batches of {size}, the last of {COUNT % size}" in minicaffe.messages
     tests = [json.loads(line)["outputs"] for line in (tmp_path / "r.jsonl").read_text().splitlines() if '"test"' in line]
@@ -113,7 +110,7 @@ def test_records_of_lists(minicaffe, records, tmp_path):
     assert values(minicaffe("test", "net.prototxt", "--weights=w.caffemodel"))["right"] == pytest.approx(right, abs=1e-5)
 
 
-def test_net_of_one_batch_size(minicaffe, records, tmp_path):
+def test_other_nets(minicaffe, records, tmp_path):
     fixed = 'layer { name: "flat" type: "Reshape" bottom: "data" top: "flat" reshape_param { shape { dim: 8 dim: 6 } } include { phase: TEST } }\n' \
             'layer { name: "none" type: "Silence" bottom: "flat" include { phase: TEST } }'
     (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, fixed))
@@ -122,6 +119,16 @@ def test_net_of_one_batch_size(minicaffe, records, tmp_path):
     net = caffe.Net("net.prototxt", caffe.TEST)
     assert RecordCounts.of(net).why and net.blobs["ip"].shape == (8, 3)     # the trial leaves it as it was
     net.forward()
+    (tmp_path / "net.prototxt").write_text("""layer { name: "in" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 } data_filler { type: "constant" value: 3 } } }
+        layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 1 axis: 0 } }
+        layer { name: "loss" type: "Reduction" bottom: "ip" top: "loss" loss_weight: 1 }""")
+    caffe.Net("net.prototxt", caffe.TEST).save("w.caffemodel")
+    minicaffe("test", "net.prototxt", "--weights=w.caffemodel")
+    assert "test: how many records there are is not known, so 50 batches are tested" in minicaffe.messages
+    (tmp_path / "deploy.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+        layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 1 } }""")
+    caffe.Net("deploy.prototxt", caffe.TEST).save("w.caffemodel")
+    assert "deploy.prototxt: nothing fills its input 'x', and a test would score zeros" in minicaffe("test", "deploy.prototxt", "--weights=w.caffemodel", status=2)
 
 
 REDUCTION = 'layer { name: "all" type: "Reduction" bottom: "data" top: "all" %s include { phase: TEST } }'
@@ -144,19 +151,6 @@ def test_sums_over_a_batch(minicaffe, records, tmp_path, case):
         assert once or f" gives a sum over its batch ({field}), in 5 batches of 8" in minicaffe.messages
         net = caffe.Net("net.prototxt", caffe.TEST)
         assert not RecordCounts.of(net, mean=False).why
-
-
-def test_nets_without_records(minicaffe, tmp_path):
-    (tmp_path / "net.prototxt").write_text("""layer { name: "in" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 } data_filler { type: "constant" value: 3 } } }
-        layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 1 axis: 0 } }
-        layer { name: "loss" type: "Reduction" bottom: "ip" top: "loss" loss_weight: 1 }""")
-    caffe.Net("net.prototxt", caffe.TEST).save("w.caffemodel")
-    minicaffe("test", "net.prototxt", "--weights=w.caffemodel")
-    assert "test: how many records there are is not known, so 50 batches are tested" in minicaffe.messages
-    (tmp_path / "deploy.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
-        layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 1 } }""")
-    caffe.Net("deploy.prototxt", caffe.TEST).save("w.caffemodel")
-    assert "deploy.prototxt: nothing fills its input 'x', and a test would score zeros" in minicaffe("test", "deploy.prototxt", "--weights=w.caffemodel", status=2)
 
 
 def test_outputs_for_each_record(records, tmp_path):
@@ -192,29 +186,99 @@ def test_features_of_each_record(minicaffe, records, tmp_path):
     assert "BATCHES: must be a number of batches: " in minicaffe("extract_features", "w.caffemodel", "net.prototxt", "data", "g", 0, status=2)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_report_of_records(seed, monkeypatch):
-    dice, said = random.Random(seed), []
+@pytest.mark.parametrize(("records", "size", "why", "batches", "wanted"), [
+    (None, 8, "why", None, "why, so 50 batches are tested"), (None, 8, "why", 5, None), (36, 8, "", 0, None), (32, 8, "", 4, None),
+    (36, 8, "", None, "36 records, each once, in 5 batches of 8, the last of 4"),
+    (8, 8, "", None, "8 records, each once, in 1 batch of 8"), (32, 8, "why", None, "32 records, each once, in 4 batches of 8"),
+    (36, 8, "why", None, "36 records, 4 of them twice: why, in 5 batches of 8"),
+    (36, 8, "", 4, "4 batches of 8 are 32 of the 36 records of the test data; the others are left out of a test, and the next one "
+                   "begins with them"),
+    (36, 8, "", 5, "5 batches of 8 are 40 records, and the test data hold 36: they begin again, so some may count more often "
+                   "than others")])
+def test_report_of_records(monkeypatch, records, size, why, batches, wanted):
+    said = []
     monkeypatch.setattr(training_file, "notify", said.append)
-    for _ in range(20):
-        size, why = dice.randint(1, 9), dice.choice(["", "", "a reason"])
-        records = dice.choice([None, dice.randint(1, 40), size * dice.randint(1, 4)])
-        batches = dice.choice([None, 0, dice.randint(1, 9), *([-(-records // size), records // size] if records else [])])
-        said.clear()
-        training_file.report_records("x", RecordCounts(records, size, why), batches)
-        if records is None:
-            wanted = [f"x: {why}, so 50 batches are tested"] if batches is None else []
-        elif batches is None:
-            full, last = divmod(records, size)
-            count = full + bool(last)
-            each = (f", {size - last} of them twice: a reason" if why else ", each once") if last else ", each once"
-            wanted = [f"x: {records} records{each}, in {count} {'batch' if count == 1 else 'batches'} of {size}" + (f", the last of {last}" if last and not why else "")]
-        else:
-            wanted, together = [], batches * size
-            if batches and together < records:
-                wanted = [f"x: {batches} batches of {size} are {together} of the {records} records of the test data; the others are left out of a test, "
-                          "and the next one begins with them"]
-            elif together > records:
-                wanted = [f"x: {batches} batches of {size} are {together} records, and the test data hold {records}: they begin again, so some may count "
-                          "more often than others"]
-        assert said == wanted
+    training_file.report_records("x", RecordCounts(records, size, why), batches)
+    assert said == [f"x: {wanted}"] * (wanted is not None)
+
+
+# ---- means that are weighed by what was counted
+
+
+OF_SCORES = 'layer { name: "in" type: "Data" top: "data" top: "label" data_param { source: "db" batch_size: 2 backend: LMDB } }'
+COPY = """layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip"
+  inner_product_param { num_output: 3 bias_term: false weight_filler { type: "constant" } } }"""
+SCORES = np.array([[3, 1, 0], [0, 2, 1], [5, 1, 2], [4, 2, 0], [1, 0, 3]], np.uint8)
+LABELS = [0, 2, 0, 0, 2]    # of the last batches, none is of class 1, and the last one has one record
+
+
+@pytest.fixture
+def scored(tmp_path, monkeypatch):
+    """Weights of a net whose InnerProduct copies the pixels of a database; the working directory has both."""
+    monkeypatch.chdir(tmp_path)
+    with open_db("db", "LMDB", "w") as db:
+        for i, (scores, label) in enumerate(zip(SCORES, LABELS, strict=True)):
+            db.put(b"%d" % i, caffe_pb2.Datum(channels=3, height=1, width=1, data=scores.tobytes(), label=label).SerializeToString())
+    write("")
+    net = caffe.Net("net.prototxt", caffe.TEST)
+    net.params["ip"][0].data[...] = np.eye(3)
+    net.save("w.caffemodel")
+
+
+def write(layers):
+    with open("net.prototxt", "w") as file:
+        file.write(f"{OF_SCORES}\n{COPY}\n{layers}\n")
+
+
+def log_losses():
+    x = SCORES.astype(float)
+    return np.log(np.exp(x).sum(1)) - x[np.arange(5), LABELS]
+
+
+LOSS = 'layer { name: "%s" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "%s" %s }'
+RIGHT = 'layer { name: "right" type: "Accuracy" bottom: "ip" bottom: "label" top: "right" %s }'
+IGNORED = [label != 2 for label in LABELS]
+CASES = {
+    "per-class top": (RIGHT % 'top: "each"', {"right": [0.8], "each": [1, 0, 0.5]}),
+    "ignored in Accuracy": (RIGHT % "accuracy_param { ignore_label: 2 }", {"right": [1]}),
+    "VALID": (LOSS % ("a", "a", "loss_param { ignore_label: 2 }"), {"a": [log_losses()[IGNORED].mean()]}),
+    "two losses": ("\n".join((LOSS % ("a", "a", "loss_param { ignore_label: 2 }"), LOSS % ("b", "b", "loss_weight: 0.5"))),
+                   {"a": [log_losses()[IGNORED].mean()], "b": [log_losses().mean()]}),
+    "FULL": (LOSS % ("a", "a", "loss_param { ignore_label: 2 normalization: FULL }"), {"a": [log_losses()[IGNORED].sum() / 5]}),
+    "sigmoid": ("""layer { name: "t" type: "Tile" bottom: "label" top: "t" tile_param { axis: 0 tiles: 1 } }
+layer { name: "first" type: "Slice" bottom: "ip" top: "x" top: "rest" slice_param { axis: 1 slice_point: 1 } }
+layer { name: "none" type: "Silence" bottom: "rest" }
+layer { name: "flat" type: "Reshape" bottom: "x" top: "flat" reshape_param { shape { dim: -1 } } }
+layer { name: "a" type: "SigmoidCrossEntropyLoss" bottom: "flat" bottom: "t" top: "a"
+  loss_param { ignore_label: 2 normalization: VALID } }""", {"a": [np.log1p(np.exp([3., 5., 4.])).mean()]}),
+    "read again": (LOSS % ("a", "a", "loss_weight: 1 loss_param { ignore_label: 2 }") + 'layer { name: "s" type: "Silence" bottom: "a" }',
+                   {"a_a_0_split_0": [log_losses()[IGNORED].mean()]}),
+    "view": (RIGHT % 'top: "each"' + 'layer { name: "v" type: "Reshape" bottom: "each" top: "v" reshape_param { shape { dim: [3, 1] } } }',
+             {"right": [0.8], "v": [1, 0, 0.5]}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_weighted_means_of_test(minicaffe, scored, case):
+    layers, expected = CASES[case]
+    write(layers)
+    found = {}
+    minicaffe("test", "net.prototxt", "--weights=w.caffemodel", "--json=r.json")
+    result = json.loads(Path("r.json").read_text())
+    for output in result["outputs"]:
+        found.setdefault(output["name"], []).append(output["value"])
+    assert found == {name: pytest.approx(values, rel=1e-5) for name, values in expected.items()}
+    loss = sum(values[0] * {"a": 1, "a_a_0_split_0": 1, "b": 0.5}.get(name, 0) for name, values in expected.items())
+    assert result["loss"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_weighted_means_of_solver(scored):
+    write(RIGHT % 'top: "each"' + LOSS % ("a", "a", "loss_param { ignore_label: 2 }"))
+    with open("solver.prototxt", "w") as file:
+        file.write('net: "net.prototxt" test_iter: 5 test_interval: 1 base_lr: 0 lr_policy: "fixed" test_compute_loss: true')
+    solver = caffe.SGDSolver("solver.prototxt")
+    solver.test_nets[0].copy_from("w.caffemodel")
+    record = solver.test(0)     # five batches of two: each record twice
+    values = [output["value"] for output in record["outputs"]]
+    assert values == pytest.approx([log_losses()[IGNORED].mean(), 1, 0, 0.5, 0.8], rel=1e-5)
+    assert record["loss"] == pytest.approx(values[0])

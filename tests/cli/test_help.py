@@ -70,9 +70,6 @@ def test_groups_and_short_helps(capsys, monkeypatch):
     assert [line.split()[0] for line in out.partition("Names of Caffe's tools:\n")[2].splitlines()] == sorted(aliases)
     assert list(sections(help_text(["data", "mean"], capsys, monkeypatch))) == ["Options"]
     assert "Device and precision" in sections(help_text(["classify"], capsys, monkeypatch))
-
-
-def test_groups_of_the_page():
     page, _, rest = (Path(__file__).parents[2] / "docs" / "cli.md").read_text().partition("## Names of Caffe's tools")
     assert dict(re.findall(r"^\| `(\w+)` \| `(.*)` \|$", rest.partition("## Options")[0], re.MULTILINE)) == app.ALIASES
     found = {heading: list(dict.fromkeys(re.findall(r"^\| `(\w+)", body, re.MULTILINE)))
@@ -118,14 +115,3 @@ def test_scripts_of_shells(shell):
     assert done.returncode == 0 and f"_MINICAFFE_COMPLETE={shell}_complete" in done.stdout, done.stderr
     if program := shutil.which(shell):
         assert subprocess.run([program, "-n"], input=done.stdout, text=True, timeout=PATIENCE).returncode == 0
-
-
-def test_bash_completes(tmp_path):
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "minicaffe").write_text('#!/bin/sh\nexec ' + " ".join(COMMAND) + ' "$@"\n')
-    (tmp_path / "bin" / "minicaffe").chmod(0o755)
-    script = ('eval "$(_MINICAFFE_COMPLETE=bash_source minicaffe)"; COMP_WORDS=(minicaffe summ); COMP_CWORD=1; _minicaffe_completion minicaffe; '
-              'echo "${COMPREPLY[@]}"; complete -p minicaffe')
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path,
-                          env={**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"})
-    assert done.stdout.splitlines()[0] == "summary" and "_minicaffe_completion" in done.stdout, done.stderr

@@ -81,7 +81,7 @@ def test_level_of_the_environment(verbose, monkeypatch, tmp_path, capsys):
     assert [line[-8:] for line in open(tmp_path / "log").read().splitlines()] == ["level 20", "level 30", "level 40"]
 
 
-def test_words_that_parsers_take(folder):
+def test_logs_off_a_terminal(folder):
     """Caffe's parse_log.sh takes the ninth word of a rate, and the eleventh of an output."""
     lines = run("train", "solver.prototxt", cwd=folder).stderr.splitlines()
     assert all(re.fullmatch(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ \S+:\d+\] .*", line) for line in lines if "Iteration" in line or "net output" in line)
@@ -93,6 +93,12 @@ def test_words_that_parsers_take(folder):
     assert all(words in text for words in (
         "] Solving tiny", "] Learning Rate Policy: fixed", ", Testing net (#0)", "Snapshotting to binary proto file tiny_iter_30",
         "] Iteration 30, loss = ", "] Optimization Done.", "] Use ", "] Starting Optimization"))
+    result = run("train", "solver.prototxt", "--snapshot-after-train=false", "--snapshot-prefix=none/x", cwd=folder)
+    assert result.returncode == 0 and result.stderr.count("none/x.log: cannot be written: No such file or directory; the training leaves no log") == 1
+    with open(folder / "tiny.log", "w") as file:
+        done = subprocess.run([*COMMAND, "train", "solver.prototxt"], cwd=folder, stdout=subprocess.PIPE, stderr=file, text=True, timeout=60)
+    assert done.returncode == 0 and "tiny.log" not in done.stdout and (folder / "tiny.log").read_text().count("Optimization Done.") == 2
+    assert not (folder / "tiny.1.log").exists()
 
 
 def test_log_of_a_terminal_training(folder):
@@ -119,15 +125,6 @@ def test_log_of_a_training(folder, more):
     assert "Setting up" not in (folder / "tiny.log").read_text()
 
 
-def test_log_files_elsewhere(folder):
-    result = run("train", "solver.prototxt", "--snapshot-after-train=false", "--snapshot-prefix=none/x", cwd=folder)
-    assert result.returncode == 0 and result.stderr.count("none/x.log: cannot be written: No such file or directory; the training leaves no log") == 1
-    with open(folder / "tiny.log", "w") as file:
-        done = subprocess.run([*COMMAND, "train", "solver.prototxt"], cwd=folder, stdout=subprocess.PIPE, stderr=file, text=True, timeout=60)
-    assert done.returncode == 0 and "tiny.log" not in done.stdout and (folder / "tiny.log").read_text().count("Optimization Done.") == 2
-    assert not (folder / "tiny.1.log").exists()
-
-
 @pytest.mark.parametrize("arguments, text", [
     (["--json=./tiny.log"], "./tiny.log: --json: is the log of this training; name another file"),
     (["--net=tiny.log"], "tiny.log: snapshot_prefix: is a file that this training reads; name another")])
@@ -137,8 +134,8 @@ def test_log_in_place_of_a_file(folder, capsys, arguments, text):
     assert text in capsys.readouterr().err and (folder / "tiny.log").read_text() == NET
 
 
-@pytest.mark.parametrize("words, environment", [((), {"TERM": "dumb"}), (("--verbose",), {})])
+@pytest.mark.parametrize("words, environment", [((), {"TERM": "dumb"}), (("--verbose",), {}), (("--quiet",), {})])
 def test_log_on_a_terminal(folder, words, environment):
     process = Process("train", "solver.prototxt", *words, cwd=folder, size=(24, 80), **environment)
     assert process.finish()[0] == 0
-    assert "] Iteration 20, lr = 0.01" in process.text and "\x1b" not in process.text
+    assert ("] Iteration 20, lr = 0.01" in process.text) == ("--quiet" not in words) and "\x1b" not in process.text

@@ -1,5 +1,6 @@
 """No command overwrites a file without --force. Files of trainings: test_earlier_files.py."""
 
+import csv
 import json
 import re
 import shutil
@@ -9,7 +10,6 @@ import pytest
 from test_classify import DEPLOY, pictures  # noqa: F401  (a fixture)
 from tiny import LINES
 
-import minicaffe as caffe
 from minicaffe.cli import app
 
 COMMON = ["--model", "net.prototxt", "--weights", "w.caffemodel"]
@@ -100,14 +100,6 @@ def test_outputs_in_the_place_of_inputs(minicaffe, pictures, tmp_path):  # noqa:
         minicaffe("classify", "1.png", "scores.npy", *COMMON, status=1)
     assert "--out: must end in .npy, .csv or .json" in minicaffe("classify", "1.png", "--out=2.png", *COMMON, status=2)
     assert "has no DetectionOutput layer, so it finds no boxes; give the deploy net of an SSD" in minicaffe("detect", "1.png", *COMMON, status=2)
-    (tmp_path / "deploy.prototxt").write_text((DEPLOY % (3, 7, 8)).replace('type: "InnerProduct"', 'type: "Convolution"').replace(
-        "inner_product_param { num_output: 4 }", "convolution_param { num_output: 4 kernel_size: 1 }"))
-    caffe.Net("deploy.prototxt", caffe.TEST).save("c.caffemodel")
-    (tmp_path / "net.prototxt").unlink()
-    there = ["--model", "deploy.prototxt", "--weights", "c.caffemodel"]
-    assert "must end in .npy, as each picture has 4 x 7 x 8 scores" in minicaffe("classify", "1.png", "--out=x.csv", *there, status=2)
-    minicaffe("classify", "1.png", "--out=x.npy", *there)
-    assert np.load("x.npy").shape == (1, 4, 7, 8)
 
 
 def test_extensions_in_capitals(minicaffe, pictures, tmp_path):  # noqa: F811
@@ -125,10 +117,12 @@ def test_mean_by_numbers(minicaffe, pictures, tmp_path):  # noqa: F811
     (tmp_path / "deploy.prototxt").write_text(DEPLOY % shape)
     (tmp_path / "net.prototxt").unlink()
     there = ["--model", "deploy.prototxt", "--weights", "w.caffemodel", "--force"]
-    for mean in ("90", "90,90,90"):
+    with open("mean.NPY", "wb") as file:
+        np.save(file, np.full(3, 90.0))
+    for mean, text in (("90", "90"), ("90,90,90", "90,90,90"), ("mean.NPY", "mean of mean.NPY")):
         minicaffe("classify", "[012].png", "--out=x.npy", *there, f"--mean={mean}", "--scale=0.01")
         np.testing.assert_allclose(np.load("x.npy"), want, rtol=2e-4, atol=1e-6)
-        assert f"minus mean {mean}, times 0.01" in minicaffe.messages
+        assert f"minus {'mean ' * text.startswith('9')}{text}, times 0.01" in minicaffe.messages
     assert "--mean: must be one number, or one for each of the 3 channels" in minicaffe("classify", "0.png", *there, "--mean=1,2", status=2)
     assert "nan: no such file" in minicaffe("classify", "0.png", *there, "--mean=nan", status=1)
 
@@ -154,3 +148,54 @@ def test_databases_and_folders(minicaffe, pictures, tmp_path):  # noqa: F811
     (tmp_path / "cifar10_test_lmdb").mkdir()
     assert "cifar10_test_lmdb: exists already" in minicaffe("data", "cifar10", "--from", ".", "--out", ".", status=1)
     assert not (tmp_path / "cifar10_train_lmdb").exists()
+
+
+# ---- inputs that cannot be read: named, counted and left out
+
+
+DEPLOYED = ["--model", "deploy.prototxt", "--weights", "w.caffemodel"]
+
+
+@pytest.fixture
+def there(pictures, tmp_path):  # noqa: F811
+    """A folder with three pictures, 0, 1 and 3, and between them one that is none, 2."""
+    pictures("scale: 0.004")
+    (tmp_path / "deploy.prototxt").write_text((DEPLOY % (3, 7, 8)).replace("dim: 1", "dim: 2", 1))
+    (tmp_path / "in").mkdir()
+    for target, source in ((0, 0), (1, 1), (3, 2)):
+        (tmp_path / "in" / f"{target}.png").write_bytes((tmp_path / f"{source}.png").read_bytes())
+    (tmp_path / "in" / "2.png").write_bytes(b"GIF89a no picture")
+    return tmp_path
+
+
+def check_skipped(minicaffe, *words):
+    """Run a command that skips 2.png of 4."""
+    error = minicaffe(*words, status=1)
+    assert minicaffe.log.count("in/2.png") == 1 and "; skipped" in minicaffe.log
+    assert "minicaffe: 1 of 4 inputs cannot be read; the results are those of the others" in error
+
+
+@pytest.mark.parametrize("more", [(), ("--images_dim=7,8",)])
+def test_classify_skips(minicaffe, there, more):
+    check_skipped(minicaffe, "classify", "in", "--out=r.csv", *DEPLOYED, *more)
+    rows = list(csv.reader((there / "r.csv").open()))[1:]
+    assert [row[0] for row in rows] == ["in/0.png", "in/1.png", "in/3.png"]
+    minicaffe("classify", *(row[0] for row in rows), "--out=good.csv", *DEPLOYED, *more)
+    assert (there / "good.csv").read_text() == (there / "r.csv").read_text()
+
+
+def test_classify_reads_nothing(minicaffe, there):
+    error = minicaffe("classify", "in/2.png", "in/2.png", "--out=r.csv", *DEPLOYED, status=1)
+    assert "none of the 2 inputs can be read" in error and not (there / "r.csv").exists()
+    assert "'in/2.png' is no picture" in minicaffe("classify", "in/2.png", *DEPLOYED, status=1)
+
+
+@pytest.mark.parametrize("array", [None, np.zeros((3, 16, 16, 1)), np.zeros((7, 8, 3)), np.zeros((1, 0, 8, 3)), np.zeros((1, 7, 8, 3), "U1"), np.float32(1)])
+def test_classify_skips_arrays(minicaffe, there, array):
+    if array is None:
+        (there / "w.npy").write_bytes(b"none")
+    else:
+        np.save("w.npy", array)
+    assert "1 of 2 inputs cannot be read" in minicaffe("classify", "0.png", "w.npy", "--out=r.json", *DEPLOYED, status=1)
+    assert ("w.npy" if array is None else "w.npy: must hold numbers (N, height, width, 3), got ") in minicaffe.log
+    assert [row["filename"] for row in json.loads((there / "r.json").read_text())["pictures"]] == ["0.png"]

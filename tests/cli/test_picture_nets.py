@@ -1,4 +1,4 @@
-"""Which net and which preprocessing the options of classify and detect select: sizes, crops, means, channels, and the line about them."""
+"""The preprocessing that the options of classify and detect select: sizes, crops, means, channels, and the line about it."""
 
 from types import SimpleNamespace
 
@@ -13,9 +13,6 @@ from minicaffe.proto.text import parse_text
 NET = """layer { name: "in" type: "MemoryData" top: "data" top: "label" memory_data_param { batch_size: 2 channels: 3 height: 8 width: 6 }
   transform_param { scale: %s } }
 layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 4 } }
-"""
-BOXES = """layer { name: "loss" type: "MultiBoxLoss" bottom: "ip" bottom: "label" top: "loss" include { phase: TRAIN } }
-layer { name: "found" type: "DetectionOutput" bottom: "ip" top: "found" include { phase: TEST } }
 """
 
 
@@ -87,51 +84,9 @@ def test_unreadable_mean(lines, error, imagenet, taken):
     if taken:
         values, text = picture_nets.find_mean(None, training, 3, imagenet)
         assert values.tolist() == IMAGENET and text == "the channel means of ImageNet" and lines == ["m: cannot be read"]
-    else:
-        with pytest.raises(error, match="m: cannot be read; train.prototxt names it; give another by --mean, or --mean '' for none"):
-            picture_nets.find_mean(None, training, 3, imagenet)
-        assert lines == []
-
-
-@pytest.mark.parametrize("model, weights, wanted", [
-    (None, None, "lenet"), (None, "w", None), ("lenet", None, "lenet"), ("lenet", "w", "lenet"), ("a.prototxt", "w", None)])
-def test_nets_of_the_package(lines, model, weights, wanted):
-    given = {"model": model, "weights": weights}
-    found = picture_nets.select_pretrained(given, "lenet")
-    if wanted is None:
-        assert found is None and given == {"model": model, "weights": weights} and lines == []
         return
-    assert given == {"model": found.model, "weights": weights or found.weights}
-    assert lines[0].startswith("lenet of the package, " if model else "no --model: lenet of the package, ")
-    assert ("with the weights w" in lines[0]) == (weights is not None)
-    assert picture_nets.select_pretrained({"model": None, "weights": None}) is None
-
-
-@pytest.fixture
-def opened(tmp_path, monkeypatch):
-    """A function that opens nets by their definitions alone; it returns the layers of the net and the file of the training."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(picture_nets.options, "net_options", lambda: {"skip_unknown_fields": False, "trusted": True, "plan": None})
-    monkeypatch.setattr(picture_nets.options, "print_ranks", lambda: None)
-    monkeypatch.setattr(picture_nets, "set_preprocessing", lambda *given: None)
-    monkeypatch.setattr(picture_nets, "Classifier", lambda param, *_, **about: param)
-    (tmp_path / "own.prototxt").write_text(NET % 1)
-    (tmp_path / "other.prototxt").write_text(NET % 0.25)
-    (tmp_path / "boxes.prototxt").write_text(NET % 1 + BOXES)
-
-    def run(model, like=None):
-        net, training = picture_nets.open_net({"model": model, "weights": "w", "like": like})
-        return [layer.type for layer in net.layer], training.file
-    return run
-
-
-@pytest.mark.parametrize("like, file", [(None, "own.prototxt"), ("other.prototxt", "other.prototxt")])
-def test_like(opened, like, file):
-    assert opened("own.prototxt", like) == (["Input", "InnerProduct"], file)
-
-
-def test_nets_of_boxes(opened):
-    assert opened("boxes.prototxt") == (["Input", "InnerProduct", "DetectionOutput"], "boxes.prototxt")
+    with pytest.raises(error, match="m: cannot be read; train.prototxt names it; give another by --mean, or --mean '' for none"):
+        picture_nets.find_mean(None, training, 3, imagenet)
 
 
 @pytest.mark.parametrize("phases, scale", [(("TRAIN", "TEST"), 0.25), (("TEST", "TRAIN"), 0.5), (("TRAIN", "TRAIN"), 0.5)])
@@ -141,12 +96,5 @@ def test_source_of_the_other_phase(phases, scale):
     param = parse_text(net, caffe_pb2.NetParameter)[0]
     if phases[0] == phases[1]:
         del param.layer[1:]
-    assert picture_nets.PictureSource.of(param, "net.prototxt").scale == scale
-
-
-@pytest.mark.parametrize("name", ["mean.npy", "mean.NPY"])
-def test_mean_of_an_array(tmp_path, name):
-    with open(tmp_path / name, "wb") as file:
-        np.save(file, np.arange(3.0))
-    values, text = picture_nets.find_mean(str(tmp_path / name), None, 3, False)
-    assert values.tolist() == [0, 1, 2] and text == f"mean of {tmp_path}/{name}"
+    source = picture_nets.PictureSource.of(param, "net.prototxt")
+    assert (source.scale, source.uncropped_shape()) == (scale, (3, 8, 6))

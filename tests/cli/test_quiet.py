@@ -96,7 +96,7 @@ def test_lines_of_classify(there, size):
     assert status == 0 and len(shown) <= 12 and "0.png:" in shown, shown
 
 
-def test_commands_on_terminals(there):
+def test_commands_on_terminals(there, minicaffe):
     process = Process(*COMMANDS["classify"][1].split(), "--verbose", cwd=there, size=(24, 80))
     assert process.finish()[0] == 0 and process.text.count("] Setting up ") == 3 + 2 * BLOCKS
     process = Process("summary", "net.prototxt", cwd=there, size=(24, 90))
@@ -108,6 +108,9 @@ def test_commands_on_terminals(there):
     assert process.finish()[0] == 0
     for words in ("Upgraded a net of version 1", "Turned input fields into an Input layer", "5 input_dim for 1 inputs", "wrote new"):
         assert process.text.count(words) == 1, process.text
+    for name in ("trace", "gradcheck"):
+        out = minicaffe(*COMMANDS[name][1].split())
+        assert len(out.splitlines()) >= 5 and not re.search(" $", out, re.M), out
 
 
 # ---- tables
@@ -130,6 +133,7 @@ def test_time_in_a_pipe(there, device, minicaffe):
 def test_time_on_a_terminal(there, size):
     process = Process("time", "net.prototxt", "--iterations", "1", cwd=there, size=size)
     assert process.finish()[0] == 0 and "…" not in process.text and "share" in process.text and "  engine  " not in process.text
+    assert "100.0%" in process.text and "Benchmark" not in process.text
 
 
 def test_rows_and_depth_of_summary(there, minicaffe, capsys):
@@ -151,9 +155,3 @@ def test_rows_and_depth_of_summary(there, minicaffe, capsys):
     made = json.loads(capsys.readouterr().out)
     assert len(made["rows"]) == 33 and made["layers"] == 63 and sum(row["parameters"] for row in made["rows"]) == made["parameters"]
     assert made["rows"][1]["block"] == "a_block_with_a_long_name_0"
-
-
-def test_tables_in_a_pipe(there, minicaffe):
-    for name in ("trace", "gradcheck"):
-        out = minicaffe(*COMMANDS[name][1].split())
-        assert len(out.splitlines()) >= 5 and not re.search(" $", out, re.M), out

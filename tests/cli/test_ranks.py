@@ -1,6 +1,5 @@
 """Ranks of commands: the GPU and the log of each, their inputs and lines, and what one that fails does."""
 
-import contextlib
 import importlib
 from types import SimpleNamespace
 
@@ -13,7 +12,7 @@ from minicaffe.cli.train import train
 from minicaffe.errors import DeviceError
 from minicaffe.solver.report import run_batches
 
-TRAIN, TEST = (importlib.import_module(f"minicaffe.cli.{name}") for name in ("train", "test"))
+TRAIN = importlib.import_module("minicaffe.cli.train")
 
 
 @pytest.fixture
@@ -35,15 +34,6 @@ def test_gpu_of_a_rank(group, monkeypatch, rank, ids, begin, count, wanted):
         group(rank)
     ranks.use_gpu(ids, begin)
     assert taken == [wanted]
-
-
-def test_output_of_ranks(group, capsys):
-    for rank in (None, 0, 2):
-        if rank is not None:
-            group(rank)
-        with ranks.one_output():
-            print(f"rank {rank}")
-    assert capsys.readouterr().out == "rank None\nrank 0\n"
 
 
 @pytest.mark.parametrize("text, size, started", [("1", 1, False), ("1", 2, False), ("0,1", 1, True), ("all", 1, True), ("0,1", 2, False)])
@@ -69,12 +59,25 @@ def test_rates(folder, minicaffe, words, error):
 
 
 @pytest.mark.parametrize("rank, quiet, wanted", [(0, False, (False, "")), (0, True, (True, "")), (2, False, (True, "[rank 2] "))])
-def test_log_of_a_rank(group, monkeypatch, rank, quiet, wanted):
+def test_log_and_output_of_a_rank(group, monkeypatch, capsys, rank, quiet, wanted):
     found = []
     monkeypatch.setattr(options.log, "start", lambda quiet, verbose, prefix: found.append((quiet, prefix)))
     group(rank)
     context = train.make_context("train", ["f", *["--quiet"] * quiet])
     assert found == [wanted] and context.meta["quiet"] == wanted[0]
+    with ranks.one_output():
+        print("one")
+    assert capsys.readouterr().out == "one\n" * (rank == 0)
+
+
+def test_test_on_ranks(group, folder, minicaffe, monkeypatch):
+    minicaffe("train", "solver.prototxt", "--max-iter=1")
+    module = importlib.import_module("minicaffe.cli.test")
+    monkeypatch.setattr(module, "run_batches", lambda net, batches, group, **named: run_batches(net, batches, **named))
+    for rank in 0, 1:
+        group(rank, size=1)
+        said = minicaffe("test", "net.prototxt", "--weights=tiny_iter_1.caffemodel", "--iterations=3")
+        assert (said.startswith("Loss: "), "Use " in minicaffe.log) == (rank == 0, rank == 0)
 
 
 @pytest.mark.parametrize("field, words, wanted", [
@@ -130,29 +133,6 @@ def test_lines_about_ranks(group, monkeypatch, hosts, gpus, threads, wanted):
     monkeypatch.setattr("minicaffe.common.caffe", SimpleNamespace(mode="gpu" if gpus else "cpu"))
     monkeypatch.setattr(cuda, "current", lambda: SimpleNamespace(index=0))
     assert ranks.lines() == wanted
-
-
-@pytest.mark.parametrize("words, first", [
-    ([], "Starting Optimization"), (["--snapshot=tiny_iter_30.solverstate", "--max-iter=31"], "Resuming from tiny_iter_30.solverstate")])
-def test_log_around_a_training(folder, minicaffe, words, first):
-    minicaffe("train", "solver.prototxt")
-    minicaffe("train", "solver.prototxt", "--watch", "--json=r.jsonl", *words, "--force")
-    lines = [line.partition("] ")[2].rstrip() for line in minicaffe.log.splitlines()]
-    assert [line for line in lines if line.startswith(("Resuming from", "Starting"))] == [first] + ["Starting Optimization"] * bool(words)
-    assert lines[-2:] == ["Optimization Done."] * 2      # by the solver and by the command, as in Caffe
-
-
-def test_test_on_ranks(group, folder, minicaffe, monkeypatch):
-    minicaffe("train", "solver.prototxt", "--max-iter=1")
-    reported = []
-    monkeypatch.setattr(TEST.bars, "progress", lambda: contextlib.nullcontext(lambda *given: reported.append(given)))
-    monkeypatch.setattr(TEST, "run_batches", lambda net, batches, group, **named: run_batches(net, batches, **named))
-    for first in (True, False):
-        group(0 if first else 1, size=1)
-        assert minicaffe("test", "net.prototxt", "--weights=tiny_iter_1.caffemodel", "--iterations=3").startswith("Loss: ") == first
-        assert ("Use " in minicaffe.log) == first
-        assert reported == [("testing", i, 3) for i in (1, 2, 3)]
-        reported.clear()
 
 
 def test_output_before_mpiexec(monkeypatch):

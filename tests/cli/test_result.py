@@ -2,7 +2,6 @@
 
 import json
 import math
-import random
 import re
 from types import SimpleNamespace
 
@@ -11,67 +10,44 @@ from tiny import Process, own_solver, run
 
 from minicaffe.cli import records
 from minicaffe.cli.records import Result
-from minicaffe.inspection.watch import rows
+from minicaffe.inspection.watch import COLUMNS, rows
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_lines_of_a_result(seed, monkeypatch):
-    dice = random.Random(seed)
-    last, stopped, images = dice.choice([30, 40]), dice.random() < 0.5, dice.choice([None, 64])
-    monkeypatch.setattr(records, "images_per_iteration", lambda solver: images)
-    best = None
-    if dice.random() < 0.4:
-        best = SimpleNamespace(exhausted=dice.random() < 0.5, reason=lambda: "no better", lines=lambda: ["best test"], patience=3)
-    solver = SimpleNamespace(iter=10, smoothed_loss=0.125, best=best, param=SimpleNamespace(max_iter=40, snapshot_after_train=dice.random() < 0.5))
+@pytest.mark.parametrize("stopped, after_train, patience, snapshots, end", [
+    (False, True, None, True, []), (False, True, 3, True, []), (True, True, 3, False, []),
+    *((True, *how, True, ["resume (at iteration 30) with: from s30"]) for how in ((True, 0), (False, None))),
+    (True, True, 3, True, ["resume with more patience: from s30 --patience=6"]),
+    (True, False, None, False, ["wrote no snapshot: snapshot_after_train is false"])])
+def test_lines_of_a_result(monkeypatch, stopped, after_train, patience, snapshots, end):
+    monkeypatch.setattr(records, "images_per_iteration", lambda solver: 64)
+    best = SimpleNamespace(exhausted=bool(patience), reason=lambda: "no better", lines=lambda: ["best test"], patience=patience)
+    solver = SimpleNamespace(iter=10, smoothed_loss=0.125, best=None if patience is None else best,
+                             param=SimpleNamespace(max_iter=60, snapshot_after_train=after_train))
+    outputs = [{"name": "loss", "value": 0.5, "loss_weight": 2.0}, {"name": "right", "value": 0.75, "loss_weight": 0.0}]
     result = Result()
     result.on_start(solver)
-    outputs = [{"name": "loss", "value": 0.5, "loss_weight": 2.0}, {"name": "right", "value": 0.75, "loss_weight": 0.0}]
-    texts = ["loss = 0.5 (* 2 = 1 loss)", "right = 0.75"]
-    shown, snapshots, wanted = {}, [], []
-    for iteration in range(11, last + 1):
-        solver.iter = iteration
-        if dice.random() < 0.1:
-            result.on_display(solver, {"iteration": iteration, "outputs": outputs})
-            shown["train"] = iteration
-        for number in (1, 0) if dice.random() < 0.1 else ():
-            result.on_test(solver, {"net": number, "iteration": iteration, "outputs": outputs, "loss": dice.choice([None, 1.0])})
-            shown[number] = iteration, result.tests[number]["loss"]
-        if dice.random() < 0.1:
-            snapshots.append((f"m{iteration}", f"s{iteration}", iteration))
-            for _ in range(2):      # written twice, as the last iteration's may be
-                result.on_snapshot(solver, f"m{iteration}", f"s{iteration}")
+    result.on_display(solver, {"iteration": 20, "outputs": outputs})
+    for number, iteration, loss in (1, 40, None), (0, 20, 1.0):
+        result.on_test(solver, {"net": number, "iteration": iteration, "outputs": outputs, "loss": loss})
+    for solver.iter in (20, 30, 30) * snapshots:      # the last one is written twice
+        result.on_snapshot(solver, f"m{solver.iter}", f"s{solver.iter}")
+    solver.iter = 40
     result.on_end(solver, stopped)
-    result.seconds = 4.0
-    result.log_path = dice.choice([None, "a b.log"])
-
-    def at(iteration):
-        return "" if iteration == last else f" (at iteration {iteration})"
-
-    impatient = stopped and best is not None and best.exhausted
-    wanted.append(f"{'Stopped' if stopped else 'Finished'} at iteration {last} of 40{': no better' if impatient else ''}")
-    wanted.append(f"time: 4.0 s for {last - 10} iterations{f', {16 * (last - 10)} images/s' if images else ''} (with tests and snapshots)")
-    if "train" in shown:
-        wanted += ["smoothed loss = 0.125", *(f"train {text}{at(shown['train'])}" for text in texts)]
-    for number in (0, 1) if 0 in shown else ():
-        iteration, loss = shown[number]
-        wanted += [*(f"test net {number} {text}{at(iteration)}" for text in texts), *([f"test net {number} total loss = 1{at(iteration)}"] if loss else [])]
-    wanted += ["best test"] if best else []
-    wanted += [f"wrote {path}" for model, state, _ in snapshots for path in (model, state)]
-    wanted += ["wrote a b.log; draw it: minicaffe plot 'a b.log'"] if result.log_path else []
-    if stopped and snapshots:
-        _, state, iteration = snapshots[-1]
-        wanted.append(f"resume with more patience: from {state} --patience=6" if impatient else f"resume{at(iteration)} with: from {state}")
-    elif stopped and not solver.param.snapshot_after_train:
-        wanted.append("wrote no snapshot: snapshot_after_train is false")
-    assert list(result.lines(solver, lambda state, *more: " ".join(["from", state, *more]))) == wanted
-    assert not re.search("nan|None", " ".join(wanted))
+    result.seconds, result.log_path = 4.0, "a b.log"
+    assert list(result.lines(solver, lambda state, *more: " ".join(["from", state, *more]))) == [
+        f"{'Stopped' if stopped else 'Finished'} at iteration 40 of 60{': no better' * bool(stopped and patience)}",
+        "time: 4.0 s for 30 iterations, 480 images/s (with tests and snapshots)",
+        "smoothed loss = 0.125", "train loss = 0.5 (* 2 = 1 loss) (at iteration 20)", "train right = 0.75 (at iteration 20)",
+        *(f"test net 0 {text} (at iteration 20)" for text in ("loss = 0.5 (* 2 = 1 loss)", "right = 0.75", "total loss = 1")),
+        "test net 1 loss = 0.5 (* 2 = 1 loss)", "test net 1 right = 0.75", *["best test"] * (patience is not None),
+        *["wrote m20", "wrote s20", "wrote m30", "wrote s30"] * snapshots, "wrote a b.log; draw it: minicaffe plot 'a b.log'", *end]
 
 
-@pytest.mark.parametrize("end, rate", [(7.5, ", 32 images/s"), (5.0, "")])
-def test_time_of_a_training(monkeypatch, end, rate):
+@pytest.mark.parametrize("images, end, rate", [(4, 7.5, ", 32 images/s"), (4, 5.0, ""), (None, 7.5, "")])
+def test_time_of_a_training(monkeypatch, images, end, rate):
     moments = iter([5.0, end])
     monkeypatch.setattr(records.time, "perf_counter", lambda: next(moments))
-    monkeypatch.setattr(records, "images_per_iteration", lambda solver: 4)
+    monkeypatch.setattr(records, "images_per_iteration", lambda solver: images)
     solver, result = SimpleNamespace(iter=10, best=None, param=SimpleNamespace(max_iter=30)), Result()
     result.on_start(solver)
     solver.iter = 30
@@ -124,44 +100,23 @@ def test_watch_in_display_and_errors(folder):
     assert done.returncode == 1 and re.search(r"Layer scale: .*update of scale\[\d\] is not finite", done.stderr)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_random_rows(seed):
-    dice = random.Random(seed)
-    layers, samples = [f"layer{i}" for i in range(dice.randint(1, 7))], []
-    for layer in layers:
-        for key in dice.choices(["blob", "diff", "parameter"], k=dice.randint(1, 5)):
-            size = dice.choice([math.nan, math.inf]) if dice.random() < 0.1 else dice.choice([0.0, dice.uniform(0, 9)])
-            one = {"layer": layer, key: f"{key} {len(samples)}", "norm": size, "zeros": dice.random(), "saturated": dice.choice([None, dice.random()]),
-                   "not_finite": 0.1 if dice.random() < 0.1 else 0}
-            if key == "parameter":
-                one |= {"data": dice.choice([0.0, dice.random()]), "update": dice.choice([None, dice.random()])}
-            samples.append(one)
+def test_rows_of_samples():
+    """The first blob and diff of a layer, unless a later one is NaN, and all of its parameters together."""
+    def sample(layer, norm, **more):
+        return {"layer": layer, "norm": norm, "zeros": norm / 8, "saturated": None, "not_finite": 0, **more}
 
-    def sizes(some):
-        return [one["norm"] for one in some]
-
-    wanted = []
-    for layer in layers:
-        blobs, diffs, params = ([one for one in samples if one["layer"] == layer and key in one] for key in ("blob", "diff", "parameter"))
-
-        def chosen(some):
-            """The first sample, or the last one that is no number."""
-            return ([one for one, size in zip(some, sizes(some)) if math.isnan(size)][-1:] or some[:1] or [None])[0]
-
-        def together(values):
-            return math.sqrt(sum(value * value for value in values)) if values else None
-
-        top, diff = chosen(blobs), chosen(diffs)
-        row = {"layer": layer, "activations": top and sizes([top])[0], "zeros": top and top.get("zeros"), "saturated": top and top.get("saturated"),
-               "diff": diff and sizes([diff])[0]}
-        gradient = sizes(params)
-        row["gradient"] = math.inf if math.inf in gradient else together(gradient)
-        row["weights"], update = (together([one[key] for one in params if one.get(key) is not None]) for key in ("data", "update"))
-        row["update/weights"] = update / row["weights"] if row["weights"] and update is not None else None
-        bad = [one for one, size in zip(samples, sizes(samples)) if one["layer"] == layer and (one.get("not_finite") or not math.isfinite(size))]
-        row["not_finite"] = "" if not bad else bad[0].get("parameter") or bad[0].get("blob") or f"{bad[0]['diff']} diff"
-        wanted.append(row)
-    found = rows(samples)
-    for row in found:
-        row.pop("update", None)
-    assert found == [{key: pytest.approx(value, nan_ok=True) if isinstance(value, float) else value for key, value in row.items()} for row in wanted]
+    empty = dict.fromkeys(COLUMNS) | {"not_finite": ""}
+    found = rows([
+        sample("a", 1.0, blob="x"), sample("a", math.nan, blob="y"), sample("a", 2.0, diff="x"), sample("a", 5.0, diff="y"),
+        sample("a", 3.0, parameter="a[0]", data=6.0, update=0.3), sample("a", 4.0, parameter="a[1]", data=8.0, update=0.4),
+        sample("b", 0.5, blob="z", saturated=0.25), sample("b", 7.0, blob="w"), sample("b", math.inf, parameter="b[0]", data=0.0),
+        sample("c", 0.0, diff="v", not_finite=0.1), sample("c", math.inf, diff="u"),
+        sample("c", 1.0, parameter="c[0]", data=0.0, update=0.5, update_wrong=1),
+        sample("d", 1.0, parameter="d[0]", data=2.0, update=math.inf, update_wrong=1)])
+    assert [{name: row[name] for name in empty} for row in found] == [pytest.approx(empty | row, nan_ok=True) for row in (
+        {"layer": "a", "activations": math.nan, "zeros": math.nan, "diff": 2.0, "gradient": 5.0, "weights": 10.0,
+         "update/weights": 0.05, "not_finite": "y"},
+        {"layer": "b", "activations": 0.5, "zeros": 1 / 16, "saturated": 0.25, "gradient": math.inf, "weights": 0.0,
+         "not_finite": "b[0]"},
+        {"layer": "c", "diff": 0.0, "gradient": 1.0, "weights": 0.0, "not_finite": "v diff"},
+        {"layer": "d", "gradient": 1.0, "weights": 2.0, "update/weights": math.inf, "not_finite": "update of d[0]"})]

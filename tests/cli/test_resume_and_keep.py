@@ -26,24 +26,19 @@ def test_resume_continues_with_the_newest(minicaffe, folder):
     assert next(line for line in whole.splitlines() if line.startswith("test")) in out
 
 
-@pytest.mark.parametrize("broken", ["model", "name"])
-def test_resume_leaves_out_the_incomplete(minicaffe, folder, broken):
+@pytest.mark.parametrize("broken, said", [("model", ""), ("name", ""), ("older", "; tiny_iter_30.solverstate has an older date")])
+def test_resume_leaves_out_the_incomplete(minicaffe, folder, broken, said):
     minicaffe(*TRAIN)
     if broken == "model":
         (folder / "tiny_iter_30.caffemodel").unlink()
-    else:       # of an earlier training
-        for kind in "solverstate", "caffemodel":
-            (folder / f"tiny_iter_30.{kind}").rename(folder / f"tiny_iter_30.1.{kind}")
+    for kind in "solverstate", "caffemodel":
+        path = folder / f"tiny_iter_30.{kind}"
+        if broken == "name":       # of an earlier training
+            path.rename(folder / f"tiny_iter_30.1.{kind}")
+        elif broken == "older":
+            os.utime(path, (1, 1))
     minicaffe(*TRAIN, "--resume")
-    assert "--resume: from tiny_iter_20.solverstate\n" in minicaffe.messages
-
-
-def test_resume_says_what_is_older(minicaffe, folder):
-    minicaffe(*TRAIN)
-    for path in folder.glob("tiny_iter_30.*"):
-        os.utime(path, (1, 1))
-    minicaffe(*TRAIN, "--resume")
-    assert "--resume: from tiny_iter_20.solverstate; tiny_iter_30.solverstate has an older date\n" in minicaffe.messages
+    assert f"--resume: from tiny_iter_20.solverstate{said}\n" in minicaffe.messages
 
 
 def test_resume_with_weights(minicaffe, folder):

@@ -68,7 +68,7 @@ def test_numbers_and_names(tmp_path, minicaffe, monkeypatch):
     assert "ip[/bold][0]" in minicaffe("show", "a.caffemodel")
 
 
-def test_the_table(minicaffe, files, monkeypatch):
+def test_tables(minicaffe, files, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "80")
     out = minicaffe("show", "a.caffemodel")
     row = next(line.split() for line in out.splitlines() if line.startswith("conv[0]"))
@@ -80,9 +80,6 @@ def test_the_table(minicaffe, files, monkeypatch):
     files.params["conv"][0].data[2, 1, 0, 0] = np.nan
     files.save("nan.caffemodel")
     assert "conv[0]: 1 values are not finite, the first at [2, 1, 0, 0]" in minicaffe("show", "nan.caffemodel")
-
-
-def test_two_files(minicaffe, files, tmp_path):
     rows = {line.split()[0]: line for line in minicaffe("show", "a.caffemodel", "b.caffemodel").splitlines()}
     assert rows["conv[0]"].split()[-1] == "same" and "[1, 7]" in rows["ip[0]"] and "0.3% of the values" in rows["ip[0]"]
     assert float(rows["ip[0]"].split()[2]) == pytest.approx(0.25, rel=1e-3) and rows["3"].startswith("3 parameters are the same, 1 differ")

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe.cli import summary
 from minicaffe.data.db import open_db
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
 
 NET = """layer { name: "in" type: "Data" top: "data" top: "label" include { phase: TRAIN } data_param { source: "db" batch_size: 4 backend: LMDB } }
 layer { name: "in" type: "Data" top: "data" top: "label" include { phase: TEST } data_param { source: "db" batch_size: 50 backend: LMDB } }
@@ -51,14 +49,6 @@ def test_a_wrong_net_is_reported_once(minicaffe, data):
     (data / "net.prototxt").write_text(NET.replace("num_output: 8", "num_output: 0"))
     for command in ("train", "summary"):
         assert minicaffe(command, "adam.prototxt", status=2).count("num_output") == 1
-
-
-@pytest.mark.parametrize(("layers", "wanted"), [
-    ('layer { name: "a" type: "SoftmaxWithLoss" }', True), ('layer { name: "a" type: "Reduction" loss_weight: 0.5 }', True),
-    ('layer { name: "a" type: "Reduction" loss_weight: 0 }', False), ('layer { name: "a" type: "Accuracy" }', False),
-    ('layer { name: "a" type: "SoftmaxWithLoss" include { phase: TEST } }', False)])
-def test_nets_with_a_loss(layers, wanted):
-    assert summary.has_loss(parse_text(layers, caffe_pb2.NetParameter)[0], "net.prototxt") is wanted
 
 
 def test_words_of_summary(minicaffe, folder):

@@ -2,7 +2,6 @@
 
 import io
 import json
-import random
 import re
 from types import SimpleNamespace
 
@@ -104,39 +103,19 @@ layer { name: "scale" type: "Scale" bottom: "x" top: "s" }
     assert json.loads((folder / "times.json").read_text()) != found
 
 
-def test_time_on_a_narrow_terminal(folder):
-    process = Process("time", "net.prototxt", cwd=folder, size=(24, 40))    # on a device, too
-    assert process.finish()[0] == 0 and "100.0%" in process.text and "Benchmark" not in process.text
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_random_tables_of_times(seed, monkeypatch):
-    dice = random.Random(seed)
-    device, width, verbose = dice.choice(["cpu", "gpu", "sim"]), dice.choice([80, 120]), dice.random() < 0.5
-    steps = []
-    for i in range(dice.randint(1, 6)):
-        figures = [dice.choice([None, dice.uniform(0, 500)]) for _ in range(2)]
-        layers = [f"l{i}{k}" for k in range(dice.randint(1, 2))]
-        steps.append(StepTime(dice.choice(["forward", "backward"]), i, layers, ["First", "Second"][: len(layers)], dice.choice([None, "CAFFE"]),
-                              dice.choice([0.0, dice.uniform(0, 3)]), 9.0, 1, 1, *figures))
-    times = Times(device, steps)
-    out = Console(width=width, file=io.StringIO(), highlight=False, markup=False)
+@pytest.mark.parametrize("device, verbose, ms", [("cpu", False, 1.5), ("gpu", True, 1.5), ("sim", True, 0.0)])
+def test_table_of_times(monkeypatch, device, verbose, ms):
+    steps = [StepTime(way, 0, layers, kinds, engine, time, 9.0, 1, 1, *speeds) for way, layers, kinds, engine, time, speeds in (
+        ("forward", ["a", "b"], ["First", "Second"], "CAFFE", ms, (3.25, None)),
+        ("forward", ["c"], ["First"], None, ms / 3, (None, 400.0)), ("backward", ["c"], ["First"], "CAFFE", 0.0, (None, None)))]
+    out = Console(width=120, file=io.StringIO(), highlight=False, markup=False)
     monkeypatch.setattr(bars, "table_console", lambda: out)
     monkeypatch.setattr(time.click, "get_current_context", lambda: SimpleNamespace(meta={"verbose": verbose}))
-    net = SimpleNamespace(engines=lambda: [{"layer": "l0", "refused": {"ONEDNN": "too small"}}])
-    time.print_times(net, times)
-    lines = out.file.getvalue().splitlines()
-    whole = sum(step.ms for step in steps)
-    wanted = [f"layer type {'engine ' * verbose}ms share GB/s GFLOP/s".split()]
-    for direction in ("forward", "backward"):
-        those = [step for step in steps if step.direction == direction]
-        wanted += [[direction, f"{sum(step.ms for step in those):.3f}"]] if those else []
-        for step in those:
-            cells = [" + ".join(step.layers), "First", *([step.engine] if verbose and step.engine else []), f"{step.ms:.3f}",
-                     f"{100 * step.ms / whole if whole else 0:.1f}%"]
-            cells += [f"{value:.1f}" for value in (step.gb_s, step.gflop_s) if value is not None]
-            wanted.append(" ".join(cells).split())
-    wanted.append(["all", f"{whole:.3f}", "100.0%"])
-    assert [line.split() for line in lines[: len(wanted)]] == wanted
-    rest = ["the figures are those of the simulated device, which is no GPU"] if device == "sim" else []
-    assert lines[len(wanted):] == rest + ["l0: engine ONEDNN refused: too small"] * verbose
+    time.print_times(SimpleNamespace(engines=lambda: [{"layer": "l0", "refused": {"ONEDNN": "too small"}}]), Times(device, steps))
+    times = ("2.000", "1.500 75.0%", "0.500 25.0%") if ms else ("0.000", "0.000 0.0%", "0.000 0.0%")
+    engine = " CAFFE" * verbose
+    assert [" ".join(line.split()) for line in out.file.getvalue().splitlines()] == [
+        f"layer type{' engine' * verbose} ms share GB/s GFLOP/s", f"forward {times[0]}", f"a + b First{engine} {times[1]} 3.2",
+        f"c First {times[2]} 400.0", "backward 0.000", f"c First{engine} 0.000 0.0%", f"all {times[0]} 100.0%",
+        *["the figures are those of the simulated device, which is no GPU"] * (device == "sim"),
+        *["l0: engine ONEDNN refused: too small"] * verbose]

@@ -13,7 +13,6 @@ from minicaffe.cli import solver_options, training_file
 from minicaffe.cli.options import suggest_data_command
 from minicaffe.cli.train import train
 from minicaffe.common import caffe as settings
-from minicaffe.data.db import open_db
 from minicaffe.errors import ConfigError, FileError
 from minicaffe.proto import caffe_pb2, upgrade
 
@@ -31,56 +30,38 @@ def test_nets_and_solvers(tmp_path, text, expected):
     assert definition.file == str(path) and definition == (definition.param, definition.positions)
 
 
-@pytest.mark.parametrize("text, message", [
-    ('layer { name: "broken" ', "layer 'broken': the file ends inside LayerParameter"),
-    ('layer { name: "broken" }}', "expected a field of NetParameter"),
-    ("base_lr: 0.1 }}} max_iter: ", "expected a field of SolverParameter")])
-def test_broken_files(tmp_path, text, message):
-    path = tmp_path / "file.prototxt"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=message):
-        upgrade.load(path)
+@pytest.mark.parametrize("text, error, message", [
+    ('layer { name: "broken" ', ConfigError, "layer 'broken': the file ends inside LayerParameter"),
+    ('layer { name: "broken" }}', ConfigError, "expected a field of NetParameter"), (None, FileError, "no such file"),
+    ("base_lr: 0.1 }}} max_iter: ", ConfigError, "expected a field of SolverParameter"),
+    ("dear reader: this is no prototxt", ConfigError, "file.txt:1: is neither a net nor a solver")])
+def test_broken_files(tmp_path, text, error, message):
+    if text is not None:
+        (tmp_path / "file.txt").write_text(text)
+    with pytest.raises(error, match=message):
+        upgrade.load(tmp_path / "file.txt")
 
 
-def test_other_files(tmp_path):
-    path = tmp_path / "notes.txt"
-    path.write_text("dear reader: this is no prototxt")
-    with pytest.raises(ConfigError, match="notes.txt:1: is neither a net nor a solver"):
-        upgrade.load(path)
-    with pytest.raises(FileError, match="no such file"):
-        upgrade.load(tmp_path / "none")
-
-
-def default_solver(path, *max_iter):
-    return training_file.default_solver(upgrade.read_net_file(path)[0], path, *max_iter)
+def default_solver(path, *max_iter, **options):
+    return training_file.default_solver(upgrade.read_net_file(path)[0], path, *max_iter, **options)
 
 
 def test_default_solver(folder):
     param = default_solver("net.prototxt")
     assert (param.net, param.snapshot_prefix, param.type, param.lr_policy) == ("net.prototxt", "net", "SGD", "inv")
-    assert list(param.test_iter) == [training_file.DEFAULT_TEST_ITER] and param.max_iter == training_file.MAX_ITER
+    assert (list(param.test_iter), param.max_iter) == ([training_file.DEFAULT_TEST_ITER], training_file.MAX_ITER)
     assert param.test_interval == training_file.TEST_INTERVAL
     (folder / "plain.prototxt").write_text(NET.replace(" include { phase: TEST }", ""))
     param = default_solver("plain.prototxt")
     assert not param.test_iter and not param.test_interval
-
-
-@pytest.mark.parametrize("max_iter", [0, 1, 7, 97, 200, 700, 1300, 2000, 3001])
-def test_last_test_of_default_solver(folder, max_iter):
-    param = default_solver("net.prototxt", max_iter)
-    assert param.max_iter % param.test_interval == 0 and param.display >= 1
-
-
-@pytest.mark.parametrize("max_iter", [20, 31, 200, 211, 1500, 3001, 100_000])
-@pytest.mark.parametrize("tests", [20, 50])
-def test_default_solver_least_tests(folder, max_iter, tests):
-    interval = training_file.default_solver(upgrade.read_net_file("net.prototxt")[0], "net.prototxt", max_iter, tests=tests).test_interval
-    assert min(tests, max_iter) <= max_iter // interval <= max(2 * tests, max_iter // training_file.TEST_INTERVAL)
-
-
-@pytest.mark.parametrize("max_iter, display", [(0, 1), (10, 1), (60, 3), (training_file.MAX_ITER, 75), (10_000, training_file.DISPLAY)])
-def test_displays_of_default_solver(folder, max_iter, display):
-    assert default_solver("net.prototxt", max_iter).display == display
+    for max_iter in 0, 1, 7, 97, 200, 700, 1300, 2000, 3001:
+        assert default_solver("net.prototxt", max_iter).max_iter % default_solver("net.prototxt", max_iter).test_interval == 0
+    for max_iter in 20, 31, 200, 211, 1500, 3001, 100_000:
+        for tests in 20, 50:
+            done = max_iter // default_solver("net.prototxt", max_iter, tests=tests).test_interval
+            assert min(tests, max_iter) <= done <= max(2 * tests, max_iter // training_file.TEST_INTERVAL)
+    shown = {0: 1, 1: 1, 10: 1, 60: 3, training_file.MAX_ITER: 75, 10_000: training_file.DISPLAY}
+    assert {max_iter: default_solver("net.prototxt", max_iter).display for max_iter in shown} == shown
 
 
 def test_batch_sizes(folder):
@@ -94,23 +75,13 @@ def test_batch_sizes(folder):
     assert net.layer[2].image_data_param.batch_size == 7
     with pytest.raises(ConfigError, match="no layer of the net has a batch_size"):
         training_file.set_batch_size(caffe_pb2.NetParameter(), 7)
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(folder / "data.h5", "w") as file:
-        file["x"] = file["y"] = [[1.0, 2.0]] * 6
-    (folder / "list").write_text("data.h5\n")
-    (folder / "sized.prototxt").write_text(MEMORY_NET)
-    param = default_solver("sized.prototxt")
-    solver = training_file.build_solver(param, batch_sizes={caffe_pb2.TRAIN: 6, caffe_pb2.TEST: 3})
-    assert solver.net.blob_by_name("x").shape == (6, 2) and solver.test_nets[0].blob_by_name("x").shape == (3, 2)
+    (folder / "sized.prototxt").write_text("""
+        layer { name: "in" type: "MemoryData" top: "x" top: "y" memory_data_param { batch_size: 2 channels: 5 height: 1 width: 1 } }
+        layer { name: "loss" type: "SoftmaxWithLoss" bottom: "x" bottom: "y" top: "loss" }
+        layer { name: "right" type: "Accuracy" bottom: "x" bottom: "y" top: "right" include { phase: TEST } }""")
+    solver = training_file.build_solver(default_solver("sized.prototxt"), batch_sizes={caffe_pb2.TRAIN: 6, caffe_pb2.TEST: 3})
+    assert [net.blob_by_name("x").shape for net in (solver.net, *solver.test_nets)] == [(6, 5, 1, 1), (3, 5, 1, 1)]
     assert type(solver).__name__ == "SGDSolver"
-
-
-MEMORY_NET = """
-layer { name: "in" type: "HDF5Data" top: "x" top: "y" include { phase: TRAIN } hdf5_data_param { source: "list" batch_size: 2 } }
-layer { name: "in" type: "HDF5Data" top: "x" top: "y" include { phase: TEST } hdf5_data_param { source: "list" batch_size: 2 } }
-layer { name: "scale" type: "Scale" bottom: "x" top: "s" }
-layer { name: "loss" type: "EuclideanLoss" bottom: "s" bottom: "y" top: "loss" }
-"""
 
 
 TWO_FILES = SOLVER.replace("net: ", "train_net: ") + 'test_net: "net.prototxt"'
@@ -166,76 +137,12 @@ def test_option_of_each_field(field):
             assert value is None or getattr(param, field.name) == value
 
 
-def test_messages_and_old_types():
+def test_messages_and_states():
     params = train.make_context("train", ["f", "--train-state", 'stage: "a" level: 2']).params
     assert solver_options.given_fields(params)[0]["train_state"] == caffe_pb2.NetState(stage=["a"], level=2)
     param = caffe_pb2.SolverParameter(type="Adam")
     solver_options.set_fields(param, {"solver_type": caffe_pb2.SolverParameter.NESTEROV})
     assert not param.HasField("type") and param.solver_type == caffe_pb2.SolverParameter.NESTEROV
-
-
-@pytest.mark.parametrize("arguments, text", [
-    (["--max-iter", "many"], "whole number"), (["--max-iter", "3 base_lr: 1"], "one value"), (["--max-iter", "1e3"], "whole number"),
-    (["--solver-mode", "TPU"], "CPU, GPU"), (["--max-iter", "9999999999"], "2147483647"), (["--snapshot-diff=perhaps"], "true or false"),
-    (["--train-state", "stag: 1"], "unknown field"), (["--batch-size", "0"], "1<=x<=2147483647"), (["--sigint-effect", "explode"], "snapshot")])
-def test_wrong_values(arguments, text):
-    result = CliRunner().invoke(train, ["f", *arguments])
-    assert result.exit_code == 2 and text in result.stderr
-
-
-@pytest.mark.parametrize("source, command", [
-    ("examples/mnist/mnist_train_lmdb", "minicaffe data mnist --out examples/mnist"),
-    ("fashion_mnist_test_lmdb", "minicaffe data fashion-mnist --out ."),
-    ("/my data/cifar10_train_leveldb", "minicaffe data cifar10 --out '/my data'")])
-def test_commands_for_missing_databases(source, command):
-    error = FileError(f"{source}: no such database; check the path", field="data_param.source")
-    suggest_data_command(error)
-    assert error.message.endswith(command)
-
-
-def test_database_from_another_folder(tmp_path):
-    error = FileError("ilsvrc12_train_lmdb: no such database; check the path")
-    suggest_data_command(error)
-    assert error.message.endswith("check the path")
-    (tmp_path / "models" / "lenet").mkdir(parents=True)
-    (tmp_path / "data" / "mnist_train_lmdb").mkdir(parents=True)
-    error = FileError("data/mnist_train_lmdb: no such database; check the path", file=str(tmp_path / "models" / "lenet" / "net.prototxt"))
-    suggest_data_command(error)
-    assert error.message.endswith(f"; it is there from {tmp_path}: run the command in that folder")
-
-
-@pytest.mark.parametrize("layers, size, wanted", [
-    ("IP, Data 4", None, 3), ("IP, Data 4", 5, 3), ("Data 4", 10, 2), ("Data 11", None, 1), ("Data 0", 11, 1), ("Data 0", None, 50), ("IP", 5, 50),
-    ("IP, AnnotatedData 1", None, 11), ("Data 4, Data 1", None, 3)])
-def test_batches_of_default_tests(folder, layers, size, wanted):
-    """So many that the first layer with a database gives each of its 11 records; 50 where that is not known."""
-    with open_db("db", "LMDB", "w") as db:
-        for i in range(11):
-            db.put(b"%03d" % i, b"x")
-    found = []
-    for text in layers.split(", "):
-        kind, _, own = text.partition(" ")
-        found.append(caffe_pb2.LayerParameter(type="InnerProduct" if kind == "IP" else kind))
-        if own != "":
-            found[-1].data_param.MergeFrom(caffe_pb2.DataParameter(source="db", backend="LMDB", batch_size=int(own)))
-    assert training_file._test_batches(found, size) == wanted
-
-
-@pytest.mark.parametrize("name, text, message", [
-    ("base_lr", " ", "must have a value, NUMBER, got ' '"), ("max_iter", "", "must have a value, N, got ''"),
-    ("solver_mode", "", "must have a value, CPU|GPU, got ''"), ("max_iter", "1 max_iter: 2", None), ("net", "", ""), ("net_param", "", "")])
-def test_empty_values(name, text, message):
-    """An empty text is a value of a string and of a message alone."""
-    option = solver_options.FieldOption(caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name[name])
-    if message == "":
-        assert option.type.convert(text, option, None) == ("" if name == "net" else caffe_pb2.NetParameter())
-    else:
-        with pytest.raises(click.BadParameter) as caught:
-            option.type.convert(text, option, None)
-        assert message is None or caught.value.message == message
-
-
-def test_trial_restores_state():
     logger, generator = logging.getLogger("minicaffe"), settings.generator
     state = generator.seed, generator.offset
     level = logger.level
@@ -249,6 +156,44 @@ def test_trial_restores_state():
         except KeyError:
             pass
         assert (generator.seed, generator.offset) == state and logger.level == level
+
+
+@pytest.mark.parametrize("arguments, text", [
+    (["--max-iter", "many"], "whole number"), (["--max-iter", "3 base_lr: 1"], "one value"), (["--max-iter", "1e3"], "whole number"),
+    (["--solver-mode", "TPU"], "CPU, GPU"), (["--max-iter", "9999999999"], "2147483647"), (["--snapshot-diff=perhaps"], "true or false"),
+    (["--train-state", "stag: 1"], "unknown field"), (["--batch-size", "0"], "1<=x<=2147483647"), (["--sigint-effect", "explode"], "snapshot")])
+def test_wrong_values(arguments, text):
+    result = CliRunner().invoke(train, ["f", *arguments])
+    assert result.exit_code == 2 and text in result.stderr
+
+
+def test_commands_for_missing_databases(tmp_path):
+    """Or the folder in which a database of that name is."""
+    (tmp_path / "models" / "lenet").mkdir(parents=True)
+    (tmp_path / "data" / "mnist_train_lmdb").mkdir(parents=True)
+    for source, file, end in (
+            ("examples/mnist/mnist_train_lmdb", None, "minicaffe data mnist --out examples/mnist"),
+            ("fashion_mnist_test_lmdb", None, "minicaffe data fashion-mnist --out ."),
+            ("/my data/cifar10_train_leveldb", None, "minicaffe data cifar10 --out '/my data'"),
+            ("ilsvrc12_train_lmdb", None, "check the path"),
+            ("data/mnist_train_lmdb", f"{tmp_path}/models/lenet/net.prototxt",
+             f"; it is there from {tmp_path}: run the command in that folder")):
+        error = FileError(f"{source}: no such database; check the path", field="data_param.source", file=file)
+        suggest_data_command(error)
+        assert error.message.endswith(end)
+
+
+@pytest.mark.parametrize("name, text, message", [
+    ("base_lr", " ", "must have a value, NUMBER, got ' '"), ("solver_mode", "", "must have a value, CPU|GPU, got ''"),
+    ("max_iter", "1 max_iter: 2", "")])
+def test_empty_values(name, text, message):
+    """An empty text is a value of a string and of a message alone."""
+    fields = caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name
+    options = {one: solver_options.FieldOption(fields[one]) for one in (name, "net", "net_param")}
+    with pytest.raises(click.BadParameter) as caught:
+        options[name].type.convert(text, options[name], None)
+    assert caught.value.message.startswith(message)
+    assert [options[one].type.convert("", options[one], None) for one in ("net", "net_param")] == ["", caffe_pb2.NetParameter()]
 
 
 def test_names_that_are_not_utf8(minicaffe, tmp_path):

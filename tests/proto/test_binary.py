@@ -1,19 +1,21 @@
-"""Binary files: what is read equals what protobuf reads, without copies; what is broken raises and takes no memory."""
+"""Binary and HDF5 files: what is read equals what protobuf reads, without copies; what is broken raises and takes no memory."""
 
 import io
 import struct
 import tracemalloc
 
+import h5py
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minicaffe.errors import DataError, Error, FileError
+from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError
 from minicaffe.proto import binary, binary_writer, caffe_pb2, wire
 from minicaffe.proto.binary import read_blob, read_net, read_solver_state
 from minicaffe.proto.binary_writer import length_delimited, varint, write_net, write_solver_state
 from minicaffe.proto.files import is_hdf5
+from minicaffe.proto.hdf5 import is_numbers, read_array, reading
 from minicaffe.proto.stored import LayerBlobs, StoredBlob, parse_blob, read_dims
 from minicaffe.proto.upgrade import read_weights
 
@@ -53,11 +55,7 @@ def test_read_net_of_every_age(tmp_path):
     for layer in [*bare.layer, *bare.layers, bare.layers[1].layer]:
         layer.ClearField("blobs")
     assert net == bare
-    assert [(layer.name, layer.type) for layer in layers] == [
-        ("conv", "Convolution"),
-        ("ip", "INNER_PRODUCT"),
-        ("old", "innerproduct"),
-    ]
+    assert {layer.name: layer.type for layer in layers} == {"conv": "Convolution", "ip": "INNER_PRODUCT", "old": "innerproduct"}
     weight, bias = layers[0].blobs
     assert (weight.shape, weight.legacy, weight.has_shape, weight.diff) == ((2, 3, 2, 2), False, True, None)
     np.testing.assert_array_equal(weight.data, np.arange(24, dtype=np.float32))
@@ -68,15 +66,9 @@ def test_read_net_of_every_age(tmp_path):
     np.testing.assert_array_equal(ip.diff, np.arange(6))
     np.testing.assert_array_equal(old.data, [7, 8])
     assert [layer.type for layer in read_weights(path)] == ["Convolution", "InnerProduct", "InnerProduct"]
-
-
-def test_views_of_packed_numbers(tmp_path):
-    path = stored(tmp_path / "mean.binaryproto", blob_proto((1, 3, 300, 300)))
-    blob, peak = peak_of(lambda: read_blob(path))
-    assert peak < 400_000  # the numbers are 1,080,000 bytes; from Python 3.14 on a file's buffer is 128 KiB
-    assert not blob.data.flags.owndata
-    assert not blob.data.flags.writeable
-    assert blob.data.sum(dtype=np.int64) == 270000 * 269999 // 2
+    for parts in ({"layer": net.layer}, {"layers": net.layers[:1]}, {"layers": net.layers[1:]}):    # files of one age
+        stored(path, caffe_pb2.NetParameter(**parts))
+        assert [layer.type for layer in read_weights(path)] == ["Convolution" if "layer" in parts else "InnerProduct"]
 
 
 def peak_of(work):
@@ -119,21 +111,24 @@ def test_numbers_in_pieces():
         np.testing.assert_array_equal(blob.diff, range(6))
 
 
-def test_shapes_at_their_limits():
+def test_shapes_and_views(tmp_path):
+    blob = parse_blob(blob_proto((2,), data=[1, 2], double_data=[3, 4]).SerializeToString())
+    np.testing.assert_array_equal(blob.data, [3, 4])
+    blob = parse_blob(caffe_pb2.BlobProto(data=[5]).SerializeToString())
+    assert (blob.shape, blob.has_shape, blob.data.tolist()) == ((), False, [5])
+    assert parse_blob(blob_proto((3, 0)).SerializeToString()).shape == (3, 0)
     longest = b"\x08\x81" + b"\x80" * 8 + b"\0"     # a size of 1 in 11 bytes
     assert read_dims(longest * 32) == (1,) * 32
     for dims in (2**31 - 1,), (2**31 - 1, 1), (0, 2**31 - 1):
         assert parse_blob(caffe_pb2.BlobProto(shape={"dim": dims}).SerializeToString(), need_data=False).shape == dims
         with pytest.raises(DataError, match="at most 2147483647"):
             parse_blob(caffe_pb2.BlobProto(shape={"dim": [dim + (dim > 1) for dim in dims]}).SerializeToString(), need_data=False)
-
-
-def test_double_wins_and_scalars():
-    blob = parse_blob(blob_proto((2,), data=[1, 2], double_data=[3, 4]).SerializeToString())
-    np.testing.assert_array_equal(blob.data, [3, 4])
-    blob = parse_blob(caffe_pb2.BlobProto(data=[5]).SerializeToString())
-    assert (blob.shape, blob.has_shape, blob.data.tolist()) == ((), False, [5])
-    assert parse_blob(blob_proto((3, 0)).SerializeToString()).shape == (3, 0)
+    path = stored(tmp_path / "mean.binaryproto", blob_proto((1, 3, 300, 300)))
+    blob, peak = peak_of(lambda: read_blob(path))
+    assert peak < 400_000  # the numbers are 1,080,000 bytes; from Python 3.14 on a file's buffer is 128 KiB
+    assert not blob.data.flags.owndata
+    assert not blob.data.flags.writeable
+    assert blob.data.sum(dtype=np.int64) == 270000 * 269999 // 2
 
 
 def raw(number, content, kind=None):
@@ -154,6 +149,8 @@ def test_raw_numbers(kind, dtype):
     np.testing.assert_array_equal(parse_blob(shape + beside + raw(12, want.tobytes(), kind)).data, want)
     twice = raw(12, b"123") + raw(12, want.tobytes(), kind)
     np.testing.assert_array_equal(parse_blob(shape + twice).data, want)  # as protobuf has it, the last one counts
+    lone_type = varint(10 << 3) + varint(kind or 99)
+    np.testing.assert_array_equal(parse_blob(shape + beside + lone_type).data, [9] * 4)
     doubles = caffe_pb2.BlobProto(double_data=[9] * 4).SerializeToString()
     np.testing.assert_array_equal(parse_blob(shape + doubles + raw(12, want.tobytes(), kind)).data, [9] * 4)
 
@@ -248,13 +245,21 @@ def test_truncated_and_other_files(tmp_path):
         read_net(tmp_path / "x.caffemodel")
 
 
-def test_signature_and_strings_of_files(tmp_path):
+def test_signature_and_strings(tmp_path, caplog):
     path = tmp_path / "w.caffemodel"
     for start, expected in [(0, True), (100, False)]:
         path.write_bytes(b"\0" * start + b"\x89HDF\r\n\x1a\n")
         assert is_hdf5(path) is expected
     path.write_bytes(b"\xa2\x06\x08\x0a\x06name\xb2\xe2")
     assert [layer.name for layer in read_net(path)[1]] == ["name\\xb2\\xe2"]
+    # One string, and one of several, at any depth
+    caplog.clear()
+    layer = b"\x0a\x03a\xffb" + b"\x1a\x02\xfec" + b"\x1a\x02ok" + b"\x22\x01\xfd"       # name, bottom, bottom, top
+    message = wire.parse_message(caffe_pb2.NetParameter, b"\xa2\x06" + bytes([len(layer)]) + layer)
+    made = message.layer[0]
+    assert (made.name, list(made.bottom), list(made.top)) == ("a\\xffb", ["\\xfec", "ok"], ["\\xfd"])
+    assert [record.getMessage().rpartition(" is not")[0].split(" ")[0] for record in caplog.records] == [
+        "minicaffe.LayerParameter.name", "minicaffe.LayerParameter.bottom", "minicaffe.LayerParameter.top"]
 
 
 def test_written_net_is_what_protobuf_reads(tmp_path):
@@ -320,15 +325,14 @@ def test_solver_state(tmp_path):
 
 def damaged(content):
     """Strategy: `content` cut short and with some bytes replaced."""
+    def damage(changes, length):
+        made = bytearray(content)
+        for at, value in changes:
+            made[at] = value
+        return bytes(made[:length or None])
+
     change = st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255))
-    return st.builds(_damage, st.just(content), st.lists(change, max_size=4), st.integers(0, len(content)))
-
-
-def _damage(content, changes, length):
-    content = bytearray(content)
-    for at, value in changes:
-        content[at] = value
-    return bytes(content[: length or None])
+    return st.builds(damage, st.lists(change, max_size=4), st.integers(0, len(content)))
 
 
 NET = model().SerializeToString()
@@ -362,17 +366,6 @@ def test_damaged_states_raise_our_errors_only(tmp_path_factory, content):
             assert str(path) in str(error)
 
 
-def test_rewritten_strings(caplog):
-    """One string, and one of several, at any depth."""
-    from minicaffe.proto.wire import parse_message
-    layer = b"\x0a\x03a\xffb" + b"\x1a\x02\xfec" + b"\x1a\x02ok" + b"\x22\x01\xfd"       # name, bottom, bottom, top
-    message = parse_message(caffe_pb2.NetParameter, b"\xa2\x06" + bytes([len(layer)]) + layer)
-    made = message.layer[0]
-    assert (made.name, list(made.bottom), list(made.top)) == ("a\\xffb", ["\\xfec", "ok"], ["\\xfd"])
-    assert [record.getMessage().rpartition(" is not")[0].split(" ")[0] for record in caplog.records] == [
-        "minicaffe.LayerParameter.name", "minicaffe.LayerParameter.bottom", "minicaffe.LayerParameter.top"]
-
-
 def test_limits_of_definitions(tmp_path, monkeypatch):
     content = caffe_pb2.NetParameter(layer=[{"name": "a", "type": "b"}] * 3).SerializeToString()    # 9 fields
     binary.split_net(content)
@@ -390,19 +383,6 @@ def test_limits_of_definitions(tmp_path, monkeypatch):
         read_net(path)
 
 
-@pytest.mark.parametrize("form", ["layer", "layers", "oldest"])
-def test_files_of_one_age(tmp_path, form):
-    net = model()
-    if form == "layer":
-        net.ClearField("layers")
-    else:
-        net.ClearField("layer")
-        del net.layers[int(form == "layers")]
-    wanted = {"layer": ("conv", "Convolution"), "layers": ("ip", "InnerProduct"), "oldest": ("old", "InnerProduct")}[form]
-    layer, = read_weights(stored(tmp_path / "w.caffemodel", net))
-    assert (layer.name, layer.type) == wanted and layer.blobs[-1].data.size > 0
-
-
 @pytest.mark.parametrize("field", ["layer", "layers"])
 def test_count_of_layers(tmp_path, monkeypatch, field):
     monkeypatch.setattr(binary, "MAX_LAYERS", 3)
@@ -417,9 +397,49 @@ def test_count_of_layers(tmp_path, monkeypatch, field):
         binary.split_net(net.SerializeToString()[:-1])
 
 
-@pytest.mark.parametrize("kind", [0, 1, 2, 3, 99])
-def test_type_of_raw_numbers(kind):
-    types = varint(10 << 3) + varint(kind) + varint(11 << 3) + varint(kind)
-    for fields in ({"data": [1, 2], "diff": [3, 4]}, {"double_data": [1, 2], "double_diff": [3, 4]}):
-        blob = parse_blob(blob_proto((2,), **fields).SerializeToString() + types)
-        assert (blob.data.tolist(), blob.diff.tolist()) == ([1, 2], [3, 4]) and blob.data.dtype == (np.float32 if "data" in fields else np.float64)
+# ---- HDF5
+
+
+def make(path, fill):
+    """Write an HDF5 file by ``fill(file)`` and return its path."""
+    with h5py.File(path, "w") as file:
+        fill(file)
+    return path
+
+
+def test_no_or_damaged_hdf5_file(tmp_path):
+    path = tmp_path / "x.h5"
+    for content in b"", b"no HDF5", b"\x89HDF\r\n\x1a\n" + bytes(100):
+        path.write_bytes(content)
+        with pytest.raises(FileError, match="x.h5: cannot read the HDF5 file|x.h5: is (empty|text), where an HDF5 file is expected"), reading(path):
+            pass
+    with pytest.raises(FileError, match="no such file.*x.h5"), reading(tmp_path / "y.h5"):
+        pass
+    make(path, lambda file: file.create_dataset("a", data=np.arange(10_000)))
+    path.write_bytes(path.read_bytes()[:20_000])
+    with pytest.raises(FileError, match="x.h5: cannot read"), reading(path) as file:
+        read_array(file["a"])
+    make(path, lambda file: file.__setitem__("a", h5py.SoftLink("/nowhere")))
+    with pytest.raises(FileError, match="x.h5: cannot read"), reading(path) as file:
+        file["a"]
+    with pytest.raises(ConfigError, match=r"x.h5: wrong$"), reading(path):
+        raise ConfigError("wrong")
+
+
+@pytest.mark.parametrize("value, expected", [
+    (np.zeros(2), True), (np.arange(3), True), (np.array([b"x"]), False), (np.array([1j]), False), (h5py.Empty("f4"), False)])
+def test_is_numbers(tmp_path, value, expected):
+    path = make(tmp_path / "x.h5", lambda file: file.create_dataset("a", data=value))
+    with reading(path) as file:
+        assert is_numbers(file["a"]) is expected
+        assert not is_numbers(file)
+
+
+@pytest.mark.parametrize("options, words", [
+    ({"shape": (1 << 40,), "chunks": (64,)}, r"dataset '/a' of shape \[1099511627776\] would take 4398046511104 bytes"),
+    ({"shape": (4,), "maxshape": (None,), "chunks": (1 << 28,)}, r"a chunk of dataset '/a' of shape \[268435456\]")])
+def test_budget_is_met_before_reading(tmp_path, monkeypatch, options, words):
+    monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "1MiB")
+    path = make(tmp_path / "x.h5", lambda file: file.create_dataset("a", dtype="f4", **options))
+    with pytest.raises(ShapeError, match="x.h5: field: " + words), reading(path) as file:
+        read_array(file["a"], "field")

@@ -34,9 +34,12 @@ def test_values():
     assert parse_fields("get: 3 lambda: 0.1 all: 4").get("all") == 4
     first = parse_fields(TEXT.replace("none: nan", ""))
     assert parse_fields("\n".join(lines_of(first))) == first
-
-
-def test_missing_fields_and_wrong_texts():
+    made = Fields.of({"a": 1, "b": [1, 2.5], "c": {"d": "x", "e": [{"f": True}, {}]}})
+    assert made == parse_fields("a: 1 b: [1, 2.5] c { d: 'x' e { f: true } e { } }") and "none" not in made
+    with pytest.raises(MissingFieldError, match="^c.e.g: is not given"):
+        made.c.e[0].g  # noqa: B018
+    with pytest.raises(ConfigError, match="^c.d: must be a number"):
+        Fields.of({"c": {"d": object()}})
     with pytest.raises(MissingFieldError, match=r"^inner.heigth: is not given; did you mean 'height'\?; add it, or use get\('heigth', default\)"):
         parse_fields("inner { height: 3 }").inner.heigth  # noqa: B018
     with pytest.raises(AttributeError):
@@ -69,28 +72,6 @@ def test_any_fields_are_read_back(made):
         assert layer_fields(layer).my_param == made
 
 
-pieces = st.sampled_from(["a", "layer", "layers", "param", "include", "phase", "TEST", "type", "pooling_param", "pool", "mem_param", "engine",
-                          "{", "}", "<", ">", "[", "]", ":", ",", ";", "-", "1", "0x1", "08", "1.5", "'s'", '"', "inf", "#", "\n", "@"])
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.lists(pieces, max_size=25), st.booleans(), st.booleans())
-def test_any_pieces_are_read_or_refused(words, keep_layer_fields, skip):
-    try:
-        parse_text(" ".join(words), caffe_pb2.NetParameter, keep_layer_fields=keep_layer_fields, skip_unknown_fields=skip)
-    except ConfigError as error:
-        assert error.line is not None
-
-
-def test_fields_of_a_dict():
-    made = Fields.of({"a": 1, "b": [1, 2.5], "c": {"d": "x", "e": [{"f": True}, {}]}})
-    assert made == parse_fields("a: 1 b: [1, 2.5] c { d: 'x' e { f: true } e { } }") and "none" not in made
-    with pytest.raises(MissingFieldError, match="^c.e.g: is not given"):
-        made.c.e[0].g  # noqa: B018
-    with pytest.raises(ConfigError, match="^c.d: must be a number"):
-        Fields.of({"c": {"d": object()}})
-
-
 LAYER = """name: "n"
 layer {
   name: "l"
@@ -107,7 +88,7 @@ layer {
 """
 
 
-def test_all_fields_of_a_layer():
+def test_fields_of_a_layer():
     layer = keep(LAYER).layer[0]
     f = layer_fields(layer)
     assert (f.name, f.type, f.bottom, f.loss_weight, f.my_param.size, f.alone) == ("l", "Mine", ["a"], [0.1], 3, 4)
@@ -117,15 +98,16 @@ def test_all_fields_of_a_layer():
     assert "fork_fields" not in f and "blobs" not in f
     with pytest.raises(MissingFieldError, match="pooling_param.kernel_sizes"):
         f.pooling_param.kernel_sizes  # noqa: B018
-
-
-def test_fields_read_back():
     net = keep(LAYER)
     text = write_text(net)
     assert "fork_fields" not in text and text.count("pooling_param {") == 1 and text.count("param {") == 5
     assert layer_fields(keep(text).layer[0]) == layer_fields(net.layer[0])
     assert text == write_text(keep(text))  # from now on in the order of the messages
     assert "  pooling_param {\n    kernel_size: 2\n    pool: LARGEST\n    deep_pooling: true\n  }\n" in text
+    _, positions = parse_text(LAYER, caffe_pb2.NetParameter, keep_layer_fields=True)
+    assert [positions.line(f"layer[0].{path}") for path in ("my_param", "pooling_param.deep_pooling", "param[1].color", "alone")] == \
+        [7, 8, 10, 12]
+    assert positions.place_of("layer[0].param[1].color") == (10, 24) and positions.place_of("layer[0].none") == (None, None)
 
 
 def test_nets_in_solvers_and_lone_layers():
@@ -154,13 +136,6 @@ def test_fields_of_solver_nets(field):
     first, second = (getattr(one, field) for one in (solver, again))
     first, second = (first[1], second[1]) if before else (first, second)
     assert layer_fields(second.layer[0]) == layer_fields(first.layer[0]) and layer_fields(second.layer[0]).my_param.size == 3
-
-
-def test_positions_know_the_lines():
-    _, positions = parse_text(LAYER, caffe_pb2.NetParameter, keep_layer_fields=True)
-    assert [positions.line(f"layer[0].{path}") for path in ("my_param", "pooling_param.deep_pooling", "param[1].color", "alone")] == \
-        [7, 8, 10, 12]
-    assert positions.place_of("layer[0].param[1].color") == (10, 24) and positions.place_of("layer[0].none") == (None, None)
 
 
 def test_paths_of_unknown_fields():

@@ -47,7 +47,7 @@ def default_of(kind, text):
     return {"bool": str.lower, "float": np.float32}.get(kind, str)(text)
 
 
-def test_fields_are_those_of_the_tables():
+def test_fields_and_enums_of_the_tables():
     expected = {}
     for row in table("proto_fields.tsv") + table("proto_fields_ssd.tsv"):
         key = row["message"], row["field"]
@@ -64,9 +64,6 @@ def test_fields_are_those_of_the_tables():
     for field, kind in OURS.items():
         assert found.pop(field) == (1000, "optional", kind, None, False)
     assert found == expected
-
-
-def test_enums_are_those_of_the_tables():
     expected = {(r["enum"], r["value"]): int(r["number"]) for r in table("proto_enums.tsv") + table("proto_enums_ssd.tsv")}
     file = described()
     enums = [("", enum) for enum in file.enum_type]

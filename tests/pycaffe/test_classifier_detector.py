@@ -46,7 +46,7 @@ def test_classifier(files):
         np.testing.assert_allclose(scores, alone.mean(axis=0), rtol=1e-3)
 
 
-def test_detector_windows(files):
+def test_windows_of_a_detector(files):
     model, weights, names = files
     net = caffe.Detector(model, weights, **SETUP)
     found = net.detect_windows([(names[0], [(0, 0, 8, 8), (1, 2, 11, 15)]), (names[1], np.array([[2, 2, 9, 9]]))])
@@ -56,10 +56,7 @@ def test_detector_windows(files):
     assert net.detect_windows([]) == []
     with pytest.raises(DataError, match="0.png.*holds no pixel"):
         net.detect_windows([(names[0], [(40, 0, 50, 5)])])
-
-
-def test_windows_outside_of_a_picture(files):
-    """What of it lies in the picture is scored; a negative index would count from the other side."""
+    # What of it lies in the picture is scored; a negative index would count from the other side
     model, weights, names = files
     net = caffe.Detector(model, weights, **SETUP)
     image = caffe.io.load_image(names[0])

@@ -1,5 +1,6 @@
 """caffe.io: messages and arrays both ways, crops, and the Transformer's steps in order."""
 
+import itertools
 import os
 from io import BytesIO, UnsupportedOperation
 
@@ -12,7 +13,7 @@ from minicaffe.errors import ConfigError, DataError, FileError, ShapeError, Wron
 from minicaffe.proto import binary_writer, caffe_pb2
 
 
-def test_blobs_both_ways():
+def test_blobs_both_ways(monkeypatch):
     arrays = [np.arange(6, dtype=np.float32).reshape(2, 3), np.float32(7).reshape(())]
     back = io.blobprotovector_str_to_arraylist(io.arraylist_to_blobprotovector_str(arrays))
     for array, other in zip(arrays, back):
@@ -22,9 +23,6 @@ def test_blobs_both_ways():
     assert io.blobproto_to_array(legacy).shape == (1, 2, 1, 3)
     with pytest.raises(DataError, match=r"holds 100 numbers in data, its shape \(\) needs 1"):
         io.blobproto_to_array(caffe_pb2.BlobProto(data=[0] * 100))
-
-
-def test_diffs_and_doubles_of_blobs():
     array = np.arange(6).reshape(2, 3)
     blob = io.array_to_blobproto(array, -array)
     assert list(blob.data) == list(range(6)) and list(blob.shape.dim) == [2, 3]
@@ -39,9 +37,6 @@ def test_diffs_and_doubles_of_blobs():
         io.blobproto_to_array(doubles, return_diff=True)
     with pytest.raises(DataError, match="holds 5 numbers, its shape 2x3 needs another count"):
         io.array_to_blobproto(array, np.zeros(5))
-
-
-def test_too_large_blobs(monkeypatch):
     monkeypatch.setattr(binary_writer, "MAX_FILE", 412)
     blob = Blob((101,))
     proto = blob.to_proto(caffe_pb2.BlobProto())
@@ -172,8 +167,8 @@ def test_file_objects_and_bytes(tmp_path):
         np.testing.assert_array_equal(io.load_image(stream), want)
 
 
-def test_wrong_file_objects(tmp_path):
-    pytest.importorskip("cv2")
+def test_wrong_files_and_paths(tmp_path):
+    cv2 = pytest.importorskip("cv2")
     (tmp_path / "text.png").write_text("no picture")
     with open(tmp_path / "text.png", "rb") as file, pytest.raises(FileError, match="text.png: cannot be read as a picture, .* 10 bytes"):
         io.load_image(file)
@@ -189,8 +184,6 @@ def test_wrong_file_objects(tmp_path):
     with pytest.raises(FileError, match="cat.jpg: cannot"):
         io.load_image(upload)
     # A number, as of a descriptor that was opened, is no name
-    pytest.importorskip("cv2")
-    (tmp_path / "text.png").write_text("no picture")
     with os.fdopen(os.open(tmp_path / "text.png", os.O_RDONLY), "rb") as file, pytest.raises(FileError, match="^<BufferedReader>: cannot be read as a picture"):
         io.load_image(file)
     for name, filename, shown in ((3, None, "<BytesIO>"), ("a.png", None, "a.png"), ("a.png", "b.png", "b.png"), ("a.png", 5, "<BytesIO>")):
@@ -198,17 +191,12 @@ def test_wrong_file_objects(tmp_path):
         upload.name, upload.filename = name, filename
         with pytest.raises(FileError, match=f"^{shown}: cannot be read as a picture"):
             io.load_image(upload)
-
-
-def test_unusual_paths(tmp_path):
-    cv2 = pytest.importorskip("cv2")
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.png")
     with pytest.raises(FileError, match="no such file"):
         io.load_image(path)
     with open(path, "wb") as file:
         file.write(cv2.imencode(".png", np.full((2, 3, 3), 255, np.uint8))[1])
     np.testing.assert_array_equal(io.load_image(path), np.ones((2, 3, 3)))
-    pytest.importorskip("cv2")
     (tmp_path / "loop.png").symlink_to("loop.png")
     for name, words in ((tmp_path, "is a folder; name a file"), (tmp_path / "loop.png", "symbolic links"), ("a\0b", "no usable path")):
         with pytest.raises(FileError, match=words):
@@ -231,36 +219,29 @@ def test_orders_of_a_transformer():
     for order in (0, 1, 3), (0, 1, -1), (0.5, 1, 2), (0, 1), (0, 1, 2, 0):
         with pytest.raises(ConfigError, match="^channel_swap: must have a channel, 0 to 2, for each of them, got"):
             transformer.set_channel_swap("data", order)
+    transformer = io.Transformer({"data": (1, 3, 4, 5)})
+    for call in "preprocess", "deprocess", "set_transpose", "set_channel_swap", "set_raw_scale", "set_mean", "set_input_scale":
+        value = {"set_transpose": (2, 0, 1), "set_channel_swap": (2, 1, 0), "set_mean": np.zeros(3)}.get(call, 1.0)
+        with pytest.raises(ConfigError, match=r"^'label' is not one of the inputs \['data'\]$"):
+            getattr(transformer, call)("label", np.zeros((4, 5, 3)) if call.endswith("process") else value)
+    assert not any("label" in getattr(transformer, name) for name, *_ in io.STEPS)
 
 
 @pytest.mark.parametrize("centres", [True, False])
-@pytest.mark.parametrize("order", [0, 1, 3])
-def test_interpolation_taps(order, centres):
-    """Each new sample from its own formula: nearest, between two, or the cubic through four (Keys 1981, a = -1/2); of all small sizes."""
-    def kernel(x):
-        x = abs(x)
-        if order == 1:
-            return max(0, 1 - x)
-        return 1.5 * x**3 - 2.5 * x**2 + 1 if x <= 1 else -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2 if x < 2 else 0
-
-    random = np.random.default_rng(3)
-    for length in range(1, 8):
-        samples = random.random(length)
-        for size in range(1, 12):
-            index, weight = io.interpolation_taps(length, size, order, centres)
-            assert index.shape == weight.shape == (order + 1, size) and index.min() >= 0 and index.max() < length
-            made = (samples[index] * weight).sum(0)
-            for i in range(size):
-                place = (i + 0.5) * length / size - 0.5 if centres else i * (length - 1) / (size - 1) if size > 1 else 0
-                if order == 0:
-                    near = [j for j in range(length) if abs(abs(j - place) - min(abs(j - place) for j in range(length))) < 1e-9]
-                    assert any(abs(made[i] - samples[j]) < 1e-12 for j in near)
-                    continue
-                taps = range(int(np.floor(place)) - 2, int(np.floor(place)) + 4)
-                wanted = sum(kernel(j - place) * (samples[min(max(j, 0), length - 1)] if not centres or 0 <= j < length else 0) for j in taps)
-                assert abs(made[i] - wanted) < 1e-9, (length, size, i)
-            if not centres and size > 1:
-                np.testing.assert_allclose([made[0], made[-1]], [samples[0], samples[-1]])
+def test_interpolation_taps(centres):
+    """Of all small sizes: the nearest sample, a line, and by the cubic (Keys 1981, a = -1/2) a parabola, if all samples exist."""
+    for length, size, order in itertools.product(range(1, 8), range(1, 12), (0, 1, 3)):
+        index, weight = io.interpolation_taps(length, size, order, centres)
+        assert index.shape == weight.shape == (order + 1, size) and index.min() >= 0 and index.max() < length
+        place = (np.arange(size) + 0.5) * length / size - 0.5 if centres else np.linspace(0, length - 1, size)
+        if order == 0:
+            assert (abs(index - place.clip(0, length - 1)) <= 0.5 + 1e-9).all() and (weight == 1).all()
+            continue
+        margin, power = (0, 1) if order == 1 else (1, 2)
+        inside = (place >= margin) & (place <= length - 1 - margin)
+        made = (weight * index ** power).sum(0)
+        np.testing.assert_allclose(made[inside], place[inside] ** power, atol=1e-9, err_msg=f"{length} to {size} by order {order}")
+        assert centres or np.allclose(weight.sum(0), 1)
 
 
 def test_means_of_a_transformer():
@@ -297,12 +278,3 @@ def test_picture_that_fails_in_opencv(tmp_path, monkeypatch):
     for given, name in ((str(tmp_path / "a.png"), f"{tmp_path}/a.png"), (upload, "cat.jpg")):
         with pytest.raises(FileError, match=f"^{name}: cannot be read as a picture, OpenCV cannot decode its 7 bytes: too large; check"):
             io.load_image(given)
-
-
-def test_unknown_inputs():
-    transformer = io.Transformer({"data": (1, 3, 4, 5)})
-    for call in "preprocess", "deprocess", "set_transpose", "set_channel_swap", "set_raw_scale", "set_mean", "set_input_scale":
-        value = {"set_transpose": (2, 0, 1), "set_channel_swap": (2, 1, 0), "set_mean": np.zeros(3)}.get(call, 1.0)
-        with pytest.raises(ConfigError, match=r"^'label' is not one of the inputs \['data'\]$"):
-            getattr(transformer, call)("label", np.zeros((4, 5, 3)) if call.endswith("process") else value)
-    assert not any("label" in getattr(transformer, name) for name, *_ in io.STEPS)

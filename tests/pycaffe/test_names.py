@@ -61,9 +61,14 @@ def test_callables(module, name):
     assert callable(getattr(module_of(module), name))
 
 
-def test_every_value():
+def test_values_and_members(objects):
     for module, values in VALUES.items():
         assert {name: getattr(module_of(module), name) for name in values} == values
+    assert not [(owner, name) for owner, names in MEMBERS.items() for name in names.split() if not hasattr(objects[owner], name)]
+    words = set(re.findall(r"\w+", (ROOT / "docs" / "api.md").read_text()))
+    names = {name for _, name in PAIRS} | {name for names in VALUES.values() for name in names}
+    names |= {name for members in MEMBERS.values() for name in members.split()} | {module.rpartition(".")[2] for module in CALLABLE}
+    assert not (names | {"_gpu_data_ptr", "_gpu_diff_ptr"}) - words
 
 
 @pytest.fixture(scope="module")
@@ -85,27 +90,13 @@ layer { name: "loss" type: "EuclideanLoss" bottom: "fc" bottom: "fc" top: "loss"
             "Transformer": caffe.io.Transformer({}), "LayerBlobs": layer.blobs, "SolverParameter": solver.param}
 
 
-def test_every_member(objects):
-    assert not [(owner, name) for owner, names in MEMBERS.items() for name in names.split() if not hasattr(objects[owner], name)]
-
-
-def test_addresses_on_the_device(objects, monkeypatch):
+def test_addresses_on_the_device(monkeypatch):
     monkeypatch.setenv("MINICAFFE_DEVICE", "sim")
     blob = caffe._caffe.Blob((2, 3))
     caffe.set_mode_gpu()
-    try:
-        for name, array in (("_gpu_data_ptr", "gpu_data"), ("_gpu_diff_ptr", "gpu_diff")):
-            address = getattr(blob, name)
-            assert isinstance(address, int) and address == getattr(blob, array).address
-    finally:
-        caffe.set_mode_cpu()
-
-
-def test_names_of_the_page():
-    words = set(re.findall(r"\w+", (ROOT / "docs" / "api.md").read_text()))
-    names = {name for _, name in PAIRS} | {name for names in VALUES.values() for name in names}
-    names |= {name for members in MEMBERS.values() for name in members.split()} | {module.rpartition(".")[2] for module in CALLABLE}
-    assert not (names | {"_gpu_data_ptr", "_gpu_diff_ptr"}) - words
+    for name, array in (("_gpu_data_ptr", "gpu_data"), ("_gpu_diff_ptr", "gpu_diff")):
+        address = getattr(blob, name)
+        assert isinstance(address, int) and address == getattr(blob, array).address
 
 
 @pytest.fixture

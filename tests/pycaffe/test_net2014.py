@@ -1,7 +1,5 @@
 """The pycaffe of 2014: programs of then run."""
 
-import logging
-
 import numpy as np
 import pytest
 
@@ -46,6 +44,10 @@ def test_reshaped_input(files):
 
 
 def test_a_program_of_2014(files, caplog):
+    doubled = caffe.Classifier(*files, raw_scale=2).preprocess("data", PICTURE)
+    np.testing.assert_allclose(doubled, 2 * PICTURE.transpose(2, 0, 1), rtol=1e-6)
+    caffe.Net(files[0], caffe.TEST, weights=files[1])       # as today
+    assert not any("use Net(" in record.message for record in caplog.records)
     net = caffe.Net(*files)
     assert net.phase == caffe.TEST
     net.set_phase_test()
@@ -105,14 +107,6 @@ def test_gpu_mode(files, monkeypatch):
     assert caffe.common.caffe.mode == "gpu"
     caffe.Detector(*files, gpu=False)
     assert caffe.common.caffe.mode == "cpu"
-
-
-def test_classifiers_and_today(files, caplog):
-    with caplog.at_level(logging.WARNING):
-        caffe.Net(files[0], caffe.TEST, weights=files[1])
-    assert not caplog.records
-    net = caffe.Classifier(*files, raw_scale=2)
-    np.testing.assert_allclose(net.preprocess("data", PICTURE), 2 * PICTURE.transpose(2, 0, 1), rtol=1e-6)
 
 
 def test_wrong_arguments(files):

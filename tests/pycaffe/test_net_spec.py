@@ -127,7 +127,7 @@ def test_thousand_layers():
     assert isinstance(top, Top) and top.to_proto().layer[-1].name == "ReLU3000"
 
 
-def test_messages_of_own_types():
+def test_messages_in_fields():
     n = caffe.NetSpec()
     n.x = L.DummyData(shape=dict(dim=[2]))
     n.y = L.TypeOfOnesOwn(n.x, own_param=dict(size=3, sides=[1, 2], inner=dict(flag=True)), pooling_param=dict(kernel_size=2))
@@ -142,6 +142,20 @@ def test_messages_of_own_types():
         L.ReLU(n.x, own_param=dict(size=3)).to_proto()
     with pytest.raises(AttributeError, match="no such field of TypeOfOnesOwn"):
         L.TypeOfOnesOwn(n.x, own=3).to_proto()
+    # A message of protobuf in place of a dict is copied; one of another type is refused
+    filler = caffe_pb2.FillerParameter(type="gaussian", std=0.5)
+    layer = L.Convolution(L.Input(), num_output=1, weight_filler=filler, transform_param=caffe_pb2.TransformationParameter(scale=2)).to_proto().layer[1]
+    assert layer.convolution_param.weight_filler == filler and layer.transform_param.scale == 2
+    filler.std = 3
+    assert layer.convolution_param.weight_filler.std == 0.5
+    with pytest.raises(ConfigError, match="(?s)weight_filler: .* does not fit"):
+        L.Convolution(L.Input(), num_output=1, weight_filler=caffe_pb2.BlobShape(dim=[1])).to_proto()
+    # Once a name that ends in param was refused there, with itself as the remedy. No message has one that LayerParameter has, too
+    layer = L.DetectionOutput(L.Input(), num_classes=3, nms_param=dict(top_k=7), save_output_param=dict(output_format="VOC")).to_proto().layer[1]
+    param = layer.detection_output_param
+    assert (param.num_classes, param.nms_param.top_k, param.save_output_param.output_format) == (3, 7, "VOC")
+    layer = L.Data(source="x", transform_param=dict(scale=2), data_param=dict(batch_size=3), param=dict(lr_mult=4)).to_proto().layer[0]
+    assert (layer.data_param.source, layer.data_param.batch_size, layer.transform_param.scale, layer.param[0].lr_mult) == ("x", 3, 2, 4)
 
 
 def test_update_of_ssd_and_ours():
@@ -177,17 +191,6 @@ def test_arrays_and_scalars_of_numpy():
     assert "size: 3" in mine.fork_fields and "at: 1" in mine.fork_fields
 
 
-def test_messages_as_values():
-    """A message of protobuf in place of a dict is copied; one of another type is refused."""
-    filler = caffe_pb2.FillerParameter(type="gaussian", std=0.5)
-    layer = L.Convolution(L.Input(), num_output=1, weight_filler=filler, transform_param=caffe_pb2.TransformationParameter(scale=2)).to_proto().layer[1]
-    assert layer.convolution_param.weight_filler == filler and layer.transform_param.scale == 2
-    filler.std = 3
-    assert layer.convolution_param.weight_filler.std == 0.5
-    with pytest.raises(ConfigError, match="(?s)weight_filler: .* does not fit"):
-        L.Convolution(L.Input(), num_output=1, weight_filler=caffe_pb2.BlobShape(dim=[1])).to_proto()
-
-
 @pytest.mark.parametrize("top, field, message", [
     (lambda x: L.Deconvolution(x, qqzzqq=3), "qqzzqq", "no such field of Deconvolution"),      # no message has it
     (lambda x: L.Deconvolution(x, engine=1), "engine", "no such field of Deconvolution"),      # more than four have it
@@ -204,12 +207,3 @@ def test_names_of_functions_and_package():
     import minicaffe.layers.python as module
     assert (L.Convolution.__name__, L.OfTheirOwn.__qualname__) == ("Convolution", "OfTheirOwn")
     assert module.__name__ == "minicaffe.layers.python" and "Convolution" in dir(L) and "Pooling" in dir(P)
-
-
-def test_inner_messages():
-    """Once a name that ends in param was refused there, with itself as the remedy. No message has one that LayerParameter has, too."""
-    layer = L.DetectionOutput(L.Input(), num_classes=3, nms_param=dict(top_k=7), save_output_param=dict(output_format="VOC")).to_proto().layer[1]
-    param = layer.detection_output_param
-    assert (param.num_classes, param.nms_param.top_k, param.save_output_param.output_format) == (3, 7, "VOC")
-    layer = L.Data(source="x", transform_param=dict(scale=2), data_param=dict(batch_size=3), param=dict(lr_mult=4)).to_proto().layer[0]
-    assert (layer.data_param.source, layer.data_param.batch_size, layer.transform_param.scale, layer.param[0].lr_mult) == ("x", 3, 2, 4)

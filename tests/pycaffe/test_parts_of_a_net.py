@@ -42,7 +42,7 @@ def test_wrong_names(net, call, text):
     assert type(caught.value) is MissingNameError and str(caught.value) == text
 
 
-def test_views_by_name_stay_dicts(net):
+def test_views_and_arrays(net):
     assert net.blobs.get("dat") is None and "dat" not in net.blobs and net.params.get("fc") is not None
     assert net.layer_dict.copy() == net.layer_dict and type(net.top_names | {"x": []}) is dict
     changed = net.top_names.copy()
@@ -54,6 +54,19 @@ def test_views_by_name_stay_dicts(net):
             assert list(made.items()) == list(held.items())
             made["more"] = 1
             assert "more" not in held
+    before = [blob.data.copy() for blob in net.params["fc"]]
+    for index in 0, -1, slice(0, 1):
+        for value in (np.zeros((4, 3)), net.params["fc"][1], 0):
+            with pytest.raises(TypeError, match="does not support item assignment"):
+                net.params["fc"][index] = value
+    for blob, values in zip(net.params["fc"], before):
+        np.testing.assert_array_equal(blob.data, values)
+    for change in (lambda: net.blobs.__setitem__("data", np.zeros((2, 3))), lambda: net.params.__setitem__("fc", [])):
+        with pytest.raises(WrongTypeError, match=r"Invalid assignment: .*to set values write net.blobs\['.*'\].data\[...\] = array"):
+            change()
+    with pytest.raises(TypeError):
+        net.layers[0] = net.layers[1]
+    assert len(net.params["fc"]) == 2 and len(net.layers) == 3 and list(net.blobs) == ["data", "out"]
 
 
 def test_arrays_that_broadcast(net):
@@ -68,15 +81,7 @@ def test_arrays_that_broadcast(net):
     assert ran == []
 
 
-def test_repr(net, tmp_path):
-    assert repr(net) == "<Net 'small': phase TEST, inputs data (2, 3, 4, 5), 3 layers>"
-    net.blobs["data"].reshape(1, 3, 4, 5)
-    assert "data (1, 3, 4, 5)" in repr(net) and str(net) != repr(net)
-    (tmp_path / "plain.prototxt").write_text('layer { name: "d" type: "DummyData" top: "d" dummy_data_param { shape { dim: 1 } } }')
-    assert repr(caffe.Net(str(tmp_path / "plain.prototxt"), caffe.TRAIN)) == "<Net '': phase TRAIN, no inputs, 1 layers>"
-
-
-def test_parts_by_index(net):
+def test_parts_and_repr(net, tmp_path):
     weight, bias = blobs = net.params["fc"]
     assert len(blobs) == 2 and blobs[-1] is bias and weight in blobs and blobs.index(bias) == 1
     assert [layer.type for layer in net.layers] == ["Input", "InnerProduct", "ReLU"] and all(isinstance(blob, _caffe.Blob) for blob in blobs)
@@ -88,22 +93,11 @@ def test_parts_by_index(net):
     with pytest.raises(AttributeError):
         net.blobs = {}
     assert caffe.layer_type_list() == sorted(caffe.layer_type_list())
-
-
-def test_parameters_and_blobs_are_not_replaced(net):
-    before = [blob.data.copy() for blob in net.params["fc"]]
-    for index in 0, -1, slice(0, 1):
-        for value in (np.zeros((4, 3)), net.params["fc"][1], 0):
-            with pytest.raises(TypeError, match="does not support item assignment"):
-                net.params["fc"][index] = value
-    for blob, values in zip(net.params["fc"], before):
-        np.testing.assert_array_equal(blob.data, values)
-    for change in (lambda: net.blobs.__setitem__("data", np.zeros((2, 3))), lambda: net.params.__setitem__("fc", [])):
-        with pytest.raises(WrongTypeError, match=r"Invalid assignment: .*to set values write net.blobs\['.*'\].data\[...\] = array"):
-            change()
-    with pytest.raises(TypeError):
-        net.layers[0] = net.layers[1]
-    assert len(net.params["fc"]) == 2 and len(net.layers) == 3 and list(net.blobs) == ["data", "out"]
+    assert repr(net) == "<Net 'small': phase TEST, inputs data (2, 3, 4, 5), 3 layers>"
+    net.blobs["data"].reshape(1, 3, 4, 5)
+    assert "data (1, 3, 4, 5)" in repr(net) and str(net) != repr(net)
+    (tmp_path / "plain.prototxt").write_text('layer { name: "d" type: "DummyData" top: "d" dummy_data_param { shape { dim: 1 } } }')
+    assert repr(caffe.Net(str(tmp_path / "plain.prototxt"), caffe.TRAIN)) == "<Net '': phase TRAIN, no inputs, 1 layers>"
 
 
 def test_solvers_of_a_net(tmp_path):

@@ -2,16 +2,20 @@
 
 import copy
 import gc
+import logging
 import os
 import pickle
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from watched import net_of
 
 import minicaffe as caffe
 from minicaffe.errors import ConfigError, FileError, ShapeError
+from minicaffe.pycaffe import settings
 
 NET = """
 force_backward: true
@@ -48,6 +52,13 @@ def test_names_and_forward(path):
     assert not net.forward(start="relu")["y"].any()
     gradient = net.backward(y=np.ones((2, 4), np.float32))["x"]
     np.testing.assert_allclose(gradient, ((net.blobs["ip"].data > 0) * 1.0) @ weight, atol=1e-6)
+    net, seen = caffe.Net(path, caffe.TEST), []
+    for name in ("before_forward", "after_forward", "before_backward", "after_backward"):
+        getattr(net, name)(lambda layer, name=name: seen.append((name, layer)))
+    net.forward()
+    net.backward()
+    assert seen == [(f"{when}_{way}", i) for way, layers in (("forward", (0, 1, 2)), ("backward", (2, 1, 0))) for i in layers
+                    for when in ("before", "after")]
 
 
 def test_weights_and_constructors(path, tmp_path):
@@ -75,11 +86,12 @@ def test_forward_all(path):
     np.testing.assert_allclose(made, np.maximum(x @ weight.T + bias, 0).reshape(2, 8), rtol=1e-5, atol=1e-6)
 
 
-def test_input_arrays_given_again(tmp_path):
-    (tmp_path / "memory.prototxt").write_text(
-        'layer { name: "m" type: "MemoryData" top: "x" top: "y" '
-        'memory_data_param { batch_size: 1 channels: 1 height: 1 width: 1 } }')
-    net = caffe.Net(str(tmp_path / "memory.prototxt"), caffe.TEST)
+MEMORY_DATA = """layer { name: "m" type: "MemoryData" top: "x" top: "y"
+  memory_data_param { batch_size: %d channels: %d height: %d width: %d } }"""
+
+
+def test_input_arrays_given_again():
+    net = net_of(MEMORY_DATA % (1, 1, 1, 1))
     for start in (0, 10):
         values = np.arange(start, start + 3, dtype=np.float32)
         net.set_input_arrays(values.reshape(3, 1, 1, 1), -values)
@@ -101,10 +113,8 @@ X, L = np.arange(24, dtype=np.float32).reshape(4, 2, 3, 1), np.arange(4, dtype=n
     (X, L[:2], ShapeError, "labels: 2 labels for 4 samples"),
     (X[:3], L[:3], ShapeError, "data: the number of samples must be a multiple of the batch size 2, got 3"),
     (X[:0], L[:0], ShapeError, "data: the number of samples must be a multiple of the batch size 2, got 0")])
-def test_refused_input_arrays(tmp_path, data, labels, kind, message):
-    (tmp_path / "net.prototxt").write_text(
-        'layer { name: "d" type: "MemoryData" top: "x" top: "y" memory_data_param { batch_size: 2 channels: 2 height: 3 width: 1 } }')
-    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
+def test_refused_input_arrays(data, labels, kind, message):
+    net = net_of(MEMORY_DATA % (2, 2, 3, 1))
     with pytest.raises(ConfigError, match="has no data yet; call net.set_input_arrays"):
         net.forward()
     net.set_input_arrays(X, L.reshape(4, 1, 1, 1))
@@ -117,24 +127,15 @@ def test_refused_input_arrays(tmp_path, data, labels, kind, message):
     np.testing.assert_array_equal(net.forward()["x"], X[:2])
 
 
-IGNORING = {
-    "MemoryData": "memory_data_param { batch_size: 2 channels: 2 height: 3 width: 1 }",
-    "DummyData": "dummy_data_param { shape { dim: 2 } }",
-    "Input": "input_param { shape { dim: 2 } }",
-}
-
-
-@pytest.mark.parametrize("kind", IGNORING)
-def test_transform_param_ignored(tmp_path, caplog, kind):
-    tops = 'top: "x" top: "y"' if kind == "MemoryData" else 'top: "x"'
-    (tmp_path / "net.prototxt").write_text(
-        f'layer {{ name: "d" type: "{kind}" {tops} {IGNORING[kind]} transform_param {{ scale: 0.5 mean_value: 3 }} }}')
-    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
+@pytest.mark.parametrize(("kind", "param"), [
+    ("MemoryData", 'top: "y" memory_data_param { batch_size: 2 channels: 2 height: 3 width: 1 }'),
+    ("DummyData", "dummy_data_param { shape { dim: 2 } }"), ("Input", "input_param { shape { dim: 2 } }")])
+def test_transform_param_ignored(caplog, kind, param):
+    net = net_of(f'layer {{ name: "d" type: "{kind}" top: "x" {param} transform_param {{ scale: 0.5 mean_value: 3 }} }}')
     for _ in range(2 if kind == "MemoryData" else 0):
         net.set_input_arrays(X, L)
-    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert len(lines) == 1
-    assert lines[0].startswith(f"layer 'd' ({kind}): transform_param: scale, mean_value ignored: ")
+    line, = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line.startswith(f"layer 'd' ({kind}): transform_param: scale, mean_value ignored: ")
 
 
 def test_a_part_of_a_pass(path):
@@ -154,6 +155,17 @@ def test_a_part_of_a_pass(path):
     made = net.backward(start="ip")  # leaves the ReLU out
     assert list(made) == ["x"] and (net.blobs["ip"].diff == 3).all()
     np.testing.assert_allclose(made["x"], np.full((2, 4), 3) @ weight, rtol=1e-5)
+    # `_forward` and `_backward` of pycaffe, which programs call that skip its checks
+    net = caffe.Net(path, caffe.TEST)
+    net.blobs["x"].data[...] = np.random.default_rng(4).normal(size=(2, 3))
+    net._forward(0, 1)
+    ip = net.blobs["ip"].data.copy()
+    assert ip.any() and not net.blobs["y"].data.any()
+    net._forward(2, 2)
+    net.blobs["y"].diff[...] = 1
+    net._backward(2, 2)
+    assert (net.blobs["y"].data == np.maximum(ip, 0)).all() and not net.blobs["x"].diff.any()
+    np.testing.assert_array_equal(net.blobs["ip"].diff, ip > 0)
 
 
 def test_forward_backward_all(path):
@@ -172,16 +184,6 @@ def test_forward_backward_all(path):
     assert gradients["x"].shape == x.shape
     with pytest.raises(ConfigError, match="forward_all needs an array for each input"):
         net.forward_all()
-
-
-def test_hooks_see_each_layer(path):
-    net, seen = caffe.Net(path, caffe.TEST), []
-    for name in ("before_forward", "after_forward", "before_backward", "after_backward"):
-        getattr(net, name)(lambda layer, name=name: seen.append((name, layer)))
-    net.forward()
-    net.backward()
-    assert seen == [(f"{when}_{way}", i) for way, layers in (("forward", (0, 1, 2)), ("backward", (2, 1, 0))) for i in layers
-                    for when in ("before", "after")]
 
 
 def test_solver_callbacks(tmp_path):
@@ -207,45 +209,34 @@ def test_solver_callbacks(tmp_path):
 
 
 def test_timers(caplog, monkeypatch):
-    timer = caffe.Timer()
-    timer.stop()        # does nothing, as it was not started
-    with caplog.at_level("WARNING", "minicaffe"):
-        assert timer.ms == 0
-    assert "never been run" in caplog.text
-    timer.start()
-    assert timer.ms == timer.ms > 0
-    from types import SimpleNamespace
-
-    from minicaffe.pycaffe import settings
+    """On a device a timer waits for it, but not when it has stopped."""
     waits, mode = [], SimpleNamespace(mode="gpu")
     monkeypatch.setattr(settings, "caffe", mode)
     monkeypatch.setattr(settings, "cuda", SimpleNamespace(current=lambda: SimpleNamespace(synchronize=lambda: waits.append(mode.mode))))
     timer = caffe.Timer()
-    timer.start()
-    assert len(waits) == 1
-    first = timer.ms
-    assert len(waits) == 2 and timer.ms == first and len(waits) == 2     # stopped: it waits no more
-    timer.stop()
-    assert len(waits) == 2 and timer.ms == first
-    timer.start()       # again, from zero
-    assert len(waits) == 3 and 0 < timer.ms < first + 1000 and len(waits) == 4
+    timer.stop()        # does nothing, as it was not started
+    with caplog.at_level("WARNING", "minicaffe"):
+        assert timer.ms == 0 and "never been run" in caplog.text and not waits
+    for count in 2, 4:      # the second time from zero
+        timer.start()
+        first = timer.ms
+        timer.stop()
+        assert 0 < first < 1000 and timer.ms == first and len(waits) == count
     mode.mode = "cpu"
     timer.start()
-    timer.stop()
-    assert len(waits) == 4
+    assert timer.ms == timer.ms > 0 and len(waits) == 4
 
 
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda how: how.__name__)
 @pytest.mark.parametrize("what", [lambda net: net, lambda net: net.blobs["data"], lambda net: net.layers[0], lambda net: net.nodes[0],
                                   lambda net: caffe.Layer(caffe.proto.caffe_pb2.LayerParameter(type="Python"))],
                          ids=["net", "blob", "layer", "node", "Python layer"])
-def test_no_copies(tmp_path, what, how):
-    (tmp_path / "net.prototxt").write_text('layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 1 } } }')
+def test_no_copies(what, how):
     with pytest.raises(TypeError, match="cannot pickle '.*' object"):
-        how(what(caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)))
+        how(what(net_of('layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 1 } } }')))
 
 
-def test_nets_and_solvers(tmp_path):
+def test_wrong_files(tmp_path):
     (tmp_path / "net.prototxt").write_text('name: "n" layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 1 } } }')
     (tmp_path / "solver.prototxt").write_text('net: "net.prototxt" base_lr: 0.1')
     for make in (caffe.SGDSolver, caffe.get_solver):
@@ -253,6 +244,10 @@ def test_nets_and_solvers(tmp_path):
             make(str(tmp_path / "net.prototxt"))
     with pytest.raises(ConfigError, match="solver.prototxt:1:1: net: .*solvers have it: .* give the net of its field net"):
         caffe.Net(str(tmp_path / "solver.prototxt"), caffe.TEST)
+    (tmp_path / "net.prototxt").write_text('layer { name: "d" type: "DummyData" top: "x" dummy_data_param { shape { dim: 1 dim: 3 dim: 4 dim: 4 } } }')
+    caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST).save(str(tmp_path / "net.caffemodel"))
+    with pytest.raises(ConfigError, match="the net has no input, as it reads its data itself; give its deploy net"):
+        caffe.Classifier(str(tmp_path / "net.prototxt"), str(tmp_path / "net.caffemodel"))
 
 
 def scorer(tmp_path, **options):
@@ -288,31 +283,11 @@ def test_backward_of_nothing(tmp_path, caplog):
     net.backward(start="relu")
     assert len(caplog.records) == 2 and "from 'relu' down to 'in'" in caplog.text
     caplog.clear()
-    text = 'name: "own" layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }'
-    net = caffe.Net(caffe.proto.text.parse_text(text, caffe.proto.caffe_pb2.NetParameter)[0], caffe.TEST)
+    net = net_of('name: "own" layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }')
     net.backward()
     assert [record.getMessage() for record in caplog.records] == [
         f"{net.file or 'own'}: backward computes nothing: no layer from 'x' down to 'x' needs a gradient, as none lies between a loss and a parameter; "
         "for the gradients of all blobs build the net by caffe.Net(..., force_backward=True)"]
-
-
-def test_guided_backward(tmp_path):
-    """The recipe of docs/api.md: negative gradients become 0 after each ReLU."""
-    caffe.set_random_seed(1)
-    net = scorer(tmp_path, force_backward=True)
-
-    def guide(i):
-        if net.layers[i].type == "ReLU":
-            diff = net.blobs[net.bottom_names[net.layer_names[i]][0]].diff
-            np.maximum(diff, 0, out=diff)
-
-    net.after_backward(guide)
-    net.forward(x=np.random.default_rng(1).normal(size=(2, 3)))
-    net.blobs["z"].diff[...] = [[1, 0], [0, 1]]
-    saliency = net.backward(start="top")["x"]
-    passed = net.params["top"][0].data * (net.blobs["y"].data > 0)
-    assert (passed < 0).any()
-    np.testing.assert_allclose(saliency, np.maximum(passed, 0) @ net.params["ip"][0].data, atol=1e-6)
 
 
 def test_phase_of_a_message(tmp_path):
@@ -356,21 +331,15 @@ def test_wrong_arrays(path, tmp_path):
 @pytest.mark.parametrize("text, level", [(None, None), (" ", None), ("0", "INFO"), (" 1 ", "WARNING"), ("2", "ERROR"), ("3", "CRITICAL"),
                                          ("9", "CRITICAL"), ("-1", None), ("1.0", None), ("\N{SUPERSCRIPT TWO}", None), ("\u0662", None)])
 def test_level_of_glog(monkeypatch, caplog, text, level):
-    import logging
-
-    from minicaffe.pycaffe.settings import level_of_environment
     monkeypatch.delenv("GLOG_minloglevel", raising=False)
     if text is not None:
         monkeypatch.setenv("GLOG_minloglevel", text)
-    assert level_of_environment() == (level and getattr(logging, level))
+    assert settings.level_of_environment() == (level and getattr(logging, level))
     wrong = text not in (None, " ") and level is None
     assert [record.getMessage() for record in caplog.records] == [f"GLOG_minloglevel must be a number, 0 to 3, got {text!r}; it is ignored"] * wrong
 
 
 def test_levels_log_and_multiprocess(monkeypatch):
-    import logging
-
-    from minicaffe.pycaffe import settings
     log = logging.Logger("of a test")
     monkeypatch.setattr(settings, "log_", log)
     settings.init_log(2, to_stderr=False)
@@ -406,20 +375,6 @@ def test_levels_log_and_multiprocess(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*has no loss")
-def test_a_solver_reads_its_file_once(tmp_path, monkeypatch):
-    """A file that changes between two readings would give a solver of two files."""
-    from minicaffe.pycaffe import solvers
-    (tmp_path / "net.prototxt").write_text('layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 1 } } }')
-    (tmp_path / "solver.prototxt").write_text(f'net: "{tmp_path}/net.prototxt" base_lr: 0.1 lr_policy: "fixed" type: "Adam"')
-    read, files = solvers.upgrade.read_solver_file, []
-    monkeypatch.setattr(solvers.upgrade, "read_solver_file", lambda *arguments: (files.append(arguments), read(*arguments))[1])
-    for make, kind in ((caffe.get_solver, caffe.AdamSolver), (caffe.SGDSolver, caffe.SGDSolver)):
-        files.clear()
-        assert type(make(str(tmp_path / "solver.prototxt"), skip_unknown_fields=True)) is kind
-        assert files == [(str(tmp_path / "solver.prototxt"), True)]
-
-
-@pytest.mark.filterwarnings("ignore:.*has no loss")
 @pytest.mark.parametrize("make", [caffe.get_solver, caffe.get_solver_from_file, caffe.SGDSolver, caffe.AdamSolver])
 def test_options_of_a_solver(tmp_path, monkeypatch, make):
     (tmp_path / "in").mkdir()
@@ -437,19 +392,6 @@ def test_options_of_a_solver(tmp_path, monkeypatch, make):
     assert make("other.prototxt", skip_unknown_fields=True).net._layer_names == ["in"]
 
 
-def test_ranges_of_backward_of_nothing(tmp_path, caplog):
-    (tmp_path / "net.prototxt").write_text(NET.replace("force_backward: true", "") + '''
-        layer { name: "t" type: "Input" top: "t" input_param { shape { dim: 2 dim: 4 } } }
-        layer { name: "loss" type: "EuclideanLoss" bottom: "y" bottom: "t" top: "loss" }''')
-    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
-    assert [node.needs_backward for node in net.nodes] == [False, True, True, False, True]
-    for first, last, warned in ((0, 1, False), (1, 1, False), (0, 2, False), (2, 3, False), (0, 0, True), (0, 0, False), (0, 4, False)):
-        caplog.clear()
-        net._warn_without_gradients(first, last)
-        assert len(caplog.records) == warned, (first, last)
-        assert all("no layer from 'in' down to 'in' needs a gradient" in record.getMessage() for record in caplog.records)
-
-
 @pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
 def test_older_constructor(path, tmp_path, caplog, monkeypatch, phase):
     monkeypatch.chdir(tmp_path)     # short names are shown whole
@@ -458,30 +400,6 @@ def test_older_constructor(path, tmp_path, caplog, monkeypatch, phase):
     caffe.Net(path, weights, getattr(caffe, phase))
     assert [record.getMessage() for record in caplog.records if "DEPRECATION" in record.getMessage()] == [
         f"DEPRECATION WARNING - deprecated use of Python interface; use Net('{path}', caffe.{phase}, weights='{weights}') instead"]
-
-
-def test_a_classifier_needs_an_input(tmp_path):
-    (tmp_path / "net.prototxt").write_text('layer { name: "d" type: "DummyData" top: "x" dummy_data_param { shape { dim: 1 dim: 3 dim: 4 dim: 4 } } }')
-    caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST).save(str(tmp_path / "net.caffemodel"))
-    with pytest.raises(ConfigError, match="the net has no input, as it reads its data itself; give its deploy net"):
-        caffe.Classifier(str(tmp_path / "net.prototxt"), str(tmp_path / "net.caffemodel"))
-
-
-def test_forward_by_number(path):
-    """`_forward` and `_backward` of pycaffe, which programs call that skip its checks."""
-    net = caffe.Net(path, caffe.TEST)
-    net.blobs["x"].data[...] = np.random.default_rng(4).normal(size=(2, 3))
-    net._forward(0, 1)
-    ip = net.blobs["ip"].data.copy()
-    assert ip.any() and not net.blobs["y"].data.any()
-    net._forward(2, 2)
-    np.testing.assert_array_equal(net.blobs["y"].data, np.maximum(ip, 0))
-    net.blobs["y"].diff[...] = 1
-    net._backward(2, 2)
-    np.testing.assert_array_equal(net.blobs["ip"].diff, ip > 0)
-    assert not net.blobs["x"].diff.any()
-    net._backward(1, 0)
-    np.testing.assert_allclose(net.blobs["x"].diff, (ip > 0) @ net.params["ip"][0].data, rtol=1e-5)
 
 
 def test_levels_and_stages(tmp_path):

@@ -37,7 +37,7 @@ net = caffe.Net('deploy.prototxt',  # defines the structure of the model
 # load the mean image for subtraction
 mu = np.array([104.0, 116.7, 122.7]).reshape(3, 1, 1) * np.ones((3, 30, 30))
 mu = mu.mean(1).mean(1)
-print('mean-subtracted values:', list(zip('BGR', mu)))
+
 
 transformer = caffe.io.Transformer({'data': net.blobs['data'].data.shape})
 transformer.set_transpose('data', (2, 0, 1))
@@ -51,19 +51,15 @@ transformed_image = transformer.preprocess('data', image)
 net.blobs['data'].data[...] = transformed_image
 output = net.forward()
 output_prob = output['prob'][0]
-print('predicted class is:', output_prob.argmax())
+
 assert output['prob'].shape == (50, 10)
 assert abs(output_prob.sum() - 1) < 1e-5
 assert np.allclose(output['prob'], output_prob, atol=1e-6)
 
 top_inds = output_prob.argsort()[::-1][:5]
 print('probabilities:', list(zip(output_prob[top_inds], top_inds)))
-for layer_name, blob in net.blobs.items():
-    print(layer_name + '\t' + str(blob.data.shape))
 for layer_name, param in net.params.items():
     print(layer_name + '\t' + str(param[0].data.shape), str(param[1].data.shape))
-filters = net.params['conv1'][0].data
-assert filters.transpose(0, 2, 3, 1).shape == (8, 5, 5, 3)
 feat = net.blobs['conv1'].data[0, :6]
 assert feat.min() >= 0
 back = transformer.deprocess('data', net.blobs['data'].data[0])

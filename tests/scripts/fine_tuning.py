@@ -70,7 +70,7 @@ pretraining.net.save(weights)
 assert os.path.exists(weights)
 
 
-def run_solvers(niter, solvers, disp_interval=10):
+def run_solvers(niter, solvers):
     """Run solvers for niter iterations, returning the loss and accuracy recorded each iteration."""
     blobs = ('loss', 'acc')
     loss, acc = ({name: np.zeros(niter) for name, _ in solvers} for _ in blobs)
@@ -78,9 +78,6 @@ def run_solvers(niter, solvers, disp_interval=10):
         for name, s in solvers:
             s.step(1)  # run a single SGD step in Caffe
             loss[name][it], acc[name][it] = (s.net.blobs[b].data.copy() for b in blobs)
-        if it % disp_interval == 0 or it + 1 == niter:
-            loss_disp = '; '.join('%s: loss=%.3f, acc=%2d%%' % (n, loss[n][it], np.round(100*acc[n][it])) for n, _ in solvers)
-            print('%3d) %s' % (it, loss_disp))
     weights = {}
     for name, s in solvers:
         filename = 'weights.%s.caffemodel' % name
@@ -105,12 +102,9 @@ assert (end_to_end.net.params['fc6'][0].data != frozen).any()
 
 def eval_style_net(weights, test_iters=10):
     test_net = caffe.Net(stylenet('style.txt', train=False), weights, caffe.TEST)
-    accuracy = 0
-    for it in range(test_iters):
-        accuracy += test_net.forward()['acc']
-    return test_net, accuracy / test_iters
+    return test_net, sum(test_net.forward()['acc'] for it in range(test_iters)) / test_iters
 
 
 test_net, accuracy = eval_style_net(style_weights['pretrained'])
-print('Accuracy, finetuned:', accuracy)
+
 assert accuracy > 0.95 and P.Pooling.MAX == 0

@@ -10,7 +10,7 @@ layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
   convolution_param { num_output: 3 kernel_size: 5 stride: 1
     weight_filler { type: "gaussian" std: 0.01 } bias_filler { type: "constant" value: 0 } } }''')
 net = caffe.Net('conv.prototxt', caffe.TEST)
-print("blobs {}\nparams {}".format(net.blobs.keys(), net.params.keys()))
+
 im = np.random.RandomState(0).rand(60, 70).astype(np.float32)
 im_input = im[np.newaxis, np.newaxis, :, :]
 net.blobs['data'].reshape(*im_input.shape)
@@ -30,7 +30,6 @@ gaussian = (g / g.sum()).astype(np.float32)
 net.params['conv'][0].data[0] = gaussian
 net.params['conv'][0].data[1:] = 0
 net.params['conv'][0].data[1, 0, 1:4, 1:4] = np.array([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]])
-net.params['conv'][0].data[2, 0, 1:4, 1:4] = np.array([[-1, -2, -1], [0, 0, 0], [1, 2, 1]])
 net.params['conv'][1].data[...] = 0
 net.forward()
 blurred = net.blobs['conv'].data[0, 0]
@@ -59,8 +58,7 @@ caffe.Net('classifier.prototxt', caffe.TEST).save('classifier.caffemodel')
 net = caffe.Net('classifier.prototxt', 'classifier.caffemodel', caffe.TEST)
 params = ['fc6', 'fc7']
 fc_params = {pr: (net.params[pr][0].data, net.params[pr][1].data) for pr in params}
-for fc in params:
-    print('{} weights are {} dimensional and biases are {} dimensional'.format(fc, fc_params[fc][0].shape, fc_params[fc][1].shape))
+
 
 net_full_conv = caffe.Net('full_conv.prototxt', 'classifier.caffemodel', caffe.TEST)
 params_full_conv = ['fc6-conv', 'fc7-conv']
@@ -72,7 +70,7 @@ net_full_conv.save('full_conv.caffemodel')
 
 big = np.random.RandomState(1).rand(1, 2, 30, 30).astype(np.float32)
 out = net_full_conv.forward_all(data=big)
-print(out['prob'][0].argmax(axis=0))
+
 assert out['prob'].shape == (1, 5, 9, 9)
 for i, j in ((0, 0), (3, 5), (8, 8)):
     window = big[:, :, 2 * i:2 * i + 14, 2 * j:2 * j + 14]

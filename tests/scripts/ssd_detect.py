@@ -80,7 +80,5 @@ for i in range(top_conf.shape[0]):
     box = detections[0, 0, top_indices[i], 3:] * np.array([picture.shape[1], picture.shape[0]] * 2)
     xmin, ymin, xmax, ymax = (int(round(edge)) for edge in box)
     boxes.append((top_labels[i], xmin, ymin, xmax, ymax))
-    print('%s: %.2f' % (top_labels[i], top_conf[i]), xmin, ymin, xmax, ymax)
-    cv2.rectangle(image, (xmin, ymin), (xmax - 1, ymax - 1), (0, 255, 0))
-cv2.imwrite('detected.png', image)
+
 assert sorted(boxes) == [('plum', 0, 48, 16, 64), ('tomato', 32, 16, 48, 32)], boxes
