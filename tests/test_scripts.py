@@ -1,4 +1,4 @@
-"""Five scripts as people wrote them for pycaffe run unchanged: ``import caffe`` gives minicaffe (minicaffe/as_caffe.py)."""
+"""Nine scripts as people wrote them for pycaffe run unchanged: ``import caffe`` gives minicaffe (minicaffe/as_caffe.py)."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import minicaffe
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 NAMES = sorted(path.stem for path in SCRIPTS.glob("*.py") if "datalayers" not in path.name)
-assert len(NAMES) == 5
+assert len(NAMES) == 9
 
 
 def run(*arguments, cwd, **environment):
@@ -154,10 +154,12 @@ warnings.warn(minicaffe.errors.ConfigWarning("a config warning"))
 
 
 @pytest.mark.parametrize("level, shown", [
-    ("", "warning error fatal config"), ("0", "info warning error fatal config"), ("2", "error fatal"), ("7", "fatal")])
+    ("", "warning error fatal config"), ("0", "info warning error fatal config"), ("2", "error fatal"), ("7", "fatal"),
+    ("few", "warning error fatal config few")])
 def test_minloglevel_of_glog(level, shown, tmp_path):
     done = run("-c", LOGS, cwd=tmp_path, GLOG_minloglevel=level)
-    lines = {"info": "an info", "warning": "a warning", "error": "an error", "fatal": "a fatal", "config": "a config"}
+    lines = {"info": "an info", "warning": "a warning", "error": "an error", "fatal": "a fatal", "config": "a config",
+             "few": "must be a number, 0 to 3, got 'few'; it is ignored"}
     assert [word for word, line in lines.items() if line in done.stderr] == shown.split(), done.stderr
 
 

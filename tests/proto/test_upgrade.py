@@ -362,6 +362,43 @@ def test_v0_with_newer_parts(caplog):
     assert sorted(record.getMessage() for record in caplog.records if record.levelname == "ERROR") == sorted(losses) and set(losses) < {text for _, text in changes}
 
 
+def test_parameters_of_v0():
+    """One net for each V0 type that has every V0 parameter: those of its own arrive in V1, and the notes name all others."""
+    from minicaffe.proto.v0 import COPIED_FIELDS, FIELDS, IGNORED, TYPES, upgrade_v0
+    given = {"pool": 1, "det_crop_mode": "square", "source": "s", "meanfile": "m", "type": None, "name": None}
+    for kind, today in TYPES.items():
+        old = caffe_pb2.NetParameter()
+        layer = old.layers.add().layer
+        layer.name, layer.type = "a", kind
+        for field in layer.DESCRIPTOR.fields:
+            if field.name in ("name", "type", "fork_fields", "hdf5_output_param"):
+                continue
+            if field.message_type is not None:
+                value = getattr(layer, field.name)
+                (value.add() if field.name in COPIED_FIELDS else value).SetInParent()
+            elif field.name in COPIED_FIELDS:
+                getattr(layer, field.name).append(2)
+            else:
+                setattr(layer, field.name, given.get(field.name, 1))
+        notes = []
+        new, kept = upgrade_v0(old, lambda level, text, notes=notes: notes.append(text), None)
+        entry = new.layers[0]
+        assert kept == [0] and caffe_pb2.V1LayerParameter.LayerType.Name(entry.type) == today and entry.name == "a"
+        assert [len(getattr(entry, name)) for name in COPIED_FIELDS] == [1] * len(COPIED_FIELDS)
+        for field in layer.DESCRIPTOR.fields:
+            target, holder = FIELDS.get(field.name, (None, {}))
+            holder = holder if isinstance(holder, str) else holder.get(kind)
+            lost = f"Ignored {field.name} of layer 'a': a {kind} layer has no such parameter"
+            if holder is None:
+                known = ("name", "type", "fork_fields", "hdf5_output_param", *COPIED_FIELDS, *IGNORED)
+                assert (lost in notes) == (field.name not in known), (kind, field.name)
+            else:
+                value = getattr(getattr(entry, holder), target)
+                value = value[0] if hasattr(value, "append") else value
+                assert lost not in notes and value == getattr(layer, field.name), (kind, field.name)
+
+
+
 @pytest.mark.parametrize(("kind", "today"), [
     ("ROIPOOLING", "ROIPooling"), ("RELU6", "ReLU6"), ("NOT_A_TYPE", "NotAType"), ("SOFTMAX_LOSS", "SoftmaxWithLoss"), ("INNER_PRODUCT", "InnerProduct")])
 def test_types_in_a_mix(tmp_path, kind, today):
