@@ -8,11 +8,11 @@ import pytest
 
 from minicaffe import cli
 
-NET = """name: "a <net>"
-layer { name: "d" type: "Data" top: "x" top: "y" include { phase: TRAIN } data_param { source: "train" batch_size: 2 } }
-layer { name: "d" type: "Data" top: "x" top: "y" include { phase: TEST } transform_param { crop_size: 4 } data_param { source: "test" batch_size: 2 } }
-layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 2 } param { lr_mult: 2 } }
-"""
+DATA = 'layer {{ name: "d" type: "{}" top: "x" top: "y" include {{ phase: {} }} {} }}\n'
+TRAIN, IP = (DATA.format("Data", "TRAIN", 'data_param { source: "train" batch_size: 2 } %s'),
+             'layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 2 } param { lr_mult: 2 } }')
+CROP = "transform_param { crop_size: 4 }"
+NET = 'name: "a <net>"\n' + TRAIN % "" + DATA.format("Data", "TEST", f'{CROP} data_param {{ source: "test" batch_size: 2 }}') + IP
 
 
 @pytest.fixture
@@ -42,22 +42,18 @@ def test_options_and_shapes(there, capsys):
 
 @pytest.mark.parametrize(("phase", "kind"), [("TRAIN", "Data"), ("TEST", "ImageData")])
 def test_types_of_a_phase(there, phase, kind):
-    (there / "net.prototxt").write_text(NET.replace('source: "train" batch_size: 2 }', 'source: "train" batch_size: 2 } transform_param { crop_size: 4 }').replace(
-        'transform_param { crop_size: 4 } data_param { source: "test" batch_size: 2 }', 'image_data_param { source: "test" batch_size: 2 new_height: 4 new_width: 6 }'
-    ).replace('"Data" top: "x" top: "y" include { phase: TEST }', '"ImageData" top: "x" top: "y" include { phase: TEST }'))
+    test = DATA.format("ImageData", "TEST", 'image_data_param { source: "test" batch_size: 2 new_height: 4 new_width: 6 }')
+    (there / "net.prototxt").write_text(TRAIN % CROP + test + IP)
     assert cli.main(["draw", "net.prototxt", "c.svg", "--shapes", f"--phase={phase}"]) == 0
     assert drawn("c.svg") == [("d", kind), ("ip", "InnerProduct")] and ("x  2×3×4×6" in Path("c.svg").read_text()) == (phase == "TEST")
 
 
-@pytest.mark.parametrize(("picture", "status", "text"), [
-    ("net.dot", 2, "net.dot: a net is drawn as .svg or .png, got .dot; rsvg-convert and Inkscape make .pdf and other formats of an .svg"),
-    ("net", 2, "net: a net is drawn as .svg or .png, got no extension"), ("none/net.svg", 1, "none/net.svg: cannot be written")])
-def test_what_is_refused(there, capsys, picture, status, text):
-    assert cli.main(["draw", "net.prototxt", picture]) == status
-    assert text in capsys.readouterr().err.splitlines()[-1] and [path.name for path in there.iterdir()] == ["net.prototxt"]
-
-
-def test_a_net_without_layers(there, capsys):
+def test_what_is_refused(there, capsys):
+    for picture, status, text in (
+            ("net.dot", 2, "net.dot: a net is drawn as .svg or .png, got .dot; rsvg-convert and Inkscape make .pdf and other formats of an .svg"),
+            ("net", 2, "net: a net is drawn as .svg or .png, got no extension"), ("none/net.svg", 1, "none/net.svg: cannot be written")):
+        assert cli.main(["draw", "net.prototxt", picture]) == status
+        assert text in capsys.readouterr().err.splitlines()[-1] and [path.name for path in there.iterdir()] == ["net.prototxt"]
     Path("empty.prototxt").write_text("")
     assert cli.main(["draw", "empty.prototxt", "x.svg"]) == 2
     assert "empty.prototxt: has no layer to" in capsys.readouterr().err
@@ -65,7 +61,6 @@ def test_a_net_without_layers(there, capsys):
 
 def test_old_nets_and_strange_names(there):
     name = os.fsdecode(b"net\xff.prototxt")
-    Path(name).write_text(NET.replace(NET[NET.index("layer"):], """layers { name: "ip" type: INNER_PRODUCT bottom: "x" top: "y"
-        inner_product_param { num_output: 3 } }"""))
+    Path(name).write_text('layers { name: "ip" type: INNER_PRODUCT bottom: "x" top: "y" inner_product_param { num_output: 3 } }')
     assert cli.main(["draw_net", name, "net.svg", "-rankdir=TB"]) == 0
     assert drawn("net.svg") == [("ip", "InnerProduct")]

@@ -65,11 +65,8 @@ def test_ranks_and_bends(seed):
     bends = place(boxes, edges, rank_gap=7.0, gap=3.0)
     for i, box in enumerate(boxes):
         sources, readers = [a for a, _, b, _ in edges if b == i], [b for a, _, b, _ in edges if a == i]
-        if sources:
-            longest = max(depth(edges, a) for a in sources) + 1
-            assert box.rank == longest
-        else:
-            assert box.rank == (min(boxes[b].rank for b in readers) - 1 if readers else 0)
+        below = max(depth(edges, a) for a in sources) + 1 if sources else min((boxes[b].rank for b in readers), default=1) - 1
+        assert box.rank == below
     starts = {}
     for box in [*boxes, *itertools.chain.from_iterable(bends)]:
         assert starts.setdefault(box.rank, box.start) == box.start
@@ -135,16 +132,12 @@ def test_places_of_boxes(seed):
             assert not fits(moved) or cost(moved) >= cost(places)
 
 
-@SEEDS
-def test_preferred_position(seed):
-    """Each neighbour as often as its weight, 3 if it has one edge on a side; of an even number the middle of the middle two."""
-    dice = random.Random(seed)
-    ours, goals = Box(1, 10, at=77.0), []
-    for _ in range(dice.randint(0, 5)):
-        other, own, offset = Box(1, 10, at=dice.randint(-50, 50)), dice.choice([-2.0, 0.0, 2.0]), dice.choice([-3.0, 0.0, 3.0])
-        other.after, other.before = [None] * dice.randint(0, 3), [None] * dice.randint(0, 3)
-        ours.before.append((other, offset, own))
-        goals += [other.at + offset - own] * (3 if 1 in (len(other.after), len(other.before)) else 1)
-    goals.sort()
-    middle = (goals[(len(goals) - 1) // 2] + goals[len(goals) // 2]) / 2 if goals else 77
-    assert graph_layout._preferred_position(ours.before, ours) == middle
+def test_preferred_position():
+    """An edge to a box without others counts three times; of an even number of places it is the middle of the middle two."""
+    for alone, others, wanted in (((), (), 77), ((5,), (), 5), ((), (0, 10), 5), ((), (1, 4, 9), 4), ((9,), (0, 2), 9), ((9,), (0, 2, 3), 6)):
+        edges = []
+        for at in (*alone, *others):
+            other = Box(1, 10, at=at - 1)
+            other.after = other.before = [None] * (1 if at in alone else 2)
+            edges.append((other, 3, 2))
+        assert graph_layout._preferred_position(edges, Box(1, 10, at=77)) == wanted

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import layer_text
 
 import minicaffe as caffe
+from minicaffe import dnn
 from minicaffe import layer as registry
 from minicaffe.cli import main
 from minicaffe.errors import ConfigError, MissingFieldError
@@ -18,7 +20,6 @@ from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import layer_fields, parse_text, write_text
 
-DOCS = Path(__file__).resolve().parents[3] / "docs" / "forks.md"
 INPUT = 'layer { name: "in" type: "Input" top: "a" input_param { shape { dim: 1 dim: 2 dim: 4 dim: 4 } } }\n'
 CONVOLUTION = """layer { name: "c" type: "Convolution" bottom: "a" top: "b"
   convolution_param { num_output: 2 kernel_size: 3
@@ -29,11 +30,7 @@ CONVOLUTION = """layer { name: "c" type: "Convolution" bottom: "a" top: "b"
 @pytest.fixture
 def types(monkeypatch):
     """Register types in a copy of the registry, so that other tests see none of them."""
-    registry.layer_types()
-    saved = dict(registry._types)
-    yield
-    registry._types.clear()
-    registry._types.update(saved)
+    monkeypatch.setattr(registry, "_types", dict(registry.layer_types()))
 
 
 @pytest.fixture
@@ -66,7 +63,7 @@ TIMES = 'layer { name: "t" type: "Times" bottom: "a" top: "b"\n  times_param { k
 
 
 def test_the_page_does_what_it_says(types, net_file):
-    blocks = re.findall(r"```(\w+)\n(.*?)```", DOCS.read_text(), re.S)
+    blocks = re.findall(r"```(\w+)\n(.*?)```", (Path(__file__).resolve().parents[3] / "docs/forks.md").read_text(), re.S)
     prototxt, = (text for kind, text in blocks if kind == "prototxt")
     error, output = (text for kind, text in blocks if kind == "text")
     code, = (text for kind, text in blocks if kind == "python" and "class Mirror" in text)
@@ -87,11 +84,6 @@ def test_own_type_and_missing_fields(types, net_file):
     net.blobs["a"].data[...] = 2
     assert (net.forward()["b"] == 6).all()
     assert (net.backward(b=np.ones_like(net.blobs["b"].data))["a"] == 3).all()
-    param, positions = parse_text(INPUT + TIMES % 4, caffe_pb2.NetParameter, keep_layer_fields=True)
-    other = Net(param, positions=positions)
-    other.blob_by_name("a").data[...] = 2
-    other.forward_from_to(0, len(other.layers) - 1)
-    assert (other.blob_by_name("b").data == 8).all()
     with pytest.raises(MissingFieldError, match=r"net.prototxt:2: layer 't' \(Times\): times_param.k: is not given"):
         caffe.Net(net_file(INPUT + (TIMES % 3).replace("k:", "kk:")), caffe.TEST)
     with pytest.raises(MissingFieldError, match=r"net.prototxt:2: layer 't' \(Times\): times_param: is not given"):
@@ -104,22 +96,16 @@ def test_fields_of_user_classes(types, net_file):
     class Sees(Times):
         def setup(self, bottom, top):
             seen.append(self.fields)
-            self.k = 1
-
-    caffe.register_layer("Sees", Sees)
-    caffe.Net(net_file(INPUT + """layer { name: "s" type: "Sees" bottom: "a" top: "b"
-        pooling_param { pool: DEEPEST kernel_size: 3 shade: true } }
-        layer { name: "r" type: "ReLU" bottom: "b" top: "r" } layer { name: "r2" type: "ReLU" bottom: "b" top: "r2" }"""), caffe.TEST)
-    assert (seen[0].pooling_param.pool, seen[0].pooling_param.kernel_size, seen[0].pooling_param.shade) == ("DEEPEST", 3, True)
-    class Own(Times):
-        def setup(self, bottom, top):
-            self.fields = {"k": 5}
+            self.fields = {"k": 5}      # an attribute as any other
             self.k = self.fields["k"]
 
-    caffe.register_layer("Own", Own)
-    net = caffe.Net(net_file(INPUT + 'layer { name: "o" type: "Own" bottom: "a" top: "b" }'), caffe.TEST)
+    caffe.register_layer("Sees", Sees)
+    net = caffe.Net(net_file(INPUT + layer_text("Sees", "s", "a", "b", "pooling_param { pool: DEEPEST kernel_size: 3 shade: true }")
+                             + layer_text("ReLU", "r", "b") + layer_text("ReLU", "r2", "b")), caffe.TEST)
+    assert (seen[0].pooling_param.pool, seen[0].pooling_param.kernel_size, seen[0].pooling_param.shade) == ("DEEPEST", 3, True)
     net.blobs["a"].data[...] = 1
-    assert (net.forward()["b"] == 5).all()
+    assert (net.forward()["r"] == 5).all()
+
     class Padded(ConvolutionLayer):
         def layer_setup(self, bottom, top):
             self.param.convolution_param.pad.append(layer_fields(self.param).get("margin", 0))
@@ -164,16 +150,14 @@ def test_inside_a_solver(types, net_file, device):
     caffe.get_solver("c.prototxt", skip_unknown_fields=True)
 
 
-@pytest.mark.parametrize("field, place", [
-    ("submanifold_sparse: false", "results depend on it"),
-    ("kernel_sizes: 3", "did you mean 'kernel_size'"),
-    ("negative_slope: 0.5", "results depend on it unless it is 0, its default"),
-    ("engine: MKL2", "must be one of DEFAULT, CAFFE, CUDNN, got MKL2"),
-    ("weight_filler { scale: 2 }", "unknown field in FillerParameter; the fork intel has it")])
-def test_unmarked_fields(net_file, field, place):
-    for options in ({}, {"skip_unknown_fields": True}):
-        with pytest.raises(ConfigError, match=rf"net.prototxt:4:\d+: layer 'c' \(Convolution\): convolution_param[.\w]*: .*{re.escape(place)}"):
-            caffe.Net(net_file(INPUT + CONVOLUTION % field), caffe.TEST, **options)
+def test_unmarked_fields(net_file):
+    for field, place in (("submanifold_sparse: false", "results depend on it"), ("kernel_sizes: 3", "did you mean 'kernel_size'"),
+                         ("negative_slope: 0.5", "results depend on it unless it is 0, its default"),
+                         ("engine: MKL2", "must be one of DEFAULT, CAFFE, CUDNN, got MKL2"),
+                         ("weight_filler { scale: 2 }", "unknown field in FillerParameter; the fork intel has it")):
+        for options in ({}, {"skip_unknown_fields": True}):
+            with pytest.raises(ConfigError, match=rf"net.prototxt:4:\d+: layer 'c' \(Convolution\): convolution_param[.\w]*: .*{re.escape(place)}"):
+                caffe.Net(net_file(INPUT + CONVOLUTION % field), caffe.TEST, **options)
 
 
 def test_marked_fields(net_file, caplog):
@@ -202,32 +186,31 @@ def test_fields_of_phases_and_rules(net_file):
         caffe.Net(net_file('layer { name: "p" type: "Python" python_parm { module: "os" } }'), caffe.TEST)
 
 
-@pytest.mark.parametrize("name", ["fork_fields", "name"])
-def test_fields_not_for_files(net_file, name):
+def test_fields_not_for_files(net_file):
     param, _ = parse_text(INPUT + 'layer { name: "s" type: "Silence" bottom: "a" }', caffe_pb2.NetParameter)
-    param.layer[1].fork_fields = f'{name}: "x"'
-    with pytest.raises(ConfigError, match=rf"layer 's' \(Silence\): {name}: unknown field in LayerParameter"):
+    for name in "fork_fields", "name":
+        param.layer[1].fork_fields = f'{name}: "x"'
+        with pytest.raises(ConfigError, match=rf"layer 's' \(Silence\): {name}: unknown field in LayerParameter"):
+            Net(param)
+    with pytest.raises(ConfigError, match="net.prototxt:1.*fork_fields: unknown field in LayerParameter"):
+        caffe.Net(net_file('layer { name: "s" type: "Silence" fork_fields: "a: 1" }'), caffe.TEST)
+    text = 'layer { name: "e" type: "Eltwise" bottom: "a" bottom: "a" top: "e" eltwise_param { %s } }'
+    for value in ": true", ': "SUM"', ": -1.5", " { a: 1 }":
+        with pytest.raises(ConfigError, match=r"net.prototxt:2.*layer 'e' \(Eltwise\).*eltwise_param.operation"):
+            caffe.Net(net_file(INPUT + text % f"operation{value}"), caffe.TEST)
+    # No text can hold a message in place of an enum, but the fields that another writer stored can; it cannot be hashed.
+    param, _ = parse_text(INPUT + text % "", caffe_pb2.NetParameter)
+    param.layer[1].fork_fields = "eltwise_param { operation { a: 1 } }"
+    with pytest.raises(ConfigError, match=r"layer 'e' \(Eltwise\): eltwise_param.operation: must be one of PROD, SUM, MAX, got a: 1"):
         Net(param)
-    if name == "fork_fields":
-        with pytest.raises(ConfigError, match="net.prototxt:1.*fork_fields: unknown field in LayerParameter"):
-            caffe.Net(net_file('layer { name: "s" type: "Silence" fork_fields: "a: 1" }'), caffe.TEST)
 
 
-@pytest.mark.parametrize("value", ["true", '"SUM"', "-1.5", "{ a: 1 }"])
-def test_wrong_enum_values(net_file, value):
-    text = 'layer { name: "e" type: "Eltwise" bottom: "a" bottom: "a" top: "e" eltwise_param { operation%s } }'
-    with pytest.raises(ConfigError, match=r"net.prototxt:2.*layer 'e' \(Eltwise\).*eltwise_param.operation"):
-        caffe.Net(net_file(INPUT + text % (f" {value}" if value[0] == "{" else f": {value}")), caffe.TEST)
-
-
-@pytest.mark.parametrize("kind, hint", [
-    ("MultiStageMeanfield", "the fork crfasrnn has it"), ("ProposalTarget", "for training and scoring"), ("Convolutoin", "'Convolution'"),
-    ("NdConvolution", r"'Deconvolution'.*register_layer\('NdConvolution', Class\)")])
-def test_unknown_types_name_place_and_forks(net_file, kind, hint):
-    text = INPUT + f'layer {{ name: "m" type: "{kind}" bottom: "a" top: "b"\n  some_param {{ a: 1 }} }}'
-    for definition in (text, text.replace("some_param { a: 1 }", "")):
-        with pytest.raises(ConfigError, match=rf"net.prototxt:2: layer 'm' \({kind}\): type: unknown layer type '{kind}'.*{hint}"):
-            caffe.Net(net_file(definition), caffe.TEST)
+def test_unknown_types_name_place_and_forks(net_file):
+    for kind, hint in (("MultiStageMeanfield", "the fork crfasrnn has it"), ("ProposalTarget", "for training and scoring"), ("Convolutoin", "'Convolution'"),
+                       ("NdConvolution", r"'Deconvolution'.*register_layer\('NdConvolution', Class\)")):
+        for fields in "\n  some_param { a: 1 }", "":
+            with pytest.raises(ConfigError, match=rf"net.prototxt:2: layer 'm' \({kind}\): type: unknown layer type '{kind}'.*{hint}"):
+                caffe.Net(net_file(INPUT + layer_text(kind, "m", "a", "b", fields)), caffe.TEST)
 
 
 V1 = """input: "a" input_dim: [1, 2, 5, 5]
@@ -236,10 +219,7 @@ layers { name: "s" type: %s bottom: "a" top: "b" times_param { k: 3 } }
 
 
 def test_own_type_in_v1(types, net_file):
-    class Scaled(Times):
-        pass
-
-    caffe.register_layer("Local", Scaled)
+    caffe.register_layer("Local", Times)
     net = caffe.Net(net_file(V1 % "LOCAL"), caffe.TEST)
     net.blobs["a"].data[...] = 2
     assert (net.forward()["b"] == 6).all()
@@ -249,47 +229,36 @@ def test_own_type_in_v1(types, net_file):
             caffe.Net(net_file((V1 % kind).replace('top: "b"', 'top: "b"' * (kind == "BN"))), caffe.TEST)
 
 
-@pytest.mark.parametrize("ceil, side", [("true", 3), ("false", 2)])
-def test_ceil_mode_rounds(net_file, ceil, side):
-    text = "layer { name: 'p' type: 'Pooling' bottom: 'a' top: 'p' loss_weight: 1 pooling_param { kernel_size: 2 stride: 2 ceil_mode: %s } }"
-    net = caffe.Net(net_file(INPUT.replace("dim: 4", "dim: 5") + text % ceil), caffe.TEST)
-    assert net.blobs["p"].shape == (1, 2, side, side)
-    net_file(f"base_lr: 0.1 lr_policy: 'fixed' net_param {{ {INPUT.replace('dim: 4', 'dim: 5')} {text % ceil} }}", "solver.prototxt")
-    assert caffe.SGDSolver("solver.prototxt").net.blobs["p"].shape == (1, 2, side, side)
+def test_ceil_mode_rounds(net_file):
+    for ceil, side in (("true", 3), ("false", 2)):
+        text = INPUT.replace("dim: 4", "dim: 5") + ("layer { name: 'p' type: 'Pooling' bottom: 'a' top: 'p' loss_weight: 1 "
+                                                    f"pooling_param {{ kernel_size: 2 stride: 2 ceil_mode: {ceil} }} }}")
+        net_file(f"base_lr: 0.1 lr_policy: 'fixed' net_param {{ {text} }}", "solver.prototxt")
+        for net in caffe.Net(net_file(text), caffe.TEST), caffe.SGDSolver("solver.prototxt").net:
+            assert net.blobs["p"].shape == (1, 2, side, side)
 
 
 @pytest.mark.parametrize("command", [
     ["test", "--model", "net.prototxt", "--weights", "net.caffemodel", "--iterations", "1"], ["time", "net.prototxt", "--iterations", "1"],
     ["summary", "net.prototxt"], ["draw", "net.prototxt", "net.svg"], ["upgrade", "net_text", "net.prototxt", "new.prototxt"],
-    ["extract_features", "net.caffemodel", "net.prototxt", "b", "db", "1"]])
+    ["extract_features", "net.caffemodel", "net.prototxt", "b", "db", "1"], ["train", "net.prototxt", "--max-iter", "1"],
+    ["train", "solver.prototxt", "--max-iter", "1"]])
 def test_commands_take_the_option(net_file, command, capsys):
-    text = 'layer { name: "in" type: "DummyData" top: "a" dummy_data_param { shape { dim: 1 dim: 2 dim: 4 dim: 4 } } }\n'
-    net_file("mem_param { }\n" + text + CONVOLUTION % "conv_algos_override: '1'")
+    data = layer_text("DummyData", "in", tops="a y", more="dummy_data_param { shape { dim: [1, 2, 4, 4] } shape { dim: [1, 2, 2, 2] } }")
+    net_file("mem_param { }\n" + data + CONVOLUTION % "conv_algos_override: '1'" + layer_text("EuclideanLoss", "l", "b y"))
+    net_file('base_lr: 0.1 lr_policy: "fixed" max_iter: 1 net: "net.prototxt"', "solver.prototxt")
     caffe.Net("net.prototxt", caffe.TEST, skip_unknown_fields=True).save("net.caffemodel")
     assert main(command) == 2
     assert "net.prototxt:1:1: mem_param: unknown field in NetParameter" in capsys.readouterr().err
     assert main([*command, "--skip-unknown-fields"]) == 0, capsys.readouterr().err
 
 
-def test_option_of_train_and_opencv(net_file, capsys):
-    text = net_file("""
-      layer { name: "d" type: "DummyData" top: "x" top: "y" dummy_data_param { shape { dim: 2 dim: 3 } shape { dim: 2 dim: 3 } } }
-      layer { name: "ip" type: "InnerProduct" bottom: "x" top: "a" inner_product_param { num_output: 3 normalize: false } }
-      layer { name: "l" type: "EuclideanLoss" bottom: "a" bottom: "y" top: "l" }""")
-    net_file(f'base_lr: 0.1 lr_policy: "fixed" max_iter: 1 net: "{text}"', "solver.prototxt")
-    for file in (text, "solver.prototxt"):
-        assert main(["train", file, "--max-iter", "1"]) == 2
-        assert "inner_product_param.normalize: unknown field" in capsys.readouterr().err
-        assert main(["train", file, "--max-iter", "1", "--skip-unknown-fields"]) == 0
-    from minicaffe import dnn
+def test_other_readers_and_caffemodels(net_file):
     text = "mem_param { }\n" + INPUT + CONVOLUTION % ""
     for source in (net_file(text), text.encode()):
         with pytest.raises(ConfigError, match="mem_param"):
             dnn.readNetFromCaffe(source)
         assert not dnn.readNetFromCaffe(source, skip_unknown_fields=True).empty()
-
-
-def test_a_caffemodel_with_unknown_fields_loads(net_file, tmp_path):
     net = caffe.Net(net_file(INPUT + CONVOLUTION % ""), caffe.TEST)
     blob, = net.params["c"][:1]
     blob.data[...] = np.arange(blob.count).reshape(blob.shape)
@@ -299,11 +268,3 @@ def test_a_caffemodel_with_unknown_fields_loads(net_file, tmp_path):
     blob.data[...] = -1
     net.copy_from("net.caffemodel")
     assert (blob.data.ravel() == np.arange(blob.count)).all()
-
-
-def test_message_in_place_of_enum():
-    """No text can hold it, but the fields that another writer stored can; a message cannot be hashed."""
-    param, _ = parse_text(INPUT + 'layer { name: "e" type: "Eltwise" bottom: "a" bottom: "a" top: "e" }', caffe_pb2.NetParameter)
-    param.layer[1].fork_fields = "eltwise_param { operation { a: 1 } }"
-    with pytest.raises(ConfigError, match=r"layer 'e' \(Eltwise\): eltwise_param.operation: must be one of PROD, SUM, MAX, got a: 1"):
-        Net(param)

@@ -1,10 +1,12 @@
 """Layers of forks that are read as formulas of other layers: values, gradients, names, weights, and what is refused."""
 
+import functools
 import logging
 
 import h5py
 import numpy as np
 import pytest
+from helpers import layer_text
 
 import minicaffe as caffe
 from minicaffe import layer as registry
@@ -18,16 +20,27 @@ X = RANDOM.standard_normal((2, 3, 5, 6)) * 3
 
 
 def text_of(kind, fields="", bottoms="x", tops="y", more=""):
-    names = "".join(f' bottom: "{name}"' for name in bottoms.split()) + "".join(f' top: "{name}"' for name in tops.split())
-    return f'layer {{ name: "l" type: "{kind}"{names} {fields} }} {more}'
+    return f"{layer_text(kind, 'l', bottoms, tops, fields)} {more}"
+
+
+def written(tmp_path, text, phase):
+    (tmp_path / "net.prototxt").write_text(f"force_backward: true {text}")
+    return caffe.Net(str(tmp_path / "net.prototxt"), phase)
 
 
 def net_of(tmp_path, layer, phase=caffe.TEST, before="", shape=X.shape):
-    dims = " ".join(f"dim: {size}" for size in shape)
-    path = tmp_path / "net.prototxt"
-    path.write_text(f'force_backward: true layer {{ name: "in" type: "Input" top: "in" input_param {{ shape {{ {dims} }} }} }}\n'
-                    f'layer {{ name: "copy" type: "Power" bottom: "in" top: "x" }}\n{before}\n{layer}')
-    return caffe.Net(str(path), phase)
+    source = layer_text("Input", "in", more=f"input_param {{ shape {{ dim: {list(shape)} }} }}")
+    return written(tmp_path, f'{source}layer {{ name: "copy" type: "Power" bottom: "in" top: "x" }}\n{before}\n{layer}', phase)
+
+
+def net_of_arrays(tmp_path, names, arrays, layer, phase=caffe.TEST):
+    """A net of a layer whose bottoms, of these names, have the arrays."""
+    inputs = [layer_text("Input", f"in{name}", tops=name, more=f"input_param {{ shape {{ dim: {list(array.shape)} }} }}")
+              for name, array in zip(names, arrays)]
+    net = written(tmp_path, "".join(inputs) + layer, phase)
+    for name, array in zip(names, arrays):
+        net.blobs[name].data[...] = array
+    return net
 
 
 def run(net, x=X):
@@ -46,10 +59,16 @@ def average(x, kernel, stride, pad):
     return y
 
 
+def mish(x):
+    return x * np.tanh(np.log1p(np.exp(x)))
+
+
+def hswish(x):
+    return x * np.clip(x + 3, 0, 6) / 6
+
+
 VALUES = {
-    "Mish": ("Mish", "", lambda x: x * np.tanh(np.log1p(np.exp(x)))),
-    "Mish, engine": ("Mish", "mish_param { engine: CAFFE }", lambda x: x * np.tanh(np.log1p(np.exp(x)))),
-    "HSwish": ("HSwish", "", lambda x: x * np.clip(x + 3, 0, 6) / 6),
+    "Mish": ("Mish", "", mish), "Mish, engine": ("Mish", "mish_param { engine: CAFFE }", mish), "HSwish": ("HSwish", "", hswish),
     "relu6": ("ReLU", "relu_param { relu6: true }", lambda x: np.clip(x, 0, 6)),
     "relu6, slope": ("ReLU", "relu_param { relu6: true negative_slope: 0.5 }", lambda x: np.minimum(np.where(x > 0, x, x / 2), 6)),
     "bilateral": ("BReLU", "brelu_param { minval: -0.5 maxval: 2 }", lambda x: np.clip(x, -0.5, 2)),
@@ -85,23 +104,10 @@ def test_forms(tmp_path, name):
     assert all(layer.fork_fields or not layer.HasField("fork_fields") for layer in made.layer)
 
 
-@pytest.mark.parametrize("fields, dilation", [("hole: 2", [2, 2]), ("hole_h: 1 hole_w: 3", [1, 3])])
-def test_convolution_with_holes(tmp_path, fields, dilation):
-    given, wanted = (net_of(tmp_path, text_of("Convolution", f"convolution_param {{ num_output: 2 kernel_size: 2 bias_term: false {text} }}"))
-                     for text in (fields, f"dilation: {dilation[0]} dilation: {dilation[1]}"))
-    given.params["l"][0].data[...] = wanted.params["l"][0].data
-    np.testing.assert_array_equal(run(given)["y"], run(wanted)["y"])
-
-
 @pytest.mark.parametrize("shape, tail", [((2, 3, 4, 5), ()), ((2, 3, 4, 5), (1, 1)), ((2, 3), ()), ((2, 3, 4), (1,))])
 def test_axpy(tmp_path, shape, tail):
     arrays = [RANDOM.standard_normal(size) for size in ((*shape[:2], *tail), shape, shape)]
-    inputs = "".join(f'layer {{ name: "{name}" type: "Input" top: "{name}" input_param {{ shape {{ '
-                     f'{" ".join(f"dim: {n}" for n in array.shape)} }} }} }}\n' for name, array in zip("axb", arrays))
-    (tmp_path / "net.prototxt").write_text("force_backward: true " + inputs + text_of("Axpy", bottoms="a x b"))
-    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
-    for name, array in zip("axb", arrays):
-        net.blobs[name].data[...] = array
+    net = net_of_arrays(tmp_path, "axb", arrays, text_of("Axpy", bottoms="a x b"))
     a, x, b = arrays[0].reshape(*shape[:2], *[1] * (len(shape) - 2)), *arrays[1:]
     np.testing.assert_allclose(net.forward()["y"], a * x + b, rtol=1e-5, atol=1e-5)
     dy = RANDOM.standard_normal(shape)
@@ -115,17 +121,11 @@ def test_forms_in_place_and_names(tmp_path):
     net = net_of(tmp_path, text_of("Mish", tops="x") + text_of("HSwish", bottoms="x", tops="x").replace('"l"', '"h"')
                  + 'layer { name: "e" type: "Eltwise" bottom: "x" bottom: "before" top: "e" }',
                  before='layer { name: "b" type: "Power" bottom: "x" top: "before" power_param { scale: 2 } }')
-    y = mish(X)
-    np.testing.assert_allclose(run(net)["e"], y * np.clip(y + 3, 0, 6) / 6 + 2 * X, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(run(net)["e"], hswish(mish(X)) + 2 * X, rtol=1e-5, atol=1e-6)
     net = net_of(tmp_path, text_of("HSwish", bottoms="l_a", tops="z") + text_of("Mish", bottoms="z"),
                  before='layer { name: "l_1" type: "Power" bottom: "x" top: "l_a" }')
-    hswish = X * np.clip(X + 3, 0, 6) / 6
-    np.testing.assert_allclose(run(net)["y"], mish(hswish), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(run(net)["y"], mish(hswish(X)), rtol=1e-5, atol=1e-6)
     assert [node.name for node in net.nodes if node.type != "Split"] == ["in", "copy", "l_1", *["l", "l_1_", "l_2"] * 2]
-
-
-def mish(x):
-    return x * np.tanh(np.log1p(np.exp(x)))
 
 
 def test_registered_types_win(tmp_path, monkeypatch):
@@ -137,59 +137,52 @@ def test_registered_types_win(tmp_path, monkeypatch):
             top[0].data[...] = 42
 
     monkeypatch.setattr(unknown, "types_of_program", set())
-    try:
-        for kind in ("Mish", "BReLU"):
-            caffe.register_layer(kind, Answer)
-            assert (run(net_of(tmp_path, text_of(kind)))["y"] == 42).all()
-    finally:
-        for kind in ("Mish", "BReLU"):
-            registry._types.pop(kind, None)
-
-
-@pytest.mark.parametrize("slope", [0, 0.25])
-def test_minimum_in_place(tmp_path, slope):
-    """As in AlexNet with VReLU: the gradient at 0 is the slope."""
-    net = net_of(tmp_path, text_of("MinReLU", f"minrelu_param {{ positive_slope: {slope} }}", "c", "c", AFTER), caffe.TRAIN, BEFORE % "")
-    x = np.where(RANDOM.random(X.shape) < 0.2, 0, X)
-    np.testing.assert_allclose(run(net, x)["e"], np.where(x < 0, 2 * x, 2 * slope * x), rtol=1e-6)
-    np.testing.assert_allclose(net.backward(e=X)["in"], np.where(x < 0, 2 * X, 2 * slope * X), rtol=1e-6)
+    monkeypatch.setattr(registry, "_types", dict(registry.layer_types()))
+    for kind in ("Mish", "BReLU"):
+        caffe.register_layer(kind, Answer)
+        assert (run(net_of(tmp_path, text_of(kind)))["y"] == 42).all()
 
 
 BEFORE = 'layer { name: "c" type: "Power" bottom: "x" top: "c" power_param { scale: 2 } %s }'
 AFTER = 'layer { name: "e" type: "Power" bottom: "c" top: "e" }'
 
 
-@pytest.mark.parametrize("before, rule, phases", [
-    ("", "", [mish, mish]), ("", "include { phase: TRAIN }", [mish, np.array]), ("", "exclude { phase: TRAIN }", [np.array, mish])])
-def test_forms_in_place_under_rules(tmp_path, before, rule, phases):
-    for phase, wanted in enumerate(phases):
-        net = net_of(tmp_path, text_of("Mish", rule, "c", "c", AFTER), phase, BEFORE % before)
-        np.testing.assert_allclose(run(net)["e"], wanted(2 * X), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("source", ['layer { name: "d" type: "Input" top: "d" input_param { shape { dim: 4 } } }',
-                                    'input: "d" input_shape { dim: 4 }'])
-def test_forms_in_place_on_inputs(tmp_path, source):
-    (tmp_path / "net.prototxt").write_text(source + text_of("HSwish", "", "d", "d", 'layer { name: "e" type: "Power" bottom: "d" top: "e" }'))
-    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
-    net.blobs["d"].data[...] = -4, -1, 1, 4
-    np.testing.assert_allclose(net.forward()["e"], [0, -1 / 3, 2 / 3, 4], rtol=1e-6)
+def test_forms_in_place(tmp_path):
+    """As in AlexNet with VReLU, whose gradient at 0 is the slope; under rules; and on inputs."""
+    x = np.where(RANDOM.random(X.shape) < 0.2, 0, X)
+    for slope in 0, 0.25:
+        net = net_of(tmp_path, text_of("MinReLU", f"minrelu_param {{ positive_slope: {slope} }}", "c", "c", AFTER), caffe.TRAIN, BEFORE % "")
+        np.testing.assert_allclose(run(net, x)["e"], np.where(x < 0, 2 * x, 2 * slope * x), rtol=1e-6)
+        np.testing.assert_allclose(net.backward(e=X)["in"], np.where(x < 0, 2 * X, 2 * slope * X), rtol=1e-6)
+    for rule, phases in (("", [mish, mish]), ("include { phase: TRAIN }", [mish, np.array]), ("exclude { phase: TRAIN }", [np.array, mish])):
+        for phase, wanted in enumerate(phases):
+            net = net_of(tmp_path, text_of("Mish", rule, "c", "c", AFTER), phase, BEFORE % "")
+            np.testing.assert_allclose(run(net)["e"], wanted(2 * X), rtol=1e-5, atol=1e-6)
+    for source in layer_text("Input", "c", more="input_param { shape { dim: 4 } }"), 'input: "c" input_shape { dim: 4 }':
+        (tmp_path / "net.prototxt").write_text(source + text_of("HSwish", "", "c", "c", AFTER))
+        net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
+        net.blobs["c"].data[...] = -4, -1, 1, 4
+        np.testing.assert_allclose(net.forward()["e"], [0, -1 / 3, 2 / 3, 4], rtol=1e-6)
 
 
 def test_forms_with_losses_and_branches(tmp_path):
     net = net_of(tmp_path, text_of("HSwish", "loss_weight: 3 propagate_down: false phase: TRAIN"))
-    y = X * np.clip(X + 3, 0, 6) / 6
     run(net)
     loss = {blob.name: weight for blob, weight in net.loss_weights.items() if weight}
     assert loss == {"y": 3}
     parts = [node for node in net.nodes if node.name.startswith("l")]
     assert [list(node.param.propagate_down) for node in parts] == [[False], [False], [False, False]]
     assert all(node.param.phase == caffe_pb2.TRAIN for node in parts)
-    np.testing.assert_allclose(net.blobs["y"].data, y, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(net.blobs["y"].data, hswish(X), rtol=1e-5, atol=1e-6)
     for kind, fields in (("ReLU", "relu_param { relu6: true }"), ("BatchNorm", NORM % "scale_bias: true"),
                          ("Pooling", "pooling_param { pool: AVE_EXC_PAD kernel_size: 2 }")):
         net = net_of(tmp_path, text_of(kind, "loss_weight: 2 " + fields))
         assert {blob.name: weight for blob, weight in net.loss_weights.items() if weight} == {"y": 2}, kind
+    net, _ = parse_text(text_of("Mish", "include { phase: TEST }") + text_of("ReLU", "relu_param { relu6: true }", "y", "z"),
+                        caffe_pb2.NetParameter, keep_layer_fields=True)
+    made, notes = upgrade_net(net)
+    assert [layer.type for layer in made.layer] == ["BNLL", "TanH", "Eltwise", "ReLU6"] and len(notes) == 2
+    assert all(len(layer.include) == 1 for layer in made.layer[:3]) and upgrade_net(made)[0] is made
     rule = "include { phase: TRAIN }"
     net = net_of(tmp_path, text_of("Mish", rule, "c", "c"), before=BEFORE % rule)
     assert [node.name for node in net.nodes] == ["in", "copy"]
@@ -197,14 +190,17 @@ def test_forms_with_losses_and_branches(tmp_path):
         net_of(tmp_path, text_of("Mish", rule + "include { stage: 's' }", "c", "c"), before=BEFORE % rule)
 
 
-@pytest.mark.parametrize("layer", [text_of("ReLU", "relu_param { relu6: false negative_slope: 0.5 }"),
-                                   text_of("BatchNorm", "batch_norm_param { scale_bias: false use_global_stats: false eps: 1e-7 }")])
-def test_forms_switched_off(tmp_path, layer):
-    plain = layer.replace("relu6: false", "").replace("scale_bias: false", "")
-    np.testing.assert_array_equal(run(net_of(tmp_path, layer))["y"], run(net_of(tmp_path, plain))["y"])
+def test_forms_read_as_others(tmp_path):
+    convolution = text_of("Convolution", "convolution_param { num_output: 2 kernel_size: 2 bias_term: false %s }")
+    relu, norm = text_of("ReLU", "relu_param { %s negative_slope: 0.5 }"), text_of("BatchNorm", "batch_norm_param { %s use_global_stats: false eps: 1e-7 }")
+    for text, given, read in ((convolution, "hole: 2", "dilation: [2, 2]"), (convolution, "hole_h: 1 hole_w: 3", "dilation: [1, 3]"),
+                              (relu, "relu6: false", ""), (norm, "scale_bias: false", "")):
+        one, two = (net_of(tmp_path, text % fields) for fields in (given, read))
+        for name, blobs in two.params.items():
+            for blob, other in zip(one.params[name], blobs, strict=True):
+                blob.data[...] = other.data
+        np.testing.assert_array_equal(run(one)["y"], run(two)["y"])
 
-
-# ---- BatchNorm with scale and bias
 
 NORM = "batch_norm_param { %s }"
 
@@ -214,13 +210,9 @@ def test_batch_norm_of_forks(tmp_path, caplog):
         net = net_of(tmp_path, text_of("BatchNorm", NORM % "scale_bias: true eps: 1e-7 use_global_stats: true"
                                        "} param { lr_mult: 1 } param { lr_mult: 1 } param { lr_mult: 1 } param { lr_mult: 1 } param {", tops="x"))
     assert "Wrote BatchNorm layer 'l' of a fork as l (BatchNorm), l_1 (Scale)" in caplog.text
-    stored = caffe_pb2.NetParameter()
-    entry = stored.layer.add(name="l", type="BatchNorm")
     blobs = [RANDOM.uniform(0.5, 2, 3) for _ in range(5)]
     blobs[2] = np.ones(1)
-    for values in blobs:
-        blob = entry.blobs.add(data=values)
-        blob.shape.dim.append(len(values))
+    stored = caffe_pb2.NetParameter(layer=[{"name": "l", "type": "BatchNorm", "blobs": [{"data": v, "shape": {"dim": v.shape}} for v in blobs]}])
     (tmp_path / "w.caffemodel").write_bytes(stored.SerializeToString())
     with h5py.File(tmp_path / "w.h5", "w") as file:
         for i, values in enumerate(blobs):
@@ -243,31 +235,22 @@ def test_batch_norm_of_forks(tmp_path, caplog):
     assert [len(net.params[name]) for name in ("l", "l_1")] == [3, 2]
 
 
-# ---- losses
-
 def l1(a, b):
-    return sum(abs(x - y) for x, y in zip(a.flat, b.flat)) / len(a)
+    return abs(a - b).sum() / len(a)
 
 
 def triplet(a, p, n, margin=1.0):
-    a, p, n = (array.reshape(len(array), -1) for array in (a, p, n))
-    return sum(max(margin + sum((a[i] - p[i]) ** 2) - sum((a[i] - n[i]) ** 2), 0) for i in range(len(a))) / (2 * len(a))
+    near, far = (((a - other) ** 2).reshape(len(a), -1).sum(1) for other in (p, n))
+    return np.maximum(margin + near - far, 0).sum() / (2 * len(a))
 
 
 def loss_net(tmp_path, kind, arrays, more="", tops="y"):
-    inputs = "".join(f'layer {{ name: "in{name}" type: "Input" top: "{name}" input_param {{ shape {{ '
-                     f'{" ".join(f"dim: {n}" for n in array.shape)} }} }} }}\n' for name, array in zip("abc", arrays))
-    (tmp_path / "net.prototxt").write_text("force_backward: true " + inputs + text_of(kind, more, " ".join("abc"[:len(arrays)]), tops))
-    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TRAIN)
-    for name, array in zip("abc", arrays):
-        net.blobs[name].data[...] = array
-    return net
+    return net_of_arrays(tmp_path, "abc", arrays, text_of(kind, more, " ".join("abc"[:len(arrays)]), tops), caffe.TRAIN)
 
 
 LOSSES = {"l1": ("L1Loss", 2, "", l1), "triplet": ("TripletLoss", 3, "", triplet),
-          "triplet, margin": ("TripletLoss", 3, "triplet_loss_param { margin: 0.2 }", lambda *arrays: triplet(*arrays, 0.2)),
-          "triplet, no margin": ("TripletLoss", 3, "triplet_loss_param { margin: 0 }", lambda *arrays: triplet(*arrays, 0)),
-          "triplet, all": ("TripletLoss", 3, "triplet_loss_param { margin: 30 }", lambda *arrays: triplet(*arrays, 30))}
+          **{f"triplet, {margin}": ("TripletLoss", 3, f"triplet_loss_param {{ margin: {margin} }}", functools.partial(triplet, margin=margin))
+             for margin in (0, 0.2, 30)}}
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (5,), (2, 3, 4, 2), (1, 1)])
@@ -309,8 +292,6 @@ def test_wrong_losses(tmp_path, kind, shapes, fields, message):
         loss_net(tmp_path, kind, [np.zeros(shape) for shape in shapes], fields)
 
 
-# ---- SpatialDropout
-
 @pytest.mark.parametrize("tops", ["y", "x"])
 @pytest.mark.parametrize("more, ratio", [("", 0.5), ("spatial_dropout_param { dropout_ratio: 0.25 }", 0.25), ("dropout_param { dropout_ratio: 0.75 }", 0.75)])
 def test_spatial_dropout(tmp_path, more, ratio, tops):
@@ -327,26 +308,19 @@ def test_spatial_dropout(tmp_path, more, ratio, tops):
     for seed, same in (1701, True), (1, False):
         caffe.set_random_seed(seed)
         assert (run(net, 1)[out] == y).all() == same
-
-
-@pytest.mark.no_plan("a plan of phase TEST has no backward")
-@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 3)])
-@pytest.mark.parametrize("tops", ["y", "x"])
-@pytest.mark.parametrize("fields", ["", "spatial_dropout_param { dropout_ratio: 1 }"])
-def test_spatial_dropout_in_test(tmp_path, fields, tops, shape):
-    net = net_of(tmp_path, text_of("SpatialDropout", fields, tops=tops), shape=shape)
-    out, = net.outputs
-    x = RANDOM.standard_normal(shape).astype(np.float32)
-    np.testing.assert_array_equal(run(net, x)[out], x)
-    np.testing.assert_array_equal(net.backward(**{out: 2 * x})["in"], 2 * x)
-
-
-def test_spatial_dropout_of_everything_in_training(tmp_path):
     with pytest.raises(ConfigError, match=r"layer 'l_\d' \(Dropout\): dropout_param.dropout_ratio: must be at least 0 and less than 1, got 1$"):
         net_of(tmp_path, text_of("SpatialDropout", "spatial_dropout_param { dropout_ratio: 1 }"), caffe.TRAIN)
 
 
-# ---- Unpooling
+@pytest.mark.no_plan("a plan of phase TEST has no backward")
+@pytest.mark.parametrize("tops", ["y", "x"])
+def test_spatial_dropout_in_test(tmp_path, tops):
+    for shape, fields in ((2, 3, 4), ""), ((2, 3), "spatial_dropout_param { dropout_ratio: 1 }"):
+        net = net_of(tmp_path, text_of("SpatialDropout", fields, tops=tops), shape=shape)
+        x = RANDOM.standard_normal(shape).astype(np.float32)
+        np.testing.assert_array_equal(run(net, x)[tops], x)
+        np.testing.assert_array_equal(net.backward(**{tops: 2 * x})["in"], 2 * x)
+
 
 UNPOOLING = {"unpool_size: 6": (6, 6), "unpool: MAX kernel_size: 2 stride: 2 unpool_h: 5 unpool_w: 6": (5, 6),
              "output_h: 5 output_w: 6": (5, 6), "scale: 2": (6, 6)}
@@ -404,11 +378,3 @@ def test_unpooling(tmp_path, fields):
 def test_forms_refused(tmp_path, layer, message):
     with pytest.raises(Error, match=r"net.prototxt:4:?\d*: " + (message if message.startswith("layer") else ".*" + message)):
         net_of(tmp_path, layer)
-
-
-def test_forms_are_rewritten_once():
-    net, _ = parse_text(text_of("Mish", "include { phase: TEST }") + text_of("ReLU", "relu_param { relu6: true }", "y", "z"),
-                        caffe_pb2.NetParameter, keep_layer_fields=True)
-    made, notes = upgrade_net(net)
-    assert [layer.type for layer in made.layer] == ["BNLL", "TanH", "Eltwise", "ReLU6"] and len(notes) == 2
-    assert all(len(layer.include) == 1 for layer in made.layer[:3]) and upgrade_net(made)[0] is made

@@ -2,22 +2,28 @@
 
 import numpy as np
 import pytest
+from helpers import layer_text
+from test_memory_plan import net_of, poison, recycled, same, trace  # noqa: F401 (poison is a fixture)
 
 import minicaffe as caffe
 from minicaffe import gradcheck
-from minicaffe.net.net import Net, read_net
+from minicaffe.addons.forks.base import ForkLayer
+from minicaffe.addons.forks.orders import ReverseLayer
+from minicaffe.net.net import Net
+from minicaffe.net.node import overwrites_outputs
 from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+from minicaffe.proto.upgrade import upgrade_net
 
 RANDOM = np.random.default_rng(2)
 
 
 def data(*shape, name="data"):
-    return f'layer {{ name: "{name}" type: "Input" top: "{name}" input_param {{ shape {{ {" ".join(f"dim: {n}" for n in shape)} }} }} }}\n'
+    return layer_text("Input", name, more=f"input_param {{ shape {{ dim: {list(shape)} }} }}")
 
 
 def layer(kind, bottoms, tops, fields=""):
-    named = " ".join([*(f'bottom: "{name}"' for name in bottoms.split()), *(f'top: "{name}"' for name in tops.split())])
-    return f'layer {{ name: "{tops.split()[0]}/{kind}" type: "{kind}" {named} {fields} }}\n'
+    return layer_text(kind, f"{tops.split()[0]}/{kind}", bottoms, tops, fields)
 
 
 def conv(bottom, top, outputs, kernel=1, more=""):
@@ -42,6 +48,7 @@ NETS = {
     + layer("ReLU", "b", "b") + layer("Pooling", "b", "p mask", "pooling_param { pool: MAX kernel_size: 2 stride: 2 }")
     + conv("p", "q", 4, 3) + layer("Upsample", "q mask", "u", "upsample_param { scale: 2 }") + conv("u", "scores", 3, 3),
 }
+ROI_POOLING = layer("ROIPooling", "a rois", "pooled", "roi_pooling_param { pooled_h: 3 pooled_w: 3 spatial_scale: 0.5 }")
 DETECTORS = {
     "yolo": data(1, 3, 8, 8) + conv("data", "a", 8, 3, "stride: 2") + conv("a", "coarse", 3 * 7, 3, "stride: 2") + conv("a", "b", 4, 1)
     + layer("Upsample", "coarse", "u", "upsample_param { scale: 2 }") + layer("Concat", "b u", "c") + conv("c", "fine", 3 * 7)
@@ -52,52 +59,89 @@ DETECTORS = {
     + layer("Reshape", "score", "s2", "reshape_param { shape { dim: 0 dim: 2 dim: -1 dim: 0 } }") + layer("Softmax", "s2", "prob")
     + layer("Reshape", "prob", "p2", "reshape_param { shape { dim: 0 dim: 6 dim: -1 dim: 0 } }")
     + layer("Proposal", "p2 delta im_info", "rois", "proposal_param { feat_stride: 2 base_size: 4 min_size: 2 ratio: 1 scale: 1 scale: 2 scale: 3 post_nms_topn: 7 }")
-    + layer("ROIPooling", "a rois", "pooled", "roi_pooling_param { pooled_h: 3 pooled_w: 3 spatial_scale: 0.5 }")
+    + ROI_POOLING
     + layer("InnerProduct", "pooled", "scores", 'inner_product_param { num_output: 3 weight_filler { type: "gaussian" std: 0.1 } }'),
 }
 
 
-@pytest.fixture
-def written(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def write(text):
-        (tmp_path / "net.prototxt").write_text(text)
-        return "net.prototxt"
-    return write
+def net_param(text, phase=caffe.TRAIN):
+    param, _ = upgrade_net(parse_text(text, caffe_pb2.NetParameter, keep_layer_fields=True)[0])
+    param.state.phase = phase
+    return param
 
 
 def filled(net):
-    for name in net.inputs:
-        net.blobs[name].data[...] = [16, 16, 1] if name == "im_info" else RANDOM.standard_normal(net.blobs[name].shape)
+    for blob in net.input_blobs:
+        blob.data[...] = [16, 16, 1] if blob.name == "im_info" else RANDOM.standard_normal(blob.shape)
     return net
 
 
+def run(net):
+    net.forward_from_to(0, len(net.layers) - 1)
+    return {blob.name: blob.data.copy() for blob in net.output_blobs}
+
+
 @pytest.mark.parametrize("name", [*NETS, *DETECTORS])
-def test_nets_of_forks(written, name):
-    file = written({**NETS, **DETECTORS}[name])
-    net = filled(caffe.Net(file, caffe.TEST))
-    wanted = {top: value.copy() for top, value in net.forward().items()}
+def test_nets_of_forks(name, tmp_path):
+    text = {**NETS, **DETECTORS}[name]
+    net = filled(Net(net_param(text, caffe.TEST)))
+    wanted = run(net)
     assert all(np.isfinite(value).all() and value.size for value in wanted.values())
-    net.save("w.caffemodel")
-    again = caffe.Net(file, caffe.TEST, weights="w.caffemodel")
-    planned = Net(read_net(file, caffe_pb2.TEST)[0], plan="memory")
-    planned.copy_from("w.caffemodel")
-    for one in (again, planned):
-        for top in net.inputs:
-            one.blobs[top].data[...] = net.blobs[top].data
-    found = again.forward()
-    planned.forward_from_to(0, len(planned.layers) - 1)
-    for top, value in wanted.items():
-        np.testing.assert_array_equal(found[top], value)
-        np.testing.assert_array_equal(planned.blobs[top].data, value)
+    net.save(str(tmp_path / "w.caffemodel"))
+    for one in (Net(net_param(text, caffe.TEST), plan=plan) for plan in (None, "memory")):
+        one.copy_from(str(tmp_path / "w.caffemodel"))
+        for blob in one.input_blobs:
+            blob.data[...] = net.blobs[blob.name].data
+        for top, value in run(one).items():
+            np.testing.assert_array_equal(value, wanted[top])
+
+
+@pytest.mark.parametrize("kind, fields", [
+    ("ROIPooling", "roi_pooling_param { pooled_size: 2 spatial_scale: 0.5 }"),
+    ("PSROIPooling", "psroi_pooling_param { output_dim: 2 group_size: 2 spatial_scale: 0.5 }"),
+    ("ROIAlign", "roi_pooling_param { pooled_h: 2 pooled_w: 2 spatial_scale: 0.5 }")])
+def test_a_net_of_two_stages_trains(kind, fields):
+    text = DETECTORS["faster r-cnn"].replace(ROI_POOLING, layer(kind, "a rois", "pooled", fields)) + data(1, name="label")
+    net = filled(Net(net_param(text + layer("SoftmaxWithLoss", "scores label", "loss"))))
+    net.blobs["rois"].reshape(7, 5)     # there is one ROI before the first forward
+    net.blobs["label"].reshape(7)
+    net.blobs["label"].data[...] = np.arange(7) % 3
+    net.forward_from_to(0, len(net.layers) - 1)
+    net.backward_from_to(len(net.layers) - 1, 0)
+    assert net.blobs["rois"].shape == (7, 5)
+    learned = {name.split("/")[0]: bool(net.layers[i].blobs[0].diff.any()) for i, name in enumerate(net.layer_names) if net.layers[i].blobs}
+    assert learned == {"a": True, "rpn": False, "score": False, "delta": False, "scores": True}
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_its_gradients_are_right(written, name):
-    text = NETS[name] + layer("EuclideanLoss", "scores target", "loss")
-    net = Net(read_net(written(NETS[name]), caffe_pb2.TRAIN)[0])
-    shape = net.blob_by_name("scores").shape
-    param = read_net(written("force_backward: true\n" + data(*shape, name="target") + text), caffe_pb2.TRAIN)[0]
-    report = gradcheck(param)
+def test_its_gradients_are_right(name):
+    target = data(*Net(net_param(NETS[name])).blobs["scores"].shape, name="target")
+    report = gradcheck(net_param("force_backward: true\n" + target + NETS[name] + layer("EuclideanLoss", "scores target", "loss")))
     assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("name", [name for name in NETS if name != "senet"])    # read as layers of BVLC Caffe
+def test_layers_write_their_outputs(name, poison, on_cpu):  # noqa: F811
+    text = NETS[name].replace('"data" input_param', '"data" top: "target" input_param')
+    scores = net_of(text).blobs["scores"].shape
+    text = text.replace(" } }", f" }} shape {{ {' '.join(f'dim: {n}' for n in scores)} }} }}", 1)
+    text += layer("EuclideanLoss", "scores target", "loss")
+    net = net_of(text, plan="memory")
+    same(trace(net), trace(net_of(text)))
+    made = {node.tops[0].name for node in net.nodes if isinstance(node.layer, ForkLayer)}
+    assert made and made <= set(recycled(net))
+
+
+class Half(ReverseLayer):
+    def forward(self, bottom, top):
+        top[0].data[0] = bottom[0].data[0]
+
+
+class Doubled(ReverseLayer):
+    def order(self, array):
+        return super().order(array)
+
+
+def test_overwrites_outputs_of_user_classes():
+    param = caffe_pb2.LayerParameter(name="l", type="Reverse", phase=caffe_pb2.TEST)
+    assert overwrites_outputs(ReverseLayer(param)) and overwrites_outputs(Doubled(param)) and not overwrites_outputs(Half(param))

@@ -1,23 +1,21 @@
 """ROIPooling, PSROIPooling, ROIAlign, Proposal, DecodeBBox and BoxOutput of forks, against plain loops."""
 
 import math
+import re
 
 import numpy as np
 import pytest
-from gradient import check_gradient, forward_net, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_again, forward_net, layer_net, run_backward, run_forward
+from helpers import layer_text
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST, TRAIN
 from minicaffe.errors import ConfigError, DataError, ShapeError
-from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
 
 SEED = 3
 RANDOM = np.random.default_rng(SEED)
 POOL = "roi_pooling_param { pooled_h: 3 pooled_w: 2 spatial_scale: 0.5 }"
-POSITION = "psroi_pooling_param { spatial_scale: 0.5 output_dim: 2 group_size: 2 }"
-ROI_KINDS = {"ROIPooling": POOL, "ROIAlign": POOL, "PSROIPooling": POSITION}
+ROI_KINDS = {"ROIPooling": POOL, "ROIAlign": POOL, "PSROIPooling": "psroi_pooling_param { spatial_scale: 0.5 output_dim: 2 group_size: 2 }"}
 # Whole map, its edges, one pixel, inverted, across the border, outside before and after, halves.
 SPECIAL = np.array([[0, 0, 0, 17, 13], [0, 0, 0, 18, 14], [1, 4, 4, 4, 4], [0, 9, 8, 3, 2], [1, -6, -5, 40, 30], [0, -30, -30, -20, -20], [1, 60, 50, 70, 90],
                     [0, 1, 3, 5, 11], [1, -1, -3, 6.5, 7]], float)
@@ -29,9 +27,8 @@ def same_numbers():
     RANDOM.bit_generator.state = np.random.default_rng(SEED).bit_generator.state
 
 
-def layer(kind, fields, bottoms=2, tops=1, more=""):
-    names = " ".join(f'bottom: "b{i}"' for i in range(bottoms)) + " " + " ".join(f'top: "t{i}"' for i in range(tops))
-    return f'layer {{ name: "l" type: "{kind}" {names} {fields} {more} }}'
+def layer(kind, fields, bottoms=2, tops=1):
+    return layer_text(kind, "l", " ".join(f"b{i}" for i in range(bottoms)), " ".join(f"t{i}" for i in range(tops)), fields)
 
 
 def some_rois(count, images=2, size=18):
@@ -47,6 +44,10 @@ def away(value):
     return math.floor(abs(value) + 0.5) * (1 if value >= 0 else -1)
 
 
+def cells_of(x, n, rows, columns):
+    return [x[int(n), :, a, b] for a in rows for b in columns if 0 <= a < x.shape[2] and 0 <= b < x.shape[3]]
+
+
 def roi_pooling(x, rois, rows, columns, scale, pad=0.0):
     y = np.zeros((len(rois), x.shape[1], rows, columns))
     for r, (n, x1, y1, x2, y2) in enumerate(rois):
@@ -54,11 +55,9 @@ def roi_pooling(x, rois, rows, columns, scale, pad=0.0):
         x1, y1, x2, y2 = away((x1 - dx) * scale), away((y1 - dy) * scale), away((x2 + dx) * scale), away((y2 + dy) * scale)
         width, height = max(x2 - x1 + 1, 1) / columns, max(y2 - y1 + 1, 1) / rows
         for i, j in np.ndindex(rows, columns):
-            cells = [x[int(n), :, a, b] for a in range(math.floor(i * height) + y1, math.ceil((i + 1) * height) + y1)
-                     for b in range(math.floor(j * width) + x1, math.ceil((j + 1) * width) + x1)
-                     if 0 <= a < x.shape[2] and 0 <= b < x.shape[3]]
-            if cells:
-                y[r, :, i, j] = np.max(cells, 0)
+            cells = cells_of(x, n, range(math.floor(i * height) + y1, math.ceil((i + 1) * height) + y1),
+                             range(math.floor(j * width) + x1, math.ceil((j + 1) * width) + x1))
+            y[r, :, i, j] = np.max(cells, 0) if cells else 0
     return y
 
 
@@ -67,12 +66,10 @@ def psroi_pooling(x, rois, dim, group, scale):
     for r, (n, x1, y1, x2, y2) in enumerate(rois):
         x1, y1, x2, y2 = away(x1) * scale, away(y1) * scale, (away(x2) + 1) * scale, (away(y2) + 1) * scale
         width, height = max(x2 - x1, 0.1) / group, max(y2 - y1, 0.1) / group
-        for d, i, j in np.ndindex(dim, group, group):
-            plane = x[int(n), (d * group + i) * group + j]
-            cells = [plane[a, b] for a in range(math.floor(i * height + y1), math.ceil((i + 1) * height + y1))
-                     for b in range(math.floor(j * width + x1), math.ceil((j + 1) * width + x1))
-                     if 0 <= a < x.shape[2] and 0 <= b < x.shape[3]]
-            y[r, d, i, j] = sum(cells) / max(len(cells), 1)
+        for i, j in np.ndindex(group, group):
+            cells = cells_of(x, n, range(math.floor(i * height + y1), math.ceil((i + 1) * height + y1)),
+                             range(math.floor(j * width + x1), math.ceil((j + 1) * width + x1)))
+            y[r, :, i, j] = np.mean(cells, 0)[[(d * group + i) * group + j for d in range(dim)]] if cells else 0
     return y
 
 
@@ -95,18 +92,14 @@ def roi_align(x, rois, rows, columns, scale, pad=0.0):
 
 
 SLOW = {
-    "ROIPooling": [("roi_pooling_param { pooled_h: 3 pooled_w: 2 spatial_scale: 0.5 }", lambda x, r: roi_pooling(x, r, 3, 2, 0.5)),
+    "ROIPooling": [(POOL, lambda x, r: roi_pooling(x, r, 3, 2, 0.5)),
                    ("roi_pooling_param { pooled_size: 4 }", lambda x, r: roi_pooling(x, r, 4, 4, 1)),
                    ("roi_pooling_param { pooled_size: [1, 7] spatial_scale: 0.25 }", lambda x, r: roi_pooling(x, r, 1, 7, 0.25)),
-                   ("roi_pooling_param { pooled_h: 1 pooled_w: 1 spatial_scale: 0.5 pad_ratio: 0.25 }",
-                    lambda x, r: roi_pooling(x, r, 1, 1, 0.5, 0.25))],
-    "PSROIPooling": [("psroi_pooling_param { spatial_scale: 0.5 output_dim: 2 group_size: 3 }",
-                      lambda x, r: psroi_pooling(x, r, 2, 3, 0.5)),
-                     ("psroi_pooling_param { spatial_scale: 0.25 output_dim: 18 group_size: 1 }",
-                      lambda x, r: psroi_pooling(x, r, 18, 1, 0.25))],
-    "ROIAlign": [("roi_pooling_param { pooled_h: 3 pooled_w: 2 spatial_scale: 0.5 }", lambda x, r: roi_align(x, r, 3, 2, 0.5)),
-                 ("roi_pooling_param { pooled_h: 1 pooled_w: 5 spatial_scale: 0.5 pad_ratio: 0.5 }",
-                  lambda x, r: roi_align(x, r, 1, 5, 0.5, 0.5))],
+                   (f"{POOL[:-1]} pad_ratio: 0.25 }}", lambda x, r: roi_pooling(x, r, 3, 2, 0.5, 0.25))],
+    "PSROIPooling": [("psroi_pooling_param { spatial_scale: 0.5 output_dim: 2 group_size: 3 }", lambda x, r: psroi_pooling(x, r, 2, 3, 0.5)),
+                     ("psroi_pooling_param { spatial_scale: 0.25 output_dim: 18 group_size: 1 }", lambda x, r: psroi_pooling(x, r, 18, 1, 0.25))],
+    "ROIAlign": [(POOL, lambda x, r: roi_align(x, r, 3, 2, 0.5)),
+                 ("roi_pooling_param { pooled_h: 1 pooled_w: 5 spatial_scale: 0.5 pad_ratio: 0.5 }", lambda x, r: roi_align(x, r, 1, 5, 0.5, 0.5))],
 }
 CASES = [(kind, fields, slow) for kind, cases in SLOW.items() for fields, slow in cases]
 
@@ -127,10 +120,7 @@ def test_pooling_of_new_shapes(kind, fields, slow):
     net = layer_net(layer(kind, fields), [np.zeros((1, 18, 4, 4)), np.zeros((1, 5))])
     for rois in (SPECIAL[:, :, None, None], np.empty((0, 5)), SPECIAL[:3]):
         x = RANDOM.standard_normal((2, 18, 6, 5))
-        for blob, array in zip(net.bottoms[-1], (x, rois)):
-            blob.reshape(*array.shape)
-            blob.data[...] = array
-        run_forward(net)
+        forward_again(net, b0=x, b1=rois)
         np.testing.assert_allclose(top(net), slow(x, rois.reshape(-1, 5)), atol=1e-12)
         net.bottoms[-1][0].diff[...] = 9.123
         run_backward(net, [0], [1])
@@ -158,55 +148,48 @@ def test_pooling_of_special_rois():
         net = forward_net(layer(kind, ROI_KINDS[kind]), [np.repeat(x, channels, 1), [[0, 0, 0, 7, 7]]])
         nan = np.isnan(top(net)[0, 0])
         assert nan[0, 0] and not nan[-1].any() and not nan[:, -1].any(), kind
+        net.blobs["b1"].diff[...] = 7
+        run_backward(net, [1], [1])
+        assert (net.blobs["b1"].diff == 0).all()
+    far = [[0, -1e30, -1e30, -1e29, -1e29], [0, 1e30, 2e30, 3e30, 3e30]]
     for kind, fields in ROI_KINDS.items():
-        net = forward_net(layer(kind, fields), [np.ones((1, 8, 3, 4)), [[0, -1e30, -1e30, -1e29, -1e29], [0, 1e30, 2e30, 3e30, 3e30]]],
-                          Dtype.FLOAT)
+        net = forward_net(layer(kind, fields), [np.ones((1, 8, 3, 4)), far], Dtype.FLOAT)
         assert (top(net) == 0).all()
-        net = forward_net(layer(kind, fields), [np.ones((0, 8, 3, 4)), np.empty((0, 5))])
-        assert top(net).size == 0
+        assert top(forward_net(layer(kind, fields), [np.ones((0, 8, 3, 4)), np.empty((0, 5))])).size == 0
         net = layer_net(layer(kind, fields), [np.ones((0, 8, 3, 4)), np.zeros((1, 5))])
         with pytest.raises(DataError, match="ROI 0: .* of an image; the batch is empty, got 0"):
             run_forward(net)
 
 
 @pytest.mark.parametrize("kind", ROI_KINDS)
-def test_rois_have_the_gradient_zero(kind):
-    net = forward_net(layer(kind, ROI_KINDS[kind]), [np.ones((2, 8, 3, 4)), SPECIAL])
-    for blob in net.bottoms[-1]:
-        blob.diff[...] = 7
-    run_backward(net, [1], [1])
-    assert (net.bottoms[-1][0].diff == 7).all() and (net.bottoms[-1][1].diff == 0).all()
+def test_wrong_rois(kind):
+    for roi, message in (
+            ([2, 0, 0, 1, 1], r"the index in the batch must be an integer from 0 to 1, got 2"), ([-1, 0, 0, 1, 1], ".* from 0 to 1, got -1"),
+            ([0.5, 0, 0, 1, 1], ".* got 0.5"), ([np.nan, 0, 0, 1, 1], ".* got nan"),
+            ([0, 0, np.inf, 1, 1], r"coordinates must be finite, got \(0, inf, 1, 1\)"),
+            ([0, 0, 0, 1, np.nan], r"coordinates must be finite, got \(0, 0, 1, nan\)")):
+        net = layer_net(layer(kind, ROI_KINDS[kind]), [np.zeros((2, 8, 3, 4)), [[0, 0, 0, 1, 1], roi]])
+        with pytest.raises(DataError, match=rf"layer 'l' \({kind}\): bottom\[1\]: ROI 1: {message}"):
+            run_forward(net)
 
 
-@pytest.mark.parametrize("kind", ROI_KINDS)
-@pytest.mark.parametrize("roi, message", [
-    ([2, 0, 0, 1, 1], r"ROI 1: the index in the batch must be an integer from 0 to 1, got 2"),
-    ([-1, 0, 0, 1, 1], r"ROI 1: .* from 0 to 1, got -1"), ([0.5, 0, 0, 1, 1], r"ROI 1: .* got 0.5"),
-    ([np.nan, 0, 0, 1, 1], r"ROI 1: .* got nan"), ([0, 0, np.inf, 1, 1], r"ROI 1: coordinates must be finite, got \(0, inf, 1, 1\)"),
-    ([0, 0, 0, 1, np.nan], r"ROI 1: coordinates must be finite, got \(0, 0, 1, nan\)")])
-def test_wrong_rois(kind, roi, message):
-    net = layer_net(layer(kind, ROI_KINDS[kind]), [np.zeros((2, 8, 3, 4)), [[0, 0, 0, 1, 1], roi]])
-    with pytest.raises(DataError, match=rf"layer 'l' \({kind}\): bottom\[1\]: {message}"):
-        run_forward(net)
+TWO_BY_TWO = "pooled_h: 2 pooled_w: 2"
 
 
 @pytest.mark.parametrize("kind, fields, shapes, message", [
-    ("ROIPooling", "roi_pooling_param { pooled_h: 2 }", 0, r"roi_pooling_param.pooled_w: must be given and at least 1, got 0"),
-    ("ROIPooling", "", 0, r"roi_pooling_param.pooled_h: must be given and at least 1, got 0"),
-    ("ROIPooling", "roi_pooling_param { pooled_size: [1, 2, 3] }", 0, r"roi_pooling_param.pooled_size: give one or two numbers, .* got \[1, 2"),
-    ("ROIPooling", "roi_pooling_param { pooled_size: 2 pooled_w: 2 }", 0, r"pooled_size: give one or two numbers, or pooled_h and pooled_w"),
-    ("ROIPooling", "roi_pooling_param { pooled_size: 0 }", 0, r"pooled_size: must be at least 1, got 0"),
-    ("ROIPooling", "roi_pooling_param { pooled_h: 2 pooled_w: 2 spatial_scale: 0 }", 0, r"spatial_scale: must be above 0 and less than 1e\+09, got 0"),
-    ("ROIAlign", "roi_pooling_param { pooled_h: 2 pooled_w: 2 pad_ratio: inf }", 0, r"pad_ratio: must be less than 1e\+09, got inf"),
-    ("ROIAlign", "roi_pooling_param { pooled_h: 2 pooled_w: 2 pad_ratio: 1e9 }", 0, r"pad_ratio: must be less than 1e\+09, got 1e\+?0?9|got 1000000000"),
-    ("ROIAlign", "roi_pooling_param { pooled_h: 2 pooled_w: 2 spatial_scale: 1e9 }", 0, r"spatial_scale: must be above 0 and less than 1e\+09, got"),
-    ("ROIPooling", "roi_pooling_param { pooled_h: 2 pooled_w: 2 pad_ratio: -1 }", 0, r"pad_ratio: must be at least 0, got -1"),
-    ("ROIPooling", "roi_pooling_param { pooled_l: 2 }", 0, r"roi_pooling_param.pooled_l: unknown field"),
+    *(("ROIPooling", f"roi_pooling_param {{ {fields} }}", 0, f"roi_pooling_param.{message}") for fields, message in (
+        ("pooled_h: 2", "pooled_w: must be given and at least 1, got 0"), ("", "pooled_h: must be given and at least 1, got 0"),
+        ("pooled_size: [1, 2, 3]", r"pooled_size: give one or two numbers, .* got \[1, 2"), ("pooled_size: 0", "pooled_size: must be at least 1, got 0"),
+        ("pooled_size: 2 pooled_w: 2", "pooled_size: give one or two numbers, or pooled_h and pooled_w"),
+        (f"{TWO_BY_TWO} spatial_scale: 0", r"spatial_scale: must be above 0 and less than 1e\+09, got 0"),
+        (f"{TWO_BY_TWO} spatial_scale: 1e9", r"spatial_scale: must be above 0 and less than 1e\+09, got"),
+        (f"{TWO_BY_TWO} pad_ratio: inf", r"pad_ratio: must be less than 1e\+09, got inf"),
+        (f"{TWO_BY_TWO} pad_ratio: 1e9", r"pad_ratio: must be less than 1e\+09, got 1e\+?0?9|got 1000000000"),
+        (f"{TWO_BY_TWO} pad_ratio: -1", "pad_ratio: must be at least 0, got -1"), ("pooled_l: 2", "pooled_l: unknown field"))),
     ("ROIPooling", POOL, ((2, 8, 3), (2, 5)), r"bottom\[0\]: must have 4 axes"),
     ("ROIPooling", POOL, ((2, 8, 3, 0), (2, 5)), r"bottom\[0\]: must have 4 axes .* none of them empty"),
-    ("ROIAlign", POOL, ((2, 8, 3, 3), (2, 4)), r"bottom\[1\]: must be ROIs .* \(R, 5\), got \[2, 4\]"),
-    ("ROIAlign", POOL, ((2, 8, 3, 3), (5,)), r"bottom\[1\]: must be ROIs .* got \[5\]"),
-    ("ROIAlign", POOL, ((2, 8, 3, 3), (1, 5, 2)), r"bottom\[1\]: must be ROIs .* got \[1, 5, 2\]"),
+    *(("ROIAlign", POOL, ((2, 8, 3, 3), shape), rf"bottom\[1\]: must be ROIs .* \(R, 5\), got {re.escape(str(list(shape)))}")
+      for shape in ((2, 4), (5,), (1, 5, 2))),
     ("ROIAlign", "roi_align_param { pooled_h: 2 pooled_w: 2 }", 0, r"roi_align_param: py-RFCN-priv and synopsys compute different things"),
     ("ROIAlign", "roi_pooling_param { pooled_h: 2 }", 0, r"roi_pooling_param.pooled_w: must be given"),
     ("PSROIPooling", "psroi_pooling_param { output_dim: 2 group_size: 2 }", 0, r"psroi_pooling_param.spatial_scale: must be given"),
@@ -216,8 +199,6 @@ def test_wrong_prototxt(kind, fields, shapes, message):
     with pytest.raises((ConfigError, ShapeError), match=rf"test.prototxt.*layer 'l' \({kind}\): .*{message}"):
         layer_net(layer(kind, fields), [np.zeros(shape) for shape in shapes or ((2, 8, 3, 4), (2, 5))])
 
-
-# ---- boxes from predictions
 
 def overlap(a, b, pixels, kind="IOU"):
     width, height = (min(a[2 + k], b[2 + k]) - max(a[k], b[k]) + pixels for k in (0, 1))
@@ -298,27 +279,27 @@ def test_proposal_ties_and_infinite_codes():
 
 
 @pytest.mark.parametrize("fields, change, message", [
-    ("scale: 1", {}, r"proposal_param.ratio: give at least one, finite and above 0, got \[\]"),
-    ("ratio: 1 scale: 0", {}, r"proposal_param.scale: give at least one, finite and above 0, got \[0"),
-    ("ratio: inf scale: 1", {}, r"proposal_param.ratio: give at least one, finite and above 0, got \[inf"),
-    ("ratio: 1 scale: 1e30", {}, r"proposal_param.scale: with base_size and ratio gives an anchor of 1.6e\+31 pixels"),
-    ("ratio: 1e-320 scale: 1", {}, r"proposal_param.scale: with base_size and ratio gives an anchor of inf pixels"),
-    ("ratio: 1 scale: 1 base_size: 9999999999", {}, r"proposal_param.base_size: must be from -2\^31 to 2\^31 - 1, got 9999999999"),
-    ("ratio: 1 scale: 1 post_nms_topn: 0", {}, r"post_nms_topn: must be at least 1, got 0"),
-    ("ratio: 1 anchor_scale: 3", {}, r"proposal_param.anchor_scale: unknown field"),
-    ("ratio: 1 scale: 1e9 base_size: 1", {}, r"proposal_param.scale: with base_size and ratio gives an anchor of 1e\+09 pixels, too large"),
-    ("ratio: 1 scale: 1", {0: np.zeros((1, 2, 4))}, r"bottom\[0\]: must have 4 axes \(num, channels, height, width\), .* got \[1, 2, 4\]"),
-    ("ratio: 1 scale: 1", {1: np.zeros((1, 4, 4))}, r"bottom\[1\]: must have 4 axes \(num, channels, height, width\), .* got \[1, 4, 4\]"),
-    ("ratio: 1 scale: 1", {1: np.zeros((2, 4, 2, 2))}, r"bottom\[1\]: has shape \[2, 4, 2, 2\], bottom\[0\] has \[1, 2, 2, 2\]"),
-    ("ratio: 1 scale: 1", {0: np.zeros((1, 3, 2, 2))}, r"bottom\[0\]: must have 2 probabilities for each of 1 anchors .* 2 channels, got \[1, 3"),
-    ("ratio: 1 scale: 1", {1: np.zeros((1, 8, 2, 2))}, r"bottom\[1\]: must have 4 codes for each of 1 anchors .* 4 channels, got \[1, 8"),
-    ("ratio: 1 scale: 1", {1: np.zeros((1, 4, 2, 3))}, r"bottom\[1\]: has shape \[1, 4, 2, 3\], bottom\[0\] has \[1, 2, 2, 2\]"),
-    ("ratio: 1 scale: 1", {2: np.zeros((1, 5))}, r"bottom\[2\]: must be height, width and scale, .* got \[1, 5\]"),
-    ("ratio: 1 scale: 1", {2: np.array(5.0)}, r"bottom\[2\]: must be height, width and scale, .* got \[\]"),
-    ("ratio: 1 scale: 1", {2: np.zeros((2, 3))}, r"bottom\[2\]: must be height, width and scale, .* each of 1, got \[2, 3\]"),
-    ("ratio: 1 scale: 1", {2: np.array([9, 0, 1])}, r"bottom\[2\]: size and scale of image 0 must be finite and above 0, got \[9.0, 0.0, 1.0\]"),
-    ("ratio: 1 scale: 1", {0: np.full((1, 2, 2, 2), np.nan)}, r"bottom\[0\]: the score of anchor 0 at row 0, column 0 of image 0 is not a"),
-    ("ratio: 1 scale: 1", {1: np.full((1, 4, 2, 2), np.nan)}, r"bottom\[1\]: the box of anchor 0 at row 0, column 0 of image 0 is not a")])
+    *((fields, {}, f"proposal_param.{message}") for fields, message in (
+        ("scale: 1", r"ratio: give at least one, finite and above 0, got \[\]"), ("ratio: 1 scale: 0", r"scale: give at least one, finite and above 0, got \[0"),
+        ("ratio: inf scale: 1", r"ratio: give at least one, finite and above 0, got \[inf"),
+        ("ratio: 1 scale: 1e30", r"scale: with base_size and ratio gives an anchor of 1.6e\+31 pixels"),
+        ("ratio: 1e-320 scale: 1", "scale: with base_size and ratio gives an anchor of inf pixels"),
+        ("ratio: 1 scale: 1e9 base_size: 1", r"scale: with base_size and ratio gives an anchor of 1e\+09 pixels, too large"),
+        ("ratio: 1 scale: 1 base_size: 9999999999", r"base_size: must be from -2\^31 to 2\^31 - 1, got 9999999999"),
+        ("ratio: 1 scale: 1 post_nms_topn: 0", "post_nms_topn: must be at least 1, got 0"), ("ratio: 1 anchor_scale: 3", "anchor_scale: unknown field"))),
+    *(("ratio: 1 scale: 1", {bottom: np.zeros(value) if isinstance(value, tuple) else np.array(value)}, rf"bottom\[{bottom}\]: {message}")
+      for bottom, value, message in (
+        (0, (1, 2, 4), r"must have 4 axes \(num, channels, height, width\), .* got \[1, 2, 4\]"),
+        (1, (1, 4, 4), r"must have 4 axes \(num, channels, height, width\), .* got \[1, 4, 4\]"),
+        (1, (2, 4, 2, 2), r"has shape \[2, 4, 2, 2\], bottom\[0\] has \[1, 2, 2, 2\]"),
+        (0, (1, 3, 2, 2), r"must have 2 probabilities for each of 1 anchors .* 2 channels, got \[1, 3"),
+        (1, (1, 8, 2, 2), r"must have 4 codes for each of 1 anchors .* 4 channels, got \[1, 8"),
+        (1, (1, 4, 2, 3), r"has shape \[1, 4, 2, 3\], bottom\[0\] has \[1, 2, 2, 2\]"),
+        (2, (1, 5), r"must be height, width and scale, .* got \[1, 5\]"), (2, 5.0, r"must be height, width and scale, .* got \[\]"),
+        (2, (2, 3), r"must be height, width and scale, .* each of 1, got \[2, 3\]"),
+        (2, [9, 0, 1], r"size and scale of image 0 must be finite and above 0, got \[9.0, 0.0, 1.0\]"),
+        (0, [[[[np.nan] * 2] * 2] * 2], "the score of anchor 0 at row 0, column 0 of image 0 is not a"),
+        (1, [[[[np.nan] * 2] * 2] * 4], "the box of anchor 0 at row 0, column 0 of image 0 is not a")))])
 def test_wrong_proposals(fields, change, message):
     arrays = {0: np.zeros((1, 2, 2, 2)), 1: np.zeros((1, 4, 2, 2)), 2: np.array([[32, 32, 1]]), **change}
     with pytest.raises((ConfigError, ShapeError, DataError), match=rf"layer 'l' \(Proposal\): .*{message}"):
@@ -375,35 +356,17 @@ def test_decode_bbox_in_training():
 @pytest.mark.parametrize("fields, shapes, phase, message", [
     ("", [(3, 4), (3, 5)], TEST, r"bottom\[0\]: must be 8 codes for each of 3 ROIs, got \[3, 4\]"),
     ("", [(2, 8), (3, 5)], TEST, r"bottom\[0\]: must be 8 codes for each of 3 ROIs, got \[2, 8\]"),
+    ("", [(), (1, 5), (1, 1)], TRAIN, r"bottom\[0\]: must be 8 codes for each of 1 ROIs, got \[\]"),
     ("", [(3, 8), (3, 5)], TRAIN, r"bottom: give codes and ROIs, and in phase TRAIN their objects too, got 2 in TRAIN"),
-    ("", [(3, 8), (3, 5), (3, 5)], TEST, r"bottom: .* got 3 in TEST"),
-    ("", [(3, 8), (3, 5), (2, 5)], TRAIN, r"bottom\[2\]: must have a row for each of 3 ROIs, got \[2, 5\]"),
+    ("", [(3, 8), (3, 5), (3, 5)], TEST, r"bottom: .* got 3 in TEST"), ("", [(1, 8), (1, 5), ()], TRAIN, r"bottom\[2\]: must have a row for each of 1 ROIs, got \[\]"),
+    *(("", [(3, 8), (3, 5), shape], TRAIN, rf"bottom\[2\]: must have a row for each of 3 ROIs, got {re.escape(str(list(shape)))}")
+      for shape in ((2, 5), (2, 4), (3, 0))),
     ("bbox_reg_param { bbox_mean: 0 bbox_std: [1, 2] }", [(3, 8), (3, 5)], TEST, r"bbox_reg_param.bbox_mean: give none or four, .* got 1"),
     ("bbox_reg_param { box_std: 1 }", [(3, 8), (3, 5)], TEST, r"bbox_reg_param.box_std: unknown field; did you mean 'bbox_std'"),
-    ("decode_bbox_param { gt_iou_thr: -1 }", [(3, 8), (3, 5)], TEST, r"decode_bbox_param.gt_iou_thr: must be at least 0, got -1"),
-    ("", [(), (1, 5), (1, 1)], TRAIN, r"bottom\[0\]: must be 8 codes for each of 1 ROIs, got \[\]"),
-    ("", [(1, 8), (1, 5), ()], TRAIN, r"bottom\[2\]: must have a row for each of 1 ROIs, got \[\]"),
-    ("", [(3, 8), (3, 5), (2, 4)], TRAIN, r"bottom\[2\]: must have a row for each of 3 ROIs, got \[2, 4\]"),
-    ("", [(3, 8), (3, 5), (3, 0)], TRAIN, r"bottom\[2\]: must have a row for each of 3 ROIs, got \[3, 0\]")])
+    ("decode_bbox_param { gt_iou_thr: -1 }", [(3, 8), (3, 5)], TEST, r"decode_bbox_param.gt_iou_thr: must be at least 0, got -1")])
 def test_wrong_decode_bbox(fields, shapes, phase, message):
     with pytest.raises((ConfigError, ShapeError), match=rf"layer 'l' \(DecodeBBox\): {message}"):
         layer_net(layer("DecodeBBox", fields, len(shapes)), [np.zeros(shape) for shape in shapes], phase=phase)
-
-
-def test_boxes_missing_or_not_finite():
-    codes = np.zeros((2, 8))
-    codes[1, 6] = 1000
-    net = layer_net(layer("DecodeBBox", ""), [codes, some_rois(2)], phase=TEST)
-    with pytest.raises(DataError, match=r"bottom\[0\]: the box of ROI 1 is not finite; its codes are \[0.0, 0.0, 1000.0, 0.0\]"):
-        run_forward(net)
-    data = np.zeros((1, 6, 2, 2))
-    data[0, 5, 1, 0] = np.nan
-    net = layer_net(layer("BoxOutput", "box_output_param { field_h: 3 field_w: 3 downsample_rate: 8 }", 1), [data])
-    with pytest.raises(DataError, match=r"bottom\[0\]: row 1, column 0 of image 0 is not a number"):
-        run_forward(net)
-    net = forward_net(layer("BoxOutput", "box_output_param { fg_thr: 9 field_h: 30 field_w: 20 downsample_rate: 8 }", 1, 2),
-                      [np.zeros((2, 6, 3, 4))])
-    assert top(net).tolist() == [[0, 1, 1, 10, 10]] and top(net, 1).tolist() == [[0] * 6]
 
 
 def box_output(maps, heights, widths, rates, least, side=15, whr=2, xyr=2, mean=0, std=1, **options):
@@ -445,80 +408,50 @@ def test_box_output_against_the_definition(fields, options, dtype):
     np.testing.assert_array_equal(top(net), top(net, 1)[:, :5])
 
 
-@pytest.mark.parametrize("limits, count", [
-    ("fg_thr: 0.5 min_size: 16 iou_thr: 0.5", 2), ("fg_thr: 0.5625 min_size: 16 iou_thr: 0.5", 1), ("fg_thr: 0.5 min_size: 17 iou_thr: 0.5", 0),
-    ("fg_thr: 0.5 min_size: 16 iou_thr: 0.375", 1)])
-def test_box_output_at_its_limits(limits, count):
+def test_boxes_at_limits_and_missing():
     """Scores of 5/8 and 1/2, sides of 16, and an overlap of 1/2 of each box."""
     data = np.zeros((1, 6, 1, 2))
     data[0, 1, 0] = 0.625, 0.5
     data[0, 2, 0] = 0, -0.5
-    fields = f'box_output_param {{ field_h: 16 field_w: 16 downsample_rate: 16 field_whr: 1 nms_type: "IOMU" {limits} }}'
-    net = forward_net(layer("BoxOutput", fields, 1, 2), [data])
-    assert top(net, 1).tolist() == [[0, 0, 0, 16, 16, 0.625], [0, 8, 0, 24, 16, 0.5]][:count] or (count, top(net, 1).any()) == (0, False)
-
-
-@pytest.mark.parametrize("least, score", [(17, 0.75), (18, 0)])
-def test_proposal_at_its_least_side(least, score):
-    scores = np.array([0.25, 0.75]).reshape(1, 2, 1, 1)
-    fields = f"proposal_param {{ ratio: 1 scale: 1 min_size: {least} }}"
-    net = forward_net(layer("Proposal", fields, 3, 2), [scores, np.zeros((1, 4, 1, 1)), [[64, 64, 1]]])
-    assert top(net).tolist() == [[0, 0, 0, 16, 16]] and top(net, 1).tolist() == [score]
+    for least, side, overlap, wanted in ((0.5, 16, 0.5, [[0, 0, 0, 16, 16, 0.625], [0, 8, 0, 24, 16, 0.5]]), (0.5625, 16, 0.5, [[0, 0, 0, 16, 16, 0.625]]),
+                                         (0.5, 17, 0.5, [[0] * 6]), (0.5, 16, 0.375, [[0, 0, 0, 16, 16, 0.625]])):
+        fields = f'field_h: 16 field_w: 16 downsample_rate: 16 field_whr: 1 nms_type: "IOMU" fg_thr: {least} min_size: {side} iou_thr: {overlap}'
+        assert top(forward_net(layer("BoxOutput", f"box_output_param {{ {fields} }}", 1, 2), [data]), 1).tolist() == wanted
+    for least, score in ((17, 0.75), (18, 0)):
+        fields = f"proposal_param {{ ratio: 1 scale: 1 min_size: {least} }}"
+        net = forward_net(layer("Proposal", fields, 3, 2), [np.array([[[[0.25]], [[0.75]]]]), np.zeros((1, 4, 1, 1)), [[64, 64, 1]]])
+        assert top(net).tolist() == [[0, 0, 0, 16, 16]] and top(net, 1).tolist() == [score]
+    codes = np.zeros((2, 8))
+    codes[1, 6] = 1000
+    net = layer_net(layer("DecodeBBox", ""), [codes, some_rois(2)], phase=TEST)
+    with pytest.raises(DataError, match=r"bottom\[0\]: the box of ROI 1 is not finite; its codes are \[0.0, 0.0, 1000.0, 0.0\]"):
+        run_forward(net)
+    data = np.zeros((1, 6, 2, 2))
+    data[0, 5, 1, 0] = np.nan
+    net = layer_net(layer("BoxOutput", "box_output_param { field_h: 3 field_w: 3 downsample_rate: 8 }", 1), [data])
+    with pytest.raises(DataError, match=r"bottom\[0\]: row 1, column 0 of image 0 is not a number"):
+        run_forward(net)
+    net = forward_net(layer("BoxOutput", "box_output_param { fg_thr: 9 field_h: 30 field_w: 20 downsample_rate: 8 }", 1, 2),
+                      [np.zeros((2, 6, 3, 4))])
+    assert top(net).tolist() == [[0, 1, 1, 10, 10]] and top(net, 1).tolist() == [[0] * 6]
 
 
 ONE, TWO = "field_h: 3 field_w: 3 downsample_rate: 8", "field_h: [3, 3] field_w: [3, 3] downsample_rate: [8, 8]"
+PICTURE = (1, 6, 2, 2)
 
 
 @pytest.mark.parametrize("fields, shapes, message", [
-    (TWO, [(1, 6, 4), (1, 6, 2, 2)], r"bottom\[0\]: must have 4 axes \(num, channels, height, width\), none of them empty, got \[1, 6, 4\]"),
-    (TWO, [(1, 6, 2, 2), (1, 6, 2, 0)], r"bottom\[1\]: must have 4 axes \(num, channels, height, width\), none of them empty, got"),
-    (TWO, [(1, 6, 2, 2), (2, 6, 2, 2)], r"bottom\[1\]: has shape \[2, 6, 2, 2\], bottom\[0\] has \[1, 6, 2, 2\]; images and channels"),
-    (TWO, [(1, 6, 2, 2), (1, 7, 1, 1)], r"bottom\[1\]: has shape \[1, 7, 1, 1\], bottom\[0\] has \[1, 6, 2, 2\]; images and channels"),
-    ("field_h: 3 downsample_rate: 8", [(1, 6, 2, 2)], r"box_output_param.field_w: give one for each of the 1 bottoms, got \[\]"),
-    (ONE + ' nms_type: "IOX"', [(1, 6, 2, 2)], r"box_output_param.nms_type: must be IOU, IOMU or IOFU, got IOX"),
-    (ONE + " field_whr: 0.5", [(1, 6, 2, 2)], r"box_output_param.field_whr: must be finite and at least 1, got 0.5"),
-    (ONE + " field_whr: inf", [(1, 6, 2, 2)], r"box_output_param.field_whr: must be finite and at least 1, got inf"),
-    (ONE + " field_xyr: 0", [(1, 6, 2, 2)], r"box_output_param.field_xyr: must be finite and above 0, got 0"),
-    (ONE + " field_xyr: inf", [(1, 6, 2, 2)], r"box_output_param.field_xyr: must be finite and above 0, got inf"),
-    ("field_h: 3 field_w: 3 downsample_rate: 0", [(1, 6, 2, 2)], r"box_output_param.downsample_rate: must be at least 1, got 0"),
-    (ONE, [(1, 5, 2, 2)], r"bottom\[0\]: must have the scores of at least 2 classes and 4 codes, got")])
+    (TWO, [(1, 6, 4), PICTURE], r"bottom\[0\]: must have 4 axes \(num, channels, height, width\), none of them empty, got \[1, 6, 4\]"),
+    (TWO, [PICTURE, (1, 6, 2, 0)], r"bottom\[1\]: must have 4 axes \(num, channels, height, width\), none of them empty, got"),
+    (TWO, [PICTURE, (2, 6, 2, 2)], r"bottom\[1\]: has shape \[2, 6, 2, 2\], bottom\[0\] has \[1, 6, 2, 2\]; images and channels"),
+    (TWO, [PICTURE, (1, 7, 1, 1)], r"bottom\[1\]: has shape \[1, 7, 1, 1\], bottom\[0\] has \[1, 6, 2, 2\]; images and channels"),
+    (ONE, [(1, 5, 2, 2)], r"bottom\[0\]: must have the scores of at least 2 classes and 4 codes, got"),
+    ("field_h: 3 downsample_rate: 8", [PICTURE], r"box_output_param.field_w: give one for each of the 1 bottoms, got \[\]"),
+    ("field_h: 3 field_w: 3 downsample_rate: 0", [PICTURE], "box_output_param.downsample_rate: must be at least 1, got 0"),
+    *((f"{ONE} {fields}", [PICTURE], f"box_output_param.{message}") for fields, message in (
+        ('nms_type: "IOX"', "nms_type: must be IOU, IOMU or IOFU, got IOX"), ("field_whr: 0.5", "field_whr: must be finite and at least 1, got 0.5"),
+        ("field_whr: inf", "field_whr: must be finite and at least 1, got inf"), ("field_xyr: 0", "field_xyr: must be finite and above 0, got 0"),
+        ("field_xyr: inf", "field_xyr: must be finite and above 0, got inf")))])
 def test_wrong_box_output(fields, shapes, message):
     with pytest.raises((ConfigError, ShapeError), match=rf"layer 'l' \(BoxOutput\): {message}"):
         layer_net(layer("BoxOutput", f"box_output_param {{ {fields} }}", len(shapes)), [np.zeros(shape) for shape in shapes])
-
-
-FASTER_RCNN = """
-layer { name: "data" type: "Input" top: "data" top: "info" top: "label"
-  input_param { shape { dim: 1 dim: 3 dim: 64 dim: 64 } shape { dim: 1 dim: 3 } shape { dim: 1 } } }
-layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
-  convolution_param { num_output: 4 kernel_size: 8 stride: 8 weight_filler { type: "gaussian" std: 0.1 } } }
-layer { name: "score" type: "Convolution" bottom: "conv" top: "score"
-  convolution_param { num_output: 2 kernel_size: 1 weight_filler { type: "gaussian" std: 0.1 } } }
-layer { name: "code" type: "Convolution" bottom: "conv" top: "code"
-  convolution_param { num_output: 4 kernel_size: 1 weight_filler { type: "gaussian" std: 0.1 } } }
-layer { name: "proposal" type: "Proposal" bottom: "score" bottom: "code" bottom: "info" top: "rois"
-  proposal_param { ratio: 1 scale: 1 feat_stride: 8 min_size: 1 post_nms_topn: 4 } }
-layer { name: "pool" type: "%s" bottom: "conv" bottom: "rois" top: "pool" %s }
-layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip"
-  inner_product_param { num_output: 3 weight_filler { type: "gaussian" std: 0.1 } } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
-"""
-
-
-@pytest.mark.parametrize("kind, fields", [
-    ("ROIPooling", "roi_pooling_param { pooled_size: 2 spatial_scale: 0.125 }"),
-    ("PSROIPooling", "psroi_pooling_param { output_dim: 1 group_size: 2 spatial_scale: 0.125 }"),
-    ("ROIAlign", "roi_pooling_param { pooled_h: 2 pooled_w: 2 spatial_scale: 0.125 }")])
-def test_a_net_of_two_stages_trains(kind, fields, device):
-    param, _ = parse_text(FASTER_RCNN % (kind, fields), caffe_pb2.NetParameter, keep_layer_fields=True)
-    param.state.phase = TRAIN
-    net = Net(param, Dtype.FLOAT)
-    for name, shape in (("rois", (4, 5)), ("label", (4,))):     # there is one ROI before the first forward
-        net.blob_by_name(name).reshape(*shape)
-    for name, values in (("data", RANDOM.standard_normal((1, 3, 64, 64))), ("info", [[64, 64, 1]]), ("label", [0, 1, 2, 0])):
-        net.blob_by_name(name).data[...] = values
-    run_forward(net)
-    net.backward_from_to(len(net.layers) - 1, 0)
-    assert net.blob_by_name("rois").shape == (4, 5)
-    weights = {name: net.layers[net.layer_names.index(name)].blobs[0].diff for name in ("conv", "score", "code", "ip")}
-    assert weights["conv"].any() and weights["ip"].any() and not weights["score"].any() and not weights["code"].any()

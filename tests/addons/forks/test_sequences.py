@@ -1,26 +1,22 @@
 """Lstm against loops and against LSTM; ContinuationIndicator and CTCGreedyDecoder against loops."""
 
 import itertools
-import math
+import re
 
 import numpy as np
 import pytest
 from gradient import check_gradient, forward_again, forward_net, layer_net, run_backward, run_forward
+from helpers import layer_text, make_net
 
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, DataError, ShapeError
-from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
 
 RANDOM = np.random.default_rng(14)
 FILLERS = 'weight_filler { type: "uniform" min: -1 max: 1 } bias_filler { type: "uniform" min: -1 max: 1 }'
 
 
 def lstm(size=3, more="", flags=True):
-    cont = 'bottom: "cont"' if flags else ""
-    return (f'layer {{ name: "l" type: "Lstm" bottom: "x" {cont} top: "y" '
-            f"lstm_param {{ num_output: {size} {FILLERS} {more} }} }}")
+    return layer_text("Lstm", "l", "x cont" if flags else "x", "y", f"lstm_param {{ num_output: {size} {FILLERS} {more} }}")
 
 
 def flags_of(steps, sequences, first=0):
@@ -30,7 +26,7 @@ def flags_of(steps, sequences, first=0):
 
 
 def sigmoid(x):
-    return 1 / (1 + math.exp(-x))
+    return 1 / (1 + np.exp(-x))
 
 
 def lstm_loops(x, flags, w_x, w_h, bias, h, c):
@@ -40,11 +36,9 @@ def lstm_loops(x, flags, w_x, w_h, bias, h, c):
     y, h, c = np.zeros((steps, sequences, size)), h.copy(), c.copy()
     for t, n in itertools.product(range(steps), range(sequences)):
         m = flags[t, n]
-        sums = [bias[r] + float(w_x[r] @ x[t, n]) + m * float(w_h[r] @ h[n]) for r in range(4 * size)]
-        for k in range(size):
-            i, f, o = (sigmoid(sums[part * size + k]) for part in range(3))
-            c[n, k] = m * f * c[n, k] + i * math.tanh(sums[3 * size + k])
-            y[t, n, k] = o * math.tanh(c[n, k])
+        i, f, o, g = (bias + w_x @ x[t, n] + m * w_h @ h[n]).reshape(4, size)
+        c[n] = m * sigmoid(f) * c[n] + sigmoid(i) * np.tanh(g)
+        y[t, n] = sigmoid(o) * np.tanh(c[n])
         h[n] = y[t, n]
     return y, h, c
 
@@ -72,24 +66,16 @@ def test_lstm(steps, sequences, form, with_flags, dtype):
         np.testing.assert_allclose(y.reshape(wanted.shape), wanted, rtol=0, atol=1e-5 if dtype == Dtype.FLOAT else 1e-13)
 
 
-@pytest.mark.parametrize("more, shape, with_flags", [("", (4, 2, 3), True), ("", (3, 3, 2), False), ("batch_size: 2", (6, 2), True),
-                                                     ("", (3, 2), False), ("", (1, 1, 1), True)])
-def test_lstm_gradient(more, shape, with_flags):
-    steps, sequences = shape[:2] if len(shape) == 3 else (shape[0] // (2 if more else 1), 2 if more else 1)
-    check_gradient(lstm(2, more, with_flags), [RANDOM.standard_normal(shape), flags_of(steps, sequences)][:1 + with_flags], check=[0])
+def test_lstm_gradient():
+    for more, shape, count, with_flags in (("", (4, 2, 3), (4, 2), True), ("", (3, 3, 2), (3, 3), False), ("batch_size: 2", (6, 2), (3, 2), True),
+                                           ("", (3, 2), (3, 1), False), ("", (1, 1, 1), (1, 1), True)):
+        check_gradient(lstm(2, more, with_flags), [RANDOM.standard_normal(shape), flags_of(*count)][:1 + with_flags], check=[0])
 
 
-def test_lstm_runs_again():
-    net = forward_net(lstm(2), [RANDOM.standard_normal((3, 2, 2)), flags_of(3, 2)])
-    net.blob_by_name("x").diff[...] = 7
-    run_backward(net, [1], [np.ones((3, 2, 2))])
-    once = [blob.diff.copy() for blob in net.layers[-1].blobs]
-    run_backward(net, [], [np.ones((3, 2, 2))])
-    for diff, blob in zip(once, net.layers[-1].blobs):
-        np.testing.assert_allclose(blob.diff, 2 * diff)
-    assert (net.blob_by_name("x").diff == 7).all() and (net.blob_by_name("cont").diff == 0).all()
-    assert not net.layers[-1].allow_force_backward(1)
+def test_lstm_of_other_sequences():
     net = forward_net(lstm(2), [RANDOM.standard_normal((3, 2, 4)), np.ones((3, 2))])
+    run_backward(net, [1], [np.ones((3, 2, 2))])
+    assert (net.blob_by_name("cont").diff == 0).all()
     weights = [blob.data for blob in net.layers[-1].blobs]
     h = c = np.zeros((3, 2))
     for steps in 5, 2:   # 3 sequences: from zero, then from the state of the first
@@ -97,6 +83,12 @@ def test_lstm_runs_again():
         forward_again(net, x=x, cont=flags)
         wanted, h, c = lstm_loops(x, flags, *weights, h, c)
         np.testing.assert_allclose(net.blob_by_name("y").data, wanted, atol=1e-13)
+    net = layer_net(lstm(2, flags=False), [np.zeros((3, 2, 4))])
+    for shape, message in (((3, 2, 5), r"has shape \[3, 2, 5\], 5 values for each step .* set up for 4"),
+                           ((3, 4), r"must have 3 axes \(steps, sequences, inputs\) as in setup")):
+        net.blob_by_name("x").reshape(*shape)
+        with pytest.raises(ShapeError, match=rf"bottom\[0\]: {message}"):
+            run_forward(net)
 
 
 def test_the_state_in_snapshots():
@@ -119,43 +111,30 @@ def test_the_state_in_snapshots():
         stateless.set_state({})
 
 
-@pytest.mark.parametrize("text, shapes, error, message", [
-    (lstm(0), [(2, 2, 2), (2, 2)], ConfigError, r"lstm_param.num_output: must be at least 1, got 0"),
-    (lstm().replace("num_output: 3", ""), [(2, 2, 2), (2, 2)], ConfigError, r"lstm_param.num_output: must be given"),
-    (lstm(3, "clipping_threshold: -1"), [(2, 2, 2), (2, 2)], ConfigError, r"lstm_param.clipping_threshold: must be at least 0, got -1"),
-    (lstm(3, "batch_size: 0"), [(2, 2, 2), (2, 2)], ConfigError, r"lstm_param.batch_size: must be at least 1, got 0"),
-    (lstm(3, "batch_size: 4"), [(6, 2), (6,)], ShapeError,
-     r"bottom\[0\]: the first axis must be a multiple of lstm_param.batch_size, 4, got \[6, 2\]"),
-    (lstm(), [(2, 2, 0), (2, 2)], ShapeError, r"bottom\[0\]: needs at least one step and one input, got \[2, 2, 0\]"),
-    (lstm(), [(0, 2, 3), (0, 2)], ShapeError, r"bottom\[0\]: needs at least one step and one input, got \[0, 2, 3\]"),
-    (lstm(3, "batch_size: 2"), [(0, 3), (0,)], ShapeError, r"bottom\[0\]: needs at least one step and one input, got \[0, 3\]"),
-    (lstm(3, "batch_size: 2"), [(), ()], ShapeError, r"bottom\[0\]: the first axis must be a multiple of lstm_param.batch_size, 2, got \[\]"),
-    (lstm(), [(2, 3, 4), (2, 2)], ShapeError, r"bottom\[1\]: must have 2 x 3 indicators for x of shape \[2, 3, 4\], got \[2, 2\]"),
-    (lstm().replace('top: "y"', 'top: "x"'), [(2, 2, 2), (2, 2)], ConfigError, r"top\[0\]: Lstm cannot work in place"),
-    (lstm().replace('weight_filler { type: "uniform"', 'weight_filler { type: "equal"'), [(2, 2, 2), (2, 2)], ConfigError,
-     r"lstm_param.weight_filler.type: unknown filler 'equal'")])
-def test_wrong_lstm(text, shapes, error, message):
-    with pytest.raises(error, match=rf"test.prototxt.*layer 'l' \(Lstm\): {message}"):
+SIX = [(2, 2, 2), (2, 2)]
+
+
+@pytest.mark.parametrize("text, shapes, message", [
+    (lstm(0), SIX, "lstm_param.num_output: must be at least 1, got 0"),
+    (lstm().replace("num_output: 3", ""), SIX, "lstm_param.num_output: must be given"),
+    (lstm(3, "clipping_threshold: -1"), SIX, "lstm_param.clipping_threshold: must be at least 0, got -1"),
+    (lstm(3, "batch_size: 0"), SIX, "lstm_param.batch_size: must be at least 1, got 0"),
+    (lstm(3, "batch_size: 4"), [(6, 2), (6,)], r"bottom\[0\]: the first axis must be a multiple of lstm_param.batch_size, 4, got \[6, 2\]"),
+    (lstm(3, "batch_size: 2"), [(), ()], r"bottom\[0\]: the first axis must be a multiple of lstm_param.batch_size, 2, got \[\]"),
+    *((lstm(3, more), shapes, rf"bottom\[0\]: needs at least one step and one input, got {re.escape(str(list(shapes[0])))}") for more, shapes in (
+        ("", [(2, 2, 0), (2, 2)]), ("", [(0, 2, 3), (0, 2)]), ("batch_size: 2", [(0, 3), (0,)]))),
+    (lstm(), [(2, 3, 4), (2, 2)], r"bottom\[1\]: must have 2 x 3 indicators for x of shape \[2, 3, 4\], got \[2, 2\]"),
+    (lstm().replace('top: "y"', 'top: "x"'), SIX, r"top\[0\]: Lstm cannot work in place"),
+    (lstm().replace('weight_filler { type: "uniform"', 'weight_filler { type: "equal"'), SIX, "lstm_param.weight_filler.type: unknown filler 'equal'")])
+def test_wrong_lstm(text, shapes, message):
+    with pytest.raises((ConfigError, ShapeError), match=rf"test.prototxt.*layer 'l' \(Lstm\): {message}"):
         layer_net(text, [np.zeros(shape) for shape in shapes])
 
 
-@pytest.mark.parametrize("shape, message", [((3, 2, 5), r"bottom\[0\]: has shape \[3, 2, 5\], 5 values for each step .* set up for 4"),
-                                            ((3, 4), r"bottom\[0\]: must have 3 axes \(steps, sequences, inputs\) as in setup")])
-def test_a_wrong_new_shape(shape, message):
-    net = layer_net(lstm(2, flags=False), [np.zeros((3, 2, 4))])
-    net.blob_by_name("x").reshape(*shape)
-    with pytest.raises(ShapeError, match=message):
-        run_forward(net)
-
-
-# ---- ContinuationIndicator
-
 def test_continuation_indicator():
-    param, _ = parse_text('''layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 } } }
+    net = make_net('''layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 } } }
         layer { name: "i" type: "ContinuationIndicator" top: "y" continuation_indicator_param { time_step: 4 batch_size: 3 } }
-        layer { name: "j" type: "ContinuationIndicator" bottom: "x" top: "z" continuation_indicator_param { time_step: 1 batch_size: 2 } }
-        ''', caffe_pb2.NetParameter, keep_layer_fields=True)
-    net = Net(param, Dtype.FLOAT)
+        layer { name: "j" type: "ContinuationIndicator" bottom: "x" top: "z" continuation_indicator_param { time_step: 1 batch_size: 2 } }''')
     for _ in range(2):
         net.forward_from_to(0, 2)
         assert net.blob_by_name("y").data.tolist() == [[0] * 3, [1] * 3, [1] * 3, [1] * 3]
@@ -166,12 +145,8 @@ def test_continuation_indicator():
     assert (net.blob_by_name("x").diff == 0).all() and not net.layers[2].allow_force_backward(0)
 
 
-# ---- CTCGreedyDecoder
-
-def decoder(fields="blank_index: 0", tops=("y",), targets=False):
-    names = "".join(f' top: "{name}"' for name in tops)
-    bottoms = 'bottom: "x" bottom: "on"' + ' bottom: "target"' * targets
-    return f'layer {{ name: "l" type: "CTCGreedyDecoder" {bottoms} {names} ctc_decoder_param {{ {fields} }} }}'
+def decoder(fields="blank_index: 0", tops="y", targets=False):
+    return layer_text("CTCGreedyDecoder", "l", "x on target" if targets else "x on", tops, f"ctc_decoder_param {{ {fields} }}")
 
 
 def values_of(paths, classes=4):
@@ -195,27 +170,11 @@ PATHS = [[0, 1, 1, 0, 1, 2], [3, 3, 3, 2, 2, 0], [0, 0, 0, 0, 0, 0]]
 def test_decoder(fields, lengths, wanted, dtype):
     values = values_of(PATHS)
     on = np.array([[float(t < length) for length in lengths] for t in range(6)])
-    net = forward_net(decoder(fields, ("y", "scores")), [values, on], dtype)
+    net = forward_net(decoder(fields, "y scores"), [values, on], dtype)
     assert net.blob_by_name("y").data.shape == (3, 6, 1, 1)
     assert net.blob_by_name("y").data.reshape(3, 6).tolist() == [row + [-1] * (6 - len(row)) for row in wanted]
     scores = [-sum(values[t, n].max() for t in range(max(length, 1))) for n, length in enumerate(lengths)]
     np.testing.assert_allclose(net.blob_by_name("scores").data, np.reshape(scores, (3, 1, 1, 1)), rtol=1e-6)
-
-
-@pytest.mark.parametrize("tops", [("y", "accuracy"), ("y", "scores", "accuracy")])
-def test_decoder_with_targets(tops):
-    """The decoded sequences are 1 1 2, 3 2 and none; the distances 1 of 3, 2 of 3, and 0."""
-    targets = np.array([[1, 2, 2, -1, 5, 5], [2, 2, 3, -1, 0, 0], [-1] * 6]).T
-    net = forward_net(decoder(tops=tops, targets=True), [values_of(PATHS), np.ones((6, 3)), targets])
-    accuracy = net.blob_by_name("accuracy").data
-    assert accuracy.shape == () and accuracy == pytest.approx(1 - (1 / 3 + 2 / 3 + 0) / 3)
-    if "scores" in tops:
-        scores = -net.blob_by_name("x").data.max(axis=2).sum(axis=0)
-        np.testing.assert_allclose(net.blob_by_name("scores").data, scores.reshape(3, 1, 1, 1), rtol=1e-12)
-    full = np.array([[1, 1, 2, 2, 2, 2], [3, 2, 3, 2, 3, 2], [1] * 6]).T   # no end; distances 3, 4 and 6 of 6
-    net.blob_by_name("target").data[...] = full
-    run_forward(net)
-    assert net.blob_by_name("accuracy").data == pytest.approx(1 - (3 + 4 + 6) / 18)
 
 
 def plain_distance(a, b):
@@ -243,9 +202,13 @@ def test_accuracies_of_other_lengths(merges):
             shares.append(plain_distance(result, target) / max(len(result), len(target), 1))
             orders.add((np.sign(len(result) - len(target)), not target))
         on = np.arange(steps)[:, None] < lengths
-        net = forward_net(decoder(f"blank_index: 0 ctc_merge_repeated: {str(merges).lower()}", ("y", "accuracy"), targets=True),
+        tops = "y accuracy" if merges else "y scores accuracy"
+        net = forward_net(decoder(f"blank_index: 0 ctc_merge_repeated: {str(merges).lower()}", tops, targets=True),
                           [values_of(paths), on.astype(float), targets])
-        assert net.blob_by_name("accuracy").data == pytest.approx(1 - sum(shares) / sequences)
+        assert net.blob_by_name("accuracy").shape == () and net.blob_by_name("accuracy").data == pytest.approx(1 - sum(shares) / sequences)
+        if not merges:
+            scores = -(net.blob_by_name("x").data.max(axis=2) * on).sum(axis=0)
+            np.testing.assert_allclose(net.blob_by_name("scores").data, scores.reshape(-1, 1, 1, 1), rtol=1e-12)
     assert orders == {(-1, False), (0, False), (0, True), (1, False), (1, True)}
 
 
@@ -257,30 +220,23 @@ def test_decoder_blank_and_classes(caplog):
     assert not net.layers[-1].allow_force_backward(0)
     with pytest.raises(ConfigError, match=r"bottom\[0\]: CTCGreedyDecoder has no gradient for predictions"):
         run_backward(net, [0])
-    net.blob_by_name("x").reshape(2, 1, 5)
-    net.blob_by_name("on").reshape(2, 1)
-    net.blob_by_name("on").data[...] = 1
-    net.blob_by_name("x").data[...] = values_of([[3, 4]], 5)
-    run_forward(net)
+    forward_again(net, x=values_of([[3, 4]], 5), on=np.ones((2, 1)))
     assert net.blob_by_name("y").data.reshape(-1).tolist() == [3, -1]
     targets = np.array([[0, 1, -1, 0, 0, 0], [2, 0, -1, 0, 0, 0], [0] + [-1] * 5]).T
-    net = forward_net(decoder("blank_index: -1 ctc_merge_repeated: true", ("y", "accuracy"), targets=True),
+    net = forward_net(decoder("blank_index: -1 ctc_merge_repeated: true", "y accuracy", targets=True),
                       [values_of([[0, 0, 3, 1, 3, 3], [2, 2, 3, 0, 0, 3], [3, 3, 3, 0, 3, 3]]), np.ones((6, 3)), targets])
     assert net.blob_by_name("accuracy").data == 1
 
 
-INDICATOR = 'layer { name: "l" type: "ContinuationIndicator" bottom: "x" top: "y" continuation_indicator_param { %s } }'
-
-
-@pytest.mark.parametrize("text, shapes, error, message", [
-    (INDICATOR % "time_step: 4", [(2,)], ConfigError, "continuation_indicator_param.batch_size: must be given"),
-    (INDICATOR % "time_step: 0 batch_size: 1", [(2,)], ConfigError, "continuation_indicator_param.time_step: must be at least 1, got 0"),
-    (INDICATOR % "time_step: 1 batch_size: 1 axis: 1", [(2,)], ConfigError, "continuation_indicator_param.axis: unknown field"),
-    (decoder("blank_index: 4"), [(2, 3, 4), (2, 3)], ConfigError, r"ctc_decoder_param.blank_index: must be one of 4 classes, got 4"),
-    (decoder(), [(2, 3), (2, 3)], ShapeError, r"bottom\[0\]: must have 3 axes \(steps, sequences, classes\), got \[2, 3\]"),
-    (decoder(), [(2, 3, 4), (3, 2)], ShapeError, r"bottom\[1\]: must have the first two axes of bottom\[0\], \[2, 3\], got \[3, 2\]"),
-    (decoder(tops="yab"), [(2, 3, 4), (2, 3)], ConfigError, r"top: must be 1 or 2 with 2 bottoms, got 3"),
-    (decoder(targets=True), [(2, 3, 4), (2, 3), (2, 3)], ConfigError, r"top: must be 2 or 3 with 3 bottoms, got 1")])
-def test_wrong_indicator_and_decoder(text, shapes, error, message):
-    with pytest.raises(error, match=rf"test.prototxt.*layer 'l' \((ContinuationIndicator|CTCGreedyDecoder)\): {message}"):
+@pytest.mark.parametrize("text, shapes, message", [
+    *((layer_text("ContinuationIndicator", "l", "x", "y", f"continuation_indicator_param {{ {fields} }}"), [(2,)], f"continuation_indicator_param.{message}")
+      for fields, message in (("time_step: 4", "batch_size: must be given"), ("time_step: 0 batch_size: 1", "time_step: must be at least 1, got 0"),
+                              ("time_step: 1 batch_size: 1 axis: 1", "axis: unknown field"))),
+    (decoder("blank_index: 4"), [(2, 3, 4), (2, 3)], "ctc_decoder_param.blank_index: must be one of 4 classes, got 4"),
+    (decoder(), [(2, 3), (2, 3)], r"bottom\[0\]: must have 3 axes \(steps, sequences, classes\), got \[2, 3\]"),
+    (decoder(), [(2, 3, 4), (3, 2)], r"bottom\[1\]: must have the first two axes of bottom\[0\], \[2, 3\], got \[3, 2\]"),
+    (decoder(tops="y a b"), [(2, 3, 4), (2, 3)], "top: must be 1 or 2 with 2 bottoms, got 3"),
+    (decoder(targets=True), [(2, 3, 4), (2, 3), (2, 3)], "top: must be 2 or 3 with 3 bottoms, got 1")])
+def test_wrong_indicator_and_decoder(text, shapes, message):
+    with pytest.raises((ConfigError, ShapeError), match=rf"test.prototxt.*layer 'l' \((ContinuationIndicator|CTCGreedyDecoder)\): {message}"):
         layer_net(text, [np.zeros(shape) for shape in shapes])

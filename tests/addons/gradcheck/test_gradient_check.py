@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 import pytest
+from helpers import layer_text
 
 import minicaffe
 from minicaffe import layer as registry
@@ -18,44 +19,59 @@ from minicaffe.proto.text import parse_text
 
 INPUT = 'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 3 dim: 2 dim: 6 dim: 6 } } }'
 LABELS = 'layer { name: "labels" type: "Input" top: "label" input_param { shape { dim: 3 } } }'
-NET = INPUT + LABELS + """
-layer { name: "conv" type: "Convolution" bottom: "x" top: "conv"
-        convolution_param { num_output: 3 kernel_size: 3 weight_filler { type: "xavier" } } }
-layer { name: "bn" type: "BatchNorm" bottom: "conv" top: "bn" }
-layer { name: "relu" type: "ReLU" bottom: "bn" top: "bn" }
-layer { name: "pool" type: "Pooling" bottom: "bn" top: "pool" pooling_param { pool: MAX kernel_size: 2 stride: 2 } }
-layer { name: "drop" type: "Dropout" bottom: "pool" top: "pool" }
-layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip" param { lr_mult: 1 } param { lr_mult: 0 }
-        inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
-layer { name: "accuracy" type: "Accuracy" bottom: "ip" bottom: "label" top: "accuracy" }
-"""
+NET = INPUT + LABELS + "".join((
+    layer_text("Convolution", "conv", "x", more='convolution_param { num_output: 3 kernel_size: 3 weight_filler { type: "xavier" } }'),
+    layer_text("BatchNorm", "bn", "conv"), layer_text("ReLU", "relu", "bn", "bn"),
+    layer_text("Pooling", "pool", "bn", more="pooling_param { pool: MAX kernel_size: 2 stride: 2 }"), layer_text("Dropout", "drop", "pool", "pool"),
+    layer_text("InnerProduct", "ip", "pool", more='''param { lr_mult: 1 } param { lr_mult: 0 }
+               inner_product_param { num_output: 4 weight_filler { type: "xavier" } }'''),
+    layer_text("SoftmaxWithLoss", "loss", "ip label"), layer_text("Accuracy", "accuracy", "ip label")))
 
 
 def message(text):
     return parse_text(text, caffe_pb2.NetParameter, keep_layer_fields=True)[0]
 
 
+class Square(minicaffe.Layer):
+    """y = x^2."""
+
+    def setup(self, bottom, top):
+        self.runs = 1
+
+    def reshape(self, bottom, top):
+        top[0].reshape(*bottom[0].shape)
+
+    def forward(self, bottom, top):
+        top[0].data[...] = self.runs * bottom[0].data ** 2
+
+    def backward(self, top, propagate_down, bottom):
+        bottom[0].diff[...] = self.runs * 2 * bottom[0].data * top[0].diff
+
+
+class Wrong(Square):
+    """The gradient is wrong at element 4 of its bottom, by a tenth."""
+
+    def backward(self, top, propagate_down, bottom):
+        super().backward(top, propagate_down, bottom)
+        bottom[0].diff.reshape(-1)[4] *= 1.1
+
+
+class Fickle(Square):
+    """Each forward gives other values."""
+
+    def forward(self, bottom, top):
+        self.runs += 1
+        super().forward(bottom, top)
+
+
 @pytest.fixture
-def wrong(monkeypatch):
-    """A layer type y = x^2 whose gradient is wrong at element 4 of its bottom, by a tenth."""
-    class Wrong(minicaffe.Layer):
-        def setup(self, bottom, top):
-            pass
-
-        def reshape(self, bottom, top):
-            top[0].reshape(*bottom[0].shape)
-
-        def forward(self, bottom, top):
-            top[0].data[...] = bottom[0].data ** 2
-
-        def backward(self, top, propagate_down, bottom):
-            bottom[0].diff[...] = 2 * bottom[0].data * top[0].diff
-            bottom[0].diff.reshape(-1)[4] *= 1.1
-
+def types(monkeypatch):
     monkeypatch.setattr(registry, "_types", registry.layer_types())
-    minicaffe.register_layer("Wrong", Wrong)
-    return INPUT + 'layer { name: "square" type: "Wrong" bottom: "x" top: "y" }'
+    for kind in Wrong, Fickle:
+        minicaffe.register_layer(kind.__name__, kind)
+
+
+WRONG = INPUT + layer_text("Wrong", "square", "x", "y")
 
 
 def test_arrays_that_are_compared():
@@ -97,41 +113,41 @@ def test_nets_and_seeds():
     pick = [[c.index for c in minicaffe.gradcheck(net, elements=3, seed=seed, layers=["conv"]).comparisons] for seed in (1, 1, 2)]
     assert pick[0] == pick[1] != pick[2]
     report = minicaffe.gradcheck(net, elements=3, layers=["conv"])
+    for every in 0, None:
+        compared = minicaffe.gradcheck(net, elements=every, layers=["conv"]).comparisons
+        assert compared and all(c.checked + c.kinks >= np.prod(c.shape) for c in compared)
     assert [c.checked for c in report.comparisons] == [3, 3, 3] and {c.layer for c in report.comparisons} == {"conv"}
     with pytest.raises(KeyError, match="no layer 'cnv'.*conv"):
         minicaffe.gradcheck(net, layers=["cnv"])
 
 
-def test_wrong_gradients(wrong):
-    report = minicaffe.gradcheck(message(wrong), elements=None)
+def test_wrong_gradients(types):
+    report = minicaffe.gradcheck(message(WRONG), elements=None)
     [comparison] = report.failed
     assert comparison.index == (0, 0, 0, 4) and comparison.shape == (3, 2, 6, 6) and comparison.checked == 216
     assert comparison.analytic / comparison.numerical == pytest.approx(1.1)
     assert comparison.relative == pytest.approx(0.1 / 1.1, rel=0.01)
     assert "layer 'square' (Wrong): bottom[0] 'x': element [0, 0, 0, 4]: backward says" in str(report)
-    assert minicaffe.gradcheck(message(wrong), elements=None, threshold=0.2).ok
-    report = minicaffe.gradcheck(message(wrong + 'layer { name: "r" type: "ReLU" bottom: "y" top: "y" }'), elements=None)
+    assert minicaffe.gradcheck(message(WRONG), elements=None, threshold=0.2).ok
+    report = minicaffe.gradcheck(message(WRONG + 'layer { name: "r" type: "ReLU" bottom: "y" top: "y" }'), elements=None)
     assert [c.layer for c in report.failed] == ["square"] and report.failed[0].kinks == 0
+    report = minicaffe.gradcheck(message(INPUT + layer_text("Fickle", "f", "x", "y")))
+    assert not report.comparisons and not report.ok
+    assert ("f", "Fickle", None, "it computes something else each time it runs on the same data") in report.not_checked
 
 
-@pytest.mark.parametrize("layer, values, kinks", [
-    ('type: "ReLU"', [0.0, 1.0, -1.0, 3e-5], 2),
-    ('type: "AbsVal"', [0.0, 1.0, -1.0, -3e-5], 1),     # at 0 its gradient is 0, as that of differences
-    ('type: "Pooling" pooling_param { pool: MAX kernel_size: 2 }', [0.5, 0.5, -1.0, 0.2], 2)])
-def test_kinks(layer, values, kinks):
+def test_kinks():
     """At and nearer than a step to a kink the function has no derivative, or another one: no error of backward."""
-    param = message('layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 dim: 1 dim: 2 dim: 2 } } }'
-                       f'layer {{ name: "kinked" bottom: "x" top: "y" {layer} }}')
-    net = Net(param, Dtype.DOUBLE)
-    net.blobs["x"].data[...] = np.reshape(values, (1, 1, 2, 2))
-    report = minicaffe.gradcheck(net)
-    assert report.ok and report.comparisons[0].kinks == kinks, f"\n{report}"
-
-
-def test_a_maximum_of_several_windows():
-    """Zeros in overlapping windows: backward chooses one in some of them, which lies between the derivatives of each, not of their sum."""
-    net = Net(message('layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 dim: 2 dim: 6 dim: 6 } } }'
-                      'layer { name: "p" type: "Pooling" bottom: "x" top: "y" pooling_param { pool: MAX kernel_size: 3 } }'), Dtype.DOUBLE)
+    for layer, values, kinks in (('type: "ReLU"', [0.0, 1.0, -1.0, 3e-5], 2),
+                                 ('type: "AbsVal"', [0.0, 1.0, -1.0, -3e-5], 1),     # at 0 its gradient is 0, as that of differences
+                                 ('type: "Pooling" pooling_param { pool: MAX kernel_size: 2 }', [0.5, 0.5, -1.0, 0.2], 2)):
+        net = Net(message(INPUT.replace("dim: 3 dim: 2 dim: 6 dim: 6", "dim: [1, 1, 2, 2]")
+                          + f'layer {{ name: "kinked" bottom: "x" top: "y" {layer} }}'), Dtype.DOUBLE)
+        net.blobs["x"].data[...] = np.reshape(values, (1, 1, 2, 2))
+        report = minicaffe.gradcheck(net)
+        assert report.ok and report.comparisons[0].kinks == kinks, f"\n{report}"
+    # Zeros in overlapping windows: backward chooses one in some of them, which lies between the derivatives of each, not of their sum.
+    net = Net(message(INPUT + layer_text("Pooling", "p", "x", "y", "pooling_param { pool: MAX kernel_size: 3 }")), Dtype.DOUBLE)
     report = minicaffe.gradcheck(net, elements=None)
     assert report.ok and report.comparisons[0].kinks > 30, f"\n{report}"
 
@@ -149,32 +165,10 @@ def test_refused_nets_and_chosen_layers(tmp_path):
     assert minicaffe.gradcheck(tmp_path / "net.prototxt", layers=(name for name in ["sq"])).ok
 
 
-def test_layer_that_never_repeats(monkeypatch):
-    class Fickle(minicaffe.Layer):
-        def setup(self, bottom, top):
-            self.runs = 0
-
-        def reshape(self, bottom, top):
-            top[0].reshape(*bottom[0].shape)
-
-        def forward(self, bottom, top):
-            self.runs += 1
-            top[0].data[...] = bottom[0].data * self.runs
-
-        def backward(self, top, propagate_down, bottom):
-            bottom[0].diff[...] = top[0].diff * self.runs
-
-    monkeypatch.setattr(registry, "_types", registry.layer_types())
-    minicaffe.register_layer("Fickle", Fickle)
-    report = minicaffe.gradcheck(message(INPUT + 'layer { name: "f" type: "Fickle" bottom: "x" top: "y" }'))
-    assert not report.comparisons and not report.ok
-    assert ("f", "Fickle", None, "it computes something else each time it runs on the same data") in report.not_checked
-
-
-def test_the_command(tmp_path, monkeypatch, capsys, wrong):
+def test_the_command(tmp_path, monkeypatch, capsys, types):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.prototxt").write_text(NET)
-    (tmp_path / "wrong.prototxt").write_text(wrong)
+    (tmp_path / "wrong.prototxt").write_text(WRONG)
     assert app.run(["gradcheck", "net.prototxt", "--elements", "4"]) == 0
     out = capsys.readouterr().out
     row = next(line.split() for line in out.splitlines() if line.startswith("conv ") and "blobs[0]" in line)
@@ -189,38 +183,32 @@ def test_the_command(tmp_path, monkeypatch, capsys, wrong):
     assert app.run(["gradcheck", "net.prototxt", "--whole", "--layer", "ip", "--elements", "4"]) == 0
 
 
-@pytest.mark.parametrize("elements", [0, None])
-def test_no_limit_of_elements_means_all(elements):
-    report = minicaffe.gradcheck(message(NET), elements=elements, layers=["conv"])
-    assert all(c.checked + c.kinks >= np.prod(c.shape) for c in report.comparisons) and report.comparisons
-
-
 def test_batches_and_elements_of_command(folder, minicaffe):
     h5py = pytest.importorskip("h5py")
     with h5py.File("data.h5", "w") as file:
         file["x"], file["y"] = [[1.0, 2.0]] * 4, [0.0, 1.0, 1.0, 1.0]
     (folder / "list").write_text("data.h5\n")
-    (folder / "net.prototxt").write_text("""
-        layer { name: "in" type: "HDF5Data" top: "x" top: "y" hdf5_data_param { source: "list" batch_size: 1 } }
-        layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
-        layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "y" top: "loss" }""")
+    (folder / "net.prototxt").write_text(
+        layer_text("HDF5Data", "in", tops="x y", more='hdf5_data_param { source: "list" batch_size: 1 }')
+        + layer_text("InnerProduct", "ip", "x", more='inner_product_param { num_output: 3 weight_filler { type: "xavier" } }')
+        + layer_text("SoftmaxWithLoss", "loss", "ip y"))
     for words, size in (((), 4), (("--batch-size=3",), 3)):
         row = next(line.split() for line in minicaffe("gradcheck", "net.prototxt", "--elements=2", *words).splitlines() if line.startswith("ip ") and "bottom" in line)
         assert f"{size}x2" in row
-    (folder / "none.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 } } }
-        layer { name: "s" type: "Silence" bottom: "x" }""")
+    (folder / "none.prototxt").write_text(INPUT + layer_text("Silence", "s", "x", ""))
     assert app.run(["gradcheck", "none.prototxt"]) == 1
-    (folder / "net.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 50 } } }
-        layer { name: "power" type: "Power" bottom: "x" top: "y" power_param { scale: 2 } }""")
+    (folder / "net.prototxt").write_text(INPUT.replace("dim: 3 dim: 2 dim: 6 dim: 6", "dim: [2, 50]")
+                                         + layer_text("Power", "power", "x", "y", "power_param { scale: 2 }"))
     for words, count in (((), 50), (("--elements=7",), 7), (("--elements=0",), 100)):
         assert f"\n{count} elements of 1 arrays compared" in "\n" + minicaffe("gradcheck", "net.prototxt", *words)
     assert "--layer: the net has no layer 'powr'; did you mean 'power'" in minicaffe("gradcheck", "net.prototxt", "--layer=powr", status=2)
 
 
-@pytest.mark.parametrize(("given", "error", "message_of_error"), [
-    ({"threshold": 0}, ConfigError, "threshold: must be a finite number above 0"),
-    ({"step": float("inf")}, ConfigError, "step: must be a finite number above 0, got inf"), ({"step": None}, WrongTypeError, "step must be a number"),
-    ({"elements": 1.5}, WrongTypeError, "elements must be an int"), ({"elements": -1}, ConfigError, "elements: must be at least 0, which means all, got -1")])
-def test_numbers_of_gradcheck(given, error, message_of_error):
-    with pytest.raises(error, match=message_of_error):
-        minicaffe.gradcheck(message(NET), **given)
+def test_numbers_of_gradcheck():
+    for given, error, words in (
+            ({"threshold": 0}, ConfigError, "threshold: must be a finite number above 0"), ({"step": None}, WrongTypeError, "step must be a number"),
+            ({"step": float("inf")}, ConfigError, "step: must be a finite number above 0, got inf"),
+            ({"elements": 1.5}, WrongTypeError, "elements must be an int"),
+            ({"elements": -1}, ConfigError, "elements: must be at least 0, which means all, got -1")):
+        with pytest.raises(error, match=words):
+            minicaffe.gradcheck(message(NET), **given)

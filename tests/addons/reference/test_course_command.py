@@ -11,8 +11,6 @@ import pytest
 from minicaffe.addons.reference import course
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
 LISTED = (ROOT / "docs/course/files.txt").read_text().split()
 
 
@@ -20,12 +18,21 @@ def files_below(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_copied_files(minicaffe, tmp_path):
+def test_copied_files_and_links(minicaffe, tmp_path):
     said = minicaffe("course", "learn")
     assert "Copied 10 chapters" in said and "Next: cd learn && " in said and "pytest exercises/test_chapter1.py" in said
     assert files_below(tmp_path / "learn") == {name.removeprefix("docs/course/") for name in LISTED}
     assert (tmp_path / "learn/exercises/conftest.py").read_text() == (ROOT / "docs/course/exercises/conftest.py").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["learn"], "a temporary folder is left"
+    sources = 0
+    for page in (*(tmp_path / "learn").rglob("*.md"), tmp_path / "learn/course.ipynb"):
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            url = urlsplit(link)
+            target = Path(unquote(url.path)) if url.scheme == "file" else page.parent / url.path
+            assert target.exists(), f"{page.name}: {link}"
+            sources += url.scheme == "file"
+    assert sources > 30
+    assert "of design.md." in (tmp_path / "learn/README.md").read_text().replace("\n", " ")
 
 
 def test_list_of_files():
@@ -48,30 +55,14 @@ def test_files_of_a_training_stay(minicaffe, tmp_path, monkeypatch):
     assert files_below(tmp_path / "learn") == {name.removeprefix("docs/course/") for name in LISTED}
 
 
-def test_links(minicaffe, tmp_path):
-    minicaffe("course", "learn")
-    sources = 0
-    for page in (*(tmp_path / "learn").rglob("*.md"), tmp_path / "learn/course.ipynb"):
-        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
-            url = urlsplit(link)
-            target = Path(unquote(url.path)) if url.scheme == "file" else page.parent / url.path
-            assert target.exists(), f"{page.name}: {link}"
-            sources += url.scheme == "file"
-    assert sources > 30
-    assert "of design.md." in (tmp_path / "learn/README.md").read_text().replace("\n", " ")
-
-
-def test_folder_with_content(minicaffe, tmp_path):
+def test_folders_that_exist(minicaffe, tmp_path):
     (tmp_path / "learn").mkdir()
     (tmp_path / "learn" / "mine.py").write_text("mine")
     (tmp_path / "file").write_text("mine")
     for name in ("learn", "file"):
         assert f"{name}: exists and is not an empty folder; name a new one" in minicaffe("course", name, status=1)
     assert {path.name for path in tmp_path.rglob("*")} == {"learn", "mine.py", "file"}
-
-
-def test_empty_folder(minicaffe, tmp_path, monkeypatch):
-    (tmp_path / "learn").mkdir()
+    (tmp_path / "learn" / "mine.py").unlink()
     before = (tmp_path / "learn").stat().st_ino
     minicaffe("course", "learn")
     assert (tmp_path / "learn" / "README.md").is_file() and (tmp_path / "learn").stat().st_ino == before

@@ -18,12 +18,10 @@ def annotated(image, boxes, encoded=True, **fields):
         record.datum.data = image.transpose(2, 0, 1).tobytes()
     groups = {}
     for label, xmin, ymin, xmax, ymax, *more in boxes:
-        if label not in groups:
-            groups[label] = record.annotation_group.add(group_label=int(label))
-        one = groups[label].annotation.add(instance_id=int(more[0]) if more else 0)
-        for name, value in zip(("xmin", "ymin", "xmax", "ymax"), (xmin, ymin, xmax, ymax)):
-            setattr(one.bbox, name, value)
-        one.bbox.difficult = bool(more[1]) if len(more) > 1 else False
+        group = groups.get(label) or groups.setdefault(label, record.annotation_group.add(group_label=int(label)))
+        instance, difficult = (*more, 0, 0)[:2]
+        box = caffe_pb2.NormalizedBBox(xmin=xmin, ymin=ymin, xmax=xmax, ymax=ymax, difficult=bool(difficult))
+        group.annotation.add(instance_id=int(instance), bbox=box)
     return record.SerializeToString()
 
 

@@ -73,17 +73,18 @@ def test_sizes_and_xml(folder):
         _, records = convert(folder, **options)
         for record in records.values():
             assert (record.datum.height, record.datum.width) == shape and objects(record) == WANTED
-    _, records = convert(folder, encoded=True)
-    assert records["00000002_c.jpg"].datum.data == (folder / "c.jpg").read_bytes() and records["00000002_c.jpg"].datum.encoded
     _, records = convert(folder, encode_type="png", gray=True)
     gray = cv2.imdecode(np.frombuffer(records["00000000_a b.png"].datum.data, np.uint8), cv2.IMREAD_UNCHANGED)
     np.testing.assert_array_equal(gray, cv2.imread(str(folder / "a b.png"), cv2.IMREAD_GRAYSCALE))
-    (folder / "one.xml").write_text(XML.format(width=80, height=20))
-    assert objects(convert(folder)[1]["00000002_c.jpg"])[0][2] == (0.05, 0.1, 0.25, 0.5)
-    (folder / "one.xml").write_text(XML.format(width=0, height=0))  # as some files have it: that of the picture
-    assert objects(convert(folder)[1]["00000002_c.jpg"]) == WANTED
-    (folder / "one.xml").write_text("<annotation/>")
-    assert objects(convert(folder)[1]["00000002_c.jpg"]) == []
+    for content, wanted in ((XML.format(width=80, height=20), [(*row[:2], (row[2][0] / 2, row[2][1], row[2][2] / 2, row[2][3]), row[3]) for row in WANTED]),
+                            (XML.format(width=0, height=0), WANTED),    # as some files have it: that of the picture
+                            ("<annotation/>", [])):
+        (folder / "one.xml").write_text(content)
+        assert objects(convert(folder)[1]["00000002_c.jpg"]) == wanted
+    for box in (4, 2, 4, 10), (4, 10, 20, 10):      # without a side
+        (folder / "one.txt").write_text(f"1 {' '.join(map(str, box))}\n")
+        wanted = tuple(edge / side for edge, side in zip(box, (40, 20, 40, 20)))
+        assert objects(convert(folder, "txt")[1]["00000002_c.jpg"]) == [(1, 0, wanted, False)]
     text = XML.format(width=40, height=20).replace("<name>dog</name>", "<name>\n dog </name><difficult> 0\n</difficult>")
     (folder / "one.xml").write_text(text.replace("<difficult>1</difficult>", "<difficult> 1 </difficult>"))
     assert objects(convert(folder)[1]["00000000_a b.png"]) == WANTED
@@ -92,30 +93,40 @@ def test_sizes_and_xml(folder):
         convert(folder)
 
 
-def test_the_command(folder, capsys):
+def test_command_order_and_progress(folder, capsys, monkeypatch):
     arguments = [f"{folder}/", str(folder / "list_xml"), str(folder / "out"), "--label_map_file", str(folder / "labels"), "--encoded"]
     assert cli.main(["convert_annoset", *arguments]) == 0
     assert capsys.readouterr().out == f"{folder}/out: 2 records, 1 pictures could not be read\n"
     assert cli.main(["convert_annoset", *arguments]) == 1 and "exists already" in capsys.readouterr().err
     assert cli.main(["convert_annoset", *arguments, "--force", "--label-type", "yaml"]) == 2
+    seen = []
+    assert list(convert(folder, progress=lambda *report: seen.append(report))[1]) == ["00000000_a b.png", "00000002_c.jpg"]
+    assert seen == [("pictures", 1, 3), ("pictures", 3, 3)]
+    monkeypatch.setattr("random.shuffle", lambda entries: entries.reverse())
+    assert list(convert(folder, shuffle=True)[1]) == ["00000000_c.jpg", "00000002_a b.png"]
+
+
+def xml(old="", new="", width=40):
+    return XML.format(width=width, height=20).replace(old, new)
 
 
 @pytest.mark.parametrize("name, content, message", [
-    ("one.xml", "<annotation", "one.xml: is not XML"), ("one.xml", XML.format(width=-3, height=5), "one.xml: the picture's size must be at least 0, got -3"),
-    ("one.xml", XML.format(width=3.5, height=5), "one.xml: the picture's size '3.5' is not an integer"),
-    *(("one.txt", f"1 {box}", r"one.txt:1: the box of '1' is turned inside out: \[") for box in ("5 1 4 9", "1 9 5 8")),
-    ("one.txt", "2.5 1 2 3 4", "one.txt:1: label '2.5' is not an integer"), ("one.txt", "--2 1 2 3 4", "label '--2' is not"),
-    ("one.xml", XML.format(width=40, height=20).replace(">dog<", ">cow<"), "names 'cow', which the label map lacks"),
-    ("one.xml", XML.format(width=40, height=20).replace("<xmax>20", "<xmax>2"), r"the box of 'cat' is turned inside out: \[4.0, 2.0, 2.0"),
-    ("one.xml", XML.format(width=40, height=20).replace("<xmax>20</xmax>", ""), "the box of 'cat' must be four numbers"),
+    ("one.xml", "<annotation", "one.xml: is not XML"), ("one.xml", xml(width=-3), "one.xml: the picture's size must be at least 0, got -3"),
+    ("one.xml", xml(width=3.5), "one.xml: the picture's size '3.5' is not an integer"),
+    ("one.xml", xml(">dog<", ">cow<"), "names 'cow', which the label map lacks"),
+    ("one.xml", xml("<xmax>20", "<xmax>2"), r"the box of 'cat' is turned inside out: \[4.0, 2.0, 2.0"),
+    ("one.xml", xml("<xmax>20</xmax>"), "the box of 'cat' must be four numbers"),
+    ("one.xml", xml("<xmax>20<", "<xmax>inf<"), "one.xml: the box of 'cat' must be four numbers, got"),
+    ("one.json", '{"annotation": [{"category_id": "cat", "bbox": [1, 2, NaN, 3]}]}', "one.json: the box of 'cat' must be four numbers, got"),
     ("one.json", "{}", "is not an annotation in JSON: KeyError: 'annotation'"),
     *(("one.json", text, "/one.json: is not an annotation in JSON: ") for text in (
         '{"annotation": [{"category_id": "cat", "bbox": null}]}', '{"annotation": 5}', "5", "[]", "{", '{"image": 5, "annotation": []}',
         '{"annotation": [{"category_id": "cat", "bbox": [1, 2, 3]}]}', '{"annotation": [{"bbox": [1, 2, 3, 4]}]}', '{"annotation": [5]}')),
-    ("one.txt", "cat 1 2 3 4", "one.txt:1: label 'cat' is not an integer"), ("one.txt", "1 2 3 4", "one.txt:1: a line must be a label's number and four corners"), ("one.txt", "7 1 2 3 4", "has label 7, which the label map lacks"),
-    ("one.txt", "1 1 2 3 x", "the box of '1' must be four numbers"), ("one.txt", "1 1 2 nan 4", "one.txt:1: the box of '1' must be four numbers, got"),
-    ("one.xml", XML.format(width=40, height=20).replace("<xmax>20<", "<xmax>inf<"), "one.xml: the box of 'cat' must be four numbers, got"),
-    ("one.json", '{"annotation": [{"category_id": "cat", "bbox": [1, 2, NaN, 3]}]}', "one.json: the box of 'cat' must be four numbers, got")])
+    *(("one.txt", text, f"one.txt:1: {message}") for text, message in (
+        ("1 5 1 4 9", r"the box of '1' is turned inside out: \["), ("1 1 9 5 8", r"the box of '1' is turned inside out: \["),
+        ("2.5 1 2 3 4", "label '2.5' is not an integer"), ("--2 1 2 3 4", "label '--2' is not"), ("cat 1 2 3 4", "label 'cat' is not an integer"),
+        ("1 2 3 4", "a line must be a label's number and four corners"), ("1 1 2 3 x", "the box of '1' must be four numbers"),
+        ("1 1 2 nan 4", "the box of '1' must be four numbers, got"))), ("one.txt", "7 1 2 3 4", "has label 7, which the label map lacks")])
 def test_wrong_annotations(folder, name, content, message):
     (folder / name).write_text(content)
     with pytest.raises(DataError, match=message) as caught:
@@ -129,18 +140,12 @@ def test_wrong_arguments(folder):
     assert convert(folder, "txt", label_map=None)[0] == (2, 1)
     with pytest.raises(ConfigError, match="label_type: must be one of xml, json, txt, got 'yaml'"):
         convert_annotated("", folder / "list_xml", folder / "db2", label_type="yaml")
-    (folder / "list_xml").write_text("alone\n")
-    with pytest.raises(DataError, match="list_xml:1: a line must be the path of a picture"):
-        convert(folder)
-    (folder / "list_xml").write_text("none.png one.xml\n")
-    with pytest.raises(Error, match="none of its 1 pictures can be read"):
-        convert(folder)
-    (folder / "list_xml").write_text("\n\n")
-    with pytest.raises(DataError, match=f"^{folder}/list_xml: the list is empty$"):
-        convert(folder)
-    (folder / "list_xml").write_text("c.jpg two.xml\n")
-    with pytest.raises(FileError, match="two.xml.*no such file"):
-        convert(folder)
+    for content, error, message in (("alone\n", DataError, "list_xml:1: a line must be the path of a picture"),
+                                    ("none.png one.xml\n", Error, "none of its 1 pictures can be read"),
+                                    ("\n\n", DataError, f"^{folder}/list_xml: the list is empty$"), ("c.jpg two.xml\n", FileError, "two.xml.*no such file")):
+        (folder / "list_xml").write_text(content)
+        with pytest.raises(error, match=message):
+            convert(folder)
 
 
 def test_counts_of_odd_annotations(folder, caplog):
@@ -165,10 +170,9 @@ def test_counts_of_odd_annotations(folder, caplog):
         f"{folder}/db: 1 boxes are empty and are stored so; the first: {folder}/two.xml: [4.0, 0.0, 4.0, 4.0] of label 2"]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_each_oddity_is_counted(seed):
-    random, counted, wanted = np.random.default_rng(seed), {}, dict.fromkeys(("beyond", "empty", "background"), 0)
-    for i in range(60):
+def test_each_oddity_is_counted():
+    random, counted, wanted = np.random.default_rng(0), {}, dict.fromkeys(("beyond", "empty", "background"), 0)
+    for i in range(180):
         width, height = (int(side) for side in random.integers(5, 20, 2))
         box = [float(random.choice([-1, 0, 2, end, end + 1])) for end in (width, height, width, height)]
         label = int(random.integers(0, 3))
@@ -178,17 +182,6 @@ def test_each_oddity_is_counted(seed):
         wanted["background"] += label == 0
     counts = {what: count for what, (count, _) in counted.items()}
     assert {word: sum(count for what, count in counts.items() if word in what) for word in wanted} == wanted
-
-
-def test_order_and_progress(folder, monkeypatch):
-    monkeypatch.setattr("random.shuffle", lambda entries: entries.reverse())
-    _, records = convert(folder, shuffle=True)
-    assert list(records) == ["00000000_c.jpg", "00000002_a b.png"]
-    _, records = convert(folder)
-    assert list(records) == ["00000000_a b.png", "00000002_c.jpg"]
-    seen = []
-    convert(folder, progress=lambda *report: seen.append(report))
-    assert seen == [("pictures", 1, 3), ("pictures", 3, 3)]
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -205,13 +198,6 @@ def test_wrong_label_maps(tmp_path, text, message):
     assert read_label_map(tmp_path / "map") == {1: ("a", "A"), 0: ("b", "b")}
 
 
-@pytest.mark.parametrize("box", [(4, 2, 4, 10), (4, 10, 20, 10)])
-def test_boxes_without_a_side(folder, box):
-    (folder / "one.txt").write_text(f"1 {' '.join(map(str, box))}\n")
-    wanted = tuple(edge / side for edge, side in zip(box, (40, 20, 40, 20)))
-    assert objects(convert(folder, "txt")[1]["00000002_c.jpg"]) == [(1, 0, wanted, False)]
-
-
 def test_sizes_with_limits():
     """The shorter side becomes min_dim, unless the longer one would exceed max_dim; neither of them: the picture itself."""
     for rows, columns in ((20, 40), (40, 20), (7, 7), (1, 30)):
@@ -224,6 +210,9 @@ def test_sizes_with_limits():
             assert made.shape[:2] == (max(1, round(rows * scale)), max(1, round(columns * scale)))
             assert (made is image) == (made.shape == image.shape)
         assert _resize(cv2, image, 10, 15, (3, 5)).shape == (5, 3, 3)
+    for least, size in ((1 << 31, "4294967296 x 2147483648"), (1 << 30, "2147483648 x 1073741824"), (1 << 20, "2097152 x 1048576")):
+        with pytest.raises(ShapeError, match=f"^min_dim {least}: a (picture of|side must be below 2.31, got) {size}"):
+            _resize(cv2, np.zeros((20, 40, 3), np.uint8), least, 0, None)
 
 
 @pytest.mark.parametrize("options, kept", [({}, True), ({"resize_width": 9, "resize_height": 7}, False), ({"gray": True}, False),
@@ -233,10 +222,3 @@ def test_bytes_of_encoded_pictures(folder, options, kept):
         assert record.datum.encoded and (record.datum.data == (folder / name.split("_", 1)[1]).read_bytes()) == kept
         if "resize_width" in options:
             assert picture_of(read_datum(record.datum.SerializeToString())).shape == (3, 7, 9)
-
-
-@pytest.mark.parametrize(("least", "most", "size"), [(1 << 31, 0, "4294967296 x 2147483648"), (1 << 30, 0, "2147483648 x 1073741824"),
-                                                     (1 << 20, 0, "2097152 x 1048576")])
-def test_wrong_shorter_side(least, most, size):
-    with pytest.raises(ShapeError, match=f"^min_dim {least}: a (picture of|side must be below 2.31, got) {size}"):
-        _resize(cv2, np.zeros((20, 40, 3), np.uint8), least, most, None)

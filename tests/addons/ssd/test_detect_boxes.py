@@ -12,14 +12,14 @@ import minicaffe as caffe
 cv2 = pytest.importorskip("cv2")
 import small_ssd  # noqa: E402
 
-COMMON = ["--model", "deploy.prototxt", "--weights", "w.caffemodel", "--threshold=0.3", "--force"]
+MODEL, MEAN = ["--model", "deploy.prototxt", "--weights", "w.caffemodel"], ["--mean=115", "--scale=0.0078125"]
+COMMON = [*MODEL, "--threshold=0.3", "--force"]
 
 
 @pytest.fixture
-def ssd(tmp_path, monkeypatch):
+def ssd(folder):
     """A small SSD with weights of its fillers, three pictures of another size than its input, and what it finds on them."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "deploy.prototxt").write_text(str(small_ssd.net()))
+    (folder / "deploy.prototxt").write_text(str(small_ssd.net()))
     caffe.set_random_seed(5)
     net = caffe.Net("deploy.prototxt", caffe.TEST)
     net.save("w.caffemodel")
@@ -34,11 +34,10 @@ def ssd(tmp_path, monkeypatch):
     return found
 
 
-def training_net(path, label_map=""):
+def training_net(path, label_map="", resize=""):
     """Write the net that trains the SSD, whose database is not there."""
-    text = str(small_ssd.net("nowhere_lmdb"))
-    assert "annotated_data_param {" in text
-    (path / "train.prototxt").write_text(text.replace("annotated_data_param {", f'annotated_data_param {{ label_map_file: "{label_map}"'))
+    text = str(small_ssd.net("nowhere_lmdb")).replace("annotated_data_param {", f'annotated_data_param {{ label_map_file: "{label_map}"')
+    (path / "train.prototxt").write_text(text.replace("resize_param {", f"resize_param {{ {resize}"))
 
 
 def test_printed_boxes(minicaffe, ssd, tmp_path):
@@ -71,17 +70,12 @@ def test_printed_boxes(minicaffe, ssd, tmp_path):
 def test_score_at_the_threshold(minicaffe, ssd, tmp_path):
     """Where all scores are the same third, the threshold is either all boxes' or no box's."""
     net = caffe.Net("deploy.prototxt", caffe.TEST, weights="w.caffemodel")
-    for name, blobs in net.params.items():
-        if "conf" in name:
-            for blob in blobs:
-                blob.data[...] = 0
+    for blob in (blob for name, blobs in net.params.items() if "conf" in name for blob in blobs):
+        blob.data[...] = 0
     net.save("w.caffemodel")
-    common = [word for word in COMMON if not word.startswith("--threshold")]
-    mean = ["--mean=115", "--scale=0.0078125"]
-    third = np.float32(1) / np.float32(3)
-    counts = []
+    third, counts = np.float32(1) / np.float32(3), []
     for threshold in (0, repr(float(third)), repr(float(np.nextafter(third, np.float32(1))))):
-        minicaffe("detect", "0.png", "--out=boxes.json", f"--threshold={threshold}", *common, *mean)
+        minicaffe("detect", "0.png", "--out=boxes.json", f"--threshold={threshold}", *MODEL, "--force", *MEAN)
         rows = json.loads((tmp_path / "boxes.json").read_text())
         assert all(np.float32(row["score"]) == third for row in rows)
         counts.append(len(rows))
@@ -89,21 +83,19 @@ def test_score_at_the_threshold(minicaffe, ssd, tmp_path):
 
 
 def test_boxes_are_drawn(minicaffe, ssd, tmp_path):
-    mean = ["--mean=115", "--scale=0.0078125"]
-    minicaffe("detect", "0.png", "--out=drawn.png", *COMMON, *mean)
+    minicaffe("detect", "0.png", "--out=drawn.png", *COMMON, *MEAN)
     plain, drawn = cv2.imread("0.png"), cv2.imread("drawn.png")
     assert drawn.shape == plain.shape and (drawn != plain).any()
-    minicaffe("detect", "0.png", "1.png", "--out=drawn", *COMMON, *mean)
+    minicaffe("detect", "0.png", "1.png", "--out=drawn", *COMMON, *MEAN)
     np.testing.assert_array_equal(cv2.imread("drawn/0.png"), drawn)
-    assert (tmp_path / "drawn" / "1.png").exists()
     before = (tmp_path / "drawn" / "1.png").read_bytes()
-    common = [word for word in COMMON if word != "--force"]
-    assert "drawn/1.png: exists already" in minicaffe("detect", "2.png", "1.png", "--out=drawn", *common, *mean, status=1)
+    common = COMMON[:-1]
+    assert "drawn/1.png: exists already" in minicaffe("detect", "2.png", "1.png", "--out=drawn", *common, *MEAN, status=1)
     assert not (tmp_path / "drawn" / "2.png").exists() and (tmp_path / "drawn" / "1.png").read_bytes() == before
-    assert "0.png: exists already" in minicaffe("detect", "0.png", "--out=0.png", *common, *mean, status=1)
+    assert "0.png: exists already" in minicaffe("detect", "0.png", "--out=0.png", *common, *MEAN, status=1)
     assert "holds one picture, and there are 2; name a folder" in minicaffe("detect", "0.png", "1.png", "--out=x.png", *COMMON, status=2)
     assert "must end in .csv, .json" in minicaffe("detect", "0.png", "--out=x.npy", *COMMON, status=2)
-    minicaffe("detect", "0.png", "--out=x.json", *COMMON, *mean)
+    minicaffe("detect", "0.png", "--out=x.json", *COMMON, *MEAN)
     rows = json.loads((tmp_path / "x.json").read_text())
     assert rows and set(rows[0]) == {"filename", "label", "name", "score", "xmin", "ymin", "xmax", "ymax"} and rows[0]["name"].startswith("class ")
 
@@ -116,24 +108,20 @@ def test_names_and_resizing(minicaffe, ssd, tmp_path):
     training_net(tmp_path, "gone.prototxt")
     minicaffe("detect", "0.png", *COMMON)
     assert "as by WARP" not in minicaffe.messages and "gone.prototxt, which the net names, is not there, so classes have numbers" in minicaffe.messages
-    training_net(tmp_path)
-    text = (tmp_path / "train.prototxt").read_text()
-    assert "resize_param {" in text
-    (tmp_path / "train.prototxt").write_text(text.replace("resize_param {", "resize_param { resize_mode: FIT_LARGE_SIZE_AND_PAD"))
+    training_net(tmp_path, resize="resize_mode: FIT_LARGE_SIZE_AND_PAD")
     minicaffe("detect", "0.png", *COMMON)
     assert "train.prototxt resizes pictures by FIT_LARGE_SIZE_AND_PAD; here they are resized" in minicaffe.messages
 
 
 def test_unreadable_pictures_and_nets(minicaffe, ssd, tmp_path):
     (tmp_path / "1.png").write_bytes(b"none")
-    words = ("--out=boxes.json", "--mean=115", "--scale=0.0078125", *COMMON)
+    words = ("--out=boxes.json", *MEAN, *COMMON)
     error = minicaffe("detect", "0.png", "1.png", "2.png", *words, status=1)
     assert "1 of 3 inputs cannot be read" in error and minicaffe.log.count("1.png") == 1
     both = (tmp_path / "boxes.json").read_text()
     minicaffe("detect", "0.png", "2.png", *words)
     assert (tmp_path / "boxes.json").read_text() == both
-    model = COMMON[:4]
-    assert "layer 'detection_out' (DetectionOutput): gives boxes" in minicaffe("classify", "0.png", *model, status=2)
+    assert "layer 'detection_out' (DetectionOutput): gives boxes" in minicaffe("classify", "0.png", *MODEL, status=2)
     training_net(tmp_path)
     for command in ("classify", "detect"):
-        assert "layer 'mbox_loss' (MultiBoxLoss): the net is trained on boxes" in minicaffe(command, "0.png", "--model=train.prototxt", *model[2:], status=2)
+        assert "layer 'mbox_loss' (MultiBoxLoss): the net is trained on boxes" in minicaffe(command, "0.png", "--model=train.prototxt", *MODEL[2:], status=2)

@@ -1,5 +1,7 @@
 """DetectionEvaluate, and the precisions made of its rows (minicaffe/addons/ssd/mean_precision.py)."""
 
+import itertools
+
 import numpy as np
 import pytest
 from gradient import forward_net, layer_net, run_backward, run_forward
@@ -13,9 +15,27 @@ from minicaffe.proto import caffe_pb2
 CLASSES = 4
 
 
-def layer(param):
+def layer(param, sizes=None, classes=CLASSES):
+    """The layer; `sizes` are the pictures' heights and widths, or their file."""
+    if sizes is not None:
+        param += f' name_size_file: "{sizes}"'
     return ('layer { name: "l" type: "DetectionEvaluate" bottom: "d" bottom: "g" top: "y" detection_evaluate_param { '
-            f"{param} }} }}")
+            f"num_classes: {classes} {param} }} }}")
+
+
+def written(folder, sizes):
+    """Write the heights and widths of pictures to a file and return its path."""
+    (folder / "sizes").write_text("".join(f"p{i} {height} {width}\n" for i, (height, width) in enumerate(sizes)))
+    return folder / "sizes"
+
+
+def in_pixels(box, size):
+    return np.clip(box, 0, 1) * [size[1], size[0], size[1], size[0]]
+
+
+def rows_of(text, found, known, dtype=Dtype.DOUBLE):
+    arrays = [np.reshape(found, (1, 1, -1, 7)), np.reshape(known, (1, 1, -1, 8))]
+    return forward_net(text, arrays, dtype).blob_by_name("y").data[0, 0]
 
 
 def some(seed=1, images=3, objects=12, detections=40):
@@ -62,10 +82,9 @@ def slow(found, known, background=0, threshold=0.5, difficult=True, sizes=None, 
 def test_against_the_definition(param, options, dtype):
     for seed in range(4):
         found, known = (np.float32(a) for a in some(seed))
-        net = forward_net(layer(f"num_classes: {CLASSES} {param}"), [found, known], dtype)
         wanted = slow(found, known, **options)
         assert wanted[3:, 3].sum() > 1 and wanted[3:, 4].sum() > 1
-        np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], wanted, rtol=1e-6)
+        np.testing.assert_allclose(rows_of(layer(param), found, known, dtype), wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -79,57 +98,27 @@ def test_ties(seed):
     found = np.column_stack([random.integers(0, 2, 40), random.integers(1, 3, 40), random.choice([0.25, 0.5, 0.75, np.nan, -np.inf], 40),
                              boxes(40)])
     for param, options in (("", {}), ("evaluate_difficult_gt: false overlap_threshold: 0.25", {"difficult": False, "threshold": 0.25})):
-        net = forward_net(layer(f"num_classes: {CLASSES} {param}"), [found[None, None], known[None, None]])
-        np.testing.assert_array_equal(net.blob_by_name("y").data[0, 0], slow(found, known, **options))
+        np.testing.assert_array_equal(rows_of(layer(param), found, known), slow(found, known, **options))
 
 
 def test_nothing_and_thresholds():
     nothing, empty = np.array([[0, -1, -1, -1, -1, -1, -1], [1, -1, -1, -1, -1, -1, -1]], float), np.full((1, 8), -1.0)
     found, known = some()
     for d, g in ((nothing, known), (found, empty), (nothing, empty)):
-        net = layer_net(layer(f"num_classes: {CLASSES}"), [d.reshape(1, 1, -1, 7), g.reshape(1, 1, -1, 8)])
+        net = layer_net(layer(""), [d.reshape(1, 1, -1, 7), g.reshape(1, 1, -1, 8)])
         assert net.blob_by_name("y").shape == (1, 1, 3, 5)
         run_forward(net)
         rows = net.blob_by_name("y").data[0, 0]
         assert rows[:3, 2].sum() == (0 if g is empty else known.shape[2])
         assert len(rows) == (3 if d is nothing else 43) and (rows[3:, 3:] == [0, 1]).all()
-    net = forward_net(layer("num_classes: 1"), [np.full((1, 1, 1, 7), -1.0), np.full((1, 1, 1, 8), -1.0)])
-    assert net.blob_by_name("y").shape == (1, 1, 0, 5)
-    found, known = (np.array(row).reshape(1, 1, 1, -1) for row in ([0, 1, 0.9, 0, 0, 0.5, 1], [0, 1, 0, 0, 0, 1, 1, 0]))
-    net = forward_net(layer(f"num_classes: {CLASSES}"), [found, known])
-    assert net.blob_by_name("y").data[0, 0, -1, 3:].tolist() == [1, 0]
-
-
-def test_pixels(tmp_path):
-    (tmp_path / "sizes").write_text("a 20 30\nb 3 2\nc 200 100\n")
-    found, known = some()
-    size = [(20, 30), (3, 2), (200, 100)]
-
-    def mapped(box, size):
-        return np.clip(box, 0, 1) * [size[1], size[0], size[1], size[0]]
-
-    net = layer_net(layer(f'num_classes: {CLASSES} overlap_threshold: 0.75 name_size_file: "{tmp_path}/sizes"'), [found, known])
-    tables = [slow(found, known, threshold=0.75, sizes=size[k:] + size[:k], mapped=mapped) for k in range(3)]
-    assert (tables[0] != tables[1]).any() and (tables[0] != tables[2]).any()
-    for _ in range(2):  # the file starts over
-        run_forward(net)
-        np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], tables[0], rtol=1e-6)
-    state = net.layers[-1].get_state()
-    assert state == {"seen": 6}
-    net.layers[-1].set_state({"seen": 1})
-    run_forward(net)
-    np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], tables[1], rtol=1e-6)
-    for wrong in {}, {"seen": "x"}, {"seen": -1}:
-        with pytest.raises(DataError, match="the stored state needs a 'seen' from 0 to"):
-            net.layers[-1].set_state(wrong)
+    assert rows_of(layer("", classes=1), np.full(7, -1.0), np.full(8, -1.0)).shape == (0, 5)
+    assert rows_of(layer(""), [0, 1, 0.9, 0, 0, 0.5, 1], [0, 1, 0, 0, 0, 1, 1, 0])[-1, 3:].tolist() == [1, 0]
 
 
 def test_batches_without_rows(tmp_path):
     """The images of a batch are those up to the last that has a detection or an object; a row without a class names one, too."""
-    random = np.random.default_rng(3)
+    random, net, seen, ends = np.random.default_rng(3), None, 0, set()
     size = [(20, 30), (3, 2), (200, 100), (7, 50), (60, 9)]
-    (tmp_path / "sizes").write_text("".join(f"p{i} {height} {width}\n" for i, (height, width) in enumerate(size)))
-    net, seen, ends = None, 0, set()
     for batch in range(24):
         # Images from `last` on have no detections (0), neither but a row of class -1 (1), no objects (2), or both (3).
         found, known = some(seed=batch, images=4)
@@ -142,108 +131,87 @@ def test_batches_without_rows(tmp_path):
             found[0, 0, 5] = last, -1, -1, -1, -1, -1, -1
         known[0, 0, random.integers(0, 12)] = -1
         if net is None:
-            net = layer_net(layer(f'num_classes: {CLASSES} overlap_threshold: 0.75 name_size_file: "{tmp_path}/sizes"'), [found, known])
+            net = layer_net(layer("overlap_threshold: 0.75", written(tmp_path, size)), [found, known])
         net.blob_by_name("d").data[...], net.blob_by_name("g").data[...] = found, known
         start = seen % len(size)
         run_forward(net)
         found, known = (net.blob_by_name(name).data.astype(float) for name in "dg")
-        wanted = slow(found, known, threshold=0.75, sizes=size[start:] + size[:start],
-                      mapped=lambda box, size: np.clip(box, 0, 1) * [size[1], size[0], size[1], size[0]])
+        wanted = slow(found, known, threshold=0.75, sizes=size[start:] + size[:start], mapped=in_pixels)
         np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], wanted, rtol=1e-6)
         of_found, of_known = int(found[..., 0].max()), int(known[..., 0].max())
         seen += max(of_found, of_known) + 1
         assert net.layers[-1].get_state() == {"seen": seen}
         ends.add(np.sign(of_found - of_known))
     assert ends == {-1, 0, 1}
+    net.layers[-1].set_state({"seen": 1})
+    run_forward(net)
+    wanted = slow(found, known, threshold=0.75, sizes=size[1:] + size[:1], mapped=in_pixels)
+    np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], wanted, rtol=1e-6)
+    for wrong in {}, {"seen": "x"}, {"seen": -1}:
+        with pytest.raises(DataError, match="the stored state needs a 'seen' from 0 to"):
+            net.layers[-1].set_state(wrong)
 
 
-@pytest.mark.parametrize("axis", [0, 1])
-def test_width_and_height(tmp_path, axis):
-    """Boxes with one pixel more than their corners say overlap by another share if the sides of the picture are exchanged."""
-    (tmp_path / "sizes").write_text(["a 10 100\n", "a 100 10\n"][axis])     # name, height, width: the long side is the one of `axis`
-    boxes = np.array([[0.1, 0, 0.5, 1], [0.15, 0, 0.55, 1]])[:, [[0, 1, 2, 3], [1, 0, 3, 2]][axis]]
-    arrays = [np.array([0, 1, 0.9, *boxes[0]]).reshape(1, 1, 1, 7), np.array([0, 1, 0, *boxes[1], 0]).reshape(1, 1, 1, 8)]
-    for threshold, right in ((36 / 46 - 0.005, 1), (36 / 46 + 0.005, 0)):   # of 41 pixels 36; by the short side 4.5 of 5.5
-        net = forward_net(layer(f'num_classes: 4 overlap_threshold: {threshold} name_size_file: "{tmp_path}/sizes"'), arrays)
-        assert net.blob_by_name("y").data[0, 0, -1, 3] == right
-
-
-@pytest.mark.parametrize("gap, right", [(0, 1), (0.5, 0)])
-def test_boxes_that_share_an_edge(tmp_path, gap, right):
-    (tmp_path / "sizes").write_text("a 100 100\n")
-    box, shift = np.array([0.5, 0.5, 0.6, 0.6]), (10 + gap) / 100
-    for way in ((shift, 0), (-shift, 0), (0, shift), (0, -shift)):
-        arrays = [np.array([0, 1, 0.9, *box]).reshape(1, 1, 1, 7), np.array([0, 1, 0, *(box + np.tile(way, 2)), 0]).reshape(1, 1, 1, 8)]
-        net = forward_net(layer(f'num_classes: 4 overlap_threshold: 0.01 name_size_file: "{tmp_path}/sizes"'), arrays)
-        assert net.blob_by_name("y").data[0, 0, -1, 3] == right, way
-
-
-def test_padding_is_undone(tmp_path):
-    (tmp_path / "sizes").write_text("a 100 200\n")
-    param = (f'num_classes: {CLASSES} name_size_file: "{tmp_path}/sizes" resize_param {{ resize_mode: FIT_LARGE_SIZE_AND_PAD '
-             "height: 50 width: 50 }")
+def test_boxes_in_pixels(tmp_path):
+    """With one pixel more than their corners say, boxes overlap by another share if the sides of the picture are exchanged."""
+    for size, axes in (((10, 100), [0, 1, 2, 3]), ((100, 10), [1, 0, 3, 2])):
+        box, other = np.array([[0.1, 0, 0.5, 1], [0.15, 0, 0.55, 1]])[:, axes]
+        for threshold, right in ((36 / 46 - 0.005, 1), (36 / 46 + 0.005, 0)):   # of 41 pixels 36; by the short side 4.5 of 5.5
+            rows = rows_of(layer(f"overlap_threshold: {threshold}", written(tmp_path, [size])), [0, 1, 0.9, *box], [0, 1, 0, *other, 0])
+            assert rows[-1, 3] == right
+    sizes, box = written(tmp_path, [(100, 100)]), np.array([0.5, 0.5, 0.6, 0.6])
+    for (gap, right), way in itertools.product(((0, 1), (0.5, 0)), ((1, 0), (-1, 0), (0, 1), (0, -1))):      # those that share an edge overlap
+        other = box + np.tile(way, 2) * (10 + gap) / 100
+        rows = rows_of(layer("overlap_threshold: 0.01", sizes), [0, 1, 0.9, *box], [0, 1, 0, *other, 0])
+        assert rows[-1, 3] == right, (gap, way)
     # Half of the padded picture's height is the picture; in its pixels the boxes are 21 x 21, and overlap by 21 x 11.
-    found = np.array([0, 1, 0.5, 0.1, 0.3, 0.2, 0.4]).reshape(1, 1, 1, 7)
-    known = np.array([0, 1, 0, 0.1, 0.35, 0.2, 0.45, 0]).reshape(1, 1, 1, 8)
+    sizes = written(tmp_path, [(100, 200)])
     for threshold, right in ((231 / 651 - 0.001, 1), (231 / 651 + 0.001, 0), (1, 0)):
-        net = forward_net(layer(f"{param} overlap_threshold: {threshold}"), [found, known])
-        assert net.blob_by_name("y").data[0, 0, -1, 3] == right
+        text = layer(f"resize_param {{ resize_mode: FIT_LARGE_SIZE_AND_PAD height: 50 width: 50 }} overlap_threshold: {threshold}", sizes)
+        assert rows_of(text, [0, 1, 0.5, 0.1, 0.3, 0.2, 0.4], [0, 1, 0, 0.1, 0.35, 0.2, 0.45, 0])[-1, 3] == right
 
 
-@pytest.mark.parametrize("param, message", [
-    ("", "num_classes: must be given and at least 1, got 0"),
-    ("num_classes: 2 overlap_threshold: 0", "overlap_threshold: must be above 0 and at most 1, got 0"),
-    ('num_classes: 2 name_size_file: "/nowhere/x"', "name_size_file: .*no such file"),
-    ("num_classes: 2 resize_param { width: 2 }", "resize_param.height: must be given")])
-def test_wrong_prototxt(param, message):
-    with pytest.raises((ConfigError, RuntimeError), match=rf"layer 'l' \(DetectionEvaluate\): detection_evaluate_param.{message}"):
-        layer_net(layer(param), some())
-
-
-def test_wrong_bottoms():
+def test_wrong_fields_and_bottoms():
+    for text, message in (
+            (layer("").replace(f"num_classes: {CLASSES}", ""), "num_classes: must be given and at least 1, got 0"),
+            (layer("overlap_threshold: 0"), "overlap_threshold: must be above 0 and at most 1, got 0"),
+            (layer("", "/nowhere/x"), "name_size_file: .*no such file"),
+            (layer("resize_param { width: 2 }"), "resize_param.height: must be given")):
+        with pytest.raises((ConfigError, RuntimeError), match=rf"layer 'l' \(DetectionEvaluate\): detection_evaluate_param.{message}"):
+            layer_net(text, some())
     found, known = some()
     for wrong in (known, np.array(1.0)):
         with pytest.raises(ShapeError, match=r"bottom\[0\]: must be rows of 7 numbers"):
-            layer_net(layer("num_classes: 4"), [wrong, known])
-    for change, message in (((0, 2, 1, 7), r"bottom\[0\]: row 2: label 7 of image .* is outside 0..3"),
+            layer_net(layer(""), [wrong, known])
+    for (bottom, row, column, value), message in (
+                            ((0, 2, 1, 7), r"bottom\[0\]: row 2: label 7 of image .* is outside 0..3"),
                             ((0, 2, 1, 1.5), r"bottom\[0\]: row 2: image .* and label 1.5 must be integers; round"),
                             ((1, 2, 0, 0.5), r"bottom\[1\]: row 2: image 0.5 and label .* must be integers"),
                             ((1, 2, 1, 0), r"bottom\[1\]: row 2: label 0 of image .* is background"),
                             ((1, 4, 0, -3), r"bottom\[1\]: row 4: image -3 is not in the batch")):
         arrays = [found.copy(), known.copy()]
-        bottom, row, column, value = change
         arrays[bottom][0, 0, row, column] = value
-        net = layer_net(layer("num_classes: 4"), arrays)
+        net = layer_net(layer(""), arrays)
         with pytest.raises(DataError, match=rf"layer 'l' \(DetectionEvaluate\): {message}"):
             run_forward(net)
-    net = forward_net(layer("num_classes: 4"), [found, known])
+    net = forward_net(layer(""), [found, known])
     with pytest.raises(ConfigError, match="DetectionEvaluate has no gradient"):
         run_backward(net, [0])
 
 
-# ---- precisions
-
 def test_precisions():
-    # A late run of hits lifts the envelope: wrong, right, right with 2 objects.
-    assert average_precision([3, 2, 1], [0, 1, 1], [1, 0, 0], 2) == pytest.approx((1 / 2 + 2 / 3) / 2)
-    assert average_precision([3, 2, 1], [0, 1, 1], [1, 0, 0], 2, "MaxIntegral") == pytest.approx(2 / 3)
-    assert average_precision([3, 2, 1], [0, 1, 1], [1, 0, 0], 2, "11point") == pytest.approx(2 / 3)
     # A level of recall is met to within a millionth: 200,000 of 2,000,001 are a tenth, 199,990 of 2,000,000 are not.
     for hits, objects, levels in ((200_000, 2_000_001, 2), (199_990, 2_000_000, 1)):
         assert average_precision(np.ones(hits), np.ones(hits), np.zeros(hits), objects, "11point") == pytest.approx(levels / 11)
     # What counts neither way changes nothing.
     assert average_precision([4, 3, 2, 1], [0, 0, 1, 1], [0, 1, 0, 0], 2) == pytest.approx((1 / 2 + 2 / 3) / 2)
     assert average_precision([], [], [], 3) == 0 and average_precision([1], [0], [1], 0) == 0
-    for version in ("Integral", "MaxIntegral", "11point"):
-        assert average_precision([2, 1], [1, 1], [0, 0], 2, version) == pytest.approx(1)
     with pytest.raises(ConfigError, match="ap_version: must be one of Integral, MaxIntegral, 11point, got '12point'"):
         average_precision([], [], [], 0, "12point")
     precision = MeanPrecision()
     assert np.isnan(precision.mean())
     precision.add([[-1, 1, 1, -1, -1], [-1, 2, 1, -1, -1], [-1, 3, 0, -1, -1], [0, 1, 0.9, 1, 0], [0, 3, 0.5, 0, 1]])
-    precision.add(np.array([[-1, 1, 1, -1, -1], [-1, 2, 0, -1, -1], [-1, 3, 0, -1, -1], [0, 1, 0.95, 0, 1]])[None, None])
-    assert precision.objects == {1: 2, 2: 1, 3: 0}
-    assert precision.by_class() == {1: pytest.approx(0.25), 2: 0.0} and precision.mean() == pytest.approx(0.125)
+    assert precision.objects == {1: 1, 2: 1, 3: 0} and precision.by_class() == {1: 1, 2: 0} and precision.mean() == 0.5
     with pytest.raises(DataError, match="rows of DetectionEvaluate have 5 numbers"):
         precision.add(np.zeros((2, 7)))
     rows = 'layer { name: "d" type: "DummyData" top: "a" top: "b" dummy_data_param { shape { dim: 1 dim: 5 } data_filler { value: 1 } } }'
@@ -251,8 +219,9 @@ def test_precisions():
     for _, blob, _ in outputs.outputs:
         blob.data[0, 0] = -1  # one object of class 1
     outputs.add()
+    outputs.add([[[-1.0, 2, 1, -1, -1], [0, 2, 0.5, 1, 0]], [[-1.0, 1, 1, -1, -1], [0, 1, 0.5, 1, 0]]])     # of another process
     assert [(r["index"], r["name"], r["value"]) for r in outputs.records()] == [
-        (0, "a", 0), (1, "a[1]", 0), (2, "b", 0), (3, "b[1]", 0)]
+        (0, "a", 0.5), (1, "a[1]", 0), (2, "a[2]", 1), (3, "b", 0.5), (4, "b[1]", 0.5)]
 
 
 def plain_precision(detections, objects, version):
@@ -272,30 +241,17 @@ def plain_precision(detections, objects, version):
 @pytest.mark.parametrize("version", ["Integral", "MaxIntegral", "11point"])
 def test_random_rows_over_several_batches(version):
     rng = np.random.default_rng(5)
-    for _ in range(20):
-        count = int(rng.integers(1, 4))
-        blobs = [type("Rows", (), {"name": f"out{i}", "shape": (1, 1, 1, 5), "cpu_data": None})() for i in range(count)]
-        param = caffe_pb2.SolverParameter(ap_version=version, show_per_class_result=True)
-        outputs = DetectionOutputs(type("Net", (), {"output_blobs": blobs})(), param)
-        objects, found = [{} for _ in blobs], [{} for _ in blobs]
+    for _ in range(40):
+        precision, objects, found = MeanPrecision(version), {}, {}
         for _ in range(3):
-            rows = []
-            for i in range(count):
-                labels = rng.permutation(4)[:3]
-                numbers = [[-1, label, rng.integers(0, 25), -1, -1] for label in labels]
-                numbers += [[0, rng.integers(0, 4), rng.integers(0, 4) / 4, *rng.permutation([1, 0])] for _ in range(rng.integers(0, 40))]
-                rows.append(np.array(numbers, float).reshape(1, 1, -1, 5))
-                for image, label, value, right, wrong in numbers:
-                    if image == -1:
-                        objects[i][int(label)] = objects[i].get(int(label), 0) + int(value)
-                    else:
-                        found[i].setdefault(int(label), []).append((value, right, wrong))
-            outputs.add(rows)
-        expected = []
-        for i in range(count):
-            by_class = {label: plain_precision(found[i].get(label, []), objects[i][label], version)
-                        for label in sorted(objects[i]) if objects[i][label]}
-            expected += [(f"out{i}", sum(by_class.values()) / len(by_class)), *((f"out{i}[{k}]", v) for k, v in by_class.items())]
-        records = outputs.records()
-        assert [(record["name"], record["index"]) for record in records] == [(name, i) for i, (name, _) in enumerate(expected)]
-        np.testing.assert_allclose([record["value"] for record in records], [value for _, value in expected], rtol=1e-9, atol=1e-12)
+            rows = [[-1, label, rng.integers(0, 25), -1, -1] for label in rng.permutation(4)[:3]]
+            rows += [[0, rng.integers(0, 4), rng.integers(0, 4) / 4, *rng.permutation([1, 0])] for _ in range(rng.integers(0, 40))]
+            precision.add(np.array(rows, float).reshape(1, 1, -1, 5))
+            for image, label, value, right, wrong in rows:
+                if image == -1:
+                    objects[label] = objects.get(label, 0) + value
+                else:
+                    found.setdefault(label, []).append((value, right, wrong))
+        wanted = {label: plain_precision(found.get(label, []), count, version) for label, count in objects.items() if count}
+        assert precision.by_class() == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+        assert precision.mean() == pytest.approx(np.mean(list(wanted.values())), rel=1e-9, abs=1e-12)

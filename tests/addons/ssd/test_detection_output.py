@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from gradient import forward_again, forward_net, layer_net, run_backward, run_forward
+from helpers import layer_text
 from ssd_boxes import CODES, decode, some_priors, suppress
 
 from minicaffe.addons.ssd.detection_files import DetectionFiles, draw_boxes
@@ -19,9 +20,8 @@ from minicaffe.proto.text import parse_text
 IMAGES, PRIORS, CLASSES = 3, 40, 4
 
 
-def layer(param, bottoms=3, more=""):
-    names = " ".join(f'bottom: "b{i}"' for i in range(bottoms))
-    return f'layer {{ name: "l" type: "DetectionOutput" {names} top: "y" {more} detection_output_param {{ {param} }} }}'
+def layer(param, bottoms=3):
+    return layer_text("DetectionOutput", "l", " ".join(f"b{i}" for i in range(bottoms)), "y", f"detection_output_param {{ {param} }}")
 
 
 def inputs(shared=True, seed=1, priors=PRIORS):
@@ -73,12 +73,11 @@ CASES = [
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
 @pytest.mark.parametrize("param, options", CASES)
 def test_against_the_definition(param, options, dtype):
-    arrays = inputs(options.get("shared", True))
-    wanted = slow(*(np.float32(a).astype(float) for a in arrays), **options)
-    results = []
+    arrays, results = [np.float32(array) for array in inputs(options.get("shared", True))], []
+    wanted = slow(*(array.astype(float) for array in arrays), **options)
     for threads in (1, 2):
         set_num_threads(threads)
-        net = layer_net(layer(f"num_classes: {CLASSES} {param}"), [np.float32(a) for a in arrays], dtype, TEST)
+        net = layer_net(layer(f"num_classes: {CLASSES} {param}"), arrays, dtype, TEST)
         assert net.blob_by_name("y").shape == (1, 1, 1, 7)
         run_forward(net)
         results.append(net.blob_by_name("y").data.copy())
@@ -108,23 +107,16 @@ def test_equal_scores_and_new_batches():
     assert np.isnan(first[0, 3:]).all() and len(first) > 1
 
 
-@pytest.mark.parametrize("what", ["threshold", "keep 0", "top 0", "no priors", "all background", "nan", "only background"])
-def test_nothing_found(what):
-    loc, conf, priors = inputs(priors=0 if what == "no priors" else PRIORS)
-    param = {"threshold": "confidence_threshold: 2", "keep 0": "keep_top_k: 0", "top 0": "nms_param { top_k: 0 }"}.get(what, "")
-    if what == "all background":
-        conf[...] = np.tile([1, 0, 0, 0], PRIORS)
-        param = "confidence_threshold: 0.01"
-    if what == "nan":
-        conf[...] = np.nan
-    classes = CLASSES
-    if what == "only background":
-        classes, conf = 1, conf[:, :PRIORS]
-    net = forward_net(layer(f"num_classes: {classes} {param}"), [loc, conf, priors])
-    assert net.blob_by_name("y").data.tolist() == [[[[i, -1, -1, -1, -1, -1, -1] for i in range(IMAGES)]]]
+def test_nothing_found():
+    loc, conf, priors = inputs()
+    for what, param, arrays in (
+            ("threshold", "confidence_threshold: 2", inputs()), ("keep 0", "keep_top_k: 0", inputs()), ("top 0", "nms_param { top_k: 0 }", inputs()),
+            ("no priors", "", inputs(priors=0)), ("nan", "", [loc, np.full_like(conf, np.nan), priors]),
+            ("all background", "confidence_threshold: 0.01", [loc, np.tile([1, 0, 0, 0], (IMAGES, PRIORS)), priors]),
+            ("only background", "", [loc, conf[:, :PRIORS], priors])):
+        net = forward_net(layer(f"num_classes: {1 if what == 'only background' else CLASSES} {param}"), arrays)
+        assert net.blob_by_name("y").data.tolist() == [[[[i, -1, -1, -1, -1, -1, -1] for i in range(IMAGES)]]], what
 
-
-# ---- files
 
 LABELS = "".join(f'item {{ name: "{name}" label: {i} display_name: "a {name}" }}' for i, name in enumerate(("none", "17", "cat", "dog")))
 
@@ -153,8 +145,7 @@ def expected(rows, sizes, frame=(0, 0, 1, 1)):
 
 @pytest.mark.parametrize("form", ["VOC", "ILSVRC", "COCO"])
 def test_result_files(lists, form):
-    arrays = inputs()
-    net = layer_net(layer(f"num_classes: {CLASSES} keep_top_k: 4 {save(lists, form, 'num_test_image: 3')}"), arrays)
+    net = layer_net(layer(f"num_classes: {CLASSES} keep_top_k: 4 {save(lists, form, 'num_test_image: 3')}"), inputs())
     assert sorted(path.name for path in (lists / "out").iterdir()) == []
     (lists / "out" / "mine.txt").write_text("kept")
     for _ in range(2):  # the second time over the test set replaces the files
@@ -181,29 +172,26 @@ def test_result_files(lists, form):
 
 
 def test_padding_is_undone(lists):
-    arrays = inputs()
-    resize = "resize_param { resize_mode: FIT_LARGE_SIZE_AND_PAD height: 30 width: 30 }"
-    net = forward_net(layer(f"num_classes: {CLASSES} keep_top_k: 4 {save(lists, 'ILSVRC', f'num_test_image: 3 {resize}')}"), arrays)
-    rows = net.blob_by_name("y").data[0, 0]
-    lines = (lists / "out" / "p_.txt").read_text().splitlines()
+    resize = "num_test_image: 3 resize_param { resize_mode: FIT_LARGE_SIZE_AND_PAD height: 30 width: 30 }"
+    net = forward_net(layer(f"num_classes: {CLASSES} keep_top_k: 4 {save(lists, 'ILSVRC', resize)}"), inputs())
+    rows, lines = net.blob_by_name("y").data[0, 0], (lists / "out" / "p_.txt").read_text().splitlines()
     # 100 x 200 fills half of the height, 10 x 40 a quarter.
     for n, frame in enumerate(((0, 0.25, 1, 0.75), (0, 0, 1, 1), (0, 0.375, 1, 0.625))):
         wanted = expected(rows[rows[:, 0] == n], [(100, 200), (50, 50), (10, 40)], frame)
-        got = [line.split() for line in lines if line.startswith(("first", "second", "33")[n])]
-        np.testing.assert_allclose([[float(word) for word in line[3:]] for line in got], [box for *_, box in wanted], atol=0.011)
+        got = [list(map(float, line.split()[3:])) for line in lines if line.startswith(("first", "second", "33")[n])]
+        np.testing.assert_allclose(got, [box for *_, box in wanted], atol=0.011)
 
 
 def test_files_of_a_whole_test(lists):
+    def images():
+        return {result["image_id"] for result in json.loads((lists / "out" / "p_.json").read_text())}
+
     net = forward_net(layer(f"num_classes: {CLASSES} {save(lists, 'COCO')}"), inputs())
     assert list((lists / "out").iterdir()) == []  # 3 of 4 images so far
     run_forward(net)
-    assert {result["image_id"] for result in json.loads((lists / "out" / "p_.json").read_text())} == {"first", "second", 33, "fourth"}
-
-
-def test_existing_folder(lists):
-    (lists / "out").mkdir()
+    assert images() == {"first", "second", 33, "fourth"}
     forward_net(layer(f"num_classes: {CLASSES} {save(lists, 'COCO', 'num_test_image: 1')}"), [array[:1] for array in inputs()])
-    assert {result["image_id"] for result in json.loads((lists / "out" / "p_.json").read_text())} == {"first"}
+    assert images() == {"first"}
 
 
 def test_no_files_unless_wanted(lists, monkeypatch):
@@ -213,77 +201,57 @@ def test_no_files_unless_wanted(lists, monkeypatch):
     for _ in range(2):
         run_forward(layer_net(layer(f"num_classes: {CLASSES} {param}"), inputs()))
     assert sorted(lists.iterdir()) == before
-    shapes = " ".join(f"shape {{ {dims} }}" for dims in ("dim: 1 dim: 4", "dim: 1 dim: 4", "dim: 1 dim: 2 dim: 4"))
-    net = 'layer { name: "in" type: "Input" top: "b0" top: "b1" top: "b2" input_param { ' + shapes + " } }"
+    net = "".join(layer_text("Input", f"b{i}", more=f"input_param {{ shape {{ dim: {dims} }} }}")
+                  for i, dims in enumerate(([1, 4], [1, 4], [1, 2, 4])))
     text, _ = parse_text(net + layer(f"num_classes: {CLASSES} {save('.', 'VOC')}"), caffe_pb2.NetParameter, "x.prototxt")
     with pytest.raises(ConfigError, match=r"layer 'l' \(DetectionOutput\): detection_output_param.save_output_param.output_directory: the net is not tr"):
         Net(text, trusted=False)
     assert not (lists / "out").exists()
 
 
-@pytest.mark.parametrize("change, message", [
-    (("VOC", "XML"), r"output_format: must be one of VOC, COCO, ILSVRC, got 'XML'"),
-    (("num_test_image: 3", "num_test_image: 5"), "num_test_image: must be from 1 to 4, the lines of name_size_file, got 5"),
-    (("labels.prototxt", "nothing.prototxt"), "label_map_file: .*no such file"),
-    (("sizes.txt", "labels.prototxt"), "name_size_file: .*labels.prototxt: is a prototxt, where a list of names, heights and widths"),
-    (("num_test_image: 3", "num_test_image: 3 resize_param { height: 3 }"), "resize_param.width: must be given and at least 1")])
-def test_wrong_files(lists, change, message):
-    param = save(lists, "VOC", "num_test_image: 3").replace(*change)
-    with pytest.raises((ConfigError, DataError, RuntimeError), match=rf"detection_output_param.save_output_param.{message}"):
-        layer_net(layer(f"num_classes: {CLASSES} {param}"), inputs())
+def test_wrong_files(lists):
+    for change, message in (
+            (("VOC", "XML"), "output_format: must be one of VOC, COCO, ILSVRC, got 'XML'"),
+            (("num_test_image: 3", "num_test_image: 5"), "num_test_image: must be from 1 to 4, the lines of name_size_file, got 5"),
+            (("labels.prototxt", "nothing.prototxt"), "label_map_file: .*no such file"),
+            (("sizes.txt", "labels.prototxt"), "name_size_file: .*labels.prototxt: is a prototxt, where a list of names, heights and widths"),
+            (("num_test_image: 3", "num_test_image: 3 resize_param { height: 3 }"), "resize_param.width: must be given and at least 1")):
+        param = save(lists, "VOC", "num_test_image: 3").replace(*change)
+        with pytest.raises((ConfigError, DataError, RuntimeError), match=f"detection_output_param.save_output_param.{message}"):
+            layer_net(layer(f"num_classes: {CLASSES} {param}"), inputs())
 
 
-def test_a_label_without_a_name(lists):
+def test_results_that_cannot_be_written(lists):
+    loc, conf, priors = inputs()
+    conf[0, :CLASSES] = 1
+    for value in np.nan, np.inf:        # the top has them, as in Caffe
+        loc[0, :4] = value
+        assert not np.isfinite(forward_net(layer("num_classes: 4"), [loc, conf, priors]).blob_by_name("y").data).all()
+        net = layer_net(layer(f"num_classes: 4 {save(lists, 'VOC')}"), [loc, conf, priors])
+        with pytest.raises(DataError, match=r"a box of picture 0 of the batch, label \d, is \(.*(nan|inf).*cannot be written"):
+            run_forward(net)
     (lists / "labels.prototxt").write_text('item { name: "cat" label: 1 } item { name: "dog" label: 2 }')
     with pytest.raises(DataError, match="label_map_file: .*has no item for label 3"):
         layer_net(layer(f"num_classes: {CLASSES} {save(lists, 'VOC')}"), inputs())
-
-
-def test_a_directory_that_cannot_be_made(lists):
+    (lists / "labels.prototxt").write_text(LABELS)
+    (lists / "out").rmdir()
     (lists / "out").write_text("a file")
     with pytest.raises(FileError, match=rf"^detection_output_param.save_output_param.output_directory: '{lists}/out' cannot be made: File exists"):
         DetectionFiles(of_files(lists))
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_boxes_that_are_no_numbers(lists, value):
-    """The top has them, as in Caffe; they are not written."""
-    loc, conf, priors = inputs()
-    loc[0, :4] = value
-    conf[0, :CLASSES] = 1
-    plain = forward_net(layer("num_classes: 4"), [loc, conf, priors])
-    assert not np.isfinite(plain.blob_by_name("y").data).all()
-    net = layer_net(layer(f"num_classes: 4 {save(lists, 'VOC')}"), [loc, conf, priors])
-    with pytest.raises(DataError, match=r"a box of picture 0 of the batch, label \d, is \(.*(nan|inf).*cannot be written"):
-        run_forward(net)
-
-
-def test_nothing_is_drawn(caplog):
-    loc, conf, priors = inputs()
-    nets = [layer_net(layer(f"num_classes: 4 {fields}", 4), [loc, conf, priors, np.full((3, 1, 40, 50), 7.0)]) for fields in ("visualize: true", "")]
-    assert caplog.text.count("layer 'l': detection_output_param.visualize is ignored: minicaffe detect --out FILE draws") == 1
-    for net in nets:
-        run_forward(net)
-    np.testing.assert_array_equal(*(net.blob_by_name("y").data for net in nets))
-
-
-# ---- what is wrong
-
-@pytest.mark.parametrize("param, message", [
-    ("", "num_classes: must be given and at least 1, got 0"),
-    ("num_classes: 4 background_label_id: 4", "background_label_id: must be from -1 to num_classes - 1 = 3, got 4"),
-    ("num_classes: 4 background_label_id: -2", "background_label_id: must be from -1"),
-    ("num_classes: 4 nms_param { nms_threshold: -1 }", "nms_param.nms_threshold: must be at least 0, got -1"),
-    ("num_classes: 4 nms_param { eta: 0 }", "nms_param.eta: must be above 0 and at most 1, got 0"),
-    ("num_classes: 4 nms_param { top_k: -2 }", "nms_param.top_k: must be at least -1, got -2"),
-    ("num_classes: 4 keep_top_k: -5", "keep_top_k: must be at least -1, got -5"),
-    ("num_classes: 4 code_type: CENTRE", "code_type: .*CENTER_SIZE")])
-def test_wrong_prototxt(param, message):
-    with pytest.raises(ConfigError, match=rf"test.prototxt.*layer 'l' \(DetectionOutput\): detection_output_param.{message}"):
-        layer_net(layer(param), inputs())
-
-
-def test_wrong_bottoms_and_gradient():
+def test_wrong_fields_and_bottoms():
+    for param, message in (
+            ("", "num_classes: must be given and at least 1, got 0"),
+            *((f"num_classes: 4 {param}", message) for param, message in (
+                ("background_label_id: 4", "background_label_id: must be from -1 to num_classes - 1 = 3, got 4"),
+                ("background_label_id: -2", "background_label_id: must be from -1"), ("code_type: CENTRE", "code_type: .*CENTER_SIZE"),
+                ("nms_param { nms_threshold: -1 }", "nms_param.nms_threshold: must be at least 0, got -1"),
+                ("nms_param { eta: 0 }", "nms_param.eta: must be above 0 and at most 1, got 0"),
+                ("nms_param { top_k: -2 }", "nms_param.top_k: must be at least -1, got -2"),
+                ("keep_top_k: -5", "keep_top_k: must be at least -1, got -5")))):
+        with pytest.raises(ConfigError, match=rf"test.prototxt.*layer 'l' \(DetectionOutput\): detection_output_param.{message}"):
+            layer_net(layer(param), inputs())
     loc, conf, priors = inputs()
     for arrays, message in (
             ([loc[:, 4:], conf, priors], r"bottom\[0\]: needs 40 prior boxes x 1 locations x 4 = 160 codes for each image"),
@@ -307,24 +275,10 @@ def test_wrong_bottoms_and_gradient():
         run_backward(net, [0])
 
 
-# ---- the files and pictures alone
-
 def of_files(folder, form="COCO", **more):
     return caffe_pb2.DetectionOutputParameter(num_classes=4, background_label_id=0, save_output_param={
         "output_directory": f"{folder}/out", "output_name_prefix": "p_", "output_format": form, "label_map_file": f"{folder}/labels.prototxt",
         "name_size_file": f"{folder}/sizes.txt", **more})
-
-
-def test_edges_are_written_to_a_hundredth(lists):
-    files, random = DetectionFiles(of_files(lists)), np.random.default_rng(1)
-    for _ in range(2):      # the second pass has what is its own alone
-        for _ in range(4):
-            low, high = np.sort(random.random((2, 5, 2)), 0)
-            files.add(1, np.column_stack([np.zeros(5), random.integers(1, 4, 5), random.random(5), low, high]))
-        found = json.loads((lists / "out" / "p_.json").read_text())
-        assert len(found) == 20 and [one["image_id"] for one in found[::5]] == ["first", "second", 33, "fourth"]
-        for one in found:
-            assert all(edge == float(f"{edge:.2f}") for edge in one["bbox"])
 
 
 def test_missing_files_in_the_log(lists, caplog):
@@ -333,25 +287,36 @@ def test_missing_files_in_the_log(lists, caplog):
         caplog.clear()
         assert DetectionFiles.wanted(of_files(lists, **dict.fromkeys(missing, ""))) == (not missing)
         field = "detection_output_param.save_output_param"
-        assert [record.getMessage() for record in caplog.records] == [f"{field}: nothing is written to '{lists}/out' without {words}"] * bool(missing)
+        said = [f"{field}: nothing is written to '{lists}/out' without {words}"]
+        assert [record.getMessage() for record in caplog.records] == said * bool(missing)
     assert not DetectionFiles.wanted(of_files(lists, output_directory="")) and len(caplog.records) == 0
     layer_net(layer(f'num_classes: 4 save_output_param {{ output_directory: "{lists}/out" output_format: "VOC" }}'), inputs())
     assert not (lists / "out").exists()
 
 
-def test_only_the_first_process_writes_files(lists, monkeypatch):
-    monkeypatch.setattr(caffe, "solver_rank", 1)
-    files = DetectionFiles(of_files(lists))
-    files.add(4, np.zeros((0, 7)))
-    assert files.seen < 4 and not list((lists / "out").iterdir())
-    monkeypatch.setattr(caffe, "solver_rank", 0)
-    files = DetectionFiles(of_files(lists))
-    files.add(4, np.zeros((0, 7)))
-    assert list((lists / "out").iterdir())
+def test_passes_over_a_test_set(lists, monkeypatch):
+    files, random = DetectionFiles(of_files(lists)), np.random.default_rng(1)
+    for _ in range(2):      # the second pass has what is its own alone
+        for _ in range(4):
+            low, high = np.sort(random.random((2, 5, 2)), 0)
+            files.add(1, np.column_stack([np.zeros(5), random.integers(1, 4, 5), random.random(5), low, high]))
+        found = json.loads((lists / "out" / "p_.json").read_text())
+        assert len(found) == 20 and [one["image_id"] for one in found[::5]] == ["first", "second", 33, "fourth"]
+        assert all(edge == float(f"{edge:.2f}") for one in found for edge in one["bbox"])
+    (lists / "out" / "p_.json").unlink()
+    for rank in 1, 0:       # only the first process writes
+        monkeypatch.setattr(caffe, "solver_rank", rank)
+        files = DetectionFiles(of_files(lists))
+        files.add(4, np.zeros((0, 7)))
+        assert bool(list((lists / "out").iterdir())) == (rank == 0) and (files.seen < 4 or rank == 0)
 
 
-def test_drawn_boxes_and_texts(monkeypatch):
+def test_drawn_boxes_and_texts(caplog):
     cv2 = pytest.importorskip("cv2")
+    arrays = [*inputs(), np.full((3, 1, 40, 50), 7.0)]      # the layer itself draws nothing
+    nets = [forward_net(layer(f"num_classes: 4 {fields}", 4), arrays) for fields in ("visualize: true", "")]
+    assert caplog.text.count("layer 'l': detection_output_param.visualize is ignored: minicaffe detect --out FILE draws") == 1
+    np.testing.assert_array_equal(*(net.blob_by_name("y").data for net in nets))
     random = np.random.default_rng(4)
     for _ in range(20):
         height, width = (int(side) for side in random.integers(20, 90, 2))

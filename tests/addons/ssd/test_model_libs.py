@@ -2,6 +2,7 @@
 
 # ruff: noqa: F405
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -29,24 +30,14 @@ def layers_of(n):
     return {layer.name: layer for layer in n.to_proto().layer}
 
 
-def build(n, tmp_path, **options):
-    (tmp_path / "net.prototxt").write_text(str(n.to_proto()))
-    return caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST, **options)
-
-
-def extra_layers(n):
-    """What SSD300 adds to VGG16, as its scripts do it, with ``int / 2``."""
-    below = n.keys()[-1]
-    for block, narrow, pad, stride in ((6, 256, 1, 2), (7, 128, 1, 2), (8, 128, 0, 1), (9, 128, 0, 1)):
-        ConvBNLayer(n, below, f"conv{block}_1", False, True, narrow, 1, 0, 1)
-        ConvBNLayer(n, f"conv{block}_1", f"conv{block}_2", False, True, narrow * 4 / 2, 3, pad, stride)
-        below = f"conv{block}_2"
-
-
 def test_ssd300_is_the_net_of_models():
     n = spec(300)
     VGGNetBody(n, from_layer="data", dropout=False, **VGG)
-    extra_layers(n)
+    below = n.keys()[-1]
+    for block, narrow, pad, stride in ((6, 256, 1, 2), (7, 128, 1, 2), (8, 128, 0, 1), (9, 128, 0, 1)):     # with int / 2, as SSD's scripts do it
+        ConvBNLayer(n, below, f"conv{block}_1", False, True, narrow, 1, 0, 1)
+        ConvBNLayer(n, f"conv{block}_1", f"conv{block}_2", False, True, narrow * 4 / 2, 3, pad, stride)
+        below = f"conv{block}_2"
     tops = CreateMultiBoxHead(
         n, data_layer="data", num_classes=21, from_layers=["conv4_3", "fc7", "conv6_2", "conv7_2", "conv8_2", "conv9_2"],
         min_sizes=[30.0, 60.0, 111.0, 162.0, 213.0, 264.0], max_sizes=[60.0, 111.0, 162.0, 213.0, 264.0, 315.0],
@@ -76,9 +67,7 @@ def without_defaults(layer):
 
 @pytest.mark.parametrize("options, layers, fc6", [
     ({}, 31 + 6, None), ({"need_fc": False}, 30, None), ({"fully_conv": True}, 37, ([7], [3], [1])), (VGG, 37, ([3], [6], [6])),
-    ({**VGG, "dropout": False}, 35, ([3], [6], [6])), ({"fully_conv": True, "reduced": True}, 37, ([3], [3], [3])),
-    ({"fully_conv": True, "dilated": True}, 37, ([7], [6], [2])), ({**VGG, "dilate_pool4": True}, 37, ([3], [12], [12])),
-    ({**VGG, "nopool": True}, 37, ([3], [6], [6]))])
+    ({**VGG, "dropout": False}, 35, ([3], [6], [6])), ({"fully_conv": True, "reduced": True}, 37, ([3], [3], [3]))])
 def test_vgg(options, layers, fc6):
     made = layers_of(VGGNetBody(spec(), "data", **options))
     assert len(made) == layers + 1
@@ -87,8 +76,26 @@ def test_vgg(options, layers, fc6):
         assert (list(param.kernel_size), list(param.pad), list(param.dilation)) == fc6
     elif options.get("need_fc", True):
         assert made["fc6"].type == made["fc7"].type == "InnerProduct" and made["fc6"].bottom == ["pool5"]
-    assert ("pool3" in made) != bool(options.get("nopool")) and ("conv3_4" in made) == bool(options.get("nopool"))
-    assert made["conv5_1"].convolution_param.pad == made["conv5_1"].convolution_param.dilation == [2 if "dilate_pool4" in options else 1]
+
+
+@pytest.mark.parametrize(("nopool", "dilated", "dilate_pool4"), [*itertools.product([False, True], repeat=3)])
+def test_what_makes_vgg_smaller(nopool, dilated, dilate_pool4):
+    """The fourth pooling keeps the size with `dilate_pool4`, but a convolution in its place does not; the fifth one with `dilated`."""
+    made = layers_of(VGGNetBody(spec(), "data", fully_conv=True, nopool=nopool, dilated=dilated, dilate_pool4=dilate_pool4))
+    keeps = [False, False, False, dilate_pool4 and not nopool, dilated]
+    for block, same in enumerate(keeps, 1):
+        if nopool:
+            param = made[f"conv{block}_{3 if block < 3 else 4}"].convolution_param
+            assert (param.kernel_size[0], param.stride[0], param.pad[0]) == (3, 1 if same else 2, 1)
+        else:
+            param = made[f"pool{block}"].pooling_param
+            assert (param.kernel_size, param.stride, param.pad) == ((3, 1, 1) if same else (2, 2, 0))
+    later = 2 if keeps[3] else 1
+    for i in 1, 2, 3:
+        assert made[f"conv5_{i}"].convolution_param.dilation == made[f"conv5_{i}"].convolution_param.pad == [later]
+    dilation = later * (2 if dilated else 1)
+    assert made["fc6"].convolution_param.dilation == [dilation] and made["fc6"].convolution_param.pad == [3 * dilation]
+    assert ("pool3" in made) != nopool and ("conv3_4" in made) == nopool and len(made) == 38
 
 
 def test_convolutions_and_frozen_layers():
@@ -137,7 +144,8 @@ HEAD = dict(num_classes=3, from_layers=["data"], min_sizes=[[10, 20]])
 def test_numbers_of_boxes(options, boxes, outputs, tmp_path):
     n = spec(4)
     CreateMultiBoxHead(n, use_objectness=True, inter_layer_depth=[4], conf_postfix="_v2", **HEAD, **options)
-    net = build(n, tmp_path)
+    (tmp_path / "net.prototxt").write_text(str(n.to_proto()))
+    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
     assert net.blobs["data_inter_mbox_loc"].shape[1] == outputs[0] and net.blobs["data_inter_mbox_conf_v2"].shape[1] == outputs[1]
     assert net.blobs["mbox_priorbox"].shape == (1, 2, 16 * boxes * 4) and net.blobs["mbox_objectness"].shape == (1, 16 * boxes * 2)
     assert "data_inter_mbox_loc_bn" in net.layer_dict and net.forward()["mbox_conf"].shape == (1, 16 * boxes * 3)
@@ -156,39 +164,19 @@ def test_arguments_of_heads():
     assert given.to_proto() == same.to_proto()
 
 
-@pytest.mark.parametrize("call, error, words", [
-    (lambda n: CreateMultiBoxHead(n), ConfigError, "num_classes: must be the number of classes"),
-    (lambda n: CreateMultiBoxHead(n, **{**HEAD, "min_sizes": []}), ConfigError, "min_sizes: must have one item for each of the 1"),
-    (lambda n: CreateMultiBoxHead(n, **HEAD, steps=[1, 2]), ConfigError, "steps: must have one item for each of the 1 from_layers, got 2"),
-    (lambda n: CreateMultiBoxHead(n, **HEAD, max_sizes=[[1]]), ConfigError, r"max_sizes\[0\]: must have as many items as min_sizes\[0\], 2"),
-    (lambda n: CreateMultiBoxHead(n, **HEAD, data_layer="dat"), MissingNameError, "data_layer: the net has no layer 'dat'.*'data'"),
-    (lambda n: CreateMultiBoxHead(n, **HEAD, epsilon=1), ConfigError, r"bn_params are eps.*\['epsilon'\]"),
-    (lambda n: VGGNetBody(n, "dat"), MissingNameError, "from_layer: the net has no layer 'dat'"),
-    (lambda n: UnpackVariable([1, 2, 3], 2), ConfigError, "give one value or 2"),
-    (lambda n: CreateMultiBoxHead(n, **{**HEAD, "from_layers": "data"}), WrongTypeError, "from_layers must be a list of names"),
-    (lambda n: CreateMultiBoxHead(n, **{**HEAD, "num_classes": True}), ConfigError, "num_classes: must be the number of classes"),
-], ids=range(10))
-def test_errors(call, error, words):
-    with pytest.raises(error, match=words):
-        call(spec(4))
-
-
-@pytest.mark.parametrize("nopool", [False, True])
-@pytest.mark.parametrize("dilated", [False, True])
-@pytest.mark.parametrize("dilate_pool4", [False, True])
-def test_what_makes_vgg_smaller(nopool, dilated, dilate_pool4):
-    """The fourth pooling keeps the size with `dilate_pool4`, but a convolution in its place does not; the fifth one with `dilated`."""
-    made = layers_of(VGGNetBody(spec(), "data", fully_conv=True, nopool=nopool, dilated=dilated, dilate_pool4=dilate_pool4))
-    keeps = [False, False, False, dilate_pool4 and not nopool, dilated]
-    for block, same in enumerate(keeps, 1):
-        if nopool:
-            param = made[f"conv{block}_{3 if block < 3 else 4}"].convolution_param
-            found = list(param.kernel_size)[0], list(param.stride)[0], list(param.pad)[0]
-            assert found == (3, 1 if same else 2, 1)
-        else:
-            param = made[f"pool{block}"].pooling_param
-            assert (param.kernel_size, param.stride, param.pad) == ((3, 1, 1) if same else (2, 2, 0))
-    later = 2 if keeps[3] else 1
-    for i in 1, 2, 3:
-        assert made[f"conv5_{i}"].convolution_param.dilation == made[f"conv5_{i}"].convolution_param.pad == [later]
-    assert made["fc6"].convolution_param.dilation == [later * (2 if dilated else 1)]
+def test_errors():
+    for change, error, words in (
+            ({"num_classes": None}, ConfigError, "num_classes: must be the number of classes"),
+            ({"num_classes": True}, ConfigError, "num_classes: must be the number of classes"),
+            ({"min_sizes": []}, ConfigError, "min_sizes: must have one item for each of the 1"),
+            ({"steps": [1, 2]}, ConfigError, "steps: must have one item for each of the 1 from_layers, got 2"),
+            ({"max_sizes": [[1]]}, ConfigError, r"max_sizes\[0\]: must have as many items as min_sizes\[0\], 2"),
+            ({"data_layer": "dat"}, MissingNameError, "data_layer: the net has no layer 'dat'.*'data'"),
+            ({"epsilon": 1}, ConfigError, r"bn_params are eps.*\['epsilon'\]"),
+            ({"from_layers": "data"}, WrongTypeError, "from_layers must be a list of names")):
+        with pytest.raises(error, match=words):
+            CreateMultiBoxHead(spec(4), **{**HEAD, **change})
+    with pytest.raises(MissingNameError, match="from_layer: the net has no layer 'dat'"):
+        VGGNetBody(spec(4), "dat")
+    with pytest.raises(ConfigError, match="give one value or 2"):
+        UnpackVariable([1, 2, 3], 2)

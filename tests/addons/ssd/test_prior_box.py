@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from gradient import forward_net, layer_net, run_backward, run_forward
+from gradient import forward_again, forward_net, layer_net, run_backward, run_forward
+from helpers import layer_text
 
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, ShapeError
@@ -13,8 +14,7 @@ MAP, PICTURE = np.zeros((2, 3, 3, 4)), np.zeros((2, 3, 60, 100))
 
 
 def layer(param, bottoms=2):
-    names = " ".join(f'bottom: "b{i}"' for i in range(bottoms))
-    return f'layer {{ name: "l" type: "PriorBox" {names} top: "y" prior_box_param {{ {param} }} }}'
+    return layer_text("PriorBox", "l", " ".join(f"b{i}" for i in range(bottoms)), "y", f"prior_box_param {{ {param} }}")
 
 
 def slow(rows, columns, height, width, min_size, max_size=(), ratios=(), flip=True, clip=False, variance=(0.1,), step=None,
@@ -68,50 +68,18 @@ def test_against_the_definition(param, wanted, dtype):
     np.testing.assert_allclose(y.data, wanted, rtol=1e-6, atol=1e-6)
 
 
-def test_sizes_and_gradient():
+def test_sizes_gradient_and_bottoms():
     net = forward_net(layer("min_size: 4 img_size: 20", 1), [MAP])
     np.testing.assert_allclose(net.blob_by_name("y").data, slow(3, 4, 20, 20, [4]), rtol=1e-6)
     net = layer_net(layer("min_size: 4"), [MAP, PICTURE])
-    net.blob_by_name("b0").reshape(1, 3, 2, 2)
-    net.blob_by_name("b1").reshape(1, 3, 20, 30)
-    run_forward(net)
+    forward_again(net, b0=np.zeros((1, 3, 2, 2)), b1=np.zeros((1, 3, 20, 30)))
     np.testing.assert_allclose(net.blob_by_name("y").data, slow(2, 2, 20, 30, [4]), rtol=1e-6)
-    net.blob_by_name("b0").reshape(1, 3, 0, 2)
-    run_forward(net)
+    forward_again(net, b0=np.zeros((1, 3, 0, 2)))
     assert net.blob_by_name("y").shape == (1, 2, 0)
     net = forward_net(layer("min_size: 4"), [MAP, PICTURE])
     net.blob_by_name("b0").diff[...] = 3
     run_backward(net, [0])
     assert (net.blob_by_name("b0").diff == 0).all()
-
-
-@pytest.mark.parametrize("param, message", [
-    ("", "min_size: give at least one"),
-    ("min_size: 0", r"min_size\[0\]: must be finite and above 0, got 0"),
-    ("min_size: 5 min_size: -1", r"min_size\[1\]: must be finite and above 0, got -1"),
-    ("min_size: inf", r"min_size\[0\]: must be finite and above 0, got inf"), ("min_size: 5 variance: inf", r"variance\[0\]: must be finite and above 0, got inf"),
-    ("min_size: 5 aspect_ratio: 2 aspect_ratio: inf", r"aspect_ratio\[1\]: must be finite and above 0, got inf"),
-    ("min_size: 5 max_size: inf", r"max_size\[0\]: must be finite and above min_size, 5, got inf"),
-    ("min_size: 5 step: inf", "step: must be finite and above 0, got inf"), ("min_size: 5 step_h: 2 step_w: nan", "step_w: must be finite and above 0, got nan"),
-    ("min_size: 0.5", r"min_size\[0\]: must be at least 1, as it is truncated to whole pixels, got 0.5"),
-    ("min_size: 5 max_size: 5", r"max_size\[0\]: must be finite and above min_size, 5, got 5"),
-    ("min_size: 5 min_size: 6 max_size: 9", "max_size: give none, or one for each of the 2 min_size, got 1"),
-    ("min_size: 5 aspect_ratio: 0", r"aspect_ratio\[0\]: must be finite and above 0, got 0"),
-    ("min_size: 5 variance: 1 variance: 1", "variance: give none, one for all, or four, got 2"),
-    ("min_size: 5 variance: 0", r"variance\[0\]: must be finite and above 0, got 0"),
-    ("min_size: 5 img_size: 0", "img_size: must be finite and above 0, got 0"),
-    ("min_size: 5 img_size: 5 img_h: 5 img_w: 5", "img_h: give img_size, or img_h and img_w, not both"),
-    ("min_size: 5 img_h: 5", "img_w: must be given too, as img_h is given"),
-    ("min_size: 5 step: -2", "step: must be finite and above 0, got -2"),
-    ("min_size: 5 step_w: 2", "step_h: must be given too, as step_w is given"),
-    ("min_size: 5 step: 2 step_w: 2 step_h: 2", "step_h: give step, or step_h and step_w, not both"),
-    ("min_size: 5 offset: nan", "offset: must be a number, got nan")])
-def test_wrong_prototxt(param, message):
-    with pytest.raises(ConfigError, match=rf"test.prototxt.*layer 'l' \(PriorBox\): prior_box_param.{message}"):
-        layer_net(layer(param), [MAP, PICTURE])
-
-
-def test_wrong_bottoms():
     with pytest.raises(ShapeError, match=r"bottom\[0\]: needs 4 axes"):
         layer_net(layer("min_size: 5"), [np.zeros((2, 3)), PICTURE])
     with pytest.raises(ConfigError, match="img_size: give img_size, or img_h and img_w, or the picture as second bottom"):
@@ -120,28 +88,46 @@ def test_wrong_bottoms():
         layer_net(layer("min_size: 5"), [MAP, np.zeros((1, 3, 0, 4))])
 
 
-# ---- PriorBoxClustered
+POSITIVE = "must be finite and above 0, got"
+
+
+@pytest.mark.parametrize("param, message", [
+    ("", "min_size: give at least one"), ("min_size: 0", rf"min_size\[0\]: {POSITIVE} 0"), ("min_size: 5 min_size: -1", rf"min_size\[1\]: {POSITIVE} -1"),
+    ("min_size: inf", rf"min_size\[0\]: {POSITIVE} inf"),
+    ("min_size: 0.5", r"min_size\[0\]: must be at least 1, as it is truncated to whole pixels, got 0.5"),
+    *((f"min_size: 5 {param}", message) for param, message in (
+        ("variance: inf", rf"variance\[0\]: {POSITIVE} inf"), ("variance: 0", rf"variance\[0\]: {POSITIVE} 0"),
+        ("variance: 1 variance: 1", "variance: give none, one for all, or four, got 2"),
+        ("aspect_ratio: 2 aspect_ratio: inf", rf"aspect_ratio\[1\]: {POSITIVE} inf"), ("aspect_ratio: 0", rf"aspect_ratio\[0\]: {POSITIVE} 0"),
+        ("max_size: inf", r"max_size\[0\]: must be finite and above min_size, 5, got inf"),
+        ("max_size: 5", r"max_size\[0\]: must be finite and above min_size, 5, got 5"),
+        ("min_size: 6 max_size: 9", "max_size: give none, or one for each of the 2 min_size, got 1"),
+        ("step: inf", f"step: {POSITIVE} inf"), ("step: -2", f"step: {POSITIVE} -2"), ("step_h: 2 step_w: nan", f"step_w: {POSITIVE} nan"),
+        ("step_w: 2", "step_h: must be given too, as step_w is given"), ("offset: nan", "offset: must be a number, got nan"),
+        ("step: 2 step_w: 2 step_h: 2", "step_h: give step, or step_h and step_w, not both"), ("img_size: 0", f"img_size: {POSITIVE} 0"),
+        ("img_size: 5 img_h: 5 img_w: 5", "img_h: give img_size, or img_h and img_w, not both"),
+        ("img_h: 5", "img_w: must be given too, as img_h is given")))])
+def test_wrong_prototxt(param, message):
+    with pytest.raises(ConfigError, match=rf"test.prototxt.*layer 'l' \(PriorBox\): prior_box_param.{message}"):
+        layer_net(layer(param), [MAP, PICTURE])
+
 
 def clustered(param):
     return layer(param).replace("PriorBox", "PriorBoxClustered")
 
 
-def test_clustered_values():
+def test_clustered_boxes():
     net = forward_net(clustered("width: 9.5 width: 20 height: 12 height: 5.25 clip: true variance: [0.1, 0.1, 0.2, 0.2] step: 16"),
                       [MAP, PICTURE])
-    boxes, variances = net.blob_by_name("y").data[0]
-    wanted = [[(16 * (w + 0.5) + x * bw / 2) / 100 if axis == 0 else (16 * (h + 0.5) + x * bh / 2) / 60 for x in (-1, 1)
-               for axis in (0, 1)] for h in range(3) for w in range(4) for bw, bh in ((9.5, 12), (20, 5.25))]
-    np.testing.assert_allclose(boxes.reshape(-1, 4), np.clip(wanted, 0, 1), rtol=1e-12)
-    np.testing.assert_allclose(variances.reshape(-1, 4), np.tile([0.1, 0.1, 0.2, 0.2], (24, 1)), rtol=1e-6)
-
-
-@pytest.mark.parametrize("param, message", [
-    ("min_size: 30", r"prior_box_param.width: give at least one, and as many as width, got 0"),
-    ("width: 3 width: 4 height: 2", r"prior_box_param.height: give at least one, and as many as width, got 1"),
-    ("width: 3 height: -2", r"prior_box_param.height\[0\]: must be finite and above 0, got -2"),
-    ("width: 'a' height: 2", r"prior_box_param.width\[0\]: must be finite and above 0, got 'a'"),
-    ("width: 3 height: 2 yx_order: true", r"prior_box_param.yx_order: unknown field in PriorBoxParameter; the fork synopsys has it")])
-def test_clustered_wrong(param, message):
-    with pytest.raises(ConfigError, match=rf"layer 'l' \(PriorBoxClustered\): {message}"):
-        layer_net(clustered(param), [MAP, PICTURE])
+    boxes, variances = net.blob_by_name("y").data[0].reshape(2, -1, 4)
+    wanted = [np.tile([16 * (w + 0.5), 16 * (h + 0.5)], 2) + np.array([-x, -y, x, y]) / 2
+              for h in range(3) for w in range(4) for x, y in ((9.5, 12), (20, 5.25))]
+    np.testing.assert_allclose(boxes, np.clip(np.array(wanted) / [100, 60, 100, 60], 0, 1), rtol=1e-12)
+    np.testing.assert_allclose(variances, np.tile([0.1, 0.1, 0.2, 0.2], (24, 1)), rtol=1e-6)
+    for param, message in (
+            ("min_size: 30", "width: give at least one, and as many as width, got 0"),
+            ("width: 3 width: 4 height: 2", "height: give at least one, and as many as width, got 1"),
+            ("width: 3 height: -2", rf"height\[0\]: {POSITIVE} -2"), ("width: 'a' height: 2", rf"width\[0\]: {POSITIVE} 'a'"),
+            ("width: 3 height: 2 yx_order: true", "yx_order: unknown field in PriorBoxParameter; the fork synopsys has it")):
+        with pytest.raises(ConfigError, match=rf"layer 'l' \(PriorBoxClustered\): prior_box_param.{message}"):
+            layer_net(clustered(param), [MAP, PICTURE])
