@@ -1,35 +1,24 @@
-"""What a node costs: exact for products with weights, compared with loops that count; the stated rules for the rest; bytes."""
-
-from itertools import product
+"""What a node costs: exact for products with weights; the stated rules for the rest; bytes."""
 
 import pytest
+from helpers import layer_text, make_net
 
 from minicaffe.inspection import cost
-from minicaffe.net.net import Net
+from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
 
 INPUT = 'force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { %s } } }'
 
 
 def node_of(layer, *dims, more=""):
-    text = INPUT % " ".join(f"dim: {dim}" for dim in dims) + more + layer
-    return Net(parse_text(text, caffe_pb2.NetParameter)[0]).nodes[-1]
-
-
-def counted(images, channels, outputs, group, out, kernel):
-    """Multiply-adds of a convolution by loops, padding included; `out` and `kernel`: (height, width)."""
-    total = 0
-    for _ in product(range(images), range(outputs), *map(range, out)):
-        total += channels // group * kernel[0] * kernel[1]
-    return total
+    return make_net(INPUT % " ".join(f"dim: {dim}" for dim in dims) + more + layer).nodes[-1]
 
 
 @pytest.mark.parametrize("fields, group", [("pad: 1", 1), ("group: 2 stride: 2", 2), ("dilation: 2", 1)])
 def test_convolution(fields, group):
-    node = node_of(f'layer {{ name: "c" type: "Convolution" bottom: "x" top: "y" convolution_param {{ num_output: 6 kernel_h: 3 kernel_w: 2 {fields} }} }}',
-                   2, 4, 7, 9)
-    products = 2 * counted(2, 4, 6, group, node.tops[0].shape[2:], (3, 2))
+    """Multiply-adds, padding included: images, outputs, pixels, and of each the channels of a group and the window."""
+    node = node_of(layer_text("Convolution", "c", "x", more=f"convolution_param {{ num_output: 6 kernel_h: 3 kernel_w: 2 {fields} }}"), 2, 4, 7, 9)
+    products = 2 * node.tops[0].count * (4 // group) * 3 * 2
     assert cost.of_node(node, "forward").flops == products
     assert cost.of_node(node, "backward").flops == 2 * products + node.tops[0].count       # bottom, weights, and the sums of the bias
     node.bottom_needs = [False]
@@ -60,21 +49,16 @@ def test_recurrent_layers(kind, gates):
 
 
 def test_rules_of_other_layers():
-    pool = node_of('layer { name: "p" type: "Pooling" bottom: "x" top: "y" pooling_param { kernel_h: 3 kernel_w: 2 stride: 2 } }', 1, 2, 9, 12)
-    assert cost.of_node(pool, "forward").flops == cost.of_node(pool, "backward").flops == 2 * 9 * 12
-    relu = node_of('layer { name: "r" type: "ReLU" bottom: "x" top: "x" }', 2, 5)
-    assert cost.of_node(relu, "forward") == (10, 80) and cost.of_node(relu, "backward").flops == 10
-    entry = Net(parse_text(INPUT % "dim: 2 dim: 3", caffe_pb2.NetParameter)[0]).nodes[0]
-    assert cost.of_node(entry, "forward") == cost.of_node(entry, "backward") == (0, 0)
-    flat = node_of('layer { name: "f" type: "Flatten" bottom: "x" top: "y" }', 2, 3, 5)
-    assert cost.of_node(flat, "forward") == cost.of_node(flat, "backward") == (0, 0)
-    split = node_of('layer { name: "s" type: "Split" bottom: "x" top: "a" top: "b" top: "c" }', 2, 5)
-    assert cost.of_node(split, "forward") == (0, 0) and cost.of_node(split, "backward") == (0, 4 * (30 + 10))
-    node = node_of('layer { name: "d" type: "Deconvolution" bottom: "x" top: "y" convolution_param { num_output: 6 kernel_h: 4 kernel_w: 3 '
-                   'stride: 2 bias_term: false } }', 2, 4, 5, 7)
-    assert cost.of_node(node, "forward").flops == 2 * 2 * 5 * 7 * 4 * 6 * 12
-    assert cost.of_node(node, "backward").flops == 2 * cost.of_node(node, "forward").flops
-    from minicaffe.net.net import read_net
+    for layer, dims, forward, backward in (
+            (layer_text("Pooling", "p", "x", more="pooling_param { kernel_h: 3 kernel_w: 2 stride: 2 }"), (1, 2, 9, 12), (216, None), (216, None)),
+            (layer_text("ReLU", "r", "x", "x"), (2, 5), (10, 80), (10, None)), ("", (2, 3), (0, 0), (0, 0)),
+            (layer_text("Flatten", "f", "x"), (2, 3, 5), (0, 0), (0, 0)), (layer_text("Split", "s", "x", "a b c"), (2, 5), (0, 0), (0, 4 * (30 + 10))),
+            (layer_text("Deconvolution", "d", "x", more="convolution_param { num_output: 6 kernel_h: 4 kernel_w: 3 stride: 2 bias_term: false }"),
+             (2, 4, 5, 7), (2 * 2 * 5 * 7 * 4 * 6 * 12, None), (2 * 2 * 2 * 5 * 7 * 4 * 6 * 12, None))):
+        node = node_of(layer, *dims)
+        for direction, (flops, nbytes) in ("forward", forward), ("backward", backward):
+            found = cost.of_node(node, direction)
+            assert found.flops == flops and nbytes in (None, found.bytes), (node.type, direction)
     net = Net(read_net("models/lenet/deploy.prototxt", caffe_pb2.TEST)[0])
     images = net.nodes[0].tops[0].shape[0]
     macs = {node.name: node.layer.multiply_adds(node.bottoms, node.tops) // images for node in net.nodes if node.blobs}
@@ -83,13 +67,10 @@ def test_rules_of_other_layers():
 
 def test_fused_layers():
     """What only passes from one to the other is neither read nor written; in place an array is read once and written once."""
-    text = (INPUT % "dim: 2 dim: 3 dim: 4" + 'layer { name: "a" type: "ReLU" bottom: "x" top: "%s" } '
-            'layer { name: "b" type: "ReLU" bottom: "%s" top: "%s" }')
-    pairs = {last: Net(parse_text(text % ("a", "a", last), caffe_pb2.NetParameter)[0]).nodes[1:] for last in "ab"}
-    for pair in pairs.values():
+    pairs = [make_net(INPUT % "dim: 2 dim: 3 dim: 4" + layer_text("ReLU", "a", "x") + layer_text("ReLU", "b", "a", last)).nodes[1:] for last in "ab"]
+    for pair in pairs:
         assert cost.step(pair, "forward") == (2 * 24, 4 * 2 * 24)
-        assert cost.step(pair[:1], "forward") == cost.of_node(pair[0], "forward") and cost.step(pair[:1], "backward") == cost.of_node(pair[0], "backward")
-    pair = pairs["b"]
+        assert all(cost.step(pair[:1], direction) == cost.of_node(pair[0], direction) for direction in ("forward", "backward"))
     # reads the gradient of b and the data that a ReLU reads; writes the gradient of x
     data = {id(blob) for node in pair for blob in [*(node.bottoms if node.layer.backward_reads_bottoms else ()),
                                                    *(node.tops if node.layer.backward_reads_tops else ())]}

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers import layer_text
 
 from minicaffe.errors import ConfigError, Error
 from minicaffe.inspection import memory_estimate, replace_sources
@@ -20,16 +21,11 @@ from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 
 ROOT = Path(__file__).parents[2]
-NET = """name: "small"
-layer { name: "in" type: "Input" top: "x" top: "y" input_param { shape { dim: 4 dim: 3 dim: 8 dim: 8 } shape { dim: 4 } } }
-layer { name: "conv" type: "Convolution" bottom: "x" top: "conv" convolution_param { num_output: 16 kernel_size: 3 weight_filler { type: "xavier" } } }
-layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
-layer { name: "a" type: "InnerProduct" bottom: "conv" top: "a" param { name: "w" } param { name: "b" } inner_product_param { num_output: 5 } }
-layer { name: "again" type: "InnerProduct" bottom: "conv" top: "again" param { name: "w" } param { name: "b" } inner_product_param { num_output: 5 } }
-layer { name: "flat" type: "Flatten" bottom: "again" top: "flat" }
-layer { name: "sum" type: "Eltwise" bottom: "a" bottom: "flat" top: "sum" }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "sum" bottom: "y" top: "loss" }
-"""
+INNER = 'param { name: "w" } param { name: "b" } inner_product_param { num_output: 5 }'
+NET = 'name: "small" ' + layer_text("Input", "in", "", "x y", "input_param { shape { dim: 4 dim: 3 dim: 8 dim: 8 } shape { dim: 4 } }") + layer_text(
+    "Convolution", "conv", "x", more='convolution_param { num_output: 16 kernel_size: 3 weight_filler { type: "xavier" } }') + layer_text(
+    "ReLU", "relu", "conv", "conv") + layer_text("InnerProduct", "a", "conv", more=INNER) + layer_text("InnerProduct", "again", "conv", more=INNER) + layer_text(
+    "Flatten", "flat", "again") + layer_text("Eltwise", "sum", "a flat") + layer_text("SoftmaxWithLoss", "loss", "sum y")
 
 
 def parsed(text, phase=caffe_pb2.TRAIN):
@@ -42,21 +38,20 @@ def test_rows_and_sums():
     net = Net(parsed(NET))
     table = net.summary()
     rows = {row.name: row for row in table.rows}
-    assert rows["conv"].shapes == [(4, 16, 6, 6)] and rows["conv"].sizes == "3 16"
-    assert rows["conv"].parameters == 16 * 27 + 16 and rows["conv"].flops == 2 * 4 * 36 * 16 * 27
-    assert rows["conv"].data == rows["conv"].diff == 4 * 4 * 16 * 36
-    assert rows["relu"].data == rows["relu"].diff == 0 and rows["relu"].flops == 4 * 16 * 36       # in place
+    conv, relu, flat, given = (rows[name] for name in ("conv", "relu", "flat", "in"))
+    assert conv.shapes == [(4, 16, 6, 6)] and conv.sizes == "3 16" and conv.parameters == 16 * 27 + 16 and conv.flops == 2 * 4 * 36 * 16 * 27
+    assert conv.data == conv.diff == 4 * 4 * 16 * 36
+    assert relu.data == relu.diff == 0 and relu.flops == 4 * 16 * 36                               # in place
     assert rows["again"].parameters == 0 and table.parameters == 448 + 5 * 576 + 5                 # shared
-    assert rows["flat"].data == rows["flat"].diff == rows["flat"].flops == 0                       # a view
-    assert rows["in"].engine is None and rows["in"].layout is None
-    assert rows["in"].diff == 0 and rows["in"].data == 4 * (4 * 3 * 64 + 4)
+    assert flat.data == flat.diff == flat.flops == 0                                               # a view
+    assert given.engine is given.layout is None and given.diff == 0 and given.data == 4 * (4 * 3 * 64 + 4)
     assert table.data == sum(row.data for row in table.rows) and table.backward_flops > table.flops
-    assert all(row.engine for row in table.rows if row.name in ("conv", "a"))      # before anything runs
+    assert conv.engine and rows["a"].engine     # before anything runs
     net.forward_from_to(0, len(net.nodes) - 1)
     assert all(row.engine for row in net.summary().rows if row.name in ("conv", "a"))
-    product = 'layer {{ name: "{0}" type: "InnerProduct" bottom: "{1}" top: "{0}" {2} inner_product_param {{ num_output: 2 bias_term: false }} }}'
-    made = Summary(Net(parsed('layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 3 dim: 4 } } }'
-                              + "".join(product.format(*names, "loss_weight: 1" * (names[1] == "a")) for names in ["ax", "bx", "ca", "da"]))))
+    made = Summary(Net(parsed(layer_text("Input", "in", "", "x", "input_param { shape { dim: 3 dim: 4 } }") + "".join(
+        layer_text("InnerProduct", name, bottom, more="loss_weight: 1 " * (bottom == "a") + "inner_product_param { num_output: 2 bias_term: false }")
+        for name, bottom in ("ax", "bx", "ca", "da")))))
     assert [row.name for row in made.rows] == ["in", "a", "a_a_0_split", "b", "c", "d"] and made.layers == 6
     split = made.rows[2]
     assert (split.data, split.diff, split.parameters) == (0, 2 * 4 * 3 * 2, 0) and made.totals()[0].startswith("6 layers, ")
@@ -116,79 +111,75 @@ def test_collapsed_rows(depth):
         assert made.type == (some[0].type if len(some) == 1 else f"{len(some)} layers")
 
 
-DATA = """layer {{ name: "data" type: "Data" top: "data" top: "label" {} data_param {{ source: "/nowhere" batch_size: 8 prefetch: 2 }} }}
-layer {{ name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param {{ num_output: 2 }} }}"""
-MAP = 'layer { name: "map" type: "Data" top: "map" data_param { source: "/nowhere/map" batch_size: 3 } }'
+DATA = layer_text("Data", "data", "", "data label", '%s data_param { source: "/nowhere" batch_size: 8 prefetch: 2 }') + layer_text(
+    "InnerProduct", "ip", "data", more="inner_product_param { num_output: 2 }")
+MAP = layer_text("Data", "map", more='data_param { source: "/nowhere/map" batch_size: 3 }')
+
+
+def replaced(text, *where, **how):
+    return replace_sources.replace_sources(parsed(text), *where, **how)
 
 
 def test_a_net_without_its_data(tmp_path):
-    net, sources = replace_sources.replace_sources(parsed(DATA.format("transform_param { crop_size: 9 force_gray: true }")))
-    assert sources["data"].shapes == [(8, 1, 9, 9), (8,)] and "from crop_size" in sources["data"].assumed
-    assert sources["data"].prefetched_bytes == 3 * 4 * (8 * 81 + 8) and Net(net).blob_by_name("data").shape == (8, 1, 9, 9)
-    _, sources = replace_sources.replace_sources(parsed(DATA.format("transform_param { crop_size: 9 }").replace("batch_size: 8", "batch_size: 8 label_size: 3")))
+    for fields, shapes in (("crop_size: 9 force_gray: true", [(8, 1, 9, 9), (8,)]), ("crop_h: 5 crop_w: 9", [(8, 3, 5, 9), (8,)]),
+                           ("resize_param { height: 6 width: 4 }", [(8, 3, 6, 4), (8,)]),
+                           ("resize_param { height: 6 width: 4 } crop_h: 5 crop_w: 3", [(8, 3, 5, 3), (8,)])):
+        net, sources = replaced(DATA % f"transform_param {{ {fields} }}")
+        assert sources["data"].shapes == shapes and Net(net).blob_by_name("data").shape == shapes[0]
+        if fields.startswith("crop_size"):
+            assert "from crop_size" in sources["data"].assumed and sources["data"].prefetched_bytes == 3 * 4 * (8 * 81 + 8)
+    _, sources = replaced((DATA % "transform_param { crop_size: 9 }").replace("batch_size: 8", "batch_size: 8 label_size: 3"))
     assert sources["data"].shapes == [(8, 3, 9, 9), (8, 3)]
-    for fields, size in (("crop_h: 5 crop_w: 9", (5, 9)), ("resize_param { height: 6 width: 4 }", (6, 4)), ("resize_param { height: 6 width: 4 } crop_h: 5 crop_w: 3", (5, 3))):
-        _, sources = replace_sources.replace_sources(parsed(DATA.format(f"transform_param {{ {fields} }}")))
-        assert sources["data"].shapes == [(8, 3, *size), (8,)]
     with pytest.raises(Error, match="/nowhere.*--shape data=3x224x224"):
-        replace_sources.replace_sources(parsed(DATA.format("")), shapes={})
+        replaced(DATA % "", shapes={})
     with pytest.raises(Error, match="/nowhere: no such database; check the path$"):     # of a command without --shape
-        replace_sources.replace_sources(parsed(DATA.format("")))
-    _, sources = replace_sources.replace_sources(parsed(DATA.format("")), shapes={"data": (2, 5)}, batch=3)
+        replaced(DATA % "")
+    _, sources = replaced(DATA % "", shapes={"data": (2, 5)}, batch=3)
     assert sources["data"].shapes == [(3, 2, 5), (3,)] and "as --shape says" in sources["data"].assumed
-    (tmp_path / "deploy.prototxt").write_text('layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 10 dim: 3 dim: 4 dim: 5 } } }')
-    _, sources = replace_sources.replace_sources(parsed(DATA.format("")), str(tmp_path / "net.prototxt"))
+    deploy, place = tmp_path / "deploy.prototxt", str(tmp_path / "net.prototxt")
+    deploy.write_text(layer_text("Input", "x", more="input_param { shape { dim: 10 dim: 3 dim: 4 dim: 5 } }"))
+    _, sources = replaced(DATA % "", place)
     assert sources["data"].shapes[0] == (8, 3, 4, 5) and "deploy.prototxt" in sources["data"].assumed
-    (tmp_path / "deploy.prototxt").write_text("""layer { name: "x" type: "Input" top: "clip" top: "data" top: "label"
-        input_param { shape { dim: 1 dim: 1 } shape { dim: 1 dim: 2 dim: 4 dim: 5 } shape { dim: 1 dim: 7 } } }""")
-    _, sources = replace_sources.replace_sources(parsed(DATA.format("") + MAP), str(tmp_path / "net.prototxt"))
+    deploy.write_text(layer_text("Input", "x", "", "clip data label", "input_param { shape { dim: 1 dim: 1 } shape { dim: 1 dim: 2 dim: 4 dim: 5 } "
+                                 "shape { dim: 1 dim: 7 } }"))
+    _, sources = replaced(DATA % "" + MAP, place)
     assert sources["data"].shapes == [(8, 2, 4, 5), (8, 7)]     # by names, not by order
     assert sources["map"].shapes == [(3, 1, 4, 5)] and "for each pixel of data" in sources["map"].assumed
-    with pytest.raises(ConfigError, match="batch_size: must be at least 1"):
-        replace_sources.replace_sources(parsed(DATA.format("").replace("batch_size: 8", "batch_size: 0")))
-    writes = NET + """layer { name: "out" type: "HDF5Output" bottom: "x" bottom: "y" hdf5_output_param { file_name: "o.h5" } }
-        layer { name: "found" type: "DetectionOutput" detection_output_param { save_output_param { output_directory: "d" } } }
-        layer { name: "scored" type: "DetectionEvaluate" detection_evaluate_param { num_classes: 2 name_size_file: "sizes" } }"""
-    net, sources = replace_sources.replace_sources(parsed(writes))
-    assert "o.h5" not in str(net) and "output_directory" not in str(net) and "sizes" not in str(net)
-    assert sources["out"].type == "HDF5Output"
-    other_phase = DATA.format("include { phase: TEST }")
-    assert replace_sources.replace_sources(parsed(other_phase))[1] == {}
-    fed, sources = replace_sources.replace_sources(parsed(NET), batch=7)
-    assert not sources and fed.layer[0].input_param.shape[0].dim[0] == fed.layer[0].input_param.shape[1].dim[0] == 7
-    with pytest.raises(ConfigError, match="no layer of the net gives batches"):
-        replace_sources.replace_sources(parsed('layer { name: "p" type: "Parameter" top: "p" parameter_param { shape { dim: 1 } } }'), batch=7)
+    deploy.write_text(layer_text("Input", "x", "", "data label", "input_param { shape { dim: 1 dim: 5 } }"))
+    _, sources = replaced(DATA % "" + MAP, place)
+    assert sources["data"].shapes == [(8, 5), (8, 5)]
+    assert sources["map"].shapes == [(3, 5)] and sources["map"].assumed == f"map is 5, as in {deploy}"   # no map of rows
+    for text, how, words in (((DATA % "").replace("batch_size: 8", "batch_size: 0"), {}, "batch_size: must be at least 1"),
+                             (layer_text("Parameter", "p", more="parameter_param { shape { dim: 1 } }"), {"batch": 7}, "no layer of the net gives batches")):
+        with pytest.raises(ConfigError, match=words):
+            replaced(text, **how)
+    assert replaced(DATA % "include { phase: TEST }")[1] == {}
+    fed, sources = replaced(NET, batch=7)
+    assert not sources and [shape.dim[0] for shape in fed.layer[0].input_param.shape] == [7, 7]
+
+
+def test_sinks_without_their_files(tmp_path):
+    """An HDF5Output empties its file when it is set up: the stand-in has none."""
+    file = tmp_path / "out.h5"
+    file.write_text("precious")
+    sink = layer_text("HDF5Output", "out", "data label", "", f'hdf5_output_param {{ file_name: "{file}" }}')
+    net, sources = replaced(DATA % "" + sink + layer_text("DetectionOutput", "found", "", "", 'detection_output_param { save_output_param { output_directory: "d" } }')
+                            + layer_text("DetectionEvaluate", "scored", "", "", 'detection_evaluate_param { num_classes: 2 name_size_file: "sizes" }'),
+                            shapes={"data": (3, 4, 4)})
+    assert "out.h5" not in str(net) and "output_directory" not in str(net) and "sizes" not in str(net) and sources["out"].type == "HDF5Output"
+    net = Net(replaced(DATA % "" + sink, shapes={"data": (3, 4, 4)})[0])
+    net.forward_from_to(0, len(net.nodes) - 1)
+    assert file.read_text() == "precious"
 
 
 @pytest.mark.parametrize("rule", ['include { stage: "a" }', 'exclude { not_stage: "a" }', 'include { min_level: 1 }'])
 def test_sources_with_rules(rule):
-    param = parsed(f'layer {{ name: "data" type: "MemoryData" top: "data" top: "label" {rule} memory_data_param {{ batch_size: 4 channels: 2 height: 3 width: 5 }} }}')
+    param = parsed(layer_text("MemoryData", "data", "", "data label", rule + " memory_data_param { batch_size: 4 channels: 2 height: 3 width: 5 }"))
     param.state.stage.append("a")
     param.state.level = 1
     net, sources = replace_sources.replace_sources(param)
     assert sources["data"].shapes == [(4, 2, 3, 5), (4,)] and not sources["data"].assumed
     assert Net(net).blob_by_name("data").shape == (4, 2, 3, 5) and str(net.layer[0].include or net.layer[0].exclude).count("stage") + rule.count("level") == 1
-
-
-@pytest.mark.parametrize("flops, text", [(0, "0 "), (999, "999 "), (1000, "1.0 k"), (99_949, "99.9 k"), (99_950, "100 k"), (999_499, "999 k"),
-                                         (999_500, "1.0 M"), (36_864_000, "36.9 M"), (1_450_000_000, "1.4 G"), (10 ** 18, "1000 P")])
-def test_numbers_of_operations(flops, text):
-    assert flops_text(flops) == text
-
-
-def test_sources_without_files(tmp_path):
-    """An HDF5Output empties its file when it is set up: the stand-in has none."""
-    file = tmp_path / "out.h5"
-    file.write_text("precious")
-    sink = f'layer {{ name: "sink" type: "HDF5Output" bottom: "data" bottom: "label" hdf5_output_param {{ file_name: "{file}" }} }}'
-    made, _ = replace_sources.replace_sources(parsed(DATA.format("") + sink), shapes={"data": (3, 4, 4)})
-    net = Net(made)
-    net.forward_from_to(0, len(net.nodes) - 1)
-    assert file.read_text() == "precious"
-    (tmp_path / "deploy.prototxt").write_text('layer { name: "x" type: "Input" top: "data" top: "label" input_param { shape { dim: 1 dim: 5 } } }')
-    _, sources = replace_sources.replace_sources(parsed(DATA.format("") + MAP), str(tmp_path / "net.prototxt"))
-    assert sources["data"].shapes == [(8, 5), (8, 5)]
-    assert sources["map"].shapes == [(3, 5)] and sources["map"].assumed == f"map is 5, as in {tmp_path / 'deploy.prototxt'}"   # no map of rows
 
 
 def test_the_peak_of_a_record():
@@ -205,7 +196,7 @@ def test_the_peak_of_a_record():
     assert need.scratch == {"conv": 70}
 
 
-@pytest.mark.parametrize("name", ["lenet", "cifar10_quick"])
+@pytest.mark.parametrize("name", ["lenet", pytest.param("cifar10_quick", marks=pytest.mark.slow(2))])
 def test_memory_of_a_training(name):
     """Within 5% of what `minicaffe train` takes; caffenet takes too long here, `tools/bench/needs.py caffenet` says it."""
     done = subprocess.run([sys.executable, ROOT / "tools/bench/needs.py", f"{name}:16"], text=True, stdout=subprocess.PIPE, check=True,
@@ -214,9 +205,10 @@ def test_memory_of_a_training(name):
     assert found["measured"] > 1 << 20 and 0.95 < found["ratio"] < 1.05, found
 
 
-@pytest.mark.parametrize("window, shown", [
-    ("kernel_size: 3 stride: 1 pad: 1", "3+1 8"), ("kernel_size: 3 kernel_size: 3 stride: 1 stride: 1 pad: 0 pad: 0", "3 8"),
-    ("kernel_h: 3 kernel_w: 3 stride_h: 2 stride_w: 2", "3/2 8"), ("kernel_h: 3 kernel_w: 1 pad_h: 1 pad_w: 0", "3x1+1x0 8")])
-def test_sizes_of_windows(window, shown):
-    layer = parse_text(f'layer {{ type: "Convolution" convolution_param {{ num_output: 8 {window} }} }}', caffe_pb2.NetParameter)[0].layer[0]
-    assert sizes(layer) == shown
+def test_texts_of_numbers_and_windows():
+    for flops, text in ((0, "0 "), (999, "999 "), (1000, "1.0 k"), (99_949, "99.9 k"), (99_950, "100 k"), (999_499, "999 k"), (999_500, "1.0 M"),
+                        (36_864_000, "36.9 M"), (1_450_000_000, "1.4 G"), (10 ** 18, "1000 P")):
+        assert flops_text(flops) == text
+    for window, shown in (("kernel_size: 3 stride: 1 pad: 1", "3+1 8"), ("kernel_size: 3 kernel_size: 3 stride: 1 stride: 1 pad: 0 pad: 0", "3 8"),
+                          ("kernel_h: 3 kernel_w: 3 stride_h: 2 stride_w: 2", "3/2 8"), ("kernel_h: 3 kernel_w: 1 pad_h: 1 pad_w: 0", "3x1+1x0 8")):
+        assert sizes(parsed(layer_text("Convolution", "c", more=f"convolution_param {{ num_output: 8 {window} }}")).layer[0]) == shown

@@ -153,17 +153,16 @@ def test_files_of_scripts(model):
         assert (MODELS / model / name).read_text() == content, f"{name} is old: python models/{model}/make.py"
 
 
-@pytest.mark.parametrize(("depth", "count"), [(101, 44_549_160), (152, 60_192_808)])
-def test_deeper_resnets(depth, count):
+def test_deeper_resnets():
     """The script makes the deeper ones too; counted from the definition, as the nets are large."""
     make = script(MODELS / "resnet50" / "make.py")
-    assert defined(make.deploy(50)) == DEPLOY["resnet50/deploy"][0]  # as the net that is built has it
-    net = make.deploy(depth)
-    names = [layer.name for layer in net.layer]
-    last = {101: "res4b22", 152: "res4b35"}[depth]
-    assert {f"{last}_branch2c", "res3b3_branch2a", "res5c_branch2b", "res2c", "scale_conv1"} <= set(names) and "res3b_branch2a" not in names
-    assert sum(layer.type == "Convolution" for layer in net.layer) - 4 == depth - 1  # 4 shortcuts; the last layer is fc1000
-    assert defined(net) == count
+    for depth, count, last in (50, DEPLOY["resnet50/deploy"][0], "res4f"), (101, 44_549_160, "res4b22"), (152, 60_192_808, "res4b35"):
+        net = make.deploy(depth)
+        names = {layer.name for layer in net.layer}
+        assert {f"{last}_branch2c", "res5c_branch2b", "res2c", "scale_conv1"} <= names
+        assert ("res3b3_branch2a" in names, "res3b_branch2a" in names) == (depth != 50, depth == 50)
+        assert sum(layer.type == "Convolution" for layer in net.layer) - 4 == depth - 1  # 4 shortcuts; the last layer is fc1000
+        assert defined(net) == count
 
 
 @pytest.mark.parametrize("model", [pytest.param(model, marks=[pytest.mark.slow(2)] * (model in LARGE)) for model in sorted(DEPLOY)])
@@ -191,33 +190,31 @@ def without_data(param, inputs):
     return net
 
 
-def solver_param(model):
-    """Return the SolverParameter of a model's own solver file, or of the settings `minicaffe train` has for a net alone."""
-    folder, _, name = model.partition("/")
-    file = MODELS / folder / f"solver{name.removeprefix('net')}.prototxt"
-    if model in ("lenet/net", "lenet/full"):
-        file = MODELS / "lenet" / "solver.prototxt"
-    param, _ = upgrade.read_solver_file(str(file))
-    assert (MODELS.parent / param.net).is_file() and param.snapshot_prefix
-    for field in ("net", "test_iter", "test_state", "test_interval", "snapshot", "iter_size", "solver_mode"):
+def solver_param(file):
+    """Return the SolverParameter of a solver file with its net inside, which draws the same numbers each time and takes no snapshots."""
+    param, _ = upgrade.read_solver_file(str(MODELS / file))
+    assert param.snapshot_prefix
+    param.net_param.CopyFrom(upgrade.read_net_file(str(MODELS.parent / param.net))[0])
+    for field in ("net", "snapshot", "snapshot_prefix"):
         param.ClearField(field)
-    param.snapshot_after_train = False
-    param.random_seed = 1
+    param.snapshot_after_train, param.random_seed = False, 1
     return param
 
 
 @pytest.mark.parametrize("model", [pytest.param(model, marks=[pytest.mark.slow(2)] * (model in LARGE)) for model in sorted(TRAINING)])
 def test_one_training_step(model):
+    folder, _, name = model.partition("/")
+    suffix = name.removeprefix("net").removeprefix("full")
     net_param, _ = upgrade.read_net_file(str(MODELS / f"{model}.prototxt"))
-    phases = [layer.include[0].phase for layer in net_param.layer if layer.type in ("Data", "HDF5Data")]
-    assert {caffe.TRAIN, caffe.TEST} == set(phases)
-    param = solver_param(model)
-    narrow = model.partition("/")[0] in SLIM
+    assert {caffe.TRAIN, caffe.TEST} == {layer.include[0].phase for layer in net_param.layer if layer.type in ("Data", "HDF5Data")}
+    param, narrow = solver_param(f"{folder}/solver{suffix}.prototxt"), folder in SLIM
+    for field in ("test_iter", "test_state", "test_interval", "iter_size", "solver_mode"):
+        param.ClearField(field)
     net_param = without_data(net_param, TRAINING[model])
     param.net_param.CopyFrom(slim(net_param) if narrow else net_param)
     solver = create_solver(param)
-    for name, (shape, kind) in TRAINING[model].items():
-        solver.net.blob_list[solver.net.blob_names.index(name)].data[...] = numbers(shape, kind)
+    for blob, (shape, kind) in TRAINING[model].items():
+        solver.net.blob_list[solver.net.blob_names.index(blob)].data[...] = numbers(shape, kind)
     before = {layer.name: [blob.cpu_data.copy() for blob in layer.blobs] for layer in solver.net.layers}
     solver.step(1)
     losses = [blob.cpu_data for blob, weight in solver.net.loss_weights.items() if weight]
@@ -225,23 +222,16 @@ def test_one_training_step(model):
     changed = {layer.name for layer in solver.net.layers if layer.blobs and layer.type != "BatchNorm"
                and not np.array_equal(layer.blobs[0].cpu_data, before[layer.name][0])}
     learning = {layer.name for layer in solver.net.layers if layer.blobs and layer.type not in ("BatchNorm", "Deconvolution")}
-    if model.startswith("fcn"):  # the scores begin at 0 and let no gradient through in the first step
+    if folder == "fcn":  # the scores begin at 0 and let no gradient through in the first step
         learning = {name for name in learning if name.startswith("score")}
-    if model.startswith("mobilenet"):  # the BatchNorm behind each depthwise convolution cancels the scale before it
+    if folder == "mobilenet":  # the BatchNorm behind each depthwise convolution cancels the scale before it
         changed, learning = ({name for name in names if not name.endswith("sep/scale")} for names in (changed, learning))
     assert changed == learning
-    if not narrow or model.startswith("fcn"):  # FCN's deploy net is slim in these tests too
-        check_that_deploy_takes_its_weights(model, solver.net)
+    if not narrow or folder == "fcn":  # names and shapes of the deploy net, where FCN's is slim, too; some layers are for training only
+        ours = {layer.name: [blob.shape for blob in layer.blobs] for layer in solver.net.layers if layer.blobs}
+        assert deployed(f"{folder}/deploy{suffix}").params.items() <= ours.items()
     if model == "googlenet/net":
         assert learned(solver.net) == DEPLOY["googlenet/deploy"][0] + AUXILIARY
-
-
-def check_that_deploy_takes_its_weights(model, net):
-    """Compare names and shapes of parameters with those of the deploy net; some layers are for training only."""
-    folder, _, name = model.partition("/")
-    deploy = deployed(f"{folder}/deploy{name.removeprefix('net').removeprefix('full')}").params
-    ours = {layer.name: [blob.shape for blob in layer.blobs] for layer in net.layers if layer.blobs}
-    assert deploy.items() <= ours.items()
 
 
 def test_grouped_upsampling():
@@ -277,18 +267,12 @@ def test_fcn_starts_from_vgg16():
 def own_solver(model, monkeypatch, steps=None, **sources):
     """Return a solver of the model's own file on its own data: at `sources` (phase: path), `steps` at a time, where given."""
     monkeypatch.chdir(MODELS.parent)
-    param, positions = upgrade.read_solver_file(f"models/{model}/solver.prototxt")
-    net, _ = upgrade.read_net_file(param.net)
-    for layer in net.layer:
+    param = solver_param(f"{model}/solver.prototxt")
+    for layer in param.net_param.layer:
         if layer.type in ("Data", "HDF5Data") and sources:
             own = layer.data_param if layer.type == "Data" else layer.hdf5_data_param
             own.source = str(sources["train" if layer.include[0].phase == caffe.TRAIN else "test"])
             own.batch_size = steps or own.batch_size
-    param.net_param.CopyFrom(net)
-    for field in ("net", "snapshot", "snapshot_prefix"):
-        param.ClearField(field)
-    param.snapshot_after_train = False
-    param.random_seed = 1
     for i in range(len(param.test_iter)):
         param.test_iter[i] = 1
     return create_solver(param)

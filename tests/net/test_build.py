@@ -5,12 +5,11 @@ import logging
 
 import numpy as np
 import pytest
-from helpers import make_net
+from helpers import layer_text, make_net
 
 import minicaffe as caffe
 from minicaffe.errors import ConfigError
 from minicaffe.net.definitions import LayerDef, filter_layers, insert_splits
-from minicaffe.net.net import Net
 from minicaffe.net.run import BEFORE_FORWARD
 from minicaffe.proto import caffe_pb2, text
 
@@ -29,15 +28,16 @@ RULES = {   # of include or exclude: does it fit phase, level and stages
 }
 
 
-@pytest.mark.parametrize(("first", "second"), itertools.product(RULES, RULES))
-def test_rules(first, second):
+def test_rules():
     """No limit is not a limit of 0."""
-    for state in itertools.product((0, 1), (-2, -1, 0, 1, 2, 3), ([], ["a"], ["b"], ["b", "a"])):
-        fits = RULES[first](*state) or RULES[second](*state)
-        for word, keep in ("include", fits), ("exclude", not fits):
-            layers = text.parse_text(f'layer {{ name: "a" {word} {{ {first} }} {word} {{ {second} }} }} layer {{ name: "b" }}', caffe_pb2.NetParameter)[0].layer
-            phase, level, stage = state
-            assert len(filter_layers(layers, caffe_pb2.NetState(phase=phase, level=level, stage=stage))) == 1 + keep, state
+    for first, second in itertools.product(RULES, RULES):
+        for word in "include", "exclude":
+            text_of = f'layer {{ name: "a" {word} {{ {first} }} {word} {{ {second} }} }} layer {{ name: "b" }}'
+            layers = text.parse_text(text_of, caffe_pb2.NetParameter)[0].layer
+            for phase, level, stage in itertools.product((0, 1), (-2, -1, 0, 1, 2, 3), ([], ["a"], ["b"], ["b", "a"])):
+                keep = (RULES[first](phase, level, stage) or RULES[second](phase, level, stage)) == (word == "include")
+                state = caffe_pb2.NetState(phase=phase, level=level, stage=stage)
+                assert len(filter_layers(layers, state)) == 1 + keep, (text_of, state)
 
 
 def test_include_and_exclude_together():
@@ -49,22 +49,16 @@ def test_include_and_exclude_together():
 
 def test_last_of_same_names_meant():
     """By index and by name, as in Caffe; Net.layer_dict agrees."""
-    named = 'layer { name: "%s" type: "Power" bottom: "%s" top: "%s" } '
-    text_of = 'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 } } } ' + named % ("p", "x", "a") + named % ("q", "a", "b")
-    net = make_net(text_of + named % ("p", "b", "c"))
-    assert net.layer_names == ["in", "p", "q", "p"]
-    assert [net.layer_index(name) for name in ("in", "p", "q")] == [0, 3, 2]
+    net = make_net(layer_text("Input", "in", "", "x", "input_param { shape { dim: 1 } }") + layer_text("Power", "p", "x", "a")
+                   + layer_text("Power", "q", "a", "b") + layer_text("Power", "p", "b", "c"))
+    assert net.layer_names == ["in", "p", "q", "p"] and [net.layer_index(name) for name in ("in", "p", "q")] == [0, 3, 2]
     assert all(net.layer_dict[name] is net.layers[net.layer_index(name)] for name in net.layer_names)
 
 
 def test_splits():
     layers = layers_of('layer { name: "a" type: "X" top: "a" } layer { name: "b" type: "X" bottom: "a" top: "a" }')
     assert [d.param.type for d in insert_splits(layers)] == ["X", "X"]      # one consumer needs none
-    layers = layers_of("""
-        layer { name: "ip" type: "X" top: "x" }
-        layer { name: "relu" type: "X" bottom: "x" top: "x" }
-        layer { name: "c" type: "X" bottom: "x" top: "c" }
-        layer { name: "d" type: "X" bottom: "x" top: "d" }""")
+    layers = layers_of(layer_text("X", "ip", "", "x") + layer_text("X", "relu", "x", "x") + layer_text("X", "c", "x") + layer_text("X", "d", "x"))
     before = [d.param.SerializeToString() for d in layers]
     result = insert_splits(layers)
     assert [d.param.SerializeToString() for d in layers] == before
@@ -73,22 +67,17 @@ def test_splits():
     assert [d.param.bottom[0] for d in result[3:]] == ["x_relu_0_split_0", "x_relu_0_split_1"]
 
 
-def test_loss_weight_moves_to_split():
-    result = insert_splits(layers_of("""
-        layer { name: "a" type: "X" top: "a" top: "other" loss_weight: 0.5 loss_weight: 2 }
-        layer { name: "b" type: "X" bottom: "a" top: "b" }"""))
-    assert list(result[0].param.loss_weight) == [0, 2]  # the other top keeps its own, unlike Caffe
-    assert list(result[1].param.loss_weight) == [0.5, 0]
-    assert result[2].param.bottom[0] == "a_a_0_split_1"
-
-
-@pytest.mark.parametrize("readers, weights, splits", [(1, [0], []), (2, [0], [[]]), (1, [0, 3], []), (2, [0, 3], [[]]), (1, [2], [[2, 0]]), (2, [2], [[2, 0, 0]])])
-def test_zero_loss_weight_is_no_consumer(readers, weights, splits):
-    layers = layers_of('layer { name: "a" type: "X" top: "a" top: "aside" ' + "".join(f"loss_weight: {weight} " for weight in weights) + "} "
-                       + "".join(f'layer {{ name: "r{i}" type: "X" bottom: "a" }} ' for i in range(readers)))
+@pytest.mark.parametrize("readers, weights, splits", [(1, [0], []), (2, [0], [[]]), (1, [0, 3], []), (2, [0, 3], [[]]), (1, [2], [[2, 0]]),
+                                                      (1, [0.5, 2], [[0.5, 0]]), (2, [2], [[2, 0, 0]])])
+def test_loss_weight_moves_to_split(readers, weights, splits):
+    """One of 0 is no consumer; another top keeps its own, unlike Caffe."""
+    layers = layers_of(layer_text("X", "a", "", "a aside", "".join(f"loss_weight: {weight} " for weight in weights))
+                       + "".join(layer_text("X", f"r{i}", "a", "") for i in range(readers)))
     made = insert_splits(layers)
     assert [list(definition.param.loss_weight) for definition in made if definition.param.type == "Split"] == splits
     assert list(made[0].param.loss_weight) == [0, *weights[1:]]
+    assert [definition.param.bottom[0] for definition in made[-readers:]] == (
+        [f"a_a_0_split_{i + bool(weights[0])}" for i in range(readers)] if splits else ["a"])
 
 
 def test_unknown_bottom_names_near_blobs():
@@ -99,92 +88,58 @@ def test_unknown_bottom_names_near_blobs():
     assert "did you mean 'data'" in str(caught.value)
 
 
-INPUTS = """layer { name: "in" type: "Input" top: "x" top: "label" input_param { shape { dim: 2 dim: 3 } shape { dim: 2 } } }"""
-IP = """layer { name: "NAME" type: "InnerProduct" bottom: "BOTTOM" top: "NAME" PARAM
-    inner_product_param { num_output: 4 bias_term: false } }"""
-
-
+INPUTS = layer_text("Input", "in", "", "x label", "input_param { shape { dim: 2 dim: 3 } shape { dim: 2 } }")
 def ip(name, bottom, param=""):
-    return IP.replace("NAME", name).replace("BOTTOM", bottom).replace("PARAM", param)
-
-
-def needs(prototxt):
-    """Which layers of a net run backward, and which bottoms get a gradient, by the layer's name."""
-    param, _ = text.parse_text(prototxt, caffe_pb2.NetParameter)
-    return {node.name: (node.needs_backward, node.bottom_needs) for node in Net(param).nodes}
+    return layer_text("InnerProduct", name, bottom, more=param + " inner_product_param { num_output: 4 bias_term: false }")
 
 
 def test_layers_that_need_backward():
-    # The branch without a loss runs none
-    assert needs(INPUTS + ip("ip", "x") + """
-        layer { name: "accuracy" type: "Accuracy" bottom: "ip" bottom: "label" top: "accuracy" }
-        layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }""") == {
-            "in": (False, []), "label_in_1_split": (False, [False]), "ip": (True, [False]), "ip_ip_0_split": (True, [True]),
-            "accuracy": (False, [False, False]), "loss": (True, [True, False])}
-
-    loss = 'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "b" bottom: "label" top: "loss" propagate_down: CUT propagate_down: false }'
+    loss = layer_text("SoftmaxWithLoss", "loss", "b label", more="propagate_down: CUT propagate_down: false")
     net = INPUTS + ip("a", "x") + ip("b", "a") + loss
-    assert needs(net.replace("CUT", "false")) == {
-        "in": (False, []), "a": (False, [False]), "b": (False, [False]), "loss": (True, [False, False])}
-    assert needs(net.replace("CUT", "true")) == {
-        "in": (False, []), "a": (True, [False]), "b": (True, [True]), "loss": (True, [True, False])}
-
-    # force_backward leaves out bottoms that may have no gradient
-    assert needs("force_backward: true " + INPUTS + ip("ip", "x", "param { lr_mult: 0 }")
-                 + 'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }') == {
-        "in": (True, []), "ip": (True, [True]), "loss": (True, [True, False])}
+    cases = {   # the branch without a loss runs none; propagate_down; force_backward leaves out bottoms that may have no gradient
+        INPUTS + ip("ip", "x") + layer_text("Accuracy", "accuracy", "ip label") + layer_text("SoftmaxWithLoss", "loss", "ip label"): {
+            "in": (False, []), "label_in_1_split": (False, [False]), "ip": (True, [False]), "ip_ip_0_split": (True, [True]),
+            "accuracy": (False, [False, False]), "loss": (True, [True, False])},
+        net.replace("CUT", "false"): {"in": (False, []), "a": (False, [False]), "b": (False, [False]), "loss": (True, [False, False])},
+        net.replace("CUT", "true"): {"in": (False, []), "a": (True, [False]), "b": (True, [True]), "loss": (True, [True, False])},
+        "force_backward: true " + INPUTS + ip("ip", "x", "param { lr_mult: 0 }") + layer_text("SoftmaxWithLoss", "loss", "ip label"): {
+            "in": (True, []), "ip": (True, [True]), "loss": (True, [True, False])}}
+    for prototxt, wanted in cases.items():
+        assert {node.name: (node.needs_backward, node.bottom_needs) for node in make_net(prototxt).nodes} == wanted
 
 
 def test_loss_overwritten_in_place():
-    net = make_net("""
-        layer { name: "x" type: "DummyData" top: "x" top: "y" dummy_data_param { shape { dim: 2 } data_filler { value: 1 } data_filler { value: 3 } } }
-        layer { name: "loss" type: "EuclideanLoss" bottom: "x" bottom: "y" top: "loss" }
-        layer { name: "shift" type: "Power" bottom: "loss" top: "loss" power_param { shift: 5 } }""")
+    net = make_net(layer_text("DummyData", "x", "", "x y", "dummy_data_param { shape { dim: 2 } data_filler { value: 1 } data_filler { value: 3 } }")
+                   + layer_text("EuclideanLoss", "loss", "x y") + layer_text("Power", "shift", "loss", "loss", "power_param { shift: 5 }"))
     assert net.forward_from_to(0, len(net.nodes) - 1) == 2 and net.blob_by_name("loss").cpu_data == 7
     net.add_hook(BEFORE_FORWARD, lambda index: None)    # layer by layer
     assert net.forward_from_to(0, len(net.nodes) - 1) == 2
 
 
-def activated(kind, later, place="a", phase=0):
-    """A net in which `later`, in place, comes behind an activation whose top is "a"."""
-    definition, _ = text.parse_text(f"""
-        layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ dim: 2 dim: 3 dim: 4 dim: 4 }} }} }}
-        layer {{ name: "conv" type: "Convolution" bottom: "x" top: "{place}" convolution_param {{ num_output: 3 kernel_size: 1 }} }}
-        layer {{ name: "first" type: "{kind}" bottom: "{place}" top: "a" }}
-        layer {{ name: "later" type: "{later}" bottom: "a" top: "a" }}
-        layer {{ name: "loss" type: "Reduction" bottom: "a" top: "loss" loss_weight: 1 }}""", caffe_pb2.NetParameter)
-    definition.state.phase = phase
-    return Net(definition)
-
-
 @pytest.mark.parametrize("kind, later, place, phase, warns", [
-    ("ReLU", "BatchNorm", "a", 0, True),
-    ("ReLU", "Scale", "a", 0, True),
-    ("Sigmoid", "Scale", "a", 0, True),
-    ("Sigmoid", "Dropout", "other", 0, True),
-    ("TanH", "ReLU", "a", 0, True),
-    ("ELU", "Dropout", "other", 0, True),
-    ("Exp", "Scale", "other", 0, True),
-    ("AbsVal", "Scale", "other", 0, False),     # the gradient is made from its bottom
-    ("ReLU", "BatchNorm", "other", 0, False),   # the gradient is made from its bottom
+    ("ReLU", "BatchNorm", "a", 0, True), ("ReLU", "Scale", "a", 0, True), ("Sigmoid", "Scale", "a", 0, True), ("Sigmoid", "Dropout", "other", 0, True),
+    ("TanH", "ReLU", "a", 0, True), ("ELU", "Dropout", "other", 0, True), ("Exp", "Scale", "other", 0, True),
+    ("AbsVal", "Scale", "other", 0, False), ("ReLU", "BatchNorm", "other", 0, False),   # the gradient is made from the bottom
     ("ReLU", "BatchNorm", "a", 1, False),       # nothing goes backward
-    ("ReLU", "ReLU", "a", 0, False),
-    ("ReLU", "Dropout", "a", 0, False),
-    ("BatchNorm", "ReLU", "a", 0, False),       # keeps what it needs
-    ("Scale", "ReLU", "a", 0, False),
+    ("ReLU", "ReLU", "a", 0, False), ("ReLU", "Dropout", "a", 0, False),
+    ("BatchNorm", "ReLU", "a", 0, False), ("Scale", "ReLU", "a", 0, False),     # keeps what it needs
 ])
 def test_overwritten_activation_is_reported(caplog, kind, later, place, phase, warns):
+    """By `later`, in place, and by another layer after it; the first is named."""
     with caplog.at_level(logging.WARNING):
-        activated(kind, later, place, phase)
-    messages = [record.getMessage() for record in caplog.records if "overwrites" in record.getMessage()]
-    assert [f"layer 'first' ({kind})" in line and f"layer 'later' ({later})" in line for line in messages] == [True] * warns
+        make_net(layer_text("Input", "x", more="input_param { shape { dim: 2 dim: 3 dim: 4 dim: 4 } }")
+                 + layer_text("Convolution", "conv", "x", place, "convolution_param { num_output: 3 kernel_size: 1 }")
+                 + layer_text(kind, "first", place, "a") + layer_text(later, "later", "a", "a") + layer_text("Power", "last", "a", "a") * (later != "ReLU" and warns)
+                 + layer_text("Reduction", "loss", "a", more="loss_weight: 1"), phase)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"layer 'first' ({kind}): its gradient is made from its top 'a', which layer 'later' ({later}) overwrites as 'a', and may be wrong, as in "
+        "Caffe; give the top of 'later' a name of its own"] * warns
 
 
-def run_of(prototxt, values):
-    """Return a net after a forward and a backward."""
-    net = make_net("state { phase: TRAIN } " + prototxt)
-    for name, array in values.items():
-        net.blobs[name].data[...] = array
+def run_of(prototxt):
+    """Return a net with ones as input after a forward and a backward."""
+    net = make_net(prototxt, caffe.TRAIN)
+    net.blobs["x"].data[...] = 1
     net.forward_from_to(0, len(net.nodes) - 1)
     net.backward_from_to(len(net.nodes) - 1, 0)
     return net
@@ -193,20 +148,17 @@ def run_of(prototxt, values):
 @pytest.mark.parametrize("view", ["Flatten", "Reshape", "Concat", "Slice"])
 def test_view_without_gradient_beside_readers(view):
     """Its top shares the memory of the Split's top."""
-    net = run_of(f"""layer {{ name: "in" type: "Input" top: "x" input_param {{ shape {{ dim: 2 dim: 3 }} }} }}
-        layer {{ name: "b" type: "Bias" bottom: "x" top: "y" }}
-        layer {{ name: "v" type: "{view}" bottom: "y" top: "v" propagate_down: false
-          {'reshape_param { shape { dim: -1 } }' if view == "Reshape" else ""} }}
-        layer {{ name: "one" type: "Reduction" bottom: "v" top: "one" loss_weight: 10 }}
-        layer {{ name: "two" type: "Reduction" bottom: "y" top: "two" loss_weight: 2 }}""", {"x": np.ones((2, 3))})
+    more = "propagate_down: false " + "reshape_param { shape { dim: -1 } }" * (view == "Reshape")
+    net = run_of(layer_text("Input", "x", more="input_param { shape { dim: 2 dim: 3 } }") + layer_text("Bias", "b", "x", "y")
+                 + layer_text(view, "v", "y", more=more) + layer_text("Reduction", "one", "v", more="loss_weight: 10")
+                 + layer_text("Reduction", "two", "y", more="loss_weight: 2"))
     np.testing.assert_array_equal(net.blobs["y"].cpu_diff, 2)
     np.testing.assert_array_equal(net.layer_dict["b"].blobs[0].cpu_diff, 4)
 
 
 @pytest.mark.parametrize("reshape", [lambda net: net.reshape_all(), lambda net: None, lambda net: net.blobs["y"].reshape(9, 9)])
 def test_growing_top_keeps_loss_weight(reshape):
-    net = run_of("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
-        layer { name: "y" type: "Bias" bottom: "x" top: "y" loss_weight: 0.5 }""", {"x": np.ones((2, 3))})
+    net = run_of(layer_text("Input", "x", more="input_param { shape { dim: 2 dim: 3 } }") + layer_text("Bias", "y", "x", more="loss_weight: 0.5"))
     net.blobs["x"].reshape(4, 3)
     net.blobs["x"].data[...] = 1
     reshape(net)
@@ -225,41 +177,13 @@ NET_OF_LOG = """name: "n" state { phase: TEST } layer { name: "in" type: "Input"
 LOG_OF_NET = """The NetState does not meet a rule of layer l: phase TEST differs from TRAIN
 The NetState does not meet a rule of layer l: stage also is not set
 The NetState does not meet a rule of layer l: phase TEST differs from TRAIN
-Creating Layer in
-in -> x
-Setting up in
-Top shape: 2 3 (6)
-Memory required for data: 24
-Creating Layer l
-l -> t
-Setting up l
-Top shape: 2 (2)
-Memory required for data: 32
-Creating Layer ip
-ip <- x
-ip -> y
-Setting up ip
-Top shape: 2 4 (8)
-Memory required for data: 64
-Creating Layer act
-act <- y
-act -> y (in-place)
-Setting up act
-Top shape: 2 4 (8)
-Memory required for data: 96
-Creating Layer loss
-loss <- y
-loss <- t
-loss -> (automatic)
-Setting up loss
-Top shape: (1)
-    with loss weight 0.5
-Memory required for data: 100
-in does not need backward computation.
-l does not need backward computation.
-ip needs backward computation.
-act needs backward computation.
-loss needs backward computation.
+Creating Layer in|in -> x|Setting up in|Top shape: 2 3 (6)|Memory required for data: 24
+Creating Layer l|l -> t|Setting up l|Top shape: 2 (2)|Memory required for data: 32
+Creating Layer ip|ip <- x|ip -> y|Setting up ip|Top shape: 2 4 (8)|Memory required for data: 64
+Creating Layer act|act <- y|act -> y (in-place)|Setting up act|Top shape: 2 4 (8)|Memory required for data: 96
+Creating Layer loss|loss <- y|loss <- t|loss -> (automatic)|Setting up loss|Top shape: (1)|    with loss weight 0.5|Memory required for data: 100
+in does not need backward computation.|l does not need backward computation.
+ip needs backward computation.|act needs backward computation.|loss needs backward computation.
 Network initialization done."""
 
 
@@ -267,7 +191,7 @@ def test_log_of_net_like_caffe(caplog):
     """Line by line; numbers of elements and bytes are sums of all tops so far, also of those in place."""
     with caplog.at_level(logging.INFO, "minicaffe.net.build"):
         make_net(NET_OF_LOG)
-    assert [record.getMessage() for record in caplog.records if record.name == "minicaffe.net.build"] == LOG_OF_NET.splitlines()
+    assert [record.getMessage() for record in caplog.records if record.name == "minicaffe.net.build"] == LOG_OF_NET.replace("|", "\n").splitlines()
 
 
 @pytest.mark.parametrize("layer, message", [
@@ -285,78 +209,58 @@ def test_log_of_net_like_caffe(caplog):
 ])
 def test_wrong_tops_and_entries(layer, message):
     with pytest.raises(ConfigError) as caught:
-        make_net("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
-            layer { name: "y" type: "ReLU" bottom: "x" top: "y" } layer { name: "a" type: "ReLU" bottom: "y" top: "a" }
-            layer { name: "b" type: "ReLU" bottom: "a" top: "b" } """ + f"layer {{ {layer} }}")
+        make_net(layer_text("Input", "x", more="input_param { shape { dim: 2 dim: 3 } }") + layer_text("ReLU", "y", "x") + layer_text("ReLU", "a", "y")
+                 + layer_text("ReLU", "b", "a") + f"layer {{ {layer} }}")
     assert str(caught.value) == message
 
 
-def test_first_overwriting_layer_named(caplog):
-    with caplog.at_level(logging.WARNING):
-        make_net("""state { phase: TRAIN } layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
-            layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 4 } }
-            layer { name: "s" type: "Sigmoid" bottom: "y" top: "y" } layer { name: "d" type: "Dropout" bottom: "y" top: "y" }
-            layer { name: "p" type: "Power" bottom: "y" top: "y" } layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 }""")
-    assert [record.getMessage() for record in caplog.records] == [
-        "layer 's' (Sigmoid): its gradient is made from its top 'y', which layer 'd' (Dropout) overwrites as 'y', and may be wrong, as in Caffe; give "
-        "the top of 'd' a name of its own"]
-
-
-OF_C = 'layer { name: "i" type: "InnerProduct" bottom: "c" top: "i" inner_product_param { num_output: 1 weight_filler { value: 1 } } }'
+INPUT_OF_C = layer_text("Input", "in", "", "c", "input_param { shape { dim: 1 dim: 4 } }")
+OF_C = layer_text("InnerProduct", "i", "c", more="inner_product_param { num_output: 1 weight_filler { value: 1 } }")
+FLAT = layer_text("Flatten", "f", "c", "r")
 VIEWS = {"Flatten": "", "Reshape": "reshape_param { shape { dim: 0 dim: -1 } }", "Split": "", "Slice": "", "Concat": "",
          "Permute": "permute_param { order: 0 }"}
 
 
 def aliased_net(layers, phase=0, plan=None):
     """A net of `layers` behind a bottom c = -3 1 -2 5; it ran forward."""
-    net = make_net(f"""state {{ phase: {phase} }} force_backward: true
-        layer {{ name: "in" type: "Input" top: "c" input_param {{ shape {{ dim: 1 dim: 4 }} }} }} {layers}""", plan=plan)
+    net = make_net("force_backward: true " + INPUT_OF_C + layers, phase, plan=plan)
     net.blobs["c"].data[...] = [-3, 1, -2, 5]
     net.forward_from_to(0, len(net.layers) - 1)
     return net
 
 
+VIEWED = ("layer 'i' (InnerProduct): it reads 'c_in_0_split_1', whose memory layer 'x' (ReLU) has overwritten as 'r', and {} these values, as in Caffe; "
+          "give the top of 'x' a name of its own")
+
+
 @pytest.mark.parametrize("plan", [None, "memory"])
 @pytest.mark.parametrize("kind", VIEWS)
 def test_overwritten_views_are_caffes(caplog, kind, plan):
-    view = f'layer {{ name: "f" type: "{kind}" bottom: "c" top: "r" {VIEWS[kind]} }} layer {{ name: "x" type: "ReLU" bottom: "r" top: "r" }}'
+    view = layer_text(kind, "f", "c", "r", VIEWS[kind]) + layer_text("ReLU", "x", "r", "r")
     with caplog.at_level(logging.WARNING):
         net = aliased_net(view + OF_C, 1, plan)
-    assert net.blobs["i"].data.item() == 6      # Caffe's, from 0 1 0 5
-    assert [record.getMessage() for record in caplog.records] == [
-        "layer 'i' (InnerProduct): it reads 'c_in_0_split_1', whose memory layer 'x' (ReLU) has overwritten as 'r', and gradients do not fit "
-        "these values, as in Caffe; give the top of 'x' a name of its own"]
+        assert net.blobs["i"].data.item() == 6      # Caffe's, from 0 1 0 5
+        assert caplog.messages == [VIEWED.format("gradients do not fit")]
+        for phase, force, effect in (0, "false", "gradients do not fit"), (1, "false", "gets"):
+            caplog.clear()
+            make_net(f"force_backward: {force} " + INPUT_OF_C + view + OF_C + layer_text("Reduction", "l", "i", more="loss_weight: 1"), phase)
+            assert caplog.messages == [VIEWED.format(effect)]
 
 
 @pytest.mark.parametrize("layers, top, reader", [
-    (OF_C + 'layer { name: "f" type: "Flatten" bottom: "c" top: "r" } layer { name: "x" type: "Power" bottom: "r" top: "r" }',
-     "r", "layer 'i' (InnerProduct): its gradient is made from its bottom 'c_in_0_split_0'"),
-    ('layer { name: "s" type: "Sigmoid" bottom: "c" top: "s" } layer { name: "f" type: "Flatten" bottom: "s" top: "r" } '
-     'layer { name: "x" type: "Power" bottom: "r" top: "r" }', "r", "layer 's' (Sigmoid): its gradient is made from its top 's'"),
-    ('layer { name: "s" type: "Softmax" bottom: "c" top: "s" } layer { name: "x" type: "Power" bottom: "s" top: "s" }',
-     "s", "layer 's' (Softmax): its gradient is made from its top 's'"),
-    ('layer { name: "l" type: "Input" top: "l" input_param { shape { dim: 1 } } } layer { name: "s" type: "SoftmaxWithLoss" bottom: "c" '
-     'bottom: "l" top: "s" top: "p" } layer { name: "x" type: "Power" bottom: "p" top: "p" }',
-     "p", "layer 's' (SoftmaxWithLoss): its gradient is made from its top 'p'"),
+    (OF_C + FLAT + layer_text("Power", "x", "r", "r"), "r", "layer 'i' (InnerProduct): its gradient is made from its bottom 'c_in_0_split_0'"),
+    (layer_text("Sigmoid", "s", "c") + FLAT.replace('"c"', '"s"') + layer_text("Power", "x", "r", "r"),
+     "r", "layer 's' (Sigmoid): its gradient is made from its top 's'"),
+    (layer_text("Softmax", "s", "c") + layer_text("Power", "x", "s", "s"), "s", "layer 's' (Softmax): its gradient is made from its top 's'"),
+    (layer_text("Input", "l", more="input_param { shape { dim: 1 } }") + layer_text("SoftmaxWithLoss", "s", "c l", "s p")
+     + layer_text("Power", "x", "p", "p"), "p", "layer 's' (SoftmaxWithLoss): its gradient is made from its top 'p'"),
 ])
 @pytest.mark.parametrize("phase", [0, 1])       # force_backward: the same in TEST
 def test_overwritten_gradients(caplog, layers, top, reader, phase):
     with caplog.at_level(logging.WARNING):
         aliased_net(layers, phase)
-    assert [record.getMessage() for record in caplog.records] == [
+    assert caplog.messages == [
         f"{reader}, which layer 'x' (Power) overwrites as '{top}', and may be wrong, as in Caffe; give the top of 'x' a name of its own"]
-
-
-@pytest.mark.parametrize("phase, force, effect", [(0, "false", "gradients do not fit"), (1, "true", "gradients do not fit"), (1, "false", "gets")])
-def test_overwritten_views_by_phase(caplog, phase, force, effect):
-    with caplog.at_level(logging.WARNING):
-        make_net(f"""state {{ phase: {phase} }} force_backward: {force}
-            layer {{ name: "in" type: "Input" top: "c" input_param {{ shape {{ dim: 1 dim: 4 }} }} }}
-            layer {{ name: "f" type: "Flatten" bottom: "c" top: "r" }} layer {{ name: "x" type: "ReLU" bottom: "r" top: "r" }} {OF_C}
-            layer {{ name: "l" type: "Reduction" bottom: "i" top: "l" loss_weight: 1 }}""")
-    assert [record.getMessage() for record in caplog.records] == [
-        "layer 'i' (InnerProduct): it reads 'c_in_0_split_1', whose memory layer 'x' (ReLU) has overwritten as 'r', and "
-        f"{effect} these values, as in Caffe; give the top of 'x' a name of its own"]
 
 
 UNREAD = {      # types whose gradient does not read the bottom
@@ -366,16 +270,13 @@ UNREAD = {      # types whose gradient does not read the bottom
 
 
 @pytest.mark.parametrize("layers, phase", [
-    *((f"""layer {{ name: "z" type: "Input" top: "z" top: "b" input_param {{ shape {{ dim: 1 dim: 1 dim: 2 dim: 2 }} shape {{ dim: 1 }} }} }}
-        layer {{ name: "q" type: "Reshape" bottom: "c" top: "q" reshape_param {{ shape {{ dim: 1 dim: 1 dim: 2 dim: 2 }} }} }}
-        layer {{ name: "t" type: "{kind}" bottom: "q" {more} }}
-        layer {{ name: "f" type: "Flatten" bottom: "q" top: "r" }} layer {{ name: "x" type: "Power" bottom: "r" top: "r" }}""", 0)
+    *((layer_text("Input", "z", "", "z b", "input_param { shape { dim: 1 dim: 1 dim: 2 dim: 2 } shape { dim: 1 } }")
+       + layer_text("Reshape", "q", "c", more="reshape_param { shape { dim: 1 dim: 1 dim: 2 dim: 2 } }")
+       + f'layer {{ name: "t" type: "{kind}" bottom: "q" {more} }}' + FLAT.replace('"c"', '"q"') + layer_text("Power", "x", "r", "r"), 0)
       for kind, more in UNREAD.items()),
-    ('layer { name: "f" type: "Flatten" bottom: "c" top: "r" } layer { name: "x" type: "ReLU" bottom: "r" top: "r" }', 0),
-    ('layer { name: "f" type: "Flatten" bottom: "c" top: "r" } layer { name: "x" type: "Dropout" bottom: "r" top: "r" }' + OF_C, 1),
-    ('layer { name: "r" type: "ReLU" bottom: "c" top: "c" } layer { name: "f" type: "Flatten" bottom: "c" top: "r" }'
-     'layer { name: "x" type: "Dropout" bottom: "r" top: "r" }', 0),
-    (OF_C + 'layer { name: "x" type: "ReLU" bottom: "i" top: "i" } layer { name: "d" type: "Dropout" bottom: "i" top: "i" }', 0),
+    (FLAT + layer_text("ReLU", "x", "r", "r"), 0), (FLAT + layer_text("Dropout", "x", "r", "r") + OF_C, 1),
+    (layer_text("ReLU", "r", "c", "c") + FLAT + layer_text("Dropout", "x", "r", "r"), 0),
+    (OF_C + layer_text("ReLU", "x", "i", "i") + layer_text("Dropout", "d", "i", "i"), 0),
 ], ids=[*UNREAD, "unread", "dropout", "in place", "no view"])
 def test_overwritten_where_nothing_changes(caplog, layers, phase):
     with caplog.at_level(logging.WARNING):

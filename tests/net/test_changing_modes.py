@@ -14,12 +14,11 @@ from minicaffe.common import caffe
 from minicaffe.errors import DependencyError
 
 # Engines of the CPU leave to the Concat the gradients of ReLUs before it, and write slices of its top directly; those of a device do not.
-MODULE = "".join(layer(name, "Convolution", ["x"], [name], CONV.format(count)) + layer(f"{name}r", "ReLU", [name], [name])
-                 for name, count in (("c", 16), ("d", 32), ("e", 16)))
+MODULE = INPUT + "".join(layer(name, "Convolution", ["x"], [name], CONV.format(count)) + layer(f"{name}r", "ReLU", [name], [name])
+                         for name, count in (("c", 16), ("d", 32), ("e", 16))) + layer("join", "Concat", ["c", "d", "e"], ["join"])
 JOINED = {
-    "a module of branches": INPUT + MODULE + layer("join", "Concat", ["c", "d", "e"], ["join"]) + LOSS % "join",
-    "two modules": INPUT + MODULE + layer("join", "Concat", ["c", "d", "e"], ["join"])
-                   + layer("f", "Convolution", ["join"], ["f"], CONV.format(16)) + layer("fr", "ReLU", ["f"], ["f"])
+    "a module of branches": MODULE + LOSS % "join",
+    "two modules": MODULE + layer("f", "Convolution", ["join"], ["f"], CONV.format(16)) + layer("fr", "ReLU", ["f"], ["f"])
                    + layer("p", "Pooling", ["join"], ["p"], "pooling_param { kernel_size: 3 stride: 1 pad: 1 }")
                    + layer("again", "Concat", ["f", "p"], ["again"]) + LOSS % "again",
     "norms": INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(16)) + layer("n", "BatchNorm", ["c"], ["c"])
@@ -50,9 +49,9 @@ def passes(net, seed):
     minicaffe.set_random_seed(seed)
     on_device = caffe.mode == "gpu" and sim.selected() and not CHANNELS_LAST      # on a GPU libraries launch more in their first passes
     before = minicaffe.cuda.current().launches if on_device else 0
-    loss = np.array(net.forward_backward())
+    loss = net.forward_backward()
     launches = minicaffe.cuda.current().launches - before if on_device else 0
-    return [loss, *(array.copy() for blob in net.param_table.params for array in (blob.cpu_data, blob.cpu_diff)), np.array(launches)]
+    return [loss, *(array.copy() for blob in net.param_table.params for array in (blob.cpu_data, blob.cpu_diff)), launches]
 
 
 CHOSEN = {**JOINED, **{name: text for i, (name, text) in enumerate(NETS.items()) if not name.startswith("random") or i % 8 == 0}}

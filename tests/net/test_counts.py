@@ -1,77 +1,63 @@
-"""What a training step costs in counts, which neither a clock nor other programs on the machine change.
-
-Allocations, copies between sides, reorders between layouts, calls of Python functions and kernel launches of one step, after a few that
-made what is kept. A count that falls is progress: lower its number here. One that rises has to say why.
+"""What a training step costs in counts, which neither a clock nor other programs change: allocations, copies between sides, reorders
+between layouts, calls of Python functions and kernel launches of one step, after a few that made what is kept. A count that falls is
+progress: lower its number here. One that rises has to say why.
 """
 
 import sys
 from collections import Counter
 
 import pytest
+from helpers import layer_text, net_solver
 
 from minicaffe import memory
 from minicaffe.engines import engine
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
-from minicaffe.solver import create_solver
 
-FILL = 'weight_filler { type: "xavier" }'
-INPUT = '''layer {{ name: "in" type: "Input" top: "data" top: "label"
-  input_param {{ shape {{ dim: 2 dim: {} dim: 16 dim: 16 }} shape {{ dim: 2 }} }} }}'''
+INPUT = """layer {{ name: "in" type: "Input" top: "data" top: "label" input_param {{ shape {{ dim: 2 dim: {} dim: 16 dim: 16 }} shape {{ dim: 2 }} }} }}"""
 
 
 def conv(name, bottom, outputs, size=3):
-    return f'''layer {{ name: "{name}" type: "Convolution" bottom: "{bottom}" top: "{name}"
-      convolution_param {{ num_output: {outputs} kernel_size: {size} pad: {size // 2} {FILL} }} }}'''
+    return layer_text("Convolution", name, bottom, more=f'convolution_param {{ num_output: {outputs} kernel_size: {size} pad: {size // 2} '
+                      'weight_filler { type: "xavier" } }')
 
 
 def relu(name):
-    return f'layer {{ name: "{name}/relu" type: "ReLU" bottom: "{name}" top: "{name}" }}'
+    return layer_text("ReLU", f"{name}/relu", name, name)
 
 
 def norm(name):
     """BatchNorm and Scale in place, as in ResNet-50."""
-    return f'''layer {{ name: "{name}/bn" type: "BatchNorm" bottom: "{name}" top: "{name}" }}
-      layer {{ name: "{name}/scale" type: "Scale" bottom: "{name}" top: "{name}" scale_param {{ bias_term: true }} }}'''
+    return layer_text("BatchNorm", f"{name}/bn", name, name) + layer_text("Scale", f"{name}/scale", name, name, "scale_param { bias_term: true }")
 
 
 def pool(name, bottom, kind="MAX"):
-    return f'''layer {{ name: "{name}" type: "Pooling" bottom: "{bottom}" top: "{name}"
-      pooling_param {{ pool: {kind} kernel_size: 2 stride: 2 }} }}'''
+    return layer_text("Pooling", name, bottom, more=f"pooling_param {{ pool: {kind} kernel_size: 2 stride: 2 }}")
 
 
 def loss(bottom):
-    return f'''layer {{ name: "ip" type: "InnerProduct" bottom: "{bottom}" top: "ip" inner_product_param {{ num_output: 10 {FILL} }} }}
-      layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }}'''
+    return layer_text("InnerProduct", "ip", bottom, more='inner_product_param { num_output: 10 weight_filler { type: "xavier" } }') + layer_text(
+        "SoftmaxWithLoss", "loss", "ip label")
 
 
 NETS = {
     "lenet": [INPUT.format(1), conv("c1", "data", 20, 5), pool("p1", "c1"), conv("c2", "p1", 50, 5), pool("p2", "c2"), loss("p2")],
-    "inception": [INPUT.format(3), conv("c1", "data", 32), relu("c1"), conv("a", "c1", 16, 1), relu("a"), conv("b", "c1", 32),
-                  relu("b"), pool("s", "c1"), '''layer { name: "join" type: "Concat" bottom: "a" bottom: "b" top: "join" }''',
-                  pool("p", "join"), conv("c2", "p", 32), relu("c2"), loss("c2")],
+    "inception": [INPUT.format(3), conv("c1", "data", 32), relu("c1"), conv("a", "c1", 16, 1), relu("a"), conv("b", "c1", 32), relu("b"),
+                  pool("s", "c1"), layer_text("Concat", "join", "a b"), pool("p", "join"), conv("c2", "p", 32), relu("c2"), loss("c2")],
     "residual": [INPUT.format(3), conv("c1", "data", 32), norm("c1"), relu("c1"), conv("c2", "c1", 32), norm("c2"), relu("c2"),
-                 conv("c3", "c2", 32), norm("c3"), '''layer { name: "sum" type: "Eltwise" bottom: "c1" bottom: "c3" top: "sum" }''',
-                 relu("sum"), pool("p", "sum", "AVE"), loss("p")],
+                 conv("c3", "c2", 32), norm("c3"), layer_text("Eltwise", "sum", "c1 c3"), relu("sum"), pool("p", "sum", "AVE"), loss("p")],
 }
 
 
-def solver_of(name, **options):
+def solver_of(name, plan=None):
     """A solver that has made four steps."""
-    param = caffe_pb2.SolverParameter(type="SGD", base_lr=0.01, lr_policy="fixed", momentum=0.9, weight_decay=5e-4, max_iter=10,
-                                      random_seed=1)
-    net, _ = parse_text("\n".join(NETS[name]), caffe_pb2.NetParameter, "net.prototxt", keep_layer_fields=True)
-    param.net_param.CopyFrom(net)
-    solver = create_solver(param, **options)
+    solver = net_solver("".join(NETS[name]), plan, base_lr=0.01, weight_decay=5e-4, max_iter=10, random_seed=1)
     solver.net.blob_by_name("data").data[...] = 1
     solver.step(4)
     return solver
 
 
 def counted(name):
-    """What happened in the fifth step of a solver: kinds of events with their names.
-
-    Scratch memory, which operations take in turn from a cache, is left out, and so are the layers themselves.
+    """What happened in the fifth step of a solver: kinds of events with their names, without the layers themselves and scratch memory, which
+    operations take in turn from a cache.
     """
     solver = solver_of(name)
     with memory.record() as events:
@@ -88,11 +74,8 @@ def test_caffe_engine_moves_no_memory(on_cpu, name):
     assert [(kind, who) for kind, who in counted(name) if kind != "head" or not who.endswith("] diff")] == []
 
 
-@pytest.mark.parametrize(("name", "reordered"), [
-    ("lenet", {"p2 data": 1, "p2 diff": 1}),
-    ("inception", {"c2 data": 1, "c2 diff": 2}),
-    ("residual", {"p data": 1, "p diff": 1}),
-])
+@pytest.mark.parametrize(("name", "reordered"), [("lenet", {"p2 data": 1, "p2 diff": 1}), ("inception", {"c2 data": 1, "c2 diff": 2}),
+                                                 ("residual", {"p data": 1, "p diff": 1})])
 @pytest.mark.no_plan("a plan takes and gives back blocks in each step")
 def test_onednn_reorders_at_stack_end(onednn, name, reordered):
     """Between the last convolution and the inner product; no block is taken."""

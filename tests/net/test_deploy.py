@@ -1,17 +1,16 @@
 """deploy_net: what is left of a training net for one picture."""
 
 import pytest
+from helpers import layer_text
 
 from minicaffe.errors import ConfigError
 from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.proto import caffe_pb2, text
 
-DATA = 'layer { name: "in" type: "Data" top: "data" top: "label" } '
-IP = 'layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" } layer { name: "relu" type: "ReLU" bottom: "ip" top: "ip" } '
-AUX = """layer { name: "aux" type: "InnerProduct" bottom: "ip" top: "aux" } layer { name: "aux_loss" type: "SoftmaxWithLoss" bottom: "aux" bottom: "label" top: "aux_loss" }
-layer { name: "ip2" type: "InnerProduct" bottom: "ip" top: "ip2" }
-"""
-ACCURACY = 'layer { name: "right" type: "Accuracy" bottom: "ip" bottom: "label" top: "right" include { phase: TEST } } '
+DATA = layer_text("Data", "in", "", "data label")
+IP = layer_text("InnerProduct", "ip", "data") + layer_text("ReLU", "relu", "ip", "ip")
+AUX = layer_text("InnerProduct", "aux", "ip") + layer_text("SoftmaxWithLoss", "aux_loss", "aux label") + layer_text("InnerProduct", "ip2", "ip")
+ACCURACY = layer_text("Accuracy", "right", "ip label", more="include { phase: TEST }")
 
 
 def deployed(prototxt):
@@ -25,21 +24,16 @@ def deployed(prototxt):
 
 
 @pytest.mark.parametrize(("rest", "names", "last"), [
-    (IP + ACCURACY + 'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }',
-     ["ip", "relu"], ("prob", "Softmax", ["ip"], ["prob"])),
-    (IP + 'layer { name: "loss" type: "SigmoidCrossEntropyLoss" bottom: "ip" bottom: "label" top: "loss" }',
-     ["ip", "relu"], ("prob", "Sigmoid", ["ip"], ["prob"])),
-    (IP + AUX + 'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip2" bottom: "label" top: "loss" }',
-     ["ip", "relu", "ip2"], ("prob", "Softmax", ["ip2"], ["prob"])),  # the last loss, without the branch of the other
-    (IP + ACCURACY + 'layer { name: "loss" type: "EuclideanLoss" bottom: "ip" bottom: "label" top: "loss" }',
-     ["ip"], ("relu", "ReLU", ["ip"], ["ip"])),  # no loss with a prediction: the last layer that needs no label
-    (IP + 'layer { name: "mix" type: "Eltwise" bottom: "ip" bottom: "label" top: "mix" } '
-     'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "mix" bottom: "label" top: "loss" }', ["ip"], ("relu", "ReLU", ["ip"], ["ip"])),
-    ('layer { name: "more" type: "Data" top: "other" } layer { name: "o" type: "InnerProduct" bottom: "other" top: "o" } ' + IP
-     + 'layer { name: "sum" type: "Eltwise" bottom: "ip" bottom: "o" top: "sum" }', ["ip"], ("relu", "ReLU", ["ip"], ["ip"])),
-    (IP + 'layer { name: "w" type: "Parameter" top: "w" } layer { name: "sum" type: "Bias" bottom: "ip" bottom: "w" top: "sum" }',
-     ["ip", "relu", "w"], ("sum", "Bias", ["ip", "w"], ["sum"])),      # a layer without bottoms that has no data
-    ('layer { name: "loss" type: "SoftmaxWithLoss" bottom: "data" bottom: "label" top: "loss" }', [], ("prob", "Softmax", ["data"], ["prob"])),
+    (IP + ACCURACY + layer_text("SoftmaxWithLoss", "loss", "ip label"), ["ip", "relu"], ("prob", "Softmax", ["ip"], ["prob"])),
+    (IP + layer_text("SigmoidCrossEntropyLoss", "loss", "ip label"), ["ip", "relu"], ("prob", "Sigmoid", ["ip"], ["prob"])),
+    (IP + AUX + layer_text("SoftmaxWithLoss", "loss", "ip2 label"), ["ip", "relu", "ip2"], ("prob", "Softmax", ["ip2"], ["prob"])),  # without the other branch
+    # No loss with a prediction: the last layer that needs no label
+    (IP + ACCURACY + layer_text("EuclideanLoss", "loss", "ip label"), ["ip"], ("relu", "ReLU", ["ip"], ["ip"])),
+    (IP + layer_text("Eltwise", "mix", "ip label") + layer_text("SoftmaxWithLoss", "loss", "mix label"), ["ip"], ("relu", "ReLU", ["ip"], ["ip"])),
+    (layer_text("Data", "more", "", "other") + layer_text("InnerProduct", "o", "other") + IP + layer_text("Eltwise", "sum", "ip o"),
+     ["ip"], ("relu", "ReLU", ["ip"], ["ip"])),
+    (IP + layer_text("Parameter", "w") + layer_text("Bias", "sum", "ip w"), ["ip", "relu", "w"], ("sum", "Bias", ["ip", "w"], ["sum"])),  # w has no data
+    (layer_text("SoftmaxWithLoss", "loss", "data label"), [], ("prob", "Softmax", ["data"], ["prob"])),
 ])
 def test_what_stays(rest, names, last):
     layers, _ = deployed(DATA + rest)
@@ -47,8 +41,7 @@ def test_what_stays(rest, names, last):
 
 
 def test_the_axis_of_the_softmax_stays():
-    loss = 'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" softmax_param { axis: 2 } }'
-    assert deployed(DATA + IP + loss)[1].layer[-1].softmax_param.axis == 2
+    assert deployed(DATA + IP + layer_text("SoftmaxWithLoss", "loss", "ip label", more="softmax_param { axis: 2 }"))[1].layer[-1].softmax_param.axis == 2
 
 
 def test_phases_and_empty_remainders():
@@ -59,4 +52,4 @@ def test_phases_and_empty_remainders():
     param.layer.insert(0, caffe_pb2.LayerParameter(name="w", type="Parameter", top=["w"]))
     assert source_layer(param).name == "in"
     with pytest.raises(ConfigError, match="net.prototxt: no layer computes a prediction without labels"):
-        deployed(DATA + 'layer { name: "loss" type: "EuclideanLoss" bottom: "data" bottom: "label" top: "loss" }')
+        deployed(DATA + layer_text("EuclideanLoss", "loss", "data label"))

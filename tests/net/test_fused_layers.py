@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import make_net, net_solver
+from helpers import layer_text, make_net, net_solver
 from watched import BIAS, FILLED, LEAKY, LOSS, PRELU, RELU, SCALE, fused, step, with_one_watched
 from watched import NORM as PLAIN_NORM
 
@@ -23,8 +23,8 @@ SUM = 'layer { name: "sum" type: "Eltwise" bottom: "a" bottom: "b" top: "y" eltw
 
 
 def conv(bottom, top, outputs=16, more="pad: 1"):
-    return (f'layer {{ name: "conv_{top}" type: "Convolution" bottom: "{bottom}" top: "{top}" convolution_param {{ num_output: {outputs} '
-            f'kernel_size: 3 {more} weight_filler {{ type: "gaussian" std: 1 }} }} }} ')
+    return layer_text("Convolution", f"conv_{top}", bottom, top, f'convolution_param {{ num_output: {outputs} kernel_size: 3 {more} '
+                      'weight_filler { type: "gaussian" std: 1 } }')
 
 
 def norms(layers=NORM + SCALE + RELU, outputs=16):
@@ -95,21 +95,6 @@ def test_step_equals_separate_layers(net_text, layers, names, outputs, dtype):
         assert "sum" not in {row["layer"] for row in net.engines()}
 
 
-@pytest.mark.parametrize("plan", [None, "memory"])
-@pytest.mark.parametrize("text", [norms(), sums()])
-def test_backward_after_single_layer_backward(text, plan):
-    """Which computes the layers one by one: these need more than the one backward of all of them does."""
-    net, watched = two_nets(text)
-    net.set_plan(plan, [], True)
-    last, relu = len(net.layers) - 1, net.layer_names.index("relu")
-    for each in (net, watched):
-        each.forward_from_to(0, last)
-        each.blob_by_name("y").diff[...] = 1
-        each.backward_layer(relu)
-        each.backward_from_to(last, 0)
-    assert_same(net, watched, blobs=False)
-
-
 @pytest.mark.parametrize("text", [norms(), norms(GLOBAL + SCALE + RELU), norms(NORM + RELU), sums(), norms(NORM + SCALE + RELU + SIGMOID)])
 def test_observed_gradients_of_each_layer(text):
     net, watched = two_nets(text)
@@ -124,8 +109,8 @@ def test_observed_gradients_of_each_layer(text):
 
 
 @pytest.mark.parametrize("phase", [caffe.TRAIN, caffe.TEST])
-@pytest.mark.parametrize(("text", "names"), [
-    (norms(), {"norm": ["scale", "relu"]}), (sums(), {"sum": ["relu"]}), (sums(SUM.replace("SUM", "PROD") + RELU), {}), (sums(SUM.replace("SUM", "MAX") + RELU), {})])
+@pytest.mark.parametrize(("text", "names"), [(norms(), {"norm": ["scale", "relu"]}), (sums(), {"sum": ["relu"]}),
+                                             (sums(SUM.replace("SUM", "PROD") + RELU), {}), (sums(SUM.replace("SUM", "MAX") + RELU), {})])
 def test_with_a_plan(text, names, phase):
     net, watched = two_nets(text, phase=phase, plan="memory")
     last = len(net.layers) - 1
@@ -135,7 +120,7 @@ def test_with_a_plan(text, names, phase):
         net.backward_from_to(last, 0), watched.backward_from_to(last, 0)
         assert_same(net, watched, blobs=False)
     else:   # the convolution may compute them, too
-        assert [name for found in fused(net).values() for name in found if name not in ("norm", "sum")] == [name for found in names.values() for name in found]
+        assert [name for found in fused(net).values() for name in found if name not in names] == sum(names.values(), [])
 
 
 def test_layers_not_fused():
@@ -147,14 +132,15 @@ def test_layers_not_fused():
     net = make_net("debug_info: true " + INPUT + norms(), caffe.TRAIN)
     step(net)
     assert not fused(net)
-    # Scale of another axis, though it has the length of the axis of channels
-    for axis in 0, 2:
+    other_axes = [norms(NORM + SCALE.replace("scale_param {", f"scale_param {{ axis: {axis} num_axes: 1") + RELU, 3) for axis in (0, 2)]
+    for text in [*other_axes, OWN_TOP + SCALE + RELU + LOSS]:       # the axes have the length of that of channels; Scale alone needs a gradient
         for dtype in Dtype.FLOAT, Dtype.DOUBLE:
-            net, watched = two_nets(norms(NORM + SCALE.replace("scale_param {", f"scale_param {{ axis: {axis} num_axes: 1") + RELU, 3), dtype=dtype)
+            net, watched = two_nets(text, dtype=dtype)
             step(net), step(watched)
-            assert not fused(net) and net.blob_by_name("y").shape[:3] == (3, 3, 3)
+            assert not fused(net).get("norm")
             assert_same(net, watched)
-    # a fused sum whose backward runs alone has the gradient of the sum, also where ReLU gave 0
+    assert np.abs(net.layers[2].blobs[0].diff).max() > 0
+    # A fused sum whose backward runs alone has the gradient of the sum, also where ReLU gave 0
     net, _ = two_nets(sums())
     step(net)
     index = net.layer_index("sum")
@@ -163,12 +149,6 @@ def test_layers_not_fused():
         net.nodes[index].tops[0].diff[...] = 2
         net.backward_from_to(index, index)
         assert all((blob.diff == 2).all() for blob in net.nodes[index].bottoms)
-    # BatchNorm needs no gradient, Scale does: they are not fused
-    net, watched = two_nets(OWN_TOP + SCALE + RELU + LOSS)
-    step(net), step(watched)
-    assert not fused(net).get("norm")
-    assert_same(net, watched)
-    assert np.abs(net.layers[2].blobs[0].diff).max() > 0
 
 
 class NormThatFails(BatchNormLayer):
@@ -183,10 +163,18 @@ class NormThatFails(BatchNormLayer):
         super().unfuse(bottom)
 
 
+class GuidedReLU(ReLULayer):
+    def backward_cpu(self, top, propagate_down, bottom):
+        bottom[0].diff[...] = top[0].diff * (top[0].diff > 0)
+
+
+for own in NormThatFails, GuidedReLU:
+    if own.__name__ not in layer_types():
+        register_layer(own.__name__, own)
+
+
 def test_a_fusion_that_cannot_be_undone(monkeypatch):
     """The error names the layer that cannot, and the run is as it was before: the next attempt succeeds."""
-    if "NormThatFails" not in layer_types():
-        register_layer("NormThatFails", NormThatFails)
     net, watched = two_nets(norms(NORM.replace('"BatchNorm"', '"NormThatFails"') + SCALE + RELU))
     last, relu = len(net.layers) - 1, net.layer_names.index("relu")
     for each in (net, watched):
@@ -203,55 +191,25 @@ def test_a_fusion_that_cannot_be_undone(monkeypatch):
     assert_same(net, watched)
 
 
-def test_more_channels_than_caches_hold():
-    """In lanes they are taken in parts, one after the other (each_part)."""
-    net = make_net(INPUT + norms(outputs=40), caffe.TRAIN)
-    x, y, (gamma, beta) = net.blob_by_name("x"), net.blob_by_name("y"), net.layers[3].blobs
-    x.reshape(2, 4, 130, 122)
-    x.data[...] = np.random.default_rng(1).standard_normal(x.shape)
-    net.forward_from_to(0, 1)
-    values = y.data.astype(np.float64)
-    step(net)
-    assert fused(net)["norm"] == ["scale", "relu"]
-
-    def per_channel(array):
-        return array[:, None, None]
-    deviation = per_channel(np.sqrt(values.var((0, 2, 3)) + 0.01))
-    z = (values - per_channel(values.mean((0, 2, 3)))) / deviation
-    wanted = np.maximum(z * per_channel(gamma.data) + per_channel(beta.data), 0)
-    np.testing.assert_allclose(y.data, wanted, 1e-4, 1e-4)
-    dz = 2 * wanted
-    np.testing.assert_allclose(gamma.diff, (dz * z).sum((0, 2, 3)), 1e-3)
-    np.testing.assert_allclose(beta.diff, dz.sum((0, 2, 3)), 1e-3)
-    dz *= per_channel(gamma.data)
-    dx = (dz - per_channel(dz.mean((0, 2, 3))) - z * per_channel((dz * z).mean((0, 2, 3)))) / deviation
-    np.testing.assert_allclose(y.diff, dx, 1e-3, 1e-3)
-
-
-def test_same_shape_keeps_gradient():
-    net, watched = two_nets(norms())
-    for each in (net, watched):
-        each.forward_from_to(0, 5)
-        y = each.blob_by_name("y")
-        y.share_diff(Blob(y.shape))
-        each.reshape_all()
-        each.backward_from_to(5, 0)
-    assert_same(net, watched)
-
-
-class GuidedReLU(ReLULayer):
-    def backward_cpu(self, top, propagate_down, bottom):
-        bottom[0].diff[...] = top[0].diff * (top[0].diff > 0)
-
-
 def test_a_users_backward_runs(on_cpu):
-    if "GuidedReLU" not in layer_types():
-        register_layer("GuidedReLU", GuidedReLU)
     net = make_net(INPUT + norms(NORM + SCALE + RELU.replace("ReLU", "GuidedReLU")).replace("SUMSQ", "SUM") + "force_backward: true", caffe.TRAIN)
     net.forward_from_to(0, 5)
     net.blob_by_name("loss").diff[...] = -1
     net.backward_from_to(5, 0)
     assert fused(net) == {"norm": ["scale"]} and not net.blob_by_name("x").diff.any()
+
+
+def test_more_channels_than_caches_hold():
+    """In lanes they are taken in parts, one after the other (each_part)."""
+    net, watched = two_nets(norms(outputs=40))
+    for each in (net, watched):
+        each.blob_by_name("x").reshape(2, 4, 130, 122)
+        each.blob_by_name("x").data[...] = np.random.default_rng(1).standard_normal((2, 4, 130, 122))
+        step(each)
+    assert fused(net)["norm"] == ["scale", "relu"]
+    for blob, other in zip([net.blob_by_name("y"), *net.layers[3].blobs], [watched.blob_by_name("y"), *watched.layers[3].blobs]):
+        np.testing.assert_allclose(blob.data, other.data, 1e-4, 1e-4)
+        np.testing.assert_allclose(blob.diff, other.diff, 1e-3, 1e-3)
 
 
 @pytest.mark.parametrize("needed", ["force_backward: true ", ""])
@@ -266,7 +224,9 @@ def test_own_top_fused_without_backward(needed):
 @pytest.mark.parametrize("cut", [None, 2, 3])
 @pytest.mark.parametrize("text", [norms(), sums()])
 def test_part_after_another_shape(text, cut):
-    """A part of forward that ends between fused layers does not undo the fusion of the former shape."""
+    """A part of forward that ends between fused layers does not undo the fusion of the former shape; `reshape_all` to the same one
+    keeps a gradient that another blob shares.
+    """
     net, watched = two_nets(text)
     last, relu = len(net.layers) - 1, net.layer_names.index("relu")
     for each in (net, watched):
@@ -277,14 +237,17 @@ def test_part_after_another_shape(text, cut):
             each.reshape_all()
             each.forward_from_to(0, relu - cut + 1)
         each.forward_from_to(relu - cut + 2 if cut else 0, last)
+        if cut is None:
+            y = each.blob_by_name("y")
+            y.share_diff(Blob(y.shape))
+            each.reshape_all()
         each.backward_from_to(last, 0)
     assert cut or fused(net)
     assert_same(net, watched)
 
 
 def test_followers_of_frozen_convolution_learn():
-    results = []
-    text = INPUT + norms().replace("convolution_param", "param { lr_mult: 0 } param { lr_mult: 0 } convolution_param")
+    results, text = [], INPUT + norms().replace("convolution_param", "param { lr_mult: 0 } param { lr_mult: 0 } convolution_param")
     for plan in (None, "memory"):
         solver = net_solver(text, plan, base_lr=0.001, random_seed=3)
         scale = solver.net.layers[3].blobs[0]
@@ -302,21 +265,12 @@ def test_not_a_number_stays_one():
     for each in (net, watched):
         each.blob_by_name("x").data[0, 0, 2, 2] = np.nan
         each.forward_from_to(0, len(each.layers) - 1)
-    np.testing.assert_array_equal(np.isnan(net.blob_by_name("y").data), np.isnan(watched.blob_by_name("y").data))
-    assert np.isnan(net.blob_by_name("y").data).any()
+    found, wanted = (np.isnan(each.blob_by_name("y").data) for each in (net, watched))
+    assert found.any() and np.array_equal(found, wanted)
 
 
-TWO_BRANCHES = """
-layer { name: "a" type: "Input" top: "a" input_param { shape { dim: 4 dim: 3 dim: 6 dim: 6 } } }
-layer { name: "b" type: "Input" top: "b" input_param { shape { dim: 4 dim: 3 dim: 6 dim: 6 } } }
-layer { name: "c" type: "Convolution" bottom: "a" top: "c" convolution_param { num_output: 16 kernel_size: 3 weight_filler { type: "xavier" } } }
-layer { name: "bn" type: "BatchNorm" bottom: "c" top: "c" }
-layer { name: "scale" type: "Scale" bottom: "c" top: "c" scale_param { bias_term: true filler { value: 2 } } }
-layer { name: "relu" type: "ReLU" bottom: "c" top: "c" }
-layer { name: "i" type: "Reduction" bottom: "c" top: "i" loss_weight: 1 reduction_param { operation: SUMSQ } }
-layer { name: "cb" type: "Convolution" bottom: "b" top: "cb" convolution_param { num_output: 4 kernel_size: 3 weight_filler { type: "xavier" } } }
-layer { name: "j" type: "Reduction" bottom: "cb" top: "j" loss_weight: 1 reduction_param { operation: SUMSQ } }
-"""
+TWO_BRANCHES = "".join(layer_text("Input", name, more="input_param { shape { dim: 4 dim: 3 dim: 6 dim: 6 } }") for name in "ab") + (
+    conv("a", "y", 16, "") + NORM + SCALE + RELU + LOSS + conv("b", "cb", 4, "") + LOSS.replace('"y"', '"cb"').replace('"loss"', '"more"'))
 
 
 @pytest.mark.parametrize("unfused_before", [False, True])
@@ -324,22 +278,20 @@ layer { name: "j" type: "Reduction" bottom: "cb" top: "j" loss_weight: 1 reducti
 def test_reshaped_branch_beside_fused_layers(unfused_before, other):
     """A reshape of one branch, also to another shape and back, keeps the fused layers of the other as they are."""
     net, watched = two_nets(TWO_BRANCHES)
-    random = np.random.default_rng(3)
-    values = random.standard_normal((3, 4, 3, 6, 6))
-    last = len(net.layers) - 1
+    values, last = np.random.default_rng(3).standard_normal((3, 4, 3, 6, 6)), len(net.layers) - 1
     for each in (net, watched):
-        each.blob_by_name("a").data[...] = values[0]
-        each.blob_by_name("b").data[...] = values[1]
+        a, b = each.blob_by_name("a"), each.blob_by_name("b")
+        a.data[...], b.data[...] = values[:2]
         if unfused_before:
             each.forward_from_to(0, each.layer_names.index("scale"))
             each.forward_from_to(each.layer_names.index("relu"), last)
-            each.blob_by_name("a").data[...] = values[2]
+            a.data[...] = values[2]
         each.forward_from_to(0, last)
         for shape in ([2, 3, 6, 6], other):
-            each.blob_by_name("b").reshape(*shape)
+            b.reshape(*shape)
             each.reshape_all()
-        each.blob_by_name("b").data[...] = values[1][:other[0]]
-        each.forward_from_to(each.layer_names.index("cb"), last)
+        b.data[...] = values[1][:other[0]]
+        each.forward_from_to(each.layer_names.index("conv_cb"), last)
         each.clear_param_diffs()
         each.backward_from_to(last, 0)
     assert_same(net, watched)
@@ -352,7 +304,7 @@ def test_reshaped_fused_layers_need_a_forward():
     for shape in ([2, 3, 6, 6], [4, 3, 6, 6]):
         net.blob_by_name("a").reshape(*shape)
         net.reshape_all()
-    net.forward_from_to(net.layer_names.index("cb"), last)
+    net.forward_from_to(net.layer_names.index("conv_cb"), last)
     with pytest.raises(RecycledError, match="run forward first"):
         net.backward_from_to(last, 0)
     net.forward_from_to(0, last)

@@ -8,7 +8,7 @@ import weakref
 
 import numpy as np
 import pytest
-from helpers import make_net
+from helpers import layer_text, make_net, net_solver
 
 import minicaffe
 from minicaffe.blob import Blob, Dtype
@@ -20,11 +20,10 @@ from minicaffe.memory import CPUPlace, SyncedHead, SyncedMemory
 from minicaffe.memory.allocator import Allocator
 from minicaffe.memory.registry import registry
 from minicaffe.memory.zeros import claim_lazy_zeros
-from minicaffe.net.net import Net
 from minicaffe.net.run import BEFORE_BACKWARD
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
-from minicaffe.solver import SGDSolver, create_solver
+from minicaffe.solver import SGDSolver
 
 ALLOCATORS = []     # the collector clears an allocator in a cycle before the blocks that it has to free
 
@@ -58,10 +57,8 @@ def poison(monkeypatch):
 
 
 def net_of(text, phase="TRAIN", **options):
-    param = parse_text(text, caffe_pb2.NetParameter, keep_layer_fields=True)[0]
-    param.state.phase = caffe_pb2.Phase.Value(phase)
     minicaffe.set_random_seed(7)
-    return Net(param, **options)
+    return make_net(text, caffe_pb2.Phase.Value(phase), **options)
 
 
 def feed(net, seed):
@@ -108,15 +105,13 @@ def recycled(net):
 
 INPUT = """layer { name: "in" type: "Input" top: "x" top: "label" input_param { shape { dim: 4 dim: 3 dim: 8 dim: 8 } shape { dim: 4 } } }
 """
-LOSS = """layer { name: "score" type: "InnerProduct" bottom: "%s" top: "score" inner_product_param { num_output: 3
-  weight_filler { type: "xavier" } } }
+LOSS = """layer { name: "score" type: "InnerProduct" bottom: "%s" top: "score" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
 layer { name: "loss" type: "SoftmaxWithLoss" bottom: "score" bottom: "label" top: "loss" }
 """
 
 
 def layer(name, kind, bottoms, tops, param=""):
-    words = " ".join(f'bottom: "{b}"' for b in bottoms) + " " + " ".join(f'top: "{t}"' for t in tops)
-    return f'layer {{ name: "{name}" type: "{kind}" {words} {param} }}\n'
+    return layer_text(kind, name, " ".join(bottoms), " ".join(tops), param)
 
 
 CONV = 'convolution_param {{ num_output: {} kernel_size: 3 pad: 1 weight_filler {{ type: "xavier" }} }}'
@@ -130,57 +125,49 @@ SAME_SHAPE = {      # kind: parameters; may it work in place
 TOP_IS_FREE = ("BatchNorm", "Scale", "Bias", "Power", "Dropout")    # backward does not read the top, which others may overwrite
 
 
+KINDS = {"same": 8, "Convolution": 4, "Eltwise": 3, "Concat": 2, "Slice": 2, "Reshape": 1, "Reduction": 1}
+
+
 def random_net(seed):
     """A graph of layers on arrays of 4 x channels x 8 x 8: branches, in place, views, losses in the middle, blobs without a reader."""
-    dice = random.Random(seed)
-    text, live, count = INPUT, [("x", 3)], 0
-    in_place_ok = set()         # blobs without another reader, and whose layers do not need them in backward
-    for _ in range(dice.randint(4, 16)):
-        count += 1
-        name, choice = f"l{count}", dice.random()
-        bottom, channels = dice.choice(live)
-        if choice < 0.2:
-            made = dice.choice([3, 5, 8, 16])
-            text += layer(name, "Convolution", [bottom], [name], CONV.format(made))
-            live.append((name, made))
-            in_place_ok.add(name)
-        elif choice < 0.6:
+    dice, text, live = random.Random(seed), INPUT, {"x": 3}
+    free = set()        # blobs without another reader, and whose layers do not need them in backward
+    for count in range(dice.randint(4, 16)):
+        name, bottom, kind = f"l{count}", dice.choice(list(live)), dice.choices(list(KINDS), KINDS.values())[0]
+        channels, more, bottoms, tops = live[bottom], "", [bottom], {name: live[bottom]}
+        if kind == "same":
             kind = dice.choice(sorted(SAME_SHAPE))
-            param, in_place = SAME_SHAPE[kind]
-            if in_place and bottom in in_place_ok and dice.random() < 0.6:
-                text += layer(name, kind, [bottom], [bottom], param)
-                if kind not in TOP_IS_FREE:
-                    in_place_ok.discard(bottom)
-            else:
-                text += layer(name, kind, [bottom], [name], param)
-                in_place_ok.discard(bottom)
-                live.append((name, channels))
-        elif choice < 0.72:
-            others = [b for b, c in live if c == channels]
-            pair = [bottom, dice.choice(others)]
-            text += layer(name, "Eltwise", pair, [name], f"eltwise_param {{ operation: {dice.choice(['SUM', 'MAX', 'PROD'])} }}")
-            in_place_ok -= set(pair)
-            live.append((name, channels))
-        elif choice < 0.82:
-            other = dice.choice(live)
-            text += layer(name, "Concat", [bottom, other[0]], [name])
-            in_place_ok -= {bottom, other[0]}
-            live.append((name, channels + other[1]))
-        elif choice < 0.9 and channels > 1:
+            more, in_place = SAME_SHAPE[kind]
+            if in_place and bottom in free and dice.random() < 0.6:
+                tops = {bottom: channels}
+        elif kind == "Convolution":
+            tops = {name: dice.choice([3, 5, 8, 16])}
+            more = CONV.format(tops[name])
+        elif kind == "Eltwise":
+            bottoms.append(dice.choice([other for other in live if live[other] == channels]))
+            more = f"eltwise_param {{ operation: {dice.choice(['SUM', 'MAX', 'PROD'])} }}"
+        elif kind == "Concat":
+            bottoms.append(dice.choice(list(live)))
+            tops = {name: channels + live[bottoms[1]]}
+        elif kind == "Slice" and channels > 1:
             cut = dice.randint(1, channels - 1)
-            text += layer(name, "Slice", [bottom], [name + "a", name + "b"], f"slice_param {{ slice_point: {cut} }}")
-            in_place_ok.discard(bottom)
-            live += [(name + "a", cut), (name + "b", channels - cut)]
-        elif choice < 0.95:
-            text += layer(name, "Reshape", [bottom], [name], "reshape_param { shape { dim: 0 dim: 0 dim: 8 dim: -1 } }")
-            in_place_ok.discard(bottom)
-            live.append((name, channels))
+            tops, more = {f"{name}a": cut, f"{name}b": channels - cut}, f"slice_param {{ slice_point: {cut} }}"
+        elif kind == "Reduction":
+            tops, more = {}, "reduction_param { operation: SUMSQ } loss_weight: 0.01"
         else:
-            text += layer(name, "Reduction", [bottom], [name + "_loss"], "reduction_param { operation: SUMSQ } loss_weight: 0.01")
-            in_place_ok.discard(bottom)
-    return text + LOSS % dice.choice(live[-3:])[0]
+            kind, more = "Reshape", "reshape_param { shape { dim: 0 dim: 0 dim: 8 dim: -1 } }"
+        text += layer(name, kind, bottoms, tops or [f"{name}_loss"], more)
+        if bottom not in tops or kind not in TOP_IS_FREE:
+            free -= set(bottoms)
+        if kind == "Convolution":
+            free.add(name)
+        live |= tops
+    return text + LOSS % dice.choice(list(live)[-3:])
 
 
+STATES = layer("in", "Input", [], ["x", "c", "label", "s"], "input_param { shape { dim: 3 dim: 4 dim: 5 } shape { dim: 3 dim: 4 } "
+               "shape { dim: 3 } shape { dim: 1 dim: 4 dim: 5 } }")
+SIX_STATES = "recurrent_param { num_output: 6 %s weight_filler { type: 'uniform' min: -0.1 max: 0.1 } }"
 FIRST = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(8))
 NETS = {
     "in place": FIRST + layer("r", "ReLU", ["c"], ["c"]) + LOSS % "c",
@@ -200,21 +187,15 @@ NETS = {
     "a gradient that begins with zeros": FIRST
     + layer("small", "Pooling", ["x"], ["small"], "pooling_param { kernel_size: 2 stride: 2 }")
     + layer("crop", "Crop", ["c", "small"], ["crop"], "crop_param { axis: 2 offset: 1 }") + LOSS % "crop",
-    "LSTM": """layer { name: "in" type: "Input" top: "x" top: "cont" top: "label" input_param { shape { dim: 3 dim: 4 dim: 5 }
-  shape { dim: 3 dim: 4 } shape { dim: 3 } } }
-layer { name: "c" type: "Power" bottom: "cont" top: "c" power_param { scale: 0 shift: 1 } propagate_down: false }
-layer { name: "y" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 5 axis: 2
-  weight_filler { type: "xavier" } } }
-layer { name: "lstm" type: "LSTM" bottom: "y" bottom: "c" top: "h" recurrent_param { num_output: 6
-  weight_filler { type: "uniform" min: -0.1 max: 0.1 } } }
-""" + LOSS % "h",
-    "LSTM whose states are learned": """layer { name: "in" type: "Input" top: "x" top: "c" top: "label" top: "s" input_param {
-  shape { dim: 3 dim: 4 dim: 5 } shape { dim: 3 dim: 4 } shape { dim: 3 } shape { dim: 1 dim: 4 dim: 5 } } }
-""" + "".join(
+    "LSTM": STATES.replace('top: "s"', "").replace("shape { dim: 1 dim: 4 dim: 5 }", "")
+    + layer("one", "Power", ["c"], ["one"], "power_param { scale: 0 shift: 1 } propagate_down: false")
+    + layer("y", "InnerProduct", ["x"], ["y"], "inner_product_param { num_output: 5 axis: 2 weight_filler { type: 'xavier' } }")
+    + layer("lstm", "LSTM", ["y", "one"], ["h"], SIX_STATES % "") + LOSS % "h",
+    "LSTM whose states are learned": STATES + "".join(
         layer(name, "InnerProduct", ["s"], [name], "inner_product_param { num_output: 6 axis: 2 weight_filler { type: 'xavier' } }")
         for name in ("h0", "c0"))
-    + layer("lstm", "LSTM", ["x", "c", "h0", "c0"], ["h", "hT", "cT"], """recurrent_param { num_output: 6 expose_hidden: true
-  weight_filler { type: "uniform" min: -0.1 max: 0.1 } }""") + layer("end", "Silence", ["hT", "cT"], []) + LOSS % "h",
+    + layer("lstm", "LSTM", ["x", "c", "h0", "c0"], ["h", "hT", "cT"], SIX_STATES % "expose_hidden: true")
+    + layer("end", "Silence", ["hT", "cT"], []) + LOSS % "h",
     **{f"random {seed}": random_net(seed) for seed in range(60)},
 }
 
@@ -249,30 +230,16 @@ def test_with_private_layouts(onednn, poison):
     assert used > 20
 
 
-def test_training_and_test_net_share_workspace(poison):
-    def run(plan):
-        training = net_of(NETS["accuracy"], plan=plan)
-        test = make_net("state { phase: TEST }" + NETS["accuracy"], workspace=training.parameters, plan=plan)
-        return [part for _ in range(3) for part in trace(training, 1) + trace(test, 1, backward=False)]
-
-    same(run("memory"), run(None))
-
-
 def test_less_memory(poison, on_cpu, monkeypatch):
     """A chain of 12 inner products: forward needs two blobs at once, a training the data of all and the diffs of two."""
     monkeypatch.setattr(engine, "_preferred", "CAFFE")      # another would keep some of them in two layouts
-    inner = "inner_product_param { num_output: 256 }"
-    text = INPUT + layer("c0", "InnerProduct", ["x"], ["c0"], inner)
-    for i in range(12):
-        text += layer(f"c{i + 1}", "InnerProduct", [f"c{i}"], [f"c{i + 1}"], inner)
-    text += LOSS % "c12"
-    blob = 4 * 256 * 4
-    net = net_of(text, "TEST", plan="memory")
-    trace(net, 2, backward=False)
+    text, blob = INPUT, 4 * 256 * 4
+    for i in range(13):
+        text += layer(f"c{i}", "InnerProduct", [f"c{i - 1}" if i else "x"], [f"c{i}"], "inner_product_param { num_output: 256 }")
+    trace(net_of(text + LOSS % "c12", "TEST", plan="memory"), 2, backward=False)
     assert 2 * blob <= poison.most < 3 * blob
-    net = None
     poison.most = 0
-    trace(net_of(text, plan="memory"), 2)
+    trace(net_of(text + LOSS % "c12", plan="memory"), 2)
     assert 13 * blob < poison.most < 16 * blob
 
 
@@ -282,7 +249,7 @@ def test_memory_freed_with_net(poison, on_cpu):
     before = minicaffe.memory.used(CPUPlace())
     gc.disable()
     try:
-        net = net_of(INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(16)) + LOSS % "c", plan="memory")
+        net = net_of(FIRST + LOSS % "c", plan="memory")
         trace(net, 2)
         assert minicaffe.memory.used(CPUPlace()) > before
         del net
@@ -291,28 +258,24 @@ def test_memory_freed_with_net(poison, on_cpu):
         gc.enable()
 
 
-def test_unread_data_ends_with_forward(poison, on_cpu):
-    """As the branch of a residual net: what BatchNorm and Scale did in place is not read again, once the sum is there."""
-    branch = layer("n", "BatchNorm", ["c"], ["c"]) + layer("s", "Scale", ["c"], ["c"])
-    text = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(3)) + branch + layer("e", "Eltwise", ["c", "x"], ["e"])
-    text += layer("r", "ReLU", ["e"], ["e"]) + layer("d", "Dropout", ["e"], ["d"]) + layer("b", "Bias", ["d"], ["b"]) + LOSS % "b"
-    net = net_of(text, plan="memory")
-    fed_forward(net)
-    assert recycled(net) == ["c", "d"]
-    same(trace(net_of(text, plan="memory")), trace(net_of(text)))
+BRANCH = FIRST.replace("8 kernel", "3 kernel") + layer("n", "BatchNorm", ["c"], ["c"])
+POOLED = layer("p", "Pooling", ["c"], ["p"], "pooling_param { kernel_size: 2 stride: 2 }") + LOSS % "p"
 
 
-@pytest.mark.parametrize("kind, gone", [("ReLU", ["c"]), ("Sigmoid", [])])
-def test_carried_data_ends_with_forward(kind, gone, poison, on_cpu):
-    """BatchNorm in place carries a ReLU; backward of a Sigmoid reads its top, which that of MAX pooling does not."""
-    text = FIRST + layer("n", "BatchNorm", ["c"], ["c"]) + layer("r", kind, ["c"], ["c"])
-    text += layer("p", "Pooling", ["c"], ["p"], "pooling_param { kernel_size: 2 stride: 2 }") + LOSS % "p"
-    net = net_of(text, plan="memory")
+@pytest.mark.parametrize("text, gone", [
+    # A residual net: what BatchNorm and Scale did in place is not read again, once the sum is there
+    (BRANCH + layer("s", "Scale", ["c"], ["c"]) + layer("e", "Eltwise", ["c", "x"], ["e"]) + layer("r", "ReLU", ["e"], ["e"])
+     + layer("d", "Dropout", ["e"], ["d"]) + layer("b", "Bias", ["d"], ["b"]) + LOSS % "b", ["c", "d"]),
+    # BatchNorm in place carries a ReLU; backward of a Sigmoid reads its top, which that of MAX pooling does not
+    (BRANCH + layer("r", "ReLU", ["c"], ["c"]) + POOLED, ["c"]), (BRANCH + layer("r", "Sigmoid", ["c"], ["c"]) + POOLED, [])])
+def test_unread_data_ends_with_forward(text, gone, poison, on_cpu):
+    net, want = net_of(text, plan="memory"), net_of(text)
     fed_forward(net)
     assert recycled(net) == gone
     same(trace(net_of(text, plan="memory")), trace(net_of(text)))
-    want = net_of(text)
     trace(want, 1), trace(net, 1, backward=False)
+    if "Dropout" in text:       # which draws other numbers in this run
+        return
     net.clear_param_diffs()
     net.add_hook(BEFORE_BACKWARD, lambda index: None)       # now they run one by one
     net.backward_from_to(len(net.nodes) - 1, 0)
@@ -324,73 +287,74 @@ def test_carried_data_ends_with_forward(kind, gone, poison, on_cpu):
 def test_concat_with_relu_gradient_keeps_top(slope, poison, on_cpu, monkeypatch):
     """Though backward of no other layer reads it. Of a ReLU with a slope it does not compute the gradient."""
     monkeypatch.setattr(engine, "_preferred", "CAFFE")      # another would compute them with their Convolutions
-    text = INPUT
-    for name in "ab":
-        text += layer(name, "Convolution", ["x"], [name], CONV.format(4))
-        text += layer(f"{name}_relu", "ReLU", [name], [name], f"relu_param {{ negative_slope: {slope} }}")
-    text += layer("j", "Concat", ["a", "b"], ["j"]) + layer("p", "Pooling", ["j"], ["p"], "pooling_param { pool: AVE kernel_size: 2 stride: 2 }")
-    net = net_of(text + LOSS % "p", plan="memory")
+    text = INPUT + "".join(layer(name, "Convolution", ["x"], [name], CONV.format(4)) + layer(
+        f"{name}_relu", "ReLU", [name], [name], f"relu_param {{ negative_slope: {slope} }}") for name in "ab")
+    text += layer("j", "Concat", ["a", "b"], ["j"]) + layer("p", "Pooling", ["j"], ["p"], "pooling_param { pool: AVE kernel_size: 2 stride: 2 }") + LOSS % "p"
+    net = net_of(text, plan="memory")
     frees = next(row.frees for row in net.schedule().rows if row.direction == "backward" and row.layers == ["j"])
     assert ("j data" in frees) == (slope == 0)
-    same(trace(net, 2), trace(net_of(text + LOSS % "p"), 2))
+    same(trace(net, 2), trace(net_of(text), 2))
 
 
 def test_weights_are_kept_in_one_order(onednn, poison):
-    text = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(16)) + LOSS % "c"
+    text = FIRST.replace("8 kernel", "16 kernel") + LOSS % "c"
     want, net = net_of(text), net_of(text, plan="memory")
     same(trace(net, 1), trace(want, 1))
-    memory = net.learnable_params[0].data_memory
-    values = want.learnable_params[0].cpu_data
+    weight = net.learnable_params[0]
+    memory = weight.data_memory
     for _ in range(2):
         fed_forward(net)
         if memory.layout() is not None:     # oneDNN has one of its own on every processor that it computes on, but need not
             assert memory.head == SyncedHead.HEAD_AT_PRIVATE and not memory.own_cpu_data
-            net.learnable_params[0].cpu_data  # noqa: B018 - the second forward drops it again
+            weight.cpu_data  # noqa: B018 - the second forward drops it again
             assert memory.head == SyncedHead.SYNCED_PRIVATE
-    np.testing.assert_array_equal(net.learnable_params[0].cpu_data, values)
-    view = net.learnable_params[0].data     # its holder may write there
+    np.testing.assert_array_equal(weight.cpu_data, want.learnable_params[0].cpu_data)
+    view = weight.data      # its holder may write there
     view[...] = 0
     net.forward_from_to(0, len(net.nodes) - 1)
-    assert not net.learnable_params[0].cpu_data.any() and memory.own_cpu_data
+    assert not weight.cpu_data.any() and memory.own_cpu_data
 
 
-def test_recycled_and_kept_blobs(poison):
-    net = net_of(NETS["in place"], "TEST", plan="memory")
-    trace(net, 1, backward=False)
-    assert recycled(net) == ["c", "score"]
+def test_recycled_and_kept_blobs(poison, device):
+    """By a caller's `keep`, by a view or by another blob with the same memory."""
+    text = NETS["in place"]
+    net, kept, want = net_of(text, "TEST", plan="memory"), net_of(text, "TEST", plan="memory", keep=["c"]), net_of(text, "TEST")
+    outside, view = Blob(net.blobs["score"].shape), net.blobs["c"].data
+    outside.share_data(net.blobs["score"])
+    for each in net, kept, want:
+        fed_forward(each)
+    np.testing.assert_array_equal(outside.data, want.blobs["score"].data)
+    if device == "cpu":     # a view is of the host
+        np.testing.assert_array_equal(view, want.blobs["c"].data)
+    del view, outside
+    fed_forward(net)
+    assert recycled(net) == ["c", "score"] and recycled(kept) == ["score"]
     for read in (lambda: net.blobs["c"].data, lambda: net.blobs["c"].cpu_data, lambda: net.blobs["c"].data_at(0, 0, 0, 0),
                  lambda: net.blobs["c"].asum_data(), lambda: np.array(net.blobs["c"])):
         with pytest.raises(RecycledError, match=r"data of blob 'c' is gone.*keep=\['c'\]"):
             read()
     with pytest.raises(RecycledError, match="'c'"):     # from the middle on
         net.forward_from_to(3, 4)
-    want = net_of(NETS["in place"], "TEST")
-    trace(want, 1, backward=False)
-    kept = net_of(NETS["in place"], "TEST", plan="memory", keep=["c"])
-    trace(kept, 1, backward=False)
-    assert recycled(kept) == ["score"]
     np.testing.assert_array_equal(kept.blobs["c"].data, want.blobs["c"].data)
     kept.forward_from_to(3, 4)
-    want, net = net_of(NETS["in place"]), net_of(NETS["in place"], plan="memory", keep=["score"])
+    want, net = net_of(text), net_of(text, plan="memory", keep=["score"])
     trace(want, 1), trace(net, 1)
     np.testing.assert_array_equal(net.blobs["score"].diff, want.blobs["score"].diff)
     with pytest.raises(RecycledError, match="diff of blob 'c'"):
         net.blobs["c"].diff  # noqa: B018
     with pytest.raises(ConfigError, match="plan: must be one of memory.* got 'memry'.*memory"):
-        net_of(NETS["in place"], plan="memry")
+        net_of(text, plan="memry")
     with pytest.raises(MissingNameError, match="no blob 'd'"):
-        net_of(NETS["in place"], plan="memory", keep=["d"])
+        net_of(text, plan="memory", keep=["d"])
 
 
 @pytest.mark.parametrize("look", ["hook", "debug_info", "layer by layer"])
 def test_no_plan_with_observers(look, poison):
-    want, net = net_of(NETS["in place"]), net_of(NETS["in place"], plan="memory")
+    want, net, seen = net_of(NETS["in place"]), net_of(NETS["in place"], plan="memory"), []
     trace(want, 2), trace(net, 1)
-    seen = []
     if look == "hook":
         net.add_hook(1, lambda i: seen.append([top.cpu_data.copy() for top in net.nodes[i].tops]))
-    elif look == "debug_info":
-        net.debug_info = True
+    net.debug_info = look == "debug_info"
     feed(net, 10)
     net.clear_param_diffs()
     if look == "layer by layer":
@@ -400,8 +364,7 @@ def test_no_plan_with_observers(look, poison):
             net.backward_from_to(i, i)
     else:
         net.forward_backward()
-    assert recycled(net) == []
-    assert look != "hook" or len(seen) == len(net.nodes)
+    assert recycled(net) == [] and len(seen) == len(net.nodes) * (look == "hook")
     # A hook reads arrays that have channels last, and sums of what was read run in plain order.
     tolerance = 1e-5 if look == "hook" and CHANNELS_LAST else 0
     for blob in net.blob_list:
@@ -409,39 +372,24 @@ def test_no_plan_with_observers(look, poison):
         np.testing.assert_allclose(blob.diff, want.blobs[blob.name].diff, rtol=tolerance, atol=tolerance)
 
 
-def test_views_and_memory_of_others_stay(poison, on_cpu):
-    net = net_of(NETS["in place"], "TEST", plan="memory")
-    outside = Blob(net.blobs["score"].shape)
-    view = net.blobs["c"].data
-    outside.share_data(net.blobs["score"])
-    want = net_of(NETS["in place"], "TEST")
-    fed_forward(net), fed_forward(want)
-    np.testing.assert_array_equal(view, want.blobs["c"].data)
-    np.testing.assert_array_equal(outside.data, want.blobs["score"].data)
-    del view, outside
-    net.forward_from_to(0, len(net.nodes) - 1)
-    assert recycled(net) == ["c", "score"]
-
-
 def test_shapes_that_change(poison):
+    """Also with a test net that has the training net's memory."""
     def run(plan):
-        net = net_of(NETS["random 3"], plan=plan)
-        seen = trace(net, 1)
+        net = net_of(NETS["accuracy"], plan=plan)
+        test = make_net(NETS["accuracy"], minicaffe.TEST, workspace=net.parameters, plan=plan)
+        seen = trace(net, 1) + trace(test, 1, backward=False)
         for batch in (2, 6, 3):
             for blob in net.input_blobs:
                 blob.reshape(batch, *blob.shape[1:])
-            seen += trace(net, 2)
+            seen += trace(net, 2) + trace(test, 1, backward=False)
         return seen
 
     same(run("memory"), run(None))
 
 
 def solver_of(text, fields="", plan="memory"):
-    param = parse_text("type: 'SGD' base_lr: 0.05 lr_policy: 'fixed' momentum: 0.9 weight_decay: 0.01 random_seed: 7",
-                       caffe_pb2.SolverParameter)[0]
-    param.MergeFrom(parse_text(fields, caffe_pb2.SolverParameter)[0])
-    param.net_param.CopyFrom(parse_text(text, caffe_pb2.NetParameter)[0])
-    return create_solver(param, plan=plan)
+    fields = {field.name: value for field, value in parse_text(fields, caffe_pb2.SolverParameter)[0].ListFields()}
+    return net_solver(text, plan, **{"weight_decay": 0.01, "random_seed": 7, **fields})
 
 
 def training_of(solver, steps=3):
@@ -479,18 +427,15 @@ def test_resumed_training_on_a_device(device):
     """Gradients that were recycled on the CPU begin at zero there."""
     if device == "cpu":
         pytest.skip("needs a device: pytest --device sim")
-
-    def run(plan):
+    seen = []
+    for plan in "memory", None:
         minicaffe.set_mode_cpu()
-        try:
-            solver = solver_of(NETS["in place"], plan=plan)
-            seen = training_of(solver, 2)
-        finally:
-            minicaffe.set_mode_gpu()
+        solver = solver_of(NETS["in place"], plan=plan)
+        seen.append(training_of(solver, 2))
+        minicaffe.set_mode_gpu()
         assert gradients_gone(solver) or not plan
-        return seen + training_of(solver, 2)
-
-    for one, other in zip(run("memory"), run(None), strict=True):
+        seen[-1] += training_of(solver, 2)
+    for one, other in zip(*seen, strict=True):
         np.testing.assert_allclose(one, other, 1e-5, 1e-6)
 
 
@@ -509,8 +454,16 @@ def test_gradients_stay_if_all_needed(fields, poison, on_cpu):
             solver.add_callback(lambda: None, lambda: norms.append([blob.asum_diff() for blob in solver.net.learnable_params]))
         return norms
 
-    solver = check_training(NETS["in place"], fields if fields != "callback" else "", prepare=prepare)
-    assert gradients_gone(solver) == 0
+    assert gradients_gone(check_training(NETS["in place"], fields.replace("callback", ""), prepare=prepare)) == 0
+
+    class Own(SGDSolver):
+        def apply_update(self):
+            norms.append(sum(blob.asum_diff() for blob in self.net.learnable_params))
+            return super().apply_update()
+
+    solver, norms = Own(solver_of(NETS["in place"]).param, plan="memory"), []
+    training_of(solver, 1)
+    assert norms[0] > 0 and gradients_gone(solver) == 0
 
 
 def test_lost_gradients_return_when_read(poison, on_cpu):
@@ -532,29 +485,18 @@ def test_gradientless_parameters_decay(poison, on_cpu):
     assert gradients_gone(solver) == len(solver.net.learnable_params)
 
 
-def test_user_update_gets_all_gradients(poison, on_cpu):
-    class Own(SGDSolver):
-        def apply_update(self):
-            norms.append(sum(blob.asum_diff() for blob in self.net.learnable_params))
-            return super().apply_update()
-    solver, norms = Own(solver_of(NETS["in place"]).param, plan="memory"), []
-    feed(solver.net, 0)
-    solver.step(1)
-    assert norms[0] > 0 and gradients_gone(solver) == 0
-
-
 def test_overwritten_recycled_gradient_skips_zeros(poison, on_cpu):
     read, overwritten = SyncedMemory(64), SyncedMemory(64)
     read.pool = overwritten.pool = poison
-    assert not np.ndarray(64, np.uint8, buffer=read.cpu_data()).any()
-    assert claim_lazy_zeros(overwritten) and overwritten.head == SyncedHead.HEAD_AT_CPU
+    assert not np.ndarray(64, np.uint8, buffer=read.cpu_data()).any() and claim_lazy_zeros(overwritten)
     assert np.ndarray(64, np.uint8, buffer=overwritten.cpu_data()).all() and not claim_lazy_zeros(overwritten)
 
 
 @pytest.mark.no_plan("a net without a plan goes backward several times")
 def test_saved_data_ends_with_backward(poison, onednn):
-    text = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(16)) + layer("b", "BatchNorm", ["c"], ["c"])
-    text += layer("n", "LRN", ["c"], ["n"]) + layer("p", "Pooling", ["n"], ["p"], "pooling_param { kernel_size: 2 }") + LOSS % "p"
+    text = FIRST.replace("8 kernel", "16 kernel") + layer("b", "BatchNorm", ["c"], ["c"]) + layer("n", "LRN", ["c"], ["n"])
+    text += layer("p", "Pooling", ["n"], ["p"], "pooling_param { kernel_size: 2 }") + LOSS % "p"
+
     def kept_blocks():
         return sum(block.name == "[kept for backward] data" for block in minicaffe.memory.reporter.live())
 
@@ -565,8 +507,7 @@ def test_saved_data_ends_with_backward(poison, onednn):
     assert kept_blocks() > before
     net.skip_backward()
     assert kept_blocks() == before
-    tested = net_of(text, "TEST", plan="memory")
-    tested.forward_from_to(0, len(tested.nodes) - 1)
+    fed_forward(net_of(text, "TEST", plan="memory"))
     assert kept_blocks() == before
     alone = net_of(text)
     same(seen, trace(alone))
@@ -574,17 +515,21 @@ def test_saved_data_ends_with_backward(poison, onednn):
         alone.backward_from_to(len(alone.nodes) - 1, 0)
 
 
-class TwoRows(Layer):
-    """Passes two of its rows on, and leaves the others."""
+class Parts(Layer):
+    """Copies the records of its bottom that have their turn; the others keep what they had, in the top and in the gradient."""
+
+    turn = 0
 
     def reshape(self, bottom, top):
         top[0].reshape_like(bottom[0])
 
     def forward_cpu(self, bottom, top):
-        top[0].data[:2] = bottom[0].data[:2]
+        self.turn += 1
+        top[0].data[self.turn % 2::2] = bottom[0].cpu_data[self.turn % 2::2]
 
     def backward_cpu(self, top, propagate_down, bottom):
-        bottom[0].diff[:2] = top[0].diff[:2]
+        if propagate_down[0]:
+            bottom[0].diff[self.turn % 2::2] = top[0].cpu_diff[self.turn % 2::2]
 
 
 class Frozen(InnerProductLayer):
@@ -595,25 +540,35 @@ class Frozen(InnerProductLayer):
         self.blobs[0].diff[...] = 0
 
 
-for made in TwoRows, Frozen:
+for made in Parts, Frozen:
     register_layer(made.__name__, made)
 
 
-def test_unwritten_memory_is_zero(poison, on_cpu):
-    """Not what other owners of the memory left: where a caller reads too early, and where a user's layer leaves a part."""
-    text = FIRST + layer("t", "TwoRows", ["c"], ["t"]) + LOSS % "t"
-    net = net_of(text, plan="memory", keep=["c"])
-    fed_forward(net)
-    assert not net.blobs["c"].cpu_diff.any() and not net.blobs["score"].cpu_diff.any()
-    same(trace(net_of(text, plan="memory")), trace(net_of(text)))
+@pytest.mark.parametrize(("before", "after"), [(1, 0), (1, 2), (3, 0), (3, 3)])
+@pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+def test_unwritten_memory_returns(before, after, phase, poison):
+    """Zeros or what the layer wrote there before, not what other owners of the memory left: where a caller reads too early, and where a
+    user's layer leaves a part, between convolutions that take and free memory.
+    """
+    text, last = INPUT, "x"
+    for i in range(before):
+        text, last = text + layer(f"a{i}", "Convolution", [last], [f"a{i}"], CONV.format(4)) + layer(f"r{i}", "ReLU", [f"a{i}"], [f"a{i}"]), f"a{i}"
+    text, last = text + layer("own", "Parts", [last], ["own"]), "own"
+    for i in range(after):
+        text, last = text + layer(f"b{i}", "Convolution", [last], [f"b{i}"], CONV.format(4)), f"b{i}"
+    net, plain = (net_of(text + LOSS % last, phase, plan=plan, keep=["a0"] if plan else []) for plan in ("memory", None))
+    fed_forward(net), fed_forward(plain)
+    assert not net.blobs["a0"].cpu_diff.any() and not net.blobs["score"].cpu_diff.any()
+    found, wanted = (trace(each, 6, backward=phase == "TRAIN") for each in (net, plain))
+    for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        np.testing.assert_allclose(one, other, 1e-4, 1e-6, err_msg=f"number {number}")
 
 
 def test_lost_top_stays_gone(poison, on_cpu):
-    text = INPUT + layer("a", "Convolution", ["x"], ["a"], CONV.format(4)) + layer("b", "Convolution", ["a"], ["b"], CONV.format(4))
-    text += layer("e", "Eltwise", ["a", "b"], ["e"]) + layer("r", "ReLU", ["e"], ["e"]) + LOSS % "e"
-    net = net_of(text, plan="memory")
+    text = INPUT + "".join(layer(top, "Convolution", [bottom], [top], CONV.format(4)) for bottom, top in ("xa", "ab"))
+    net = net_of(text + layer("e", "Eltwise", ["a", "b"], ["e"]) + layer("r", "ReLU", ["e"], ["e"]) + LOSS % "e", plan="memory")
     trace(net, 1)
-    assert net.fused()[[node.name for node in net.nodes].index("e")] == ["r"]
+    assert net.fused()[net.layer_index("e")] == ["r"]
     net.add_hook(BEFORE_BACKWARD, lambda index: None)
     with pytest.raises(RecycledError):
         net.backward_from_to(len(net.nodes) - 1, 0)
@@ -622,8 +577,8 @@ def test_lost_top_stays_gone(poison, on_cpu):
 
 
 BIG = "inner_product_param {{ num_output: {} weight_filler {{ type: 'xavier' }} bias_filler {{ value: 0.1 }} {} }}"
-LARGE = INPUT + layer("a", "InnerProduct", ["x"], ["a"], BIG.format(1100, "")) + layer(
-    "r", "ReLU", ["a"], ["a"]) + layer("b", "InnerProduct", ["a"], ["b"], BIG.format(1000, "")) + LOSS % "b"
+LARGE = INPUT + layer("a", "InnerProduct", ["x"], ["a"], BIG.format(1100, "")) + layer("r", "ReLU", ["a"], ["a"]) + layer(
+    "b", "InnerProduct", ["a"], ["b"], BIG.format(1000, "")) + LOSS % "b"
 
 
 @pytest.mark.parametrize("rule", ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam"])
@@ -645,7 +600,7 @@ def test_large_gradients_needed_whole(change, poison, on_cpu):
         for bottom, top in ("ab", "xa"):
             text = text.replace(f'bottom: "{bottom}" top: "{top}"', f'param {{ name: "w" }} bottom: "{bottom}" top: "{top}"')
     elif change == "tied by hand":      # the lower layer's backward reads them after the upper one's gradient is complete
-        text = text.replace('name: "a" type: "InnerProduct" bottom: "x"', 'name: "a" type: "InnerProduct" bottom: "f"')
+        text = text.replace('bottom: "x" top: "a"', 'bottom: "f" top: "a"')
         text = text.replace('layer { name: "a"', layer("f", "InnerProduct", ["x"], ["f"], BIG.format(1100, "")) + 'layer { name: "a"')
     elif change == "user's layer":
         text = LARGE.replace('name: "b" type: "InnerProduct"', 'name: "b" type: "Frozen"')
@@ -654,8 +609,7 @@ def test_large_gradients_needed_whole(change, poison, on_cpu):
 
     def prepare(solver):
         if change == "tied by hand":
-            layers = solver.net.layer_dict
-            layers["b"].blobs[0].share_data(layers["a"].blobs[0])
+            solver.net.layer_dict["b"].blobs[0].share_data(solver.net.layer_dict["a"].blobs[0])
         return []
 
     solver = check_training(text, steps=2, prepare=prepare)
@@ -673,12 +627,12 @@ def test_large_gradients_whole_without_plan(on_cpu):
 
 def test_what_takes_gradients_is_not_kept(poison, on_cpu):
     """Not by a layer that gave its gradient as a whole either."""
-    class Take:
-        def __call__(self, which, part, last):
+    for transpose in "true", "false":
+        net, parts = net_of(LARGE.replace("num_output: 1000", f"num_output: 1000 transpose: {transpose}"), plan="memory"), []
+
+        def take(which, part, last, parts=parts):
             parts.append(part)
 
-    for transpose in "true", "false":
-        net, parts, take = net_of(LARGE.replace("num_output: 1000", f"num_output: 1000 transpose: {transpose}"), plan="memory"), [], Take()
         kept = weakref.ref(take)
         net.forward_backward(on_gradients=take)
         del take
@@ -687,28 +641,16 @@ def test_what_takes_gradients_is_not_kept(poison, on_cpu):
 
 def test_small_layer_rows_within_gradient(poison, on_cpu):
     text = INPUT.replace("dim: 4 dim: 3 dim: 8 dim: 8", "dim: 1 dim: 1048576").replace("shape { dim: 4 }", "shape { dim: 1 }")
-    solver = solver_of(text + LOSS % "x")
-    training_of(solver, 1)
+    training_of(solver_of(text + LOSS % "x"), 1)
     assert poison.most < 2 * 4 * 3 * 1048576
 
 
-def test_an_error_between_update_and_count(poison, on_cpu, tmp_path):
-    solver = solver_of(LARGE, f"snapshot_prefix: '{tmp_path}/s'")
-    training_of(solver, 1)
-    rates = iter([solver.learning_rate()])      # for the update; there is none for the count
-    solver.learning_rate = lambda: next(rates)
-    with pytest.raises(StopIteration):
-        solver.step(1)
-    with pytest.raises(Error, match="iteration 1 ended in the middle of its update: some parameters may have it"):
-        solver.snapshot()
-
-
-def test_error_during_update(poison, on_cpu, tmp_path):
+def test_error_during_update(poison, tmp_path, device):
     fields = f"snapshot_prefix: '{tmp_path}/s'"
     solver, want = solver_of(LARGE, fields), solver_of(LARGE, fields)
-    training_of(solver, 1), training_of(want, 1)
+    training_of(solver, 4), training_of(want, 4)        # enough for a device to record a graph
     state = solver.snapshot()[1]
-    update, calls = solver.update, []
+    update, calls, rates = solver.update, [], iter([solver.learning_rate()])
 
     def fail(*which):
         calls.append(which)
@@ -716,12 +658,14 @@ def test_error_during_update(poison, on_cpu, tmp_path):
             raise KeyboardInterrupt
         update(*which)
 
-    solver.update = fail
-    with pytest.raises(KeyboardInterrupt):
-        solver.step(1)
-    del solver.update
-    for use in (lambda: solver.step(1), solver.snapshot):
-        with pytest.raises(Error, match=r"iteration 1 ended in the middle of its update.*restore\(\)"):
-            use()
-    solver.restore(state)
+    cases = [("learning_rate", lambda: next(rates), StopIteration)]     # there is none for the count
+    for name, value, error in cases + [("update", fail, KeyboardInterrupt)] * (device == "cpu"):
+        setattr(solver, name, value)
+        with pytest.raises(error):
+            solver.step(1)
+        delattr(solver, name)
+        for use in (lambda: solver.step(1), solver.snapshot):
+            with pytest.raises(Error, match=r"iteration 4 ended in the middle of its update: some parameters may have it.*restore\(\)"):
+                use()
+        solver.restore(state)
     same(training_of(solver), training_of(want))

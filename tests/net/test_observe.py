@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 import pytest
-from helpers import make_net
+from helpers import layer_text, make_net
 
 from minicaffe import memory
 from minicaffe.errors import ConfigError, WrongTypeError
@@ -37,12 +37,11 @@ def test_lines_of_debug_info(plan, caplog):
     with caplog.at_level(logging.INFO, "minicaffe.net"):
         caplog.clear()
         net.forward_backward()
-        assert [record.getMessage() for record in caplog.records] == forward + backward
-        assert caplog.records[-1].levelname == "ERROR"      # as in Caffe
+        assert caplog.messages == forward + backward and caplog.records[-1].levelname == "ERROR"      # as in Caffe
         caplog.clear()
         net.forward_from_to(1, 2)
         net.backward_from_to(2, 2)
-        assert [record.getMessage() for record in caplog.records] == forward[1:5] + backward[1:2]
+        assert caplog.messages == forward[1:5] + backward[1:2]
         caplog.clear()
         net.debug_info = False
         net.clear_param_diffs()
@@ -63,16 +62,13 @@ def test_hooked_runs_read_losses_last(device):
         ("end", name) for name in ("in", "ip", "relu")]
 
 
-@pytest.mark.parametrize("view", ['"Reshape" reshape_param { shape { dim: 1 } }', '"Split"'])
-@pytest.mark.parametrize("hooked", [False, True])
-def test_loss_overwritten_by_a_view(view, hooked, device):
-    net = make_net('''layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
-        layer { name: "loss" type: "Reduction" bottom: "x" top: "loss" loss_weight: 1 }
-        layer { name: "view" bottom: "loss" top: "v" type: ''' + view + '''}
-        layer { name: "scale" type: "Power" bottom: "v" top: "v" power_param { scale: 10 } }''')
-    if hooked:
-        net.add_hook(AFTER_BACKWARD, print)
+@pytest.mark.parametrize("kind, more", [("Reshape", "reshape_param { shape { dim: 1 } }"), ("Split", "")])
+def test_loss_overwritten_by_a_view(kind, more, device):
+    net = make_net(layer_text("Input", "x", more="input_param { shape { dim: 2 dim: 3 } }") + layer_text("Reduction", "loss", "x", more="loss_weight: 1")
+                   + layer_text(kind, "v", "loss", more=more) + layer_text("Power", "scale", "v", "v", "power_param { scale: 10 }"))
     net.blobs["x"].data[...] = 1
+    assert net.forward_from_to(0, len(net.layers) - 1) == 6
+    net.add_hook(AFTER_BACKWARD, print)
     assert net.forward_from_to(0, len(net.layers) - 1) == 6
 
 
@@ -81,53 +77,44 @@ def test_passes_of_a_layer_object(plan, device):
     """They are called from when they are assigned, also where the layer was fused."""
     net = make_net(NET.replace("debug_info: true", ""), plan=plan)
     relu, side = net.layers[2], "cpu" if device == "cpu" else "gpu"
+
+    def weight_diff():
+        net.clear_param_diffs()
+        net.forward_backward()
+        return net.nodes[1].blobs[0].diff
+
     net.blobs["x"].data[...] = 1
     assert net.forward_backward() == 4
-
-    def forward(bottom, top):
-        top[0].data[...] = 7
-
-    def backward(top, propagate_down, bottom):
-        bottom[0].diff[...] = 3
-
     relu.note = 1
     net.forward_backward()
     del relu.note
-    setattr(relu, f"forward_{side}", forward)       # as many attributes as before
-    net.clear_param_diffs()
-    net.forward_backward()
+    setattr(relu, f"forward_{side}", lambda bottom, top: top[0].data.fill(7))       # as many attributes as before
+    np.testing.assert_array_equal(weight_diff(), 4)     # 2 records with 2 each
     net.forward_from_to(0, 3)
     assert net.forward_backward() == 2 * 4 * 7
-    np.testing.assert_array_equal(net.nodes[1].blobs[0].diff, 8)        # 2 records with 2 each, of two runs
-    setattr(relu, f"backward_{side}", backward)
-    net.clear_param_diffs()
-    net.forward_backward()
-    np.testing.assert_array_equal(net.nodes[1].blobs[0].diff, 6)
+    setattr(relu, f"backward_{side}", lambda top, propagate_down, bottom: bottom[0].diff.fill(3))
+    np.testing.assert_array_equal(weight_diff(), 6)
     delattr(relu, f"forward_{side}"), delattr(relu, f"backward_{side}")
     assert net.forward_from_to(0, 3) == 4
 
 
 def test_wrong_hooks():
     net = make_net(NET)
-    hook = print
+    cases = [(ConfigError, when, f"when: must be from 0 to 3, BEFORE_FORWARD to AFTER_BACKWARD, got {when}") for when in (-1, 4, 2**70)] + [
+        (WrongTypeError, when, f"when must be an int, got {when!r} ({type(when).__name__})") for when in ("1", 1.5, None, [1])]
     for call in (net.add_hook, net.remove_hook):
-        for when in (-1, 4, 2**70):
-            with pytest.raises(ConfigError) as caught:
-                call(when, hook)
-            assert str(caught.value) == f"when: must be from 0 to 3, BEFORE_FORWARD to AFTER_BACKWARD, got {when}"
-        for when in ("1", 1.5, None, [1]):
-            with pytest.raises(WrongTypeError) as caught:
-                call(when, hook)
-            assert str(caught.value) == f"when must be an int, got {when!r} ({type(when).__name__})"
+        for error, when, message in cases:
+            with pytest.raises(error) as caught:
+                call(when, print)
+            assert str(caught.value) == message
     with pytest.raises(WrongTypeError, match="hook"):
         net.add_hook(AFTER_BACKWARD, "print")
     assert net.observer_reason() == "debug_info reads every blob"
-    net.add_hook(AFTER_BACKWARD, hook)
-    for when in range(3):
-        with pytest.raises(ConfigError, match="^hook: this hook was not added there, or was removed before: "):
-            net.remove_hook(when, hook)
+    net.add_hook(AFTER_BACKWARD, print)
     assert net.observer_reason() == "callbacks run between layers"
-    net.remove_hook(AFTER_BACKWARD, hook)
+    for when in (0, 1, 2, AFTER_BACKWARD):
+        if when == AFTER_BACKWARD:
+            net.remove_hook(when, print)
+        with pytest.raises(ConfigError, match="^hook: this hook was not added there, or was removed before: "):
+            net.remove_hook(when, print)
     assert net.observer_reason() == "debug_info reads every blob"
-    with pytest.raises(ConfigError, match="^hook: this hook was not added there, or was removed before: "):
-        net.remove_hook(AFTER_BACKWARD, hook)

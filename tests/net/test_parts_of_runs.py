@@ -3,7 +3,9 @@
 The other net has a hook, so that each of its runs goes layer by layer.
 """
 
+import itertools
 import random
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -21,27 +23,24 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "score" bottom: "label" top
 """
 
 
-def layer(name, kind, bottoms, top, param=""):
-    return layer_text(kind, name, bottoms, top, param)
-
-
 def conv(name, bottom):
-    return layer(name, "Convolution", bottom, name, 'convolution_param { num_output: 16 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } }')
+    return layer_text("Convolution", name, bottom, more='convolution_param { num_output: 16 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } }')
 
 
-def scale(name, blob):
-    return layer(name, "Scale", blob, blob, 'scale_param { bias_term: true filler { type: "uniform" min: 0.5 max: 2 } bias_filler { type: "gaussian" } }')
+def norm(name, scaled=True, relu=""):
+    """Layers in place: BatchNorm, Scale, and a ReLU with parameters, unless None."""
+    return layer_text("BatchNorm", name + "n", name, name) + layer_text("Scale", name + "s", name, name, SCALED) * scaled + (
+        "" if relu is None else layer_text("ReLU", name + "r", name, name, relu))
 
 
+SCALED = 'scale_param { bias_term: true filler { type: "uniform" min: 0.5 max: 2 } bias_filler { type: "gaussian" } }'
 NETS = {
-    "norms in place": INPUT + conv("a", "x") + layer("an", "BatchNorm", "a", "a") + scale("as", "a") + layer("ar", "ReLU", "a", "a")
-                      + conv("b", "a") + layer("bn", "BatchNorm", "b", "b") + scale("bs", "b") + conv("c", "b") + layer("cn", "BatchNorm", "c", "c")
-                      + layer("cr", "ReLU", "c", "c", "relu_param { negative_slope: 0.1 }") + LOSS % "c",
-    "norms out of place": INPUT + conv("a", "x") + layer("an", "BatchNorm", "a", "n") + scale("as", "n") + layer("ar", "ReLU", "n", "n")
-                          + conv("b", "n") + layer("sum", "Eltwise", "b n", "s") + layer("sr", "ReLU", "s", "s") + LOSS % "s",
-    "joined": INPUT + conv("a", "x") + layer("ar", "ReLU", "a", "a") + conv("b", "a") + layer("br", "ReLU", "b", "b")
-              + layer("j", "Concat", "a b", "j") + layer("jn", "BatchNorm", "j", "j") + scale("js", "j") + layer("jr", "ReLU", "j", "j")
-              + layer("d", "Dropout", "j", "j") + LOSS % "j",
+    "norms in place": INPUT + conv("a", "x") + norm("a") + conv("b", "a") + norm("b", relu=None) + conv("c", "b")
+                      + norm("c", False, "relu_param { negative_slope: 0.1 }") + LOSS % "c",
+    "norms out of place": INPUT + conv("a", "x") + layer_text("BatchNorm", "n", "a") + norm("n").partition("\n")[2] + conv("b", "n")
+                          + layer_text("Eltwise", "s", "b n") + layer_text("ReLU", "sr", "s", "s") + LOSS % "s",
+    "joined": INPUT + conv("a", "x") + layer_text("ReLU", "ar", "a", "a") + conv("b", "a") + layer_text("ReLU", "br", "b", "b")
+              + layer_text("Concat", "j", "a b") + norm("j") + layer_text("Dropout", "d", "j", "j") + LOSS % "j",
 }
 
 
@@ -68,19 +67,19 @@ def do(net, call, seed):
     """Do one call on a net, with the random numbers of `seed`; return the name of the error that it raises, if any."""
     minicaffe.set_random_seed(seed)
     kind, low, high = call
+    if kind == "feed":
+        values = np.random.default_rng(seed)
+        net.blobs["x"].data[...] = values.uniform(-1, 1, net.blobs["x"].shape)
+        net.blobs["label"].data[...] = values.integers(0, 4, 3)
+    elif kind == "clear":
+        net.clear_param_diffs()
     try:
-        if kind == "feed":
-            values = np.random.default_rng(seed)
-            net.blobs["x"].data[...] = values.uniform(-1, 1, net.blobs["x"].shape)
-            net.blobs["label"].data[...] = values.integers(0, 4, 3)
-        elif kind == "forward":
+        if kind == "forward":
             net.forward_from_to(low, high)
         elif kind == "backward":
             net.backward_from_to(high, low)
         elif kind == "layer":
             net.backward_layer(low)
-        else:
-            net.clear_param_diffs()
     except Error as error:
         return type(error).__name__
 
@@ -125,18 +124,12 @@ def test_ranges_of_layers():
     net.add_hook(BEFORE_FORWARD, seen.append)
     net.add_hook(BEFORE_BACKWARD, seen.append)
     ends = (-2**31, -2, -1, 0, 1, count - 1, count, count + 1, 2**31 - 1)
-    for forward in (True, False):
-        for low in ends:
-            for high in ends:
-                seen.clear()
-                run = (lambda low=low, high=high: net.forward_from_to(low, high)) if forward else (lambda low=low, high=high: net.backward_from_to(high, low))
-                if 0 <= low <= count and -1 <= high < count:
-                    run()
-                    assert seen == list(range(low, high + 1))[::1 if forward else -1]
-                else:
-                    with pytest.raises(ConfigError) as caught:
-                        run()
-                    assert str(caught.value) == f"layers {low}..{high} are out of range, the net has {count}" and not seen
+    for order, low, high in itertools.product((1, -1), ends, ends):
+        seen.clear()
+        with nullcontext() if 0 <= low <= count and -1 <= high < count else pytest.raises(ConfigError) as caught:
+            net.forward_from_to(low, high) if order == 1 else net.backward_from_to(high, low)
+        assert seen == ([] if caught else list(range(low, high + 1))[::order])
+        assert not caught or str(caught.value) == f"layers {low}..{high} are out of range, the net has {count}"
     for index in (-2**31, -1, count, 2**31 - 1):
         with pytest.raises(ConfigError) as caught:
             net.backward_layer(index)

@@ -4,41 +4,31 @@ import gc
 
 import numpy as np
 import pytest
-from helpers import make_net, net_solver
+from helpers import layer_text, make_net, net_solver
 
 import minicaffe
 from minicaffe.errors import RecycledError
 from minicaffe.memory import CPUPlace, CUDAPlace, PinnedPlace
 
-INPUT = """layer { name: "in" type: "Input" top: "x" top: "l" input_param { shape { dim: 2 dim: 4 dim: 12 dim: 12 } shape { dim: 2 } } }
-"""
-CONV = """layer { name: "%s" type: "Convolution" bottom: "%s" top: "%s" convolution_param { num_output: 8 kernel_size: 3 pad: 1
-  weight_filler { type: "xavier" } } }
-"""
-END = """layer { name: "ip" type: "InnerProduct" bottom: "%s" top: "ip" inner_product_param { num_output: 5 weight_filler { type: "xavier" } } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "l" top: "loss" }
-"""
+INPUT = layer_text("Input", "in", "", "x l", "input_param { shape { dim: 2 dim: 4 dim: 12 dim: 12 } shape { dim: 2 } }")
+CONV, D = (layer_text("Convolution", name, "x", more='convolution_param { num_output: 8 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } }') for name in "cd")
+END = layer_text("InnerProduct", "ip", "y", more='inner_product_param { num_output: 5 weight_filler { type: "xavier" } }') + layer_text(
+    "SoftmaxWithLoss", "loss", "ip l")
+RELU = layer_text("ReLU", "r", "c", "c")
 BODIES = {
-    "pooling": CONV % ("c", "x", "c") + """layer { name: "r" type: "ReLU" bottom: "c" top: "c" }
-        layer { name: "p" type: "Pooling" bottom: "c" top: "y" pooling_param { pool: MAX kernel_size: 2 stride: 2 } }""",
-    "norms": CONV % ("c", "x", "c") + """layer { name: "b" type: "BatchNorm" bottom: "c" top: "c" }
-        layer { name: "s" type: "Scale" bottom: "c" top: "c" scale_param { bias_term: true } }
-        layer { name: "n" type: "LRN" bottom: "c" top: "n" } layer { name: "m" type: "MVN" bottom: "n" top: "y" }""",
-    "branches": CONV % ("c", "x", "c") + CONV % ("d", "x", "d") + """
-        layer { name: "k" type: "Concat" bottom: "c" bottom: "d" top: "k" } layer { name: "e" type: "Eltwise" bottom: "c" bottom: "d" top: "e" }
-        layer { name: "f" type: "Flatten" bottom: "e" top: "f" } layer { name: "g" type: "Flatten" bottom: "k" top: "g" }
-        layer { name: "y" type: "Concat" bottom: "f" bottom: "g" top: "y" }""",
-    "in place": CONV % ("c", "x", "c") + """layer { name: "w" type: "Swish" bottom: "c" top: "c" }
-        layer { name: "s" type: "Scale" bottom: "c" top: "c" } layer { name: "p" type: "PReLU" bottom: "c" top: "c" }
-        layer { name: "r" type: "Reshape" bottom: "c" top: "y" reshape_param { shape { dim: 0 dim: -1 } } }""",
-    "others": CONV % ("c", "x", "c") + """layer { name: "n" type: "Normalize" bottom: "c" top: "n" }
-        layer { name: "s" type: "SPP" bottom: "n" top: "s" spp_param { pyramid_height: 2 } }
-        layer { name: "q" type: "Parameter" top: "q" parameter_param { shape { dim: 2 dim: 40 } } }
-        layer { name: "e" type: "Eltwise" bottom: "s" bottom: "q" top: "y" }""",
-    "random": """layer { name: "d" type: "DummyData" top: "d" dummy_data_param { shape { dim: 2 dim: 4 dim: 12 dim: 12 } data_filler { type: "gaussian" } } }
-        layer { name: "e" type: "Eltwise" bottom: "x" bottom: "d" top: "e" } layer { name: "p" type: "Dropout" bottom: "e" top: "y" }""",
-    "lstm": """layer { name: "cont" type: "DummyData" top: "cont" dummy_data_param { shape { dim: 2 dim: 4 } data_filler { value: 1 } } }
-        layer { name: "h" type: "LSTM" bottom: "x" bottom: "cont" top: "y" recurrent_param { num_output: 6 weight_filler { type: "xavier" } } }""",
+    "pooling": CONV + RELU + layer_text("Pooling", "p", "c", "y", "pooling_param { pool: MAX kernel_size: 2 stride: 2 }"),
+    "norms": CONV + layer_text("BatchNorm", "b", "c", "c") + layer_text("Scale", "s", "c", "c", "scale_param { bias_term: true }")
+             + layer_text("LRN", "n", "c") + layer_text("MVN", "y", "n"),
+    "branches": CONV + D + layer_text("Concat", "k", "c d") + layer_text("Eltwise", "e", "c d") + layer_text("Flatten", "f", "e")
+                + layer_text("Flatten", "g", "k") + layer_text("Concat", "y", "f g"),
+    "in place": CONV + layer_text("Swish", "w", "c", "c") + layer_text("Scale", "s", "c", "c") + layer_text("PReLU", "p", "c", "c")
+                + layer_text("Reshape", "y", "c", more="reshape_param { shape { dim: 0 dim: -1 } }"),
+    "others": CONV + layer_text("Normalize", "n", "c") + layer_text("SPP", "s", "n", more="spp_param { pyramid_height: 2 }")
+              + layer_text("Parameter", "q", more="parameter_param { shape { dim: 2 dim: 40 } }") + layer_text("Eltwise", "y", "s q"),
+    "random": layer_text("DummyData", "d", more='dummy_data_param { shape { dim: 2 dim: 4 dim: 12 dim: 12 } data_filler { type: "gaussian" } }')
+              + layer_text("Eltwise", "e", "x d") + layer_text("Dropout", "y", "e"),
+    "lstm": layer_text("DummyData", "cont", more="dummy_data_param { shape { dim: 2 dim: 4 } data_filler { value: 1 } }")
+            + layer_text("LSTM", "y", "x cont", more='recurrent_param { num_output: 6 weight_filler { type: "xavier" } }'),
 }
 
 
@@ -63,36 +53,26 @@ def step(net):
 @pytest.mark.parametrize("plan", [None, "memory"])
 @pytest.mark.parametrize("body", BODIES)
 def test_numbers_after_release(body, plan, device):
-    text = INPUT + BODIES[body] + END % "y"
+    """Also if shapes are propagated before forward: the layers that fill a constant top fill it at once."""
     results = []
     for released in (False, True):
-        net = net_of(text, plan=plan, keep=["ip"] if plan else [])
+        net = net_of(INPUT + BODIES[body] + END, plan=plan, keep=["ip"] if plan else [])
         results.append([])
-        for _ in range(3):
+        for number in range(4):
             if released:    # the first time before anything ran
                 net.release()
                 net.release()
+                if number == 3:
+                    net.reshape_all()
             results[-1] += step(net)
     for a, b in zip(*results, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize("plan", [None, "memory"])
-def test_shapes_propagated_before_forward(plan, device):
-    """The layers that fill a constant top fill it at once."""
-    net = net_of(INPUT + BODIES["lstm"] + END % "y", plan=plan, keep=["ip"] if plan else [])
-    other = net_of(INPUT + BODIES["lstm"] + END % "y", plan=plan, keep=["ip"] if plan else [])
-    step(net), step(other)
-    net.release()
-    net.reshape_all()
-    for a, b in zip(step(net), step(other), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.no_plan("a plan frees a blob in between")
 def test_a_large_picture_leaves_nothing(device):
     place = CPUPlace() if device == "cpu" else CUDAPlace(0)
-    net = net_of(INPUT + CONV % ("c", "x", "c") + 'layer { name: "r" type: "ReLU" bottom: "c" top: "c" }' + CONV % ("d", "c", "d"))
+    net = net_of(INPUT + CONV + RELU + D.replace('"x"', '"c"'))
 
     def forward(side):
         net.blobs["x"].reshape(2, 4, side, side)
@@ -110,13 +90,13 @@ def test_a_large_picture_leaves_nothing(device):
     assert forward(12) <= small * 1.1
 
 
-STEPS = """layer { name: "in" type: "Input" top: "x" top: "cont" input_param { shape { dim: 50 dim: 8 dim: 32 } shape { dim: 50 dim: 8 } } }
-    layer { name: "s" type: "%s" bottom: "x" bottom: "cont" top: "y" recurrent_param { num_output: 64 weight_filler { type: "xavier" } } }"""
+STEPS = layer_text("Input", "in", "", "x cont", "input_param { shape { dim: 50 dim: 8 dim: 32 } shape { dim: 50 dim: 8 } }") + layer_text(
+    "%s", "y", "x cont", more='recurrent_param { num_output: 64 weight_filler { type: "xavier" } }')
 
 
 @pytest.mark.parametrize("text, computed, rest", [
-    ("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 4096 dim: 4 dim: 4 } } }
-        layer { name: "s" type: "SPP" bottom: "x" top: "y" spp_param { pyramid_height: 2 } }""", 2 * 2 * 4096 * (1 + 4), 0),
+    (layer_text("Input", "x", more="input_param { shape { dim: 2 dim: 4096 dim: 4 dim: 4 } }")
+     + layer_text("SPP", "y", "x", more="spp_param { pyramid_height: 2 }"), 2 * 2 * 4096 * (1 + 4), 0),
     (STEPS % "LSTM", 6 * 50 * 8 * 64, 4 * 8 * 64), (STEPS % "RNN", 4 * 50 * 8 * 64, 2 * 8 * 64)], ids=["SPP", "LSTM", "RNN"])
 def test_release_of_layers_own_memory(device, text, computed, rest):
     """`computed` elements are in memory after forward, at least; `rest` ones stay, the states of recurrent layers."""
@@ -140,7 +120,7 @@ def test_release_of_layers_own_memory(device, text, computed, rest):
 
 
 def test_what_is_gone_is_said():
-    net = net_of(INPUT + BODIES["pooling"] + END % "y")
+    net = net_of(INPUT + BODIES["pooling"] + END)
     step(net)
     view = net.blobs["c"].data
     before, inputs, loss = view.copy(), net.blobs["x"].cpu_data.copy(), net.blobs["loss"].cpu_data.copy()
@@ -159,42 +139,38 @@ def test_what_is_gone_is_said():
 
 def test_training_continues(device):
     """Between iterations; a CUDA graph is recorded again."""
-    losses = []
-    for released in (False, True):
+    losses = {True: [], False: []}
+    for released, found in losses.items():
         minicaffe.set_random_seed(7)
-        solver = net_solver(INPUT + BODIES["norms"] + END % "y", base_lr=0.1)
+        solver = net_solver(INPUT + BODIES["norms"] + END, base_lr=0.1)
         fed(solver.net)
-        mine = []
         for i in range(8):
             solver.step(1)
-            mine.append(solver.net.blobs["loss"].cpu_data.item())
+            found.append(solver.net.blobs["loss"].cpu_data.item())
             if released and i % 3 == 2:
                 solver.net.release()
-        losses.append(mine)
-    assert losses[0] == losses[1] and losses[0][-1] < losses[0][0]
+    assert losses[True] == losses[False] and found[-1] < found[0]
 
 
 @pytest.mark.parametrize("blob", ["ip", "y", "c"])
 def test_gradient_given_after_next_forward(blob, device):
     """As scripts do that look at what a class or a feature depends on: the caller writes a diff, which no layer writes before."""
-    nets = [net_of("force_backward: true\n" + INPUT + BODIES["pooling"] + END % "y") for _ in range(2)]
+    nets = [net_of("force_backward: true\n" + INPUT + BODIES["pooling"] + END) for _ in range(2)]
     for net in nets:
         net.forward_from_to(0, len(net.layers) - 1)
-    nets[0].release()
-    for net in nets:
+        if net is nets[0]:
+            net.release()
         net.forward_from_to(0, len(net.layers) - 1)
         assert not net.blobs[blob].cpu_diff.any()
         net.blobs[blob].diff[...] = 0.5
-        start = max(i for i, node in enumerate(net.nodes) if net.blobs[blob] in node.tops)
-        net.backward_from_to(start, 0)
+        net.backward_from_to(max(i for i, node in enumerate(net.nodes) if net.blobs[blob] in node.tops), 0)
     assert nets[0].blobs["x"].cpu_diff.any()
     np.testing.assert_array_equal(nets[0].blobs["x"].cpu_diff, nets[1].blobs["x"].cpu_diff)
 
 
 @pytest.mark.parametrize("plan", [None, "memory"])
 def test_input_changed_in_place_then_written(plan, device):
-    net = net_of(INPUT + """layer { name: "p" type: "Power" bottom: "x" top: "x" power_param { shift: 1 } }
-        layer { name: "y" type: "Power" bottom: "x" top: "y" }""" + END % "y", plan=plan, keep=["ip"])
+    net = net_of(INPUT + layer_text("Power", "p", "x", "x", "power_param { shift: 1 }") + layer_text("Power", "y", "x") + END, plan=plan, keep=["ip"])
     x = net.blobs["x"].data.copy()
     first = step(net)
     for _ in range(2):

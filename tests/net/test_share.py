@@ -16,16 +16,11 @@ from minicaffe.proto.stored import LayerBlobs, StoredBlob
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver
 
-NET = """
-name: "twice" state { phase: TRAIN }
-layer { name: "in" type: "DummyData" top: "x" top: "t" dummy_data_param {
-  shape { dim: 4 dim: 3 } data_filler { type: "gaussian" } shape { dim: 4 dim: 3 } data_filler { type: "gaussian" } } }
-layer { name: "one" type: "InnerProduct" bottom: "x" top: "y" param { name: "w" OWNER } param { name: "b" }
-  inner_product_param { num_output: 3 weight_filler { type: "gaussian" } bias_filler { type: "gaussian" } } }
-layer { name: "two" type: "InnerProduct" bottom: "y" top: "z" param { name: "w" SHARER } param { name: "b" }
-  inner_product_param { num_output: 3 weight_filler { type: "gaussian" } bias_filler { type: "gaussian" } } }
-layer { name: "loss" type: "EuclideanLoss" bottom: "z" bottom: "t" top: "loss" }
-"""
+INNER = 'inner_product_param { num_output: 3 weight_filler { type: "gaussian" } bias_filler { type: "gaussian" } }'
+NET = 'name: "twice" state { phase: TRAIN } ' + layer_text("DummyData", "in", "", "x t", """dummy_data_param {
+  shape { dim: 4 dim: 3 } data_filler { type: "gaussian" } shape { dim: 4 dim: 3 } data_filler { type: "gaussian" } }""") + "".join(
+    layer_text("InnerProduct", name, bottom, top, f'param {{ name: "w" {more} }} param {{ name: "b" }} {INNER}')
+    for name, bottom, top, more in (("one", "x", "y", "OWNER"), ("two", "y", "z", "SHARER"))) + layer_text("EuclideanLoss", "loss", "z t")
 
 
 def param(owner="", sharer="", text=NET):
@@ -42,26 +37,25 @@ def gradients(net):
 
 
 def test_gradients_of_sharers_are_added(device):
-    net = Net(param())
+    """And the update, in a solver, is made once."""
+    solver = create_solver(caffe_pb2.SolverParameter(base_lr=0.5, lr_policy="fixed", snapshot_after_train=False, net_param=param()))
+    net = solver.net
     assert [blob.shape for blob in net.learnable_params] == [(3, 3), (3,)]
+    before = [blob.cpu_data.copy() for blob in net.learnable_params]
+    solver.step(1)
+    for blob, start in zip(net.learnable_params, before, strict=True):
+        np.testing.assert_allclose(start - blob.cpu_data, blob.cpu_diff, rtol=1e-4, atol=1e-5)
+        blob.data[...] = start
+    expected = gradients(net)
+    for blob, gradient in zip(net.learnable_params, expected, strict=True):
+        np.testing.assert_allclose(blob.cpu_diff, 0.5 * gradient, rtol=1e-4, atol=1e-5)
     net.clear_param_diffs()
     net.forward_backward()
-    for blob, expected in zip(net.learnable_params, gradients(net), strict=True):
-        np.testing.assert_allclose(blob.cpu_diff, expected, rtol=1e-4, atol=1e-5)
+    for blob, gradient in zip(net.learnable_params, gradients(net), strict=True):
+        np.testing.assert_allclose(blob.cpu_diff, gradient, rtol=1e-4, atol=1e-5)
     for mine, theirs in zip(net.layers[1].blobs, net.layers[2].blobs, strict=True):
         np.testing.assert_array_equal(mine.cpu_data, theirs.cpu_data)
         np.testing.assert_array_equal(mine.cpu_diff, theirs.cpu_diff)
-
-
-def test_shared_parameter_updated_once(device):
-    solver = create_solver(caffe_pb2.SolverParameter(base_lr=0.5, lr_policy="fixed", snapshot_after_train=False, net_param=param()))
-    before = [blob.cpu_data.copy() for blob in solver.net.learnable_params]
-    solver.step(1)
-    moved = [blob.cpu_data.copy() for blob in solver.net.learnable_params]
-    for blob, start in zip(solver.net.learnable_params, before, strict=True):
-        blob.data[...] = start
-    for start, end, gradient in zip(before, moved, gradients(solver.net), strict=True):
-        np.testing.assert_allclose(start - end, 0.5 * gradient, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("owner, sharer, lr, decay", [
@@ -73,8 +67,8 @@ def test_multipliers_that_either_gives(owner, sharer, lr, decay):
     assert (list(net.params_lr), list(net.params_weight_decay)) == ([lr, 1], [decay, 1])
 
 
-THIRD = NET.replace('layer { name: "loss"', """layer { name: "three" type: "InnerProduct" bottom: "z" top: "o" param { name: "w" MODE }
-  inner_product_param { num_output: 3 bias_term: false } } layer { name: "quiet" type: "Silence" bottom: "o" } layer { name: "loss\"""")
+THIRD = NET + layer_text("InnerProduct", "three", "z", "o", 'param { name: "w" MODE } inner_product_param { num_output: 3 bias_term: false }') + layer_text(
+    "Silence", "quiet", "o", "")
 
 
 def test_multipliers_that_differ():
@@ -96,11 +90,10 @@ def test_shapes_of_sharers():
     net.layer[2].param[0].share_mode = caffe_pb2.ParamSpec.PERMISSIVE
     with pytest.raises(ShapeError, match=r"param\[0\]: shares 'w' with layer 'one' blobs\[0\] but has 6 values against 9"):
         Net(net)
-    text = """layer { name: "in" type: "Input" top: "a" top: "b" input_param { shape { dim: 1 dim: 6 } shape { dim: 1 dim: 3 } } }
-      layer { name: "one" type: "InnerProduct" bottom: "a" top: "y" param { name: "w" }
-        inner_product_param { num_output: 2 bias_term: false weight_filler { type: "gaussian" } } }
-      layer { name: "two" type: "InnerProduct" bottom: "b" top: "z" param { name: "w" MODE }
-        inner_product_param { num_output: 4 bias_term: false } }"""
+    text = layer_text("Input", "in", "", "a b", "input_param { shape { dim: 1 dim: 6 } shape { dim: 1 dim: 3 } }") + "".join(
+        layer_text("InnerProduct", name, bottom, more=f'param {{ name: "w" {mode} }} inner_product_param {{ num_output: {outputs} bias_term: false '
+                                                      'weight_filler { type: "gaussian" } }')
+        for name, bottom, mode, outputs in (("one", "a", "", 2), ("two", "b", "MODE", 4)))
     with pytest.raises(ShapeError, match=", or set share_mode: PERMISSIVE$"):
         Net(param(text=text.replace("MODE", "")))
     net = Net(param(text=text.replace("MODE", "share_mode: PERMISSIVE")))
@@ -122,17 +115,17 @@ def test_hdf5_holds_what_is_shared_once(tmp_path):
         np.testing.assert_array_equal(mine.cpu_data, theirs.cpu_data)
 
 
-SAME = """name: "same"
-layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 dim: 3 } } }
-layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 3 weight_filler { type: "gaussian" } } }
-layer { name: "ip" type: "InnerProduct" bottom: "y" top: "z" inner_product_param { num_output: 3 weight_filler { type: "gaussian" } } }
-"""
+IN, FIRST, SECOND = (layer_text("Input", "x", more="input_param { shape { dim: 1 dim: 3 } }"), *(
+    layer_text("InnerProduct", "ip", bottom, top, 'inner_product_param { num_output: 3 weight_filler { type: "gaussian" } }') for bottom, top in ("xy", "yz")))
+SAME = 'name: "same" ' + IN + FIRST + SECOND
+BRANCH = 'name: "same" ' + IN + FIRST
+SHARED = SAME.replace('inner_product_param', 'param { name: "w" } param { name: "b" } inner_product_param')
 
 
 @pytest.mark.parametrize("text, stored, expected, warned", [
     (SAME, [1], [1, 0], 1),     # the first of the name
     (SAME, [1, 2], [1, 2], 0),      # as a file of Caffe has them: each layer its own
-    (SAME.replace('name: "ip" type: "InnerProduct" bottom: "x"', 'name: "first" type: "InnerProduct" bottom: "x"'), [1, 2], [0, 2], 1),
+    (SAME.replace('name: "ip"', 'name: "first"', 1), [1, 2], [0, 2], 1),
 ])
 def test_repeated_names_loaded(tmp_path, caplog, text, stored, expected, warned):
     net = Net(param(text=text))
@@ -145,9 +138,9 @@ def test_repeated_names_loaded(tmp_path, caplog, text, stored, expected, warned)
     caplog.clear()
     net.copy_from(str(tmp_path / "w.caffemodel"))
     assert [layer.blobs[0].cpu_data[0, 0] for layer in net.layers[1:]] == [layer.blobs[1].cpu_data[0] for layer in net.layers[1:]] == expected
-    found = [record.getMessage() for record in caplog.records if "of this name" in record.getMessage()]
-    numbers = f"{len(stored)} of this name with parameters, the net has {3 - len(stored)}"
-    assert found == [f"layer 'ip': the source has {numbers}; as in Caffe the net's first one takes those of the source's last"] * warned
+    assert [record.getMessage() for record in caplog.records if "of this name" in record.getMessage()] == [
+        f"layer 'ip': the source has {len(stored)} of this name with parameters, the net has {3 - len(stored)}; as in Caffe the net's first one takes "
+        "those of the source's last"] * warned
 
 
 REPEATED = ("layer 'ip' (InnerProduct): name: an earlier layer of this name has parameters, too; BVLC Caffe and others find them in files by "
@@ -165,7 +158,7 @@ def test_repeated_names_refused(tmp_path, caplog):
     assert all(np.array_equal(*blobs) for blobs in zip(made.learnable_params, net.learnable_params, strict=True))
 
 
-LOSS = 'layer { name: "loss" type: "Reduction" bottom: "z" top: "loss" loss_weight: 1 }'
+LOSS = layer_text("Reduction", "loss", "z", more="loss_weight: 1")
 FORMAT_HDF5 = {"snapshot_format": caffe_pb2.SolverParameter.HDF5}
 
 
@@ -177,58 +170,45 @@ def test_names_trained(tmp_path, fields, refused, text, more, message):
     """A solver that only steps saves nothing."""
     solver = caffe_pb2.SolverParameter(base_lr=0.1, lr_policy="fixed", max_iter=2, snapshot_prefix=str(tmp_path / "s"),
                                        net_param=param(text=text + LOSS), **fields, **more)
-    if refused == "made":
-        with pytest.raises(Error, match=message):
-            create_solver(solver)
-        return
-    made = create_solver(solver)
-    made.step(1)
-    with pytest.raises(Error, match=message) if refused else nullcontext():
-        made.solve()
-    assert made.iter == (1 if refused else 2) and not list(tmp_path.iterdir())
+    with pytest.raises(Error, match=message) if refused == "made" else nullcontext():
+        made = create_solver(solver)
+        made.step(1)
+        with pytest.raises(Error, match=message) if refused else nullcontext():
+            made.solve()
+        assert made.iter == (1 if refused else 2) and not list(tmp_path.iterdir())
 
 
 def test_repeated_names_by_phase(tmp_path):
-    first, *layers = SAME.replace('bottom: "y" top: "z"', 'bottom: "x" top: "y"').splitlines()[1:]
-    layers = [layer.replace('name: "ip"', f'name: "ip" include {{ phase: {phase} }}') for layer, phase in zip(layers, ("TRAIN", "TEST"))]
-    text = "\n".join([first, *layers, 'layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 }'])
+    text = IN + "".join(FIRST.replace('name: "ip"', f'name: "ip" include {{ phase: {phase} }}') for phase in ("TRAIN", "TEST")) + LOSS.replace("z", "y")
     solver = create_solver(caffe_pb2.SolverParameter(base_lr=0.1, lr_policy="fixed", test_iter=[1], test_interval=1, max_iter=2,
                                                      snapshot_prefix=str(tmp_path / "s"), net_param=param(text=text)))
     solver.solve()
     assert (tmp_path / "s_iter_2.caffemodel").exists() and solver.test_nets[0].learnable_params[0] is solver.net.learnable_params[0]
 
 
-WITHOUT = 'layer { name: "ip" type: "ReLU" bottom: "y" top: "r" } layer { name: "ip" type: "Dropout" bottom: "r" top: "d" }'
-SHARED = SAME.replace('inner_product_param', 'param { name: "w" } param { name: "b" } inner_product_param')
-IN = SAME.splitlines()[1]
-ALLOWED = {
-    "behind": "\n".join(SAME.splitlines()[:3]) + WITHOUT,
-    "before": IN + WITHOUT.replace('"y"', '"x"') + SAME.splitlines()[2].replace('bottom: "x"', 'bottom: "d"'),
-    "shared": SHARED,
-}
+WITHOUT = layer_text("ReLU", "ip", "y", "r") + layer_text("Dropout", "ip", "r", "d")
 
 
 @pytest.mark.parametrize("write_diff", [False, True])
 @pytest.mark.parametrize("kind", ["caffemodel", "caffemodel.h5"])
-@pytest.mark.parametrize("name", ALLOWED)
-def test_repeated_names_allowed(tmp_path, caplog, name, kind, write_diff):
-    net, other, third = (Net(param(text=ALLOWED[name])) for _ in range(3))
+@pytest.mark.parametrize("text", [IN + FIRST + WITHOUT, IN + WITHOUT.replace('"y"', '"x"') + FIRST.replace('"x"', '"d"'), SHARED],
+                         ids=["behind", "before", "shared"])
+def test_repeated_names_allowed(tmp_path, caplog, text, kind, write_diff):
+    net, other, third = (Net(param(text=text)) for _ in range(3))
     net.learnable_params[0].data[...], path = np.arange(9).reshape(3, 3), str(tmp_path / f"w.{kind}")
     (net.save_hdf5 if kind.endswith("h5") else net.save)(path, write_diff)
     other.copy_from(path)
     third.share_with(net)
-    made = fold(net, param(text=ALLOWED[name])).net
-    for got in (other, third, made):
+    for got in (other, third, fold(net, param(text=text)).net):
         np.testing.assert_array_equal(got.learnable_params[0].cpu_data, net.learnable_params[0].cpu_data)
     assert not [record for record in caplog.records if "of this name" in record.getMessage()]
 
 
-BRANCH = "\n".join(SAME.splitlines()[:3])
 OTHERS = SHARED.replace('param { name: "w" }', "param { }")      # that share the bias alone
 
 
 @pytest.mark.parametrize("source, target, warned", [
-    (SHARED, BRANCH, 0), (BRANCH, SHARED, 0), (SHARED + SHARED.splitlines()[3].replace("z", "v"), SHARED, 0),
+    (SHARED, BRANCH, 0), (BRANCH, SHARED, 0), (SHARED + SHARED.splitlines()[2].replace("z", "v"), SHARED, 0),
     (SAME, BRANCH, 1), (BRANCH, SAME, 1), (OTHERS, BRANCH, 1), (BRANCH, OTHERS, 1)])
 @pytest.mark.parametrize("shared", [False, True])
 def test_branches_of_one_name(tmp_path, caplog, monkeypatch, source, target, warned, shared):
@@ -243,27 +223,21 @@ def test_branches_of_one_name(tmp_path, caplog, monkeypatch, source, target, war
 
 
 def test_sharing_of_repeated_names():
-    net, other = Net(param(text=SAME)), Net(param(text=SAME))
+    net, other, from_one = (Net(param(text=text)) for text in (SAME, SAME, IN + FIRST + SECOND.replace('"ip"', '"last"')))
     net.share_with(other)
     for mine, theirs in zip(net.layers[1:], other.layers[1:], strict=True):
         assert mine.blobs[0].data_memory is theirs.blobs[0].data_memory
-    # It begins at the first of the name
-    net, other = Net(param(text=SAME)), Net(param(text=SAME.replace('name: "ip" type: "InnerProduct" bottom: "y"',
-                                                                    'name: "last" type: "InnerProduct" bottom: "y"')))
+    net = Net(param(text=SAME))     # of one it begins at the first of the name
     second = net.layers[2].blobs[0].cpu_data.copy()
-    net.share_with(other)
-    other.layers[1].blobs[0].data[...] = 7
+    net.share_with(from_one)
+    from_one.layers[1].blobs[0].data[...] = 7
     assert (net.layers[1].blobs[0].cpu_data == 7).all()
     np.testing.assert_array_equal(net.layers[2].blobs[0].cpu_data, second)
 
 
 def test_share_of_other_shape_changes_nothing():
-    def net_of(outputs):
-        return make_net(layer_text("Input", "x", more="input_param { shape { dim: 1 dim: 3 } }")
-                        + layer_text("InnerProduct", "a", "x", more="inner_product_param { num_output: 2 }")
-                        + layer_text("InnerProduct", "b", "a", more=f"inner_product_param {{ num_output: {outputs} }}"))
-
-    net, other = net_of(2), net_of(4)
+    net, other = (make_net(IN + layer_text("InnerProduct", "a", "x", more="inner_product_param { num_output: 2 }") + layer_text(
+        "InnerProduct", "b", "a", more=f"inner_product_param {{ num_output: {outputs} }}")) for outputs in (2, 4))
     with pytest.raises(ShapeError, match="cannot share parameters"):
         net.share_with(other)
     assert net.layer_dict["a"].blobs[0].data_memory is not other.layer_dict["a"].blobs[0].data_memory

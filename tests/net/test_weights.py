@@ -5,19 +5,21 @@ import logging
 import h5py
 import numpy as np
 import pytest
+from helpers import layer_text, make_net
 
 import minicaffe as caffe
 from minicaffe import cli
-from minicaffe.errors import ConfigWarning, FileError, ShapeError
+from minicaffe.errors import ConfigWarning, DataError, FileError, ShapeError
 from minicaffe.net import weights as weights_files
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
+from minicaffe.proto.binary import read_net
+from minicaffe.proto.binary_writer import bytes_of
+from minicaffe.proto.stored import StoredBlob, parse_blob
 
-NET = """layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
-layer { name: "ip1" type: "InnerProduct" bottom: "x" top: "a" inner_product_param { num_output: 3 weight_filler { type: "gaussian" } } }
-layer { name: "relu" type: "ReLU" bottom: "a" top: "a" }
-layer { name: "ip2" type: "InnerProduct" bottom: "a" top: "b" inner_product_param { num_output: 3 weight_filler { type: "gaussian" } } }
-"""
+IP = 'inner_product_param { num_output: 3 weight_filler { type: "gaussian" } }'
+NET = layer_text("Input", "in", "", "x", "input_param { shape { dim: 2 dim: 3 } }") + layer_text("InnerProduct", "ip1", "x", "a", IP) + layer_text(
+    "ReLU", "relu", "a", "a") + layer_text("InnerProduct", "ip2", "a", "b", IP)
 NEW = NET.replace('"ip2"', '"ip2_new"')
 OTHER = NET.replace('"ip', '"fc')
 SOLVER = 'net: "train.prototxt" lr_policy: "fixed" base_lr: 0.1 snapshot_after_train: false '
@@ -27,12 +29,10 @@ SOLVER = 'net: "train.prototxt" lr_policy: "fixed" base_lr: 0.1 snapshot_after_t
 def weights(tmp_path, monkeypatch, request):
     """The weights of NET; NEW and OTHER are files beside them."""
     monkeypatch.chdir(tmp_path)
-    for name, text in (("net", NET), ("new", NEW), ("other", OTHER), ("bare", NET.splitlines()[0])):
+    train = NEW.replace('type: "Input"', 'type: "DummyData"').replace("input_param", "dummy_data_param") + layer_text(
+        "DummyData", "t", more="dummy_data_param { shape { dim: 2 dim: 3 } }") + layer_text("EuclideanLoss", "loss", "b t")
+    for name, text in (("net", NET), ("new", NEW), ("other", OTHER), ("bare", NET.splitlines()[0]), ("train", train)):
         (tmp_path / f"{name}.prototxt").write_text(text)
-    target = 'layer { name: "t" type: "DummyData" top: "t" dummy_data_param { shape { dim: 2 dim: 3 } } }\n'
-    (tmp_path / "train.prototxt").write_text(
-        NEW.replace('type: "Input"', 'type: "DummyData"').replace("input_param", "dummy_data_param") + target
-        + 'layer { name: "loss" type: "EuclideanLoss" bottom: "b" bottom: "t" top: "loss" }')
     net = caffe.Net("net.prototxt", caffe.TEST)
     net.save_hdf5(request.param) if request.param.endswith(".h5") else net.save(request.param)
     return request.param
@@ -42,19 +42,25 @@ def lines(log):
     return [(record.levelname, record.getMessage()) for record in log.records if ": took " in record.getMessage()]
 
 
-@pytest.mark.parametrize("net, line", [
-    ("net", ("INFO", "took 2 of 2 layers")),
-    ("new", ("WARNING", "took 1 of 2 layers; new here: ip2_new (near ip2); not used: ip2")),
-])
-def test_a_line_says_what_was_taken(weights, net, line, caplog):
+def test_a_line_says_what_was_taken(weights, caplog):
     caplog.set_level(logging.INFO, "minicaffe.net")
-    caffe.Net(f"{net}.prototxt", caffe.TEST, weights=weights)
-    assert lines(caplog) == [(line[0], f"{weights}: {line[1]}")]
+    caffe.Net("net.prototxt", caffe.TEST, weights=weights)
+    caffe.Net("new.prototxt", caffe.TEST, weights=weights)
+    assert lines(caplog) == [("INFO", f"{weights}: took 2 of 2 layers"),
+                             ("WARNING", f"{weights}: took 1 of 2 layers; new here: ip2_new (near ip2); not used: ip2")]
+    assert "Ignoring source layer ip2" in caplog.messages
+    for count, words in ((4, ""), (5, " and 1 more"), (6, " and 2 more"), (8, " and 4 more")):      # a list of five is whole
+        with open("new.prototxt", "w") as file:
+            file.write(NEW + "".join(layer_text("Scale", f"s{i}", "x", f"y{i}") for i in range(count)))
+        caplog.clear()
+        caffe.Net("new.prototxt", caffe.TEST, weights=weights)
+        taken = f"took 1 of {2 + count} layers; new here: ip2_new (near ip2), s0, s1, s2, s3{words}; not used: ip2"
+        assert lines(caplog) == [("WARNING", f"{weights}: {taken}")]
 
 
 def test_one_of_same_names_gets_weights(weights, tmp_path):
     """The first, and of HDF5 the last, as in Caffe, whose map of names keeps that."""
-    (tmp_path / "twice.prototxt").write_text(NET + NET.splitlines()[3].replace('"a"', '"b"').replace('top: "b"', 'top: "c"'))
+    (tmp_path / "twice.prototxt").write_text(NET + layer_text("InnerProduct", "ip2", "b", "c", IP))
     net = caffe.Net("twice.prototxt", caffe.TEST)
     stored = caffe.Net("net.prototxt", caffe.TEST, weights=weights).params["ip2"][0].data
     first, second = (node.blobs[0].data for node in net.nodes if node.name == "ip2")
@@ -67,30 +73,17 @@ def test_one_of_same_names_gets_weights(weights, tmp_path):
 
 def test_gradients_of_file_read(weights):
     """Of a .caffemodel, as in Caffe; without them the net keeps its own."""
-    net = caffe.Net("net.prototxt", caffe.TEST)
-    for i, blob in enumerate(net.learnable_params):
+    net, other = (caffe.Net("net.prototxt", caffe.TEST) for _ in range(2))
+    for i, (blob, target) in enumerate(zip(net.learnable_params, other.learnable_params)):
         blob.diff[...] = np.arange(blob.count).reshape(blob.shape) + i
-    stored = [blob.diff.copy() for blob in net.learnable_params]
-    other = caffe.Net("net.prototxt", caffe.TEST)
-    for blob in other.learnable_params:
-        blob.diff[...] = -1
+        target.diff[...] = -1
     other.copy_from(weights)
     assert all((blob.diff == -1).all() for blob in other.learnable_params)
-    for name in ("diff.caffemodel", "diff.caffemodel.h5"):
-        (net.save_hdf5 if name.endswith(".h5") else net.save)(name, write_diff=True)
-        other.copy_from(name)
-        if not name.endswith(".h5"):
-            assert all(np.array_equal(blob.diff, diff) for blob, diff in zip(other.learnable_params, stored, strict=True))
-
-
-def test_lists_of_five_are_whole(weights, caplog):
-    for count, words in ((4, ""), (5, " and 1 more"), (6, " and 2 more"), (8, " and 4 more")):
-        with open("new.prototxt", "w") as file:
-            file.write(NEW + "".join(f'layer {{ name: "s{i}" type: "Scale" bottom: "x" top: "y{i}" }}\n' for i in range(count)))
-        caplog.clear()
-        caffe.Net("new.prototxt", caffe.TEST, weights=weights)
-        taken = f"took 1 of {2 + count} layers; new here: ip2_new (near ip2), s0, s1, s2, s3{words}; not used: ip2"
-        assert lines(caplog) == [("WARNING", f"{weights}: {taken}")]
+    net.save_hdf5("diff.caffemodel.h5", write_diff=True)
+    other.copy_from("diff.caffemodel.h5")
+    net.save("diff.caffemodel", write_diff=True)
+    other.copy_from("diff.caffemodel")
+    assert all(np.array_equal(blob.diff, diff.diff) for blob, diff in zip(other.learnable_params, net.learnable_params, strict=True))
 
 
 def test_no_weights_taken_warns(weights, caplog):
@@ -132,84 +125,61 @@ def test_notices_of_several_weight_files(weights, tmp_path, caplog):
 
 
 def test_other_blob_count_names_remedy(tmp_path):
-    text = """layer {{ name: "in" type: "Input" top: "x" input_param {{ shape {{ dim: 2 dim: 3 }} }} }}
-              layer {{ name: "a" type: "{0}" bottom: "x" top: "y" {1} }}"""
+    def net_of(kind, fields):
+        return make_net(layer_text("Input", "x", more="input_param { shape { dim: 2 dim: 3 } }") + layer_text(kind, "a", "x", more=fields))
+
+    scratch, inner = "; rename the layer to train it from scratch$", "inner_product_param { num_output: 3 "
     for kind, fields, count, words in (
             ("BatchNorm", "", 5, r"5 parameter blobs, the net needs 3; NVCaffe's BatchNorm keeps scale and bias .* scale_bias: true }$"),
-            ("InnerProduct", "inner_product_param { num_output: 3 }", 1, "bias_term: false leaves the bias out as the file does"),
-            ("InnerProduct", "inner_product_param { num_output: 3 bias_term: false }", 2, "leave bias_term: false out"),
+            ("InnerProduct", inner + "}", 1, "bias_term: false leaves the bias out as the file does"),
+            ("InnerProduct", inner + "bias_term: false }", 2, "leave bias_term: false out"),
             ("Scale", "scale_param { bias_term: true }", 1, "bias_term: false leaves the bias out as the file does, or rename the layer"),
-            ("Scale", "scale_param { bias_term: true }", 3, "3 parameter blobs, the net needs 2; rename the layer [^;]*$"),
-            ("BatchNorm", "", 2, "2 parameter blobs, the net needs 3; rename the layer to train it from scratch$"),
-            ("BatchNorm", "", 1, "1 parameter blobs, the net needs 3; rename the layer to train it from scratch$"),
-            ("InnerProduct", "inner_product_param { num_output: 3 }", 5, "5 parameter blobs, the net needs 2; rename the layer [^;]*$"),
-            ("InnerProduct", "inner_product_param { num_output: 3 }", 3, "3 parameter blobs, the net needs 2; rename the layer [^;]*$"),
-            ("InnerProduct", "inner_product_param { num_output: 3 bias_term: false }", 3, "3 parameter blobs, the net needs 1; rename [^;]*$")):
-        (tmp_path / "net.prototxt").write_text(text.format(kind, fields))
+            ("Scale", "scale_param { bias_term: true }", 3, "3 parameter blobs, the net needs 2" + scratch),
+            ("BatchNorm", "", 2, "2 parameter blobs, the net needs 3" + scratch), ("BatchNorm", "", 1, "1 parameter blobs, the net needs 3" + scratch),
+            ("InnerProduct", inner + "}", 5, "5 parameter blobs, the net needs 2" + scratch),
+            ("InnerProduct", inner + "}", 3, "3 parameter blobs, the net needs 2" + scratch),
+            ("InnerProduct", inner + "bias_term: false }", 3, "3 parameter blobs, the net needs 1" + scratch)):
         layer = caffe_pb2.LayerParameter(name="a", type=kind, blobs=[{"shape": {"dim": [3]}, "data": [1, 2, 3]}] * count)
         (tmp_path / "w.caffemodel").write_bytes(caffe_pb2.NetParameter(layer=[layer]).SerializeToString())
         with pytest.raises(ShapeError, match=rf"layer 'a' \({kind}\): blobs: the file has .*{words}"):
-            caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST, weights=str(tmp_path / "w.caffemodel"))
+            net_of(kind, fields).copy_from(str(tmp_path / "w.caffemodel"))
     with h5py.File(tmp_path / "w.h5", "w") as file:
         for i in range(5):
             file[f"data/a/{i}"] = np.zeros(3)
-    (tmp_path / "net.prototxt").write_text(text.format("BatchNorm", ""))
     with pytest.raises(ShapeError, match="NVCaffe's BatchNorm"):
-        caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST, weights=str(tmp_path / "w.h5"))
+        net_of("BatchNorm", "").copy_from(str(tmp_path / "w.h5"))
 
 
-@pytest.mark.parametrize("content, words", [
-    ("", "empty.prototxt: the net has no layers: there are none in the file"),
-    ('layer { name: "a" type: "Silence" include { phase: TRAIN } }',
-     "empty.prototxt: the net has no layers: none of its 1 is for phase TEST, its level and stages"),
-])
-def test_a_net_without_layers_says_so(tmp_path, monkeypatch, content, words, caplog):
+def test_a_net_without_layers_says_so(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty.prototxt").write_text(content)
-    assert caffe.Net("empty.prototxt", caffe.TEST).forward() == {}
-    assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [words]
+    for content, words in ("", "there are none in the file"), (layer_text("Silence", "a", "", "", "include { phase: TRAIN }"),
+                                                               "none of its 1 is for phase TEST, its level and stages"):
+        (tmp_path / "empty.prototxt").write_text(content)
+        caplog.clear()
+        assert caffe.Net("empty.prototxt", caffe.TEST).forward() == {}
+        assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [f"empty.prototxt: the net has no layers: {words}"]
 
 
-def without(taken, memories):
-    """The layers of `memories` (name -> its parameters) of which not all parameters are those of layers in `taken`."""
-    got = set().union(*(memories[name] for name in taken))
-    return [name for name in memories if not memories[name] <= got]
-
-
-def test_sharing_layer_loaded_if_all_are(tmp_path, monkeypatch, caplog):
-    """One that shares its weights with a loaded layer, but not its bias, is new: its bias keeps the filler's values."""
+@pytest.mark.parametrize("params, first, second, rest, new", [
+    (["w b", "w b", "v b", ". ."], [0], [2], [2, 3], [3]), (["w b", "w .", "w b", ". b"], [0], [1], [1, 3], [3]), (["w .", "w .", ". .", ". ."], [1], [0], [0, 2, 3], [2, 3]),
+    (["w b", "v b", "w .", "v ."], [0, 1], [2], [2, 3], [3]), (["w b", "w b", "w b", "w b"], [3], [3], [], [])])
+def test_sharing_layer_loaded_if_all_are(tmp_path, monkeypatch, caplog, params, first, second, rest, new):
+    """One that shares its weights (w, v) with a loaded layer, but not its bias, is new: its bias keeps the filler's values."""
     monkeypatch.chdir(tmp_path)
     caplog.set_level(logging.INFO, "minicaffe.net")
-    random = np.random.default_rng(2)
-    names = [f"ip{i}" for i in range(4)]
-    partly = 0
-    for _ in range(16):
-        shared = {name: (random.choice(["w", "v", ""]), random.choice(["b", ""])) for name in names}
-        text = NET.splitlines()[0] + "".join(
-            f'layer {{ name: "{name}" type: "InnerProduct" bottom: "x" top: "{name}" inner_product_param {{ num_output: 3 }} '
-            + "".join(f'param {{ name: "{param}" }} ' if param else "param { } " for param in params) + "}\n"
-            for name, params in shared.items())
-        memories = {name: {param or (name, i) for i, param in enumerate(params)} for name, params in shared.items()}
-        first, second = (sorted(random.choice(names, random.integers(1, 3), replace=False)) for _ in range(2))
-        (tmp_path / "net.prototxt").write_text(text)
-        stored = caffe_pb2.NetParameter()
-        for name in first:
-            layer = stored.layer.add(name=name, type="InnerProduct")
-            for shape in ([3, 3], [3]):
-                layer.blobs.add(shape=caffe_pb2.BlobShape(dim=shape), data=[7] * int(np.prod(shape)))
-        (tmp_path / "some.caffemodel").write_bytes(stored.SerializeToString())
-
-        caplog.clear()
-        net = caffe.Net("net.prototxt", caffe.TEST)
-        loaded = weights_files.load(net, "some.caffemodel")
-        assert loaded.missing() == without(first, memories) and loaded.missing(second) == without({*first, *second}, memories)
-        assert loaded.missing() == [name for name in names if not all((blob.data == 7).all() for blob in net.params[name])]
-        loaded.log_summary(second)
-        rest = without({*first, *second}, memories)
-        assert lines(caplog) == [("WARNING" if rest else "INFO", f"some.caffemodel: took {len(first)} of 4 layers"
-                                  + (f"; new here: {', '.join(rest)}" if rest else ""))]
-        partly += any(memories[name] & set().union(*(memories[one] for one in first)) for name in without(first, memories))
-    assert partly > 5
+    (tmp_path / "net.prototxt").write_text(NET.splitlines()[0] + "".join(layer_text("InnerProduct", f"ip{i}", "x", more=IP + "".join(
+        "param { } " if name == "." else f'param {{ name: "{name}" }} ' for name in names.split())) for i, names in enumerate(params)))
+    stored = caffe_pb2.NetParameter(layer=[{"name": f"ip{i}", "type": "InnerProduct", "blobs": [{"shape": {"dim": shape}, "data": [7] * count}
+                                            for shape, count in (([3, 3], 9), ([3], 3))]} for i in first])
+    (tmp_path / "some.caffemodel").write_bytes(stored.SerializeToString())
+    net = caffe.Net("net.prototxt", caffe.TEST)
+    caplog.clear()
+    loaded = weights_files.load(net, "some.caffemodel")
+    assert loaded.missing() == [f"ip{i}" for i in rest] == [name for name in net.params if not all((blob.data == 7).all() for blob in net.params[name])]
+    loaded.log_summary([f"ip{i}" for i in second])
+    assert loaded.missing([f"ip{i}" for i in second]) == [f"ip{i}" for i in new]
+    assert lines(caplog) == [("WARNING" if new else "INFO", f"some.caffemodel: took {len(first)} of 4 layers"
+                              + f"; new here: {', '.join(f'ip{i}' for i in new)}" * bool(new))]
 
 
 def test_definition_parameters_written_once(weights):
@@ -217,8 +187,7 @@ def test_definition_parameters_written_once(weights):
     made = Net(binary_net(weights)) if weights.endswith("caffemodel") else caffe.Net("net.prototxt", caffe.TEST)
     for blob in made.param_table.params:
         blob.data[...] = 7
-    with open("again.caffemodel", "wb") as file:
-        weights_files.save(made, file)
+    made.save("again.caffemodel")
     stored = binary_net("again.caffemodel")
     assert {layer.name: len(layer.blobs) for layer in stored.layer} == {"in": 0, "ip1": 2, "relu": 0, "ip2": 2}
     assert all(set(blob.data) == {7} for layer in stored.layer for blob in layer.blobs)
@@ -233,15 +202,13 @@ def test_surplus_in_hdf5_file(weights, caplog):
     """Groups without datasets and other data are no layers that were not used; the log of the build names all that is ignored."""
     caffe.Net("net.prototxt", caffe.TEST).save_hdf5("more.h5")
     with h5py.File("more.h5", "a") as file:
-        file["data/a_note"], file["data/rows"] = 5, np.zeros(3)
+        file["data/a_note"], file["data/rows"], file["data/gone/0"] = 5, np.zeros(3), np.zeros(3)
         file.create_group("data/empty")
-        file["data/gone/0"] = np.zeros(3)
     with caplog.at_level(logging.INFO):
         caplog.clear()
         loaded = weights_files.load(caffe.Net("net.prototxt", caffe.TEST), "more.h5")
     assert (loaded.taken, loaded.unused) == (["ip1", "ip2"], ["gone"])
-    ignored = [record.getMessage() for record in caplog.records if "Ignoring" in record.getMessage()]
-    assert ignored == [f"Ignoring source layer {name}" for name in ("a_note", "empty", "gone", "rows")]
+    assert [line for line in caplog.messages if "Ignoring" in line] == [f"Ignoring source layer {name}" for name in ("a_note", "empty", "gone", "rows")]
 
 
 @pytest.mark.parametrize("names", [["", "b"], [".", "b"], ["a/b", "c"], ["a\0b", "c"]])
@@ -249,30 +216,22 @@ def test_names_that_no_hdf5_file_has(names, tmp_path):
     """Nothing is written, as the names are looked at first."""
     net = Net(caffe_pb2.NetParameter(layer=[{"name": name, "type": "DummyData", "top": [f"t{i}"], "dummy_data_param": {"shape": [{"dim": [1]}]}}
                                             for i, name in enumerate(names)]))
-    with open(tmp_path / "w.h5", "wb") as file, pytest.raises(FileError) as caught:
-        weights_files.save_hdf5(net, file)
+    with pytest.raises(FileError) as caught:
+        net.save_hdf5(tmp_path / "w.h5")
     assert ("cannot be saved as HDF5: layer names must be neither empty nor '.', and without '/' and NUL; save a .caffemodel instead "
             "(snapshot_format: BINARYPROTO)") in str(caught.value)
-    assert caught.value.layer == names[0] and (tmp_path / "w.h5").stat().st_size == 0
+    assert caught.value.layer == names[0] and not list(tmp_path.iterdir())
 
 
-def test_unknown_layers_and_shapes(weights, caplog):
+def test_shape_of_a_number(weights):
     """Of a file whose parameter is a number: its shape is none."""
-    with caplog.at_level(logging.INFO, "minicaffe.net.build"):
-        caplog.clear()
-        caffe.Net("new.prototxt", caffe.TEST, weights=weights)
-    ignored = [record.getMessage() for record in caplog.records if "Ignoring" in record.getMessage()]
-    assert ignored[-1:] == ["Ignoring source layer ip2"]
     if weights.endswith("h5"):
         with h5py.File(weights, "a") as file:
             del file["data/ip1/1"]
             file["data/ip1/1"] = 5.0
     else:
         stored = binary_net(weights)
-        blob = stored.layer[[layer.name for layer in stored.layer].index("ip1")].blobs[1]
-        blob.ClearField("data")
-        blob.shape.ClearField("dim")
-        blob.data.append(5)
+        stored.layer[[layer.name for layer in stored.layer].index("ip1")].blobs[1].CopyFrom(caffe_pb2.BlobProto(data=[5], shape={}))
         with open(weights, "wb") as file:
             file.write(stored.SerializeToString())
     with pytest.raises(ShapeError) as caught:
@@ -283,41 +242,78 @@ def test_unknown_layers_and_shapes(weights, caplog):
 
 def test_hdf5_sizes_compared_before_reading(tmp_path, monkeypatch):
     """A small file may say that it has gigabytes: by compression, and by many links to one dataset."""
-    (tmp_path / "net.prototxt").write_text(NET)
-    net, path = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST), tmp_path / "w.h5"
-    name = next(iter(net.params))
+    net, path = make_net(NET), tmp_path / "w.h5"
     monkeypatch.setattr("minicaffe.proto.hdf5.read_array", None)
     for count, wrong in ((40, "parameter blobs, the net needs"), (1, "the net needs")):
         with h5py.File(path, "w") as file:
-            group = file.create_group(f"data/{name}")
-            data = group.create_dataset("0", shape=(1 << 28,), dtype="f4", chunks=(1 << 20,), compression="gzip")
+            data = file.create_dataset("data/ip1/0", shape=(1 << 28,), dtype="f4", chunks=(1 << 20,), compression="gzip")
             for i in range(1, count):
-                group[str(i)] = data
+                file[f"data/ip1/{i}"] = data
         assert path.stat().st_size < 100_000
         with pytest.raises(ShapeError, match=wrong):
             net.load_hdf5(str(path))
 
 
 def test_missing_scale_behind_nvcaffe_batch_norm(tmp_path):
-    (tmp_path / "net.prototxt").write_text("""layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 3 dim: 2 dim: 2 } } }
-        layer { name: "bn" type: "BatchNorm" bottom: "x" top: "bn" }
-        layer { name: "bn_1" type: "Scale" bottom: "bn" top: "bn" scale_param { bias_term: true } }""")
+    net = make_net(layer_text("Input", "x", more="input_param { shape { dim: 1 dim: 3 dim: 2 dim: 2 } }") + layer_text("BatchNorm", "bn", "x")
+                   + layer_text("Scale", "bn_1", "bn", "bn", "scale_param { bias_term: true }"))
     with h5py.File(tmp_path / "w.h5", "w") as file:
         for i, size in enumerate((3, 3, 1, 3, 3)):
             file[f"data/bn/{i}"] = np.zeros(size, np.float32)
         file["data/bn_1/0"] = np.ones(3, np.float32)
     with pytest.raises(ShapeError, match=r"layer 'bn_1' \(Scale\): blobs\[1\]: is missing in the file"):
-        caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST).load_hdf5(str(tmp_path / "w.h5"))
+        net.load_hdf5(str(tmp_path / "w.h5"))
 
 
 def test_layers_with_shared_parameters_not_new(weights, caplog):
-    shared = NET.replace("inner_product_param", 'param { name: "w" } param { name: "b" } inner_product_param')
-    more = shared + shared.splitlines()[3].replace('"ip2"', '"ip3"').replace('"b" inner', '"c" inner').replace('top: "b"', 'top: "c"')
+    shared = 'param { name: "w" } param { name: "b" } '
     with open("shared.prototxt", "w") as file:
-        file.write(more.replace('"ip1"', '"other"'))
+        file.write(NET.replace("inner_product_param", shared + "inner_product_param").replace('"ip1"', '"other"')
+                   + layer_text("InnerProduct", "ip3", "a", "c", shared + IP))
     caplog.set_level(logging.INFO, "minicaffe.net")
     net = caffe.Net("shared.prototxt", caffe.TEST)
     caplog.clear()
     net.copy_from(weights)
     assert lines(caplog) == [("WARNING", f"{weights}: took 1 of 3 layers; not used: ip1")]
     np.testing.assert_array_equal(net.params["other"][0].data, caffe.Net("net.prototxt", caffe.TEST, weights=weights).params["ip2"][0].data)
+
+
+HALF = layer_text("Input", "x", more="input_param { shape { dim: 2 dim: 40 } }") + layer_text(
+    "InnerProduct", "ip", "x", more='inner_product_param { num_output: 30 weight_filler { type: "gaussian" std: 1 } }')
+EDGES = np.array([0, -0.0, 1, 1 / 3, 65504, 65519, -65504, 6e-8, 1e-8, 2049, np.inf, -np.inf, np.nan], np.float32)
+
+
+def test_half_weights_are_float16(tmp_path):
+    """What `Net.save` writes with ``half=True`` is read as float16 of the originals; diffs are not rounded."""
+    net, other = make_net(HALF), make_net(HALF)
+    weight, bias = net.layer_dict["ip"].blobs
+    weight.data[0, :len(EDGES)] = EDGES
+    bias.data[...] = np.random.default_rng(0).normal(size=30)
+    weight.diff[...] = 0.1
+    wanted = [blob.data.astype(np.float16).astype(np.float32) for blob in (weight, bias)]
+    net.save(tmp_path / "half.caffemodel", half=True)
+    net.save(tmp_path / "whole.caffemodel")
+    other.copy_from(tmp_path / "half.caffemodel")
+    for blob, values in zip(other.layer_dict["ip"].blobs, wanted):
+        np.testing.assert_array_equal(blob.data, values)
+    assert (other.layer_dict["ip"].blobs[0].data != weight.data).mean() > 0.5     # they were rounded
+    half, whole = ((tmp_path / f"{name}.caffemodel").stat().st_size for name in ("half", "whole"))
+    assert 2 * 1230 - 20 < whole - half < 2 * 1230 + 20
+    net.save(tmp_path / "diff.caffemodel", True, half=True)
+    blob = read_net(tmp_path / "diff.caffemodel")[1][1].blobs[0]
+    np.testing.assert_array_equal(blob.diff, np.full(1200, 0.1, np.float32))
+    np.testing.assert_array_equal(blob.data, wanted[0].ravel())
+    bias.data[7] = -70000
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(DataError, match=r"half.caffemodel: layer 'ip' \(InnerProduct\): blobs\[1\]: holds -70000, half precision ends at 65504; "
+                                        "save it in single precision"):
+        net.save(tmp_path / "half.caffemodel", half=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_half_bytes_are_nvcaffes():
+    """Field 10 is the type, 2 of them FLOAT16; 12 the numbers (NVCaffe's proto/caffe.proto)."""
+    values = np.array([[1, -2]], np.float16)
+    content = bytes_of(StoredBlob((1, 2), values, values))
+    assert content == bytes([0x3A, 4, 0x0A, 2, 1, 2, 0x50, 2, 0x62, 4]) + values.tobytes() + bytes([0x58, 2, 0x6A, 4]) + values.tobytes()
+    assert parse_blob(content).data.tolist() == [1, -2] and parse_blob(content).diff.tolist() == [1, -2]

@@ -17,23 +17,17 @@ from minicaffe.solver import create_solver
 class BowlLayer(Layer):
     """Tops: the loss, and optionally (passes, 2 passes, mean of the first parameter)."""
 
-    exact_num_bottom_blobs = 0
-    min_top_blobs = 1
-    max_top_blobs = 2
-    default_loss_weight = 1
+    exact_num_bottom_blobs, min_top_blobs, max_top_blobs, default_loss_weight = 0, 1, 2, 1
 
     def layer_setup(self, bottom, top):
-        self.passes = 0
-        self.targets = []
-        param = self.param.dummy_data_param
+        self.passes, self.targets, param = 0, [], self.param.dummy_data_param
         filler = param.data_filler[0] if param.data_filler else caffe_pb2.FillerParameter(type="gaussian")
         for shape in param.shape:
             self.add_param(tuple(shape.dim), filler, "dummy_data_param.data_filler")
 
     def reshape(self, bottom, top):
-        top[0].reshape()
-        if len(top) == 2:
-            top[1].reshape(3)
+        for blob, shape in zip(top, ((), (3,))):
+            blob.reshape(*shape)
 
     def forward_cpu(self, bottom, top):
         self.passes += 1
@@ -91,7 +85,6 @@ def gradients_of_steps(solver):
     while True:
         solver.step(1)
         gradients = raw.pop()
-        if limit >= 0:
-            norm = np.sqrt(sum((g**2).sum() for g in gradients))      # of the sums, as in Caffe
-            gradients = [g * min(1, limit / norm) for g in gradients]
+        if limit >= 0:      # of the sums, as in Caffe
+            gradients = [g * min(1, limit / np.sqrt(sum((g**2).sum() for g in gradients))) for g in gradients]
         yield [g / solver.param.iter_size for g in gradients]

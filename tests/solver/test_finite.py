@@ -1,8 +1,7 @@
-"""The watch for values that are not finite, against a second implementation: random losses, parameters and ranks, one after another."""
+"""The watch for values that are not finite: what it reports of losses, parameters and ranks, and the first blob that has one."""
 
 import logging
 import math
-import random
 from types import SimpleNamespace
 
 import pytest
@@ -14,100 +13,52 @@ from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver, finite
 from minicaffe.solver.finite import CHECK_START, CORRECT_DATA, LOWER_RATE, FiniteWatch
 
-
-class Ranks:
-    """The group of `rank`; `gather` gives what the others would have found."""
-
-    def __init__(self, rank, size):
-        self.rank, self.size, self.found = rank, size, None
-
-    def gather(self, mine):
-        assert mine == self.found[self.rank]
-        return self.found
-
-    def name(self, rank):
-        return f"rank {rank}"
+BLOB, DATA = ("a blob", False), ("the data", True)
 
 
-class PlainWatch:
-    """The reports of the watch: each method returns the lines of the log and the error that is raised, (text, remedy, since)."""
+@pytest.mark.parametrize("begin, late, inputs, found, place, remedy, where", [
+    (3, False, [1], [BLOB], "a blob", LOWER_RATE, ""), (4, False, [1], [BLOB], "a blob", CHECK_START, ""), (4, True, [1], [DATA], "the data", CORRECT_DATA, ""),
+    (3, True, [1], [BLOB], "a blob, unless it came from an input that was fed again since", LOWER_RATE, ""), (3, True, [], [BLOB], "a blob", LOWER_RATE, ""),
+    (3, False, [], [None, DATA, BLOB], "on rank 1 the data", CORRECT_DATA, ", after the loss of rank 1, rank 2"),
+    (3, True, [1], [BLOB] * 12, "on rank 0 a blob, unless it came from an input that was fed again since", LOWER_RATE,
+     f", after the loss of {', '.join(f'rank {i}' for i in range(8))}"),
+    (3, False, [1], [None, None], "a blob", LOWER_RATE, ""),        # only the sum of their losses is not finite
+])
+def test_reports_of_a_loss(caplog, monkeypatch, begin, late, inputs, found, place, remedy, where):
+    """One line until the parameters, which were lost, are finite again; the first rank that has such a loss names the blob."""
+    caplog.set_level(logging.INFO, "minicaffe.solver")
+    lost = []
+    monkeypatch.setattr(finite, "first_parameter", lambda solver: lost[0] if lost else None)
+    for rank, own in enumerate(found):
+        def gather(mine, own=own):
+            assert mine == own
+            return found
 
-    def __init__(self, effect, begin):
-        self.effect, self.begin, self.since, self.where, self.lost = effect, begin, None, "", False
-
-    def remedy(self, iteration):
-        return LOWER_RATE if iteration > self.begin else CHECK_START
-
-    def loss(self, solver, loss, rate, late, own, parameter):
-        lines = []
-        if self.since is None:
-            text, from_data = own
-            if solver.group.size > 1 and (ranks := [rank for rank, there in enumerate(solver.group.found) if there]):
-                self.where = f", after the loss of {', '.join(f'rank {rank}' for rank in ranks[:8])}"
-                text, from_data = solver.group.found[ranks[0]]
-                text = f"on rank {ranks[0]} {text}"
-            if late and solver.net.input_blobs and not from_data:
-                text += ", unless it came from an input that was fed again since"
-            self.since = solver.iter - 1, CORRECT_DATA if from_data else self.remedy(solver.iter - 1)
-            lines = [f"Iteration {solver.iter - 1}: the loss is {loss:g}, with learning rate {rate:g}; {text}; {self.since[1]}"]
-        more, raised = self.parameters(solver, parameter)
-        return lines + more, raised
-
-    def parameters(self, solver, parameter, effect=None):
-        lines = []
-        if parameter:
-            since, remedy = self.since or (solver.iter - 1, self.remedy(solver.iter))
-            text = f"iteration {solver.iter}: {parameter}{self.where}"
-            if (effect or self.effect) == "stop":
-                return [], (f"{text}; {remedy}", remedy, since)
-            if not self.lost:
-                lines = [text]
-        elif self.lost:
-            self.since, self.where = None, ""
-        self.lost = bool(parameter)
-        return lines, None
-
-
-@pytest.mark.parametrize(("rank", "size"), [(0, 1), (0, 3), (1, 3), (2, 12)])
-def test_any_sequence_of_losses(caplog, monkeypatch, rank, size):
-    for seed in range(30):
-        pick = random.Random(seed)
-        begin = pick.choice([0, 3])
-        group, net = Ranks(rank, size), SimpleNamespace(input_blobs=pick.choice([[], [1]]))
-        solver = SimpleNamespace(group=group, net=net, iter=begin, file=None, exchange=SimpleNamespace(losses=[0.0] * size))
-        effect = pick.choice(finite.EFFECTS)
-        watch, plain = FiniteWatch(effect, begin), PlainWatch(effect, begin)
-        for _ in range(20):
-            solver.iter += pick.random() < 0.7
-            own = pick.choice(["a blob", "another"]), pick.random() < 0.3
-            parameter = pick.choice([None, None, "parameters are lost"])
-            losses = [pick.choice([1.0, 2.0, math.nan, math.inf]) for _ in range(size)]
-            if pick.random() < 0.3:
-                losses = [1e308] * size     # only their sum is not finite
-            solver.exchange.losses = losses
-            group.found = [None if math.isfinite(loss) else own if i == rank else (f"blob of {i}", i % 2 == 0)
-                           for i, loss in enumerate(losses)]
-            monkeypatch.setattr(finite, "first_blob", lambda _, own=own: own)
-            monkeypatch.setattr(finite, "first_parameter", lambda _, parameter=parameter: parameter)
-            caplog.clear()
-            caplog.set_level(logging.INFO, "minicaffe.solver")
-            raised = None
-            try:
-                if pick.random() < 0.6:
-                    loss, late = pick.choice([math.nan, math.inf]), pick.random() < 0.5
-                    expected = plain.loss(solver, loss, 0.5, late, own, parameter)
-                    watch.loss(solver, loss, 0.5, late)
-                else:
-                    effect = pick.choice([None, None, "stop"])
-                    expected = plain.parameters(solver, parameter, effect)
-                    assert watch.parameters(solver, effect) == (parameter is None)
-            except NotFiniteError as error:
-                raised = error.message, error.remedy, error.since
-            lines, expected_error = expected
-            assert raised == expected_error, seed
-            records = [record for record in caplog.records if record.name == "minicaffe.solver"]
-            assert len(records) == len(lines) and all(r.getMessage().startswith(line) for r, line in zip(records, lines)), seed
-            assert all((r.levelno == logging.WARNING) == (rank == 0 or "the loss is" not in line) for r, line in zip(records, lines))
+        group = SimpleNamespace(rank=rank, size=len(found), gather=gather, name=lambda rank: f"rank {rank}")
+        solver = SimpleNamespace(group=group, net=SimpleNamespace(input_blobs=inputs), iter=5, file=None,
+                                 exchange=SimpleNamespace(losses=[1.0 if one is None else math.nan for one in found]))
+        monkeypatch.setattr(finite, "first_blob", lambda net, own=own: own or BLOB)
+        watch = FiniteWatch("warn", begin)
+        report = ("WARNING" if rank == 0 else "INFO", f"Iteration 4: the loss is nan, with learning rate 0.5; {place}; {remedy}")
+        text = f"iteration 5: parameters are lost{where}; {remedy}"
+        caplog.clear()
+        for _ in range(2):
+            watch.loss(solver, math.nan, 0.5, late)
+        lost.append("parameters are lost")
+        assert not watch.parameters(solver) and not watch.parameters(solver)
+        with pytest.raises(NotFiniteError) as caught:
+            watch.parameters(solver, "stop")
+        assert (str(caught.value), caught.value.remedy, caught.value.since) == (text, remedy, 4)
+        lost.clear()
+        assert watch.parameters(solver)
+        watch.loss(solver, math.nan, 0.5, late)
+        lines = [(record.levelname, record.getMessage()) for record in caplog.records]
+        assert lines == [report, ("WARNING", f"{text}; no snapshots are written until they are finite again"), report]
+        lost.append("parameters are lost")
+        with pytest.raises(NotFiniteError, match=f"parameters are lost; {LOWER_RATE if begin < 5 else CHECK_START}$") as caught:
+            FiniteWatch("stop", begin).parameters(solver)
+        assert caught.value.since == 4
+        lost.clear()
 
 
 NET = """layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }

@@ -26,37 +26,30 @@ def test_formula(policy):
     fields, formula = FORMULAS[policy]
     solver = make_solver(f"lr_policy: '{policy}' base_lr: 0.5 {fields}")
     for t in range(40):
-        assert solver.iter == t
-        assert solver.learning_rate() == pytest.approx(formula(t), rel=1e-12)
+        assert solver.iter == t and solver.learning_rate() == pytest.approx(formula(t), rel=1e-12)
         solver.step(1)
 
 
 def test_rates_of_edge_cases():
-    param = solver_param("lr_policy: 'sigmoid' base_lr: 1 gamma: 0.25 stepsize: 5000")
-    assert rate(param, 5004, 0) == pytest.approx(1 / (1 + math.exp(-1)))
-    assert rate(param, 0, 0) == pytest.approx(0, abs=1e-300)
-    assert rate(solver_param("lr_policy: 'exp' base_lr: 1 gamma: 10"), 10**6, 0) == math.inf
-    param = solver_param("lr_policy: 'poly' base_lr: 1 power: 1 max_iter: 10")
-    assert rate(param, 10, 0) == 0
-    assert rate(param, 11, 0) == pytest.approx(-0.1)  # as in Caffe
-    param.power = 0.5
-    assert rate(param, 10, 0) == 0
+    def of(policy, iteration, fields):
+        return rate(solver_param(f"lr_policy: '{policy}' base_lr: 1 {fields}"), iteration, 0)
+
+    assert of("sigmoid", 5004, "gamma: 0.25 stepsize: 5000") == pytest.approx(1 / (1 + math.exp(-1)))
+    assert of("sigmoid", 0, "gamma: 0.25 stepsize: 5000") == pytest.approx(0, abs=1e-300)
+    assert of("exp", 10**6, "gamma: 10") == of("poly", 10, "power: -1 max_iter: 10") == math.inf
+    assert of("poly", 10, "power: 1 max_iter: 10") == of("poly", 10, "power: 0.5 max_iter: 10") == 0
+    assert of("poly", 11, "power: 1 max_iter: 10") == pytest.approx(-0.1)  # as in Caffe
     with pytest.raises(ConfigError, match="max_iter"):
-        rate(param, 11, 0)
-    param.power = -1
-    assert rate(param, 10, 0) == math.inf
+        of("poly", 11, "power: 0.5 max_iter: 10")
     assert [make_solver(f"lr_policy: '{policy}' gamma: 0 base_lr: 0.5 stepvalue: 1").learning_rate() for policy in ("exp", "inv", "multistep")] == [0.5] * 3
 
 
 def test_current_step_of_policies(caplog):
-    solver = make_solver("lr_policy: 'multistep' gamma: 0.5 base_lr: 1 stepvalue: 2 stepvalue: 2")
-    solver.step(2)
+    solver, other = make_solver("lr_policy: 'multistep' gamma: 0.5 base_lr: 1 stepvalue: 2 stepvalue: 2"), make_solver("lr_policy: 'step' gamma: 0.1 stepsize: 4")
+    solver.step(2), other.step(9)
     with caplog.at_level("INFO", "minicaffe.solver"):
         assert [solver.learning_rate() for _ in range(3)] == [0.5, 0.25, 0.25]
-    assert "MultiStep Status: Iteration 2, step = 1" in caplog.messages
-    solver = make_solver("lr_policy: 'step' gamma: 0.1 stepsize: 4")
-    solver.step(9)
-    assert solver.current_step == 2
+    assert "MultiStep Status: Iteration 2, step = 1" in caplog.messages and other.current_step == 2
 
 
 def test_plateau_falls_after_window(caplog):
@@ -93,13 +86,13 @@ def test_plateau_mean_loss_and_reading():
 
 
 def test_checked_when_the_solver_is_built():
-    for fields, named in {"'wobbly'": "lr_policy", "''": "lr_policy", "'step' gamma: 0.1": "stepsize", "'step' gamma: -0.1 stepsize: 3": "gamma",
-                          "'exp' gamma: -1": "gamma", "'inv' gamma: -1": "gamma", "'multistep' gamma: -1": "gamma", "'sigmoid' gamma: 1": "stepsize",
-                          "'poly' power: 1": "max_iter", "'plateau' gamma: 0.5": "plateau_winsize",
-                          "'plateau' gamma: 0.5 plateau_winsize: 3 plateau_winsize: 0": "plateau_winsize",
-                          "'plateau' gamma: -0.5 plateau_winsize: 3": "gamma"}.items():
-        with pytest.raises(ConfigError) as error:
-            make_solver(f"lr_policy: {fields}")
-        assert error.value.field == named
+    for named, cases in {
+            "lr_policy": ["'wobbly'", "''"], "stepsize": ["'step' gamma: 0.1", "'sigmoid' gamma: 1"], "max_iter": ["'poly' power: 1"],
+            "gamma": ["'step' gamma: -0.1 stepsize: 3", "'exp' gamma: -1", "'inv' gamma: -1", "'multistep' gamma: -1", "'plateau' gamma: -0.5 plateau_winsize: 3"],
+            "plateau_winsize": ["'plateau' gamma: 0.5", "'plateau' gamma: 0.5 plateau_winsize: 3 plateau_winsize: 0"]}.items():
+        for fields in cases:
+            with pytest.raises(ConfigError) as error:
+                make_solver(f"lr_policy: {fields}")
+            assert error.value.field == named
     with pytest.raises(ConfigError, match="'multstep'; did you mean 'multistep'"):
         make_solver("lr_policy: 'multstep'")

@@ -8,7 +8,7 @@ import itertools
 
 import numpy as np
 import pytest
-from bowl import gradients_of_steps, make_solver, weights
+from bowl import BOWL, gradients_of_steps, make_solver, weights
 
 from minicaffe.blob import Blob, Dtype
 from minicaffe.device.threads import set_num_threads
@@ -72,10 +72,7 @@ def test_threads_do_not_change_the_bits(rule, count):
 
 
 def test_frozen_parameter_decays_in_history():
-    net = """layer { name: "b" type: "SolverTestBowl" top: "loss" dummy_data_param { shape { dim: 2 } }
-             param { lr_mult: 0 decay_mult: 1 } }
-             layer { name: "c" type: "SolverTestBowl" top: "loss2" dummy_data_param { shape { dim: 2 } } }"""
-    solver = make_solver("momentum: 0.9 weight_decay: 0.5", net)
+    solver = make_solver("momentum: 0.9 weight_decay: 0.5", BOWL.replace("lr_mult: 1", "lr_mult: 0"))
     before = weights(solver)
     solver.step(3)
     frozen, learned = solver.net.learnable_params
@@ -85,16 +82,15 @@ def test_frozen_parameter_decays_in_history():
 def test_apply_update_alone():
     """pycaffe's own test: diff 1 and rate 0.1 move every weight by -0.1; the rate may change between steps."""
     solver = make_solver()
-    before = weights(solver)
-    for blob in solver.net.learnable_params:
-        blob.diff[...] = 1
-    assert solver.apply_update() == pytest.approx(0.1) and solver.iter == 1
-    for blob, old, mult in zip(solver.net.learnable_params, before, (1, 2)):
-        np.testing.assert_allclose(blob.cpu_data, old - 0.1 * mult, atol=1e-6)
-    solver.param.base_lr = 0
-    before = weights(solver)
-    solver.step(2)
-    assert all(np.array_equal(a, b) for a, b in zip(before, weights(solver)))
+    for rate in 0.1, 0:
+        solver.param.base_lr = rate
+        before = weights(solver)
+        for blob in solver.net.learnable_params:
+            blob.diff[...] = 1
+        assert solver.apply_update() == pytest.approx(rate)
+        for blob, old, mult in zip(solver.net.learnable_params, before, (1, 2)):
+            np.testing.assert_allclose(blob.cpu_data, old - rate * mult, atol=1e-6)
+    assert solver.iter == 2
 
 
 def test_bad_constants():
@@ -105,22 +101,16 @@ def test_bad_constants():
         with pytest.raises(ConfigError) as error:
             make_solver(fields)
         assert error.value.field == named
-    results = []
-    for fields in ("", "regularization_type: 'L3'", "regularization_type: 'L3' weight_decay: 0"):     # without decay any will do
-        solver = make_solver(fields)
-        solver.step(3)
-        results.append(weights(solver))
-    assert all(np.array_equal(*pair) for other in results[1:] for pair in zip(results[0], other, strict=True))
+    for fields in ("regularization_type: 'L3'", "regularization_type: 'L3' weight_decay: 0"):     # without decay any will do
+        make_solver(fields).step(1)
 
 
 def test_history_of_another_net():
-    params, other = [Blob((3,))], [Blob((4,))]
     with pytest.raises(ShapeError, match=r"history\[0\]"):
-        update_params(Rule.SGD, params, other, [1.0], [1.0], 0.1)
+        update_params(Rule.SGD, [Blob((3,))], [Blob((4,))], [1.0], [1.0], 0.1)
     for rule, fits in ((Rule.SGD, (1, 1, 1)), (Rule.ADAM, (2, 1, 1))):
-        for counts in itertools.product(range(3), repeat=3):
-            if counts != fits:
-                with pytest.raises(ShapeError) as caught:
-                    update_params(rule, params, [Blob((3,)) for _ in range(counts[0])], [1.0] * counts[1], [1.0] * counts[2], 0.1)
-                assert str(caught.value) == ("1 parameters with {} history blobs, {} lr_mults and {} decay_mults; they must belong to one "
-                                             "net").format(*counts)
+        for counts in set(itertools.product(range(3), repeat=3)) - {fits}:
+            with pytest.raises(ShapeError) as caught:
+                update_params(rule, [Blob((3,))], [Blob((3,)) for _ in range(counts[0])], [1.0] * counts[1], [1.0] * counts[2], 0.1)
+            assert str(caught.value) == ("1 parameters with {} history blobs, {} lr_mults and {} decay_mults; they must belong to one "
+                                         "net").format(*counts)

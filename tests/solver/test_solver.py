@@ -12,7 +12,7 @@ from fake_mpi import Job
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST, TRAIN, caffe
-from minicaffe.errors import ConfigError, ConfigWarning, FileError, MissingNameError, NotFiniteError, ShapeError
+from minicaffe.errors import ConfigError, ConfigWarning, FileError, NotFiniteError, ShapeError
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.solver import AdamSolver, NesterovSolver, SGDSolver, Solver, create_solver, finite, load_solver, solver_types
@@ -33,15 +33,12 @@ def log(caplog):
 def recorded(*arguments, **keywords):
     """A solver, and a listener that records its calls."""
     solver, events = make_solver(*arguments, **keywords), []
-    recorder = SimpleNamespace(
+    solver.listeners.append(SimpleNamespace(
         events=events, records=lambda kind: [value for name, value in events if name == kind],
-        on_start=lambda solver: events.append(("start", solver.iter)),
-        on_display=lambda solver, record: events.append(("display", record)),
-        on_test=lambda solver, record: events.append(("test", record)),
-        on_iteration=lambda solver: events.append(("iteration", solver.iter)),
-        on_end=lambda solver, stopped: events.append(("end", stopped)))
-    solver.listeners.append(recorder)
-    return solver, recorder
+        on_start=lambda solver: events.append(("start", solver.iter)), on_iteration=lambda solver: events.append(("iteration", solver.iter)),
+        on_display=lambda solver, record: events.append(("display", record)), on_test=lambda solver, record: events.append(("test", record)),
+        on_end=lambda solver, stopped: events.append(("end", stopped))))
+    return solver, solver.listeners[-1]
 
 
 def listen_to_losses(solver):
@@ -53,41 +50,36 @@ def listen_to_losses(solver):
 
 # ---- the loop
 
-def test_loss_averaged_over_iter_size():
-    solver, losses = make_solver("iter_size: 4 base_lr: 0"), []
-    assert solver.smoothed_loss == 0
+def losses_of(solver):
+    """Return a list that gets the loss of each forward pass."""
+    losses = []
     solver.net.add_hook(1, lambda layer: losses.append(float(solver.net.blob_by_name("loss").cpu_data)))
-    solver.step(1)
-    assert len(losses) == 4 and solver.smoothed_loss == pytest.approx(np.mean(losses))
+    return losses
 
 
 @pytest.mark.parametrize("begin", [0, 1, 2])
 def test_smoothing_follows_caffes_window(begin):
+    """The mean of the last three losses, and of fewer before; a new `step` begins a new window; an infinite loss leaves it. The loss of an
+    iteration is the mean of its passes.
+    """
+    solver = make_solver("iter_size: 4 base_lr: 0")
+    losses = losses_of(solver)
+    assert solver.smoothed_loss == 0
+    solver.step(1)
+    assert len(losses) == 4 and solver.smoothed_loss == pytest.approx(np.mean(losses))
     solver = make_solver("average_loss: 3 base_lr: 0")
     solver.step(begin)
-    losses, window, shown, smoothed = [], [], listen_to_losses(solver), 0
-    solver.net.add_hook(1, lambda layer: losses.append(float(solver.net.blob_by_name("loss").cpu_data)))
+    losses, shown = losses_of(solver), listen_to_losses(solver)
     solver.step(8)
-    for t, loss in enumerate(losses):
-        if t < 3:
-            window.append(loss)
-            smoothed = (smoothed * t + loss) / (t + 1)
-        else:
-            smoothed += (loss - window[t % 3]) / 3
-            window[t % 3] = loss
-        assert shown[t] == pytest.approx(smoothed)
-    assert shown[-1] == pytest.approx(np.mean(losses[-3:]))
-    solver.step(1)  # a new step begins a new window
+    assert shown == pytest.approx([np.mean(losses[max(0, t - 2):t + 1]) for t in range(8)])
+    solver.step(1)
     assert solver.smoothed_loss == pytest.approx(losses[-1])
-
-
-@pytest.mark.parametrize("size", [1, 3])
-def test_infinite_loss_leaves_window(size):
-    solver = make_solver(f"average_loss: {size} base_lr: 0")
-    shown = listen_to_losses(solver)
-    solver.net.add_hook(1, lambda layer: solver.net.blob_by_name("loss").data.fill(np.inf if solver.iter == 4 else solver.iter))
-    solver.step(10)
-    assert shown[4:4 + size] == [np.inf] * size and shown[9] == pytest.approx(np.mean(range(10)[-size:]))
+    for size in 1, 3:
+        solver = make_solver(f"average_loss: {size} base_lr: 0")
+        shown = listen_to_losses(solver)
+        solver.net.add_hook(1, lambda layer, solver=solver: solver.net.blob_by_name("loss").data.fill(np.inf if solver.iter == 4 else solver.iter))
+        solver.step(10)
+        assert shown[4:4 + size] == [np.inf] * size and shown[9] == pytest.approx(np.mean(range(10)[-size:]))
 
 
 def test_callbacks_in_order():
@@ -110,9 +102,6 @@ def test_subclasses_change_update_and_rate():
                 blob.diff[...] = 0
             return super().apply_update()
 
-    class Derived(Frozen):
-        pass
-
     class Silent:
         def gradients(self):
             loss = super().gradients()
@@ -120,14 +109,11 @@ def test_subclasses_change_update_and_rate():
                 blob.diff[...] = 0
             return loss
 
-    class Mixed(Silent, SGDSolver):
-        pass
-
     class Still(SGDSolver):
         def rate_factor(self):
             return 0.0
 
-    for kind in Frozen, Derived, Mixed, Still:
+    for kind in Frozen, type("Derived", (Frozen,), {}), type("Mixed", (Silent, SGDSolver), {}), Still:
         for plan in None, "memory":
             solver = kind(solver_param("", LINE), plan=plan)
             before = weights(solver)
@@ -144,18 +130,9 @@ def test_subclasses_change_update_and_rate():
                 self.gradients()
                 self.apply_update()
 
-    assert Own.options == {"name": "own"}
     solver = Own(solver_param("display: 2 max_iter: 4"))
     solver.solve()
-    assert solver.iter == 4 and solver.smoothed_loss > 0
-
-
-def test_seed_decides_the_weights(monkeypatch):
-    first, again, other = (weights(make_solver(f"random_seed: {seed}")) for seed in (7, 7, 8))
-    assert np.array_equal(first[0], again[0]) and not np.array_equal(first[0], other[0])
-    assert make_solver("random_seed: 0").generator.seed == 0
-    monkeypatch.setattr(caffe, "solver_rank", 2)
-    assert make_solver("random_seed: 7").generator.seed == 9
+    assert Own.options == {"name": "own"} and solver.iter == 4 and solver.smoothed_loss > 0
 
 
 def test_debug_info_only_on_displays(log):
@@ -193,7 +170,7 @@ def test_log_lines_of_a_solve(log):
                for line in log.messages)
 
 
-def test_display_and_test_records():
+def test_display_and_test_records(monkeypatch):
     solver, recorder = recorded("max_iter: 4 display: 2 iter_size: 2 " + TESTED)
     solver.solve()
     assert [r["iteration"] for r in recorder.records("display")] == [0, 2]
@@ -210,6 +187,10 @@ def test_display_and_test_records():
     assert [o["value"] for o in tests[0]["outputs"][1:3]] == [2, 4]  # means of 1 2 3 and of 2 4 6
     assert recorder.records("iteration") == [1, 2, 3, 4]
     assert recorder.events[0] == ("start", 0) and recorder.events[-1] == ("end", False)
+    solver, recorder = recorded("display: 2")
+    monkeypatch.setattr(solver_module, "time", SimpleNamespace(perf_counter=itertools.count().__next__))    # a second between two calls
+    solver.step(6)
+    assert [(r["seconds"], r["iters_per_second"]) for r in recorder.records("display")] == [(1, 0), (1, 2), (1, 2)]
 
 
 def test_images_per_second():
@@ -230,12 +211,10 @@ def test_test_records():
     solver.whole_tests[0] = RecordCounts(5, 2, "")      # the last batch, of one record, counts half
     record = solver.test(0)
     assert record["loss"] == pytest.approx(record["outputs"][0]["value"])
-    solver, recorder = recorded("max_iter: 5 test_initialization: false " + TESTED)
-    solver.solve()
-    assert [r["iteration"] for r in recorder.records("test")] == [4]
-    solver, recorder = recorded(TESTED)
-    solver.test_all()       # before any step
-    assert [record["iteration"] for record in recorder.records("test")] == [0]
+    for fields, use, iterations in ("max_iter: 5 test_initialization: false ", Solver.solve, [4]), ("", Solver.test_all, [0]):
+        solver, recorder = recorded(fields + TESTED)
+        use(solver)
+        assert [record["iteration"] for record in recorder.records("test")] == iterations
     solver = make_solver("test_iter: 0 test_interval: 1 test_compute_loss: true")
     assert solver.test(0) == {"iteration": 0, "net": 0, "loss": None, "outputs": []}
 
@@ -245,19 +224,16 @@ def test_test_nets_share_the_parameters():
     solver.step(1)
     solver.test_all()
     assert solver.test_nets[0].blob_by_name("numbers").cpu_data[2] == pytest.approx(weights(solver)[0].mean(), abs=1e-6)
-    embedded = BOWL.replace("dummy_data_param {", "blobs { shape { dim: 5 dim: 3 } data: " + " data: ".join(["7"] * 15)
-                            + " } blobs { shape { dim: 4 } data: 1 data: 1 data: 1 data: 1 } dummy_data_param {")
+    embedded = BOWL.replace("dummy_data_param {", f"blobs {{ shape {{ dim: 5 dim: 3 }} {'data: 7 ' * 15} }} blobs {{ shape {{ dim: 4 }} {'data: 1 ' * 4} }} "
+                            "dummy_data_param {")
     solver = make_solver(f"test_net_param {{ {embedded} }} {TESTED}")
     solver.step(1)
     value = solver.test_nets[0].blob_by_name("numbers").cpu_data[2]
     assert value == pytest.approx(weights(solver)[0].mean(), abs=1) and value != 7
-
-
-def test_outputs_keep_size_within_test():
     solver = make_solver(TESTED)
     net = solver.test_nets[0]
     net.add_hook(1, lambda i: net.tops[0][1].reshape(net.layers[0].passes))
-    with pytest.raises(ShapeError, match="'numbers' has 2 values"):
+    with pytest.raises(ShapeError, match="'numbers' has 2 values"):     # within a test outputs keep their size
         solver.test(0)
 
 
@@ -267,9 +243,7 @@ def test_stop_ends_after_the_update(log):
     solver, recorder = recorded("max_iter: 100")
     solver.action = lambda: "stop" if solver.iter == 7 else "none"
     solver.solve()
-    assert solver.iter == 7
-    assert recorder.events[-1] == ("end", True)
-    assert log.messages[-1] == "Optimization stopped early."
+    assert solver.iter == 7 and recorder.events[-1] == ("end", True) and log.messages[-1] == "Optimization stopped early."
     solver.step(2)
     assert solver.iter == 9
     solver, recorder = recorded(TESTED)
@@ -279,15 +253,11 @@ def test_stop_ends_after_the_update(log):
     solver.action = None
     solver.step(4)
     assert solver.iter == 6 and [record["iteration"] for record in recorder.records("test")] == [0, 4]
-
-
-def test_stop_in_a_test(log):
     solver, recorder = recorded("max_iter: 100 test_iter: 3 test_iter: 3 test_interval: 4")
-    asked = []
-    solver.action = lambda: asked.append(1) or ("stop" if len(asked) == 2 else "none")
+    answers = iter(["none", "stop"])        # the second in a test
+    solver.action = lambda: next(answers, "none")
     solver.solve()
-    assert solver.iter == 0 and not recorder.records("test")
-    assert log.messages.count("Test interrupted.") == 1
+    assert solver.iter == 0 and not recorder.records("test") and log.messages.count("Test interrupted.") == 1
     assert "Iteration 0, Testing net (#1)" not in log.messages
 
 
@@ -296,11 +266,11 @@ def test_snapshot_action(tmp_path, log):
     answers = iter(["snapshot", "snapshot"])
     solver.action = lambda: next(answers, "none")
     solver.step(1)  # asked before the first test batch, twice
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["s_iter_0.caffemodel", "s_iter_0.solverstate"]
     solver = make_solver(f"snapshot_prefix: '{tmp_path}/t'")
     solver.action = lambda: "snapshot" if solver.iter == 2 else "none"
     solver.step(3)
-    assert solver.iter == 3 and sorted(p.name for p in tmp_path.glob("t*")) == ["t_iter_2.caffemodel", "t_iter_2.solverstate"]
+    assert solver.iter == 3 and sorted(p.name for p in tmp_path.iterdir()) == [
+        f"{name}.{kind}" for name in ("s_iter_0", "t_iter_2") for kind in ("caffemodel", "solverstate")]
     state = str(tmp_path / "t_iter_2.solverstate")
     make_solver("max_iter: 1").solve(state)
     assert log.messages.count(f"Restoring previous solver status from {state}") == 1
@@ -399,9 +369,8 @@ def test_parameters_checked_only_with_reason(monkeypatch, tmp_path):
 def test_no_snapshot_of_lost_numbers(log, tmp_path):
     solver, recorder = recorded(f"snapshot: 1 snapshot_after_train: true snapshot_prefix: '{tmp_path}/s' {DIVERGES}", LINE)
     solver.solve()
-    assert solver.iter == 12 and not all_finite(weights(solver))
     written = sorted(tmp_path.glob("*.caffemodel"))
-    assert written and len(warnings_of(log)) == 2
+    assert solver.iter == 12 and not all_finite(weights(solver)) and written and len(warnings_of(log)) == 2
     for path in written:
         solver.net.copy_from(path)
         assert all_finite(weights(solver))
@@ -409,9 +378,8 @@ def test_no_snapshot_of_lost_numbers(log, tmp_path):
     with pytest.raises(NotFiniteError, match="parameters are no longer finite"):
         solver.snapshot()
     assert sorted(tmp_path.glob("*.caffemodel")) == written
-    solver.net.learnable_params[0].data[...] = 1  # corrected, it continues, and the next one is reported again
-    for blob in solver.history:
-        blob.data[...] = 0
+    for blob, value in ((solver.net.learnable_params[0], 1), *((blob, 0) for blob in solver.history)):
+        blob.data[...] = value      # corrected, it continues, and the next one is reported again
     log.clear()
     solver.snapshot()
     solver.step(5)
@@ -457,48 +425,28 @@ def test_stop_raises(tmp_path):
     assert error.value.remedy == finite.LOWER_RATE and solver.iter < 12
     solver.restore(max(tmp_path.glob("*.solverstate")))
     assert solver.nan == "stop" and all_finite(weights(solver)) and solver.iter > 0
-    for effect in "warn", "stop":
-        solver.nan = effect     # another effect does not change the iteration at which this training began
+    solver.nan = "warn"
+    solver.nan = "stop"     # another effect does not change the iteration at which this training began
     solver.net.learnable_params[0].data[...] = 1e30
     with pytest.raises(NotFiniteError) as error:
         solver.step(1)
     assert error.value.remedy == finite.CHECK_START  # the numbers were lost before this training did anything
 
 
-def test_speed_since_last_display(monkeypatch):
-    solver, recorder = recorded("display: 2")
-    monkeypatch.setattr(solver_module, "time", SimpleNamespace(perf_counter=itertools.count().__next__))    # a second between two calls
-    solver.step(6)
-    records = recorder.records("display")
-    assert [(r["seconds"], r["iters_per_second"]) for r in records] == [(1, 0), (1, 2), (1, 2)]
-
-
-def test_untrusted_snapshot_prefix():
-    """Also of one that a program has made, which has no lines; `own_fields` are the program's."""
-    with pytest.raises(ConfigError, match="snapshot_prefix.*--snapshot-prefix, or own_fields of Solver"):
-        make_solver("snapshot_prefix: '/elsewhere/s'", trusted=False)
-    make_solver("snapshot_prefix: '/elsewhere/s'", trusted=False, own_fields=["snapshot_prefix"])
-
-
 @pytest.mark.parametrize("where", ["display: 1", "test_iter: 1 test_interval: 1", ""])
 def test_infinite_parameters_behind_finite_loss(where):
-    unused = LINE + 'layer { name: "aside" type: "Scale" bottom: "x" top: "aside" }'
-    solver = make_solver(f"max_iter: 1 {where}", unused)
+    solver = make_solver(f"max_iter: 1 {where}", LINE + 'layer { name: "aside" type: "Scale" bottom: "x" top: "aside" }')
     solver.nan = "stop"
     solver.net.layer_dict["aside"].blobs[0].data[0] = np.inf
     with pytest.raises(NotFiniteError, match="layer 'aside' blobs"):
         solver.solve()
-
-
-def test_history_and_effect_of_nan():
-    """An infinite square of a gradient makes every further step 0, and nothing else shows that."""
+    # An infinite square of a gradient makes every further step 0, and nothing else shows that
     solver = make_solver("type: 'Adam' display: 1", LINE)
+    assert solver.nan == "warn"
     solver.nan = "stop"
     solver.history[1].data[2] = np.inf
     with pytest.raises(NotFiniteError, match="the history of parameters is no longer finite, the first is layer 'scale' blobs"):
         solver.step(1)
-    solver = make_solver()
-    assert solver.nan == "warn"
     with pytest.raises(ConfigError, match="nan: must be one of warn, stop, got 'halt'"):
         solver.nan = "halt"
 
@@ -522,31 +470,23 @@ def test_nets_from_files_and_states(tmp_path):
     assert solver.net.learnable_params[0] is solver.test_nets[0].learnable_params[0]
 
 
-def test_the_order_of_test_nets(log, tmp_path):
-    path = write(tmp_path / "t.prototxt", BOWL)
-    solver = make_solver(f"test_net: '{path}' test_net_param {{ {BOWL} }} "
-                         "test_iter: 1 test_iter: 1 test_iter: 1 test_iter: 1 test_interval: 1")
-    sources = [m.split(" specified by ")[1] for m in log.messages if "Creating test net" in m]
-    assert sources == ["test_net_param", f"test_net file: {path}", "net_param", "net_param"]
-    assert len(solver.test_nets) == 4
-
-
-def test_state_upgrade_and_workspace():
+def test_state_upgrade_and_workspace(monkeypatch):
     solver = make_solver("train_state { level: 2 stage: 'b' }", "state { level: 1 stage: 'a' }" + BOWL)
-    assert solver.net.state.level == 2 and list(solver.net.state.stage) == ["a", "b"]
-    assert solver.net.phase == TRAIN
-    net = "input: 'x' input_shape { dim: 2 dim: 3 } layers { name: 'r' type: SIGMOID bottom: 'x' top: 'y' }"
-    solver = make_solver("", net)
+    assert (solver.net.state.level, list(solver.net.state.stage), solver.net.phase) == (2, ["a", "b"], TRAIN)
+    solver = make_solver("", "input: 'x' input_shape { dim: 2 dim: 3 } layers { name: 'r' type: SIGMOID bottom: 'x' top: 'y' }")
     assert [layer.type for layer in solver.net.layers] == ["Input", "Sigmoid"]
     workspace = Workspace()
     solver = make_solver(workspace=workspace, dtype=Dtype.DOUBLE)
-    assert workspace.blob("bowl[0]") is solver.net.learnable_params[0]
-    assert solver.history[0].dtype == Dtype.DOUBLE
-    solver = make_solver()
-    net = Net(solver_param("").net_param)
+    assert workspace.blob("bowl[0]") is solver.net.learnable_params[0] and solver.history[0].dtype == Dtype.DOUBLE
+    solver, net = make_solver(), Net(solver_param("").net_param)
     solver.share_weights(net)
     solver.step(1)
     assert np.array_equal(net.learnable_params[0].cpu_data, weights(solver)[0])
+    first, again, other = (weights(make_solver(f"random_seed: {seed}")) for seed in (7, 7, 8))
+    assert np.array_equal(first[0], again[0]) and not np.array_equal(first[0], other[0])
+    assert make_solver("random_seed: 0").generator.seed == 0
+    monkeypatch.setattr(caffe, "solver_rank", 2)
+    assert make_solver("random_seed: 7").generator.seed == 9
 
 
 def test_net_without_loss_warns(tmp_path, recwarn):
@@ -602,37 +542,35 @@ def test_refusals(fields, net, message):
 def test_log_names_net_sources(log, tmp_path):
     net, saved = write(tmp_path / "net.prototxt", BOWL), str(tmp_path / "a.caffemodel")
     make_solver().net.save(saved)
-    log.clear()
-    solver = make_solver(f"train_net: '{net}' test_net: '{net}' test_net_param {{ {BOWL} }} test_iter: 1 test_iter: 1 test_interval: 1 "
-                         f"weights: '{saved} , {saved}' debug_info: true", None)
-    assert [record.getMessage() for record in log.records if record.name == "minicaffe.solver"][1:] == [
-        f"Creating training net from train_net file: {net}", "Creating test net (#0) specified by test_net_param",
-        f"Creating test net (#1) specified by test_net file: {net}", f"Finetuning from {saved}", f"Finetuning from {saved}",
-        "Solver scaffolding done."]
-    assert [net.debug_info for net in solver.test_nets] == [True, True] and not make_solver(TESTED).test_nets[0].debug_info
-    log.clear()
-    make_solver()
-    assert "Creating training net specified in net_param." in [record.getMessage() for record in log.records]
+    files, inline = f"test_net: '{net}' test_net_param {{ {BOWL} }} test_interval: 1", "test_iter: 1 " * 4
+    for fields, given, lines in (
+            (f"train_net: '{net}' {files} test_iter: 1 test_iter: 1 weights: '{saved} , {saved}' debug_info: true", None,
+             [f"Creating training net from train_net file: {net}", "Creating test net (#0) specified by test_net_param",
+              f"Creating test net (#1) specified by test_net file: {net}", f"Finetuning from {saved}", f"Finetuning from {saved}"]),
+            (f"{files} {inline}", BOWL, ["Creating training net specified in net_param.", "Creating test net (#0) specified by test_net_param",
+                                         f"Creating test net (#1) specified by test_net file: {net}", "Creating test net (#2) specified by net_param",
+                                         "Creating test net (#3) specified by net_param"])):
+        log.clear()
+        solver = make_solver(fields, given)
+        assert [record.getMessage() for record in log.records if record.name == "minicaffe.solver"][1:] == [*lines, "Solver scaffolding done."]
+        assert [net.debug_info for net in solver.test_nets] == ([True] * 2 if given is None else [False] * 4)
 
 
 def test_errors_name_the_file(tmp_path):
+    wrong, file = BOWL.replace("SolverTestBowl", "SolverTestBowel"), tmp_path / "solver.prototxt"
+    path = write(tmp_path / "net.prototxt", wrong)
     with pytest.raises(FileError, match="nowhere.prototxt"):
         make_solver("net: 'nowhere.prototxt'", None)
-    wrong = BOWL.replace("SolverTestBowl", "SolverTestBowel")
-    path = write(tmp_path / "net.prototxt", wrong)
     with pytest.raises(ConfigError) as error:
         make_solver(f"net: '{path}'", None, file="solver.prototxt")
     assert error.value.file == path and error.value.layer == "bowl"
     for text, message in ((f"net_param {{ {BOWL} }}\nbase_lr: 0.1\nlr_policy: 'wobbly'\n",
                            f"{BOWL.count(chr(10)) + 3}: lr_policy: unknown learning-rate policy 'wobbly'"),
                           (f"lr_policy: 'fixed'\nnet_param {{ {wrong} }}", "4: layer 'bowl' (SolverTestBowel): type")):
-        path = write(tmp_path / "solver.prototxt", text)
         with pytest.raises(ConfigError) as error:
-            load_solver(path)
-        assert str(error.value).startswith(f"{path}:{message}")
-
-
-def test_unwritable_prefix_is_met_before_training(tmp_path):
+            load_solver(write(file, text))
+        assert str(error.value).startswith(f"{file}:{message}")
+    # A place that cannot be written is met before training
     with pytest.raises(FileError, match="snapshot_prefix: .*does not exist"):
         make_solver(f"snapshot: 10 snapshot_prefix: '{tmp_path}/no/s'")
     solver = make_solver(f"max_iter: 5 snapshot_after_train: true snapshot_prefix: '{tmp_path}/no/s'")
@@ -654,27 +592,20 @@ def test_load_solver(tmp_path):
 
 
 def test_weights_field(tmp_path):
+    first, second, other, tested = (str(tmp_path / name) for name in ("a.caffemodel", "b.caffemodel.h5", "c.caffemodel", "d.caffemodel"))
     source = make_solver("random_seed: 11")
-    first, second = (str(tmp_path / name) for name in ("a.caffemodel", "b.caffemodel.h5"))
     source.net.save(first)
     source.net.save_hdf5(second)
-    solver = make_solver(f"weights: '{first} , {second}' {TESTED}")
-    assert np.array_equal(weights(solver)[0], weights(source)[0])
-    other = str(tmp_path / "c.caffemodel")
     make_solver("random_seed: 12").net.save(other)
-    for fields in (f"weights: '{other}' weights: '{first}'", f"weights: '{other},{first}'"):  # the later one counts
-        assert np.array_equal(weights(make_solver(fields))[0], weights(source)[0])
-
-
-def test_weights_only_in_test_net(tmp_path):
-    own = """ layer { name: "x" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 dim: 3 } } include { phase: TEST } }
-              layer { name: "own" type: "Bias" bottom: "x" top: "z" bias_param { filler { type: "uniform" } } include { phase: TEST } }
-              layer { name: "z" type: "Silence" bottom: "z" include { phase: TEST } }"""
-    own = BOWL + own
+    for files in (f"weights: '{first} , {second}' {TESTED}", f"weights: '{other}' weights: '{first}'", f"weights: '{other},{first}'"):  # the later one counts
+        assert np.array_equal(weights(make_solver(files))[0], weights(source)[0])
+    own = BOWL + """     # of a test net alone
+        layer { name: "x" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 dim: 3 } } include { phase: TEST } }
+        layer { name: "own" type: "Bias" bottom: "x" top: "z" bias_param { filler { type: "uniform" } } include { phase: TEST } }
+        layer { name: "z" type: "Silence" bottom: "z" include { phase: TEST } }"""
     source = make_solver("random_seed: 11 " + TESTED, own)
-    path = str(tmp_path / "a.caffemodel")
-    source.test_nets[0].save(path)
-    solver = make_solver(f"random_seed: 12 weights: '{path}' {TESTED}", own)
+    source.test_nets[0].save(tested)
+    solver = make_solver(f"random_seed: 12 weights: '{tested}' {TESTED}", own)
     found, wanted = (one.test_nets[0].learnable_params[-1].cpu_data for one in (solver, source))
     assert wanted.any() and np.array_equal(found, wanted)
 
@@ -688,13 +619,8 @@ def test_a_solver_type_of_ones_own(tmp_path):
             self.iter += 1
             return 0.0
 
-    solver = Frozen(solver_param(f"snapshot_prefix: '{tmp_path}/s'"))
+    solver, other = Frozen(solver_param(f"snapshot_prefix: '{tmp_path}/s'")), Frozen(solver_param("random_seed: 8"))
     solver.step(3)
-    assert solver.iter == 3 and solver.history == []
-    _, state = solver.snapshot()
-    other = Frozen(solver_param("random_seed: 8"))
-    other.restore(state)
+    assert solver.iter == 3 and solver.history == [] and isinstance(solver.param, caffe_pb2.SolverParameter)
+    other.restore(solver.snapshot()[1])
     assert other.iter == 3 and np.array_equal(weights(other)[0], weights(solver)[0])
-    assert isinstance(solver.param, caffe_pb2.SolverParameter)
-    with pytest.raises(MissingNameError):
-        solver.net.blob_by_name("nothing")
