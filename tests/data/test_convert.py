@@ -37,35 +37,30 @@ def test_raw_pictures(folder, backend, caplog):
     seen = []
     counts, records = convert(folder, backend=backend, progress=lambda *report: seen.append(report))
     assert counts == (3, 1) and seen == [("pictures", done, 4) for done in (1, 3, 4)]
-    assert list(records) == ["00000000_a.png", "00000002_my cats/b.png", "00000003_c.JPG"]
-    for (_, value), name, label in zip(records.items(), ("a.png", "my cats/b.png", "c.JPG"), (3, -2, 0), strict=True):
+    for (key, value), number, name, label in zip(records.items(), (0, 2, 3), ("a.png", "my cats/b.png", "c.JPG"), (3, -2, 0), strict=True):
+        assert key == f"{number:08d}_{name}" and read_datum(value).label == label
         assert (picture_of(read_datum(value)) == cv2.imread(str(folder / name)).transpose(2, 0, 1)).all()
-        assert read_datum(value).label == label
     assert "broken.png' is text, where a picture is expected; name another file; skipped" in caplog.text
 
 
 @pytest.mark.parametrize("encoded", [False, True])
 @pytest.mark.parametrize("size", [{}, {"resize_width": 3, "resize_height": 5}])
 def test_gray_and_resize(folder, encoded, size):
-    _, records = convert(folder, gray=True, encoded=encoded, **size)
+    record = read_datum(convert(folder, gray=True, encoded=encoded, **size)[1]["00000000_a.png"])
     want = cv2.imread(str(folder / "a.png"), cv2.IMREAD_GRAYSCALE)
-    record = read_datum(records["00000000_a.png"])
     assert record.encoded == encoded and (picture_of(record) == (cv2.resize(want, (3, 5)) if size else want)[None]).all()
 
 
 def test_encoded_files(folder):
-    _, records = convert(folder, encoded=True)
-    for name, value in records.items():
-        message = caffe_pb2.Datum.FromString(value)
-        assert message.encoded and not message.HasField("channels")
-        assert message.data == (folder / name[9:]).read_bytes()
-    # Only files of another type are encoded again; jpeg is jpg
-    for kind, same, other, head in (("png", "00000000_a.png", "00000003_c.JPG", b"\x89PNG"), ("jpeg", "00000003_c.JPG", "00000000_a.png", b"\xff\xd8")):
-        _, records = convert(folder, encode_type=kind, force=True)
-        assert caffe_pb2.Datum.FromString(records[same]).data == (folder / same[9:]).read_bytes()
-        assert caffe_pb2.Datum.FromString(records[other]).data.startswith(head)
+    """With a type only files of another type are encoded again; jpeg is jpg."""
+    for kind, again, head in (None, None, b""), ("png", "00000003_c.JPG", b"\x89PNG"), ("jpeg", "00000000_a.png", b"\xff\xd8"):
+        _, records = convert(folder, force=True, **{"encode_type": kind} if kind else {"encoded": True})
+        for name, value in records.items():
+            message, content = caffe_pb2.Datum.FromString(value), (folder / name[9:]).read_bytes()
+            assert message.encoded and not message.HasField("channels")
+            assert message.data.startswith(head) if name == again else message.data == content or kind == "jpeg" and name.endswith("png")
         if kind == "png":
-            assert (picture_of(read_datum(records[other])) == cv2.imread(str(folder / "c.JPG")).transpose(2, 0, 1)).all()
+            assert (picture_of(read_datum(records[again])) == cv2.imread(str(folder / "c.JPG")).transpose(2, 0, 1)).all()
     with pytest.raises(ConfigError, match="encode_type: OpenCV cannot write 'xyz'"):
         convert(folder, encode_type="xyz", force=True)
     assert convert(folder, encoded=True, resize_width=2, resize_height=4, force=True)[1].keys() == records.keys()
@@ -84,24 +79,23 @@ def test_shuffle_and_check_size(folder):
 
 
 def test_wrong_roots(folder):
-    with pytest.raises(DataError, match=r"none of its 4 pictures can be read, the first would be '/nowhere/a.png'; is ROOT \('/nowhere/'\)"):
-        convert_images("/nowhere/", folder / "list.txt", folder / "db")
-    with pytest.raises(FileError, match=f"{folder}a.png: no such picture: ROOT .* end it with a slash: '{folder}/'"):
-        convert_images(str(folder), folder / "list.txt", folder / "db")
     (folder / "numbers.txt").write_text("a.png 1.5 2 3\n")
-    with pytest.raises(DataError, match=r"would be '.*a.png 1.5'; is ROOT \('.*'\) right, and is 2 the number of labels in a line\?"):
-        convert_images(f"{folder}/", folder / "numbers.txt", folder / "db", label_size=2)
-    assert not (folder / "db").exists()
     (folder / "absolute.txt").write_text(f"{folder}/a.png 0\n")
-    for end in "", "/":
-        with pytest.raises(FileError, match="they are absolute, so give / as ROOT$"):
-            convert_images(f"{folder}{end}", folder / "absolute.txt", folder / "db")
+    for root, name, options, error, words in (
+            ("/nowhere/", "list", {}, DataError, r"none of its 4 pictures can be read, the first would be '/nowhere/a.png'; is ROOT \('/nowhere/'\)"),
+            (f"{folder}", "list", {}, FileError, f"{folder}a.png: no such picture: ROOT .* end it with a slash: '{folder}/'"),
+            (f"{folder}/", "numbers", {"label_size": 2}, DataError,
+             r"would be '.*a.png 1.5'; is ROOT \('.*'\) right, and is 2 the number of labels in a line\?"),
+            *((f"{folder}{end}", "absolute", {}, FileError, "they are absolute, so give / as ROOT$") for end in ("", "/"))):
+        with pytest.raises(error, match=words):
+            convert_images(root, folder / f"{name}.txt", folder / "db", **options)
+        assert not (folder / "db").exists()
     assert convert_images("/", folder / "absolute.txt", folder / "db") == (1, 0)
 
 
 @pytest.mark.parametrize("kind", ["bytes", "floats", "png"])
 def test_mean(make_db, pixels, kind, tmp_path):
-    pixels = np.concatenate([pixels] * 30)  # more than one batch
+    pixels, seen = np.concatenate([pixels] * 60), []  # more than one batch
     if kind == "floats":
         pixels = pixels.astype(np.float32) / 16
     values = [datum(p) for p in pixels]
@@ -109,14 +103,14 @@ def test_mean(make_db, pixels, kind, tmp_path):
         files = [cv2.imencode(".png", p.transpose(1, 2, 0))[1].tobytes() for p in pixels]
         values = [caffe_pb2.Datum(data=f, encoded=True).SerializeToString() for f in files]
     with open_db(make_db(values), "LMDB") as db:
-        mean = compute_mean(db)
-    assert mean.dtype == np.float32
+        mean = compute_mean(db, lambda *report: seen.append(report))
+        assert mean.dtype == np.float32 and (mean == compute_mean(db)).all()
     np.testing.assert_allclose(mean, pixels.astype(np.float64).mean(axis=0), rtol=1e-6)  # one rounding to single
+    assert seen == sorted(seen) and len(seen) > 1 and seen[-1] == ("records", 600, 600) and {(text, total) for text, _, total in seen} == {("records", 600)}
     write_mean(tmp_path / "mean", mean)
     assert (read_mean(tmp_path / "mean") == mean).all()
     blob = caffe_pb2.BlobProto.FromString((tmp_path / "mean").read_bytes())
-    assert (blob.num, blob.channels, blob.height, blob.width) == (1, 3, 7, 5)
-    assert not blob.HasField("shape")
+    assert (blob.num, blob.channels, blob.height, blob.width) == (1, 3, 7, 5) and not blob.HasField("shape")
 
 
 @pytest.mark.parametrize(("at", "other", "message"), [
@@ -131,16 +125,13 @@ def test_records_without_a_mean(make_db, pixels, at, other, message):
 def test_sizes(tmp_path):
     with pytest.raises(FileError, match="cannot be written"):
         write_mean(tmp_path / "nowhere" / "mean", np.zeros((1, 1, 1), np.float32))
-    most = (1 << 31) - 1
-    for width, height in ((1 << 31, 1), (1, 1 << 31)):
-        with pytest.raises(ShapeError) as caught:
+    most, fields = (1 << 31) - 1, "^resize_width and resize_height: "
+    for width, height, error, words in (
+            *((w, h, ShapeError, rf"a side must be below 2\^31, got {w} x {h}$") for w, h in ((1 << 31, 1), (1, 1 << 31))),
+            (most, 200000, ShapeError, f"a picture of {most} x 200000 would take {3 * most * 200000} bytes"),
+            *((w, h, ConfigError, f"give both above 0, or neither, got {w} and {h}$") for w, h in ((-1, -1), (-1, 5), (5, -1), (0, 5), (5, 0), (-1, 0)))):
+        with pytest.raises(error, match=fields + words):
             resize_size(width, height)
-        assert str(caught.value) == f"resize_width and resize_height: a side must be below 2^31, got {width} x {height}"
-    with pytest.raises(ShapeError, match=f"^resize_width and resize_height: a picture of {most} x 200000 would take {3 * most * 200000} bytes"):
-        resize_size(most, 200000)
-    for size in ((-1, -1), (-1, 5), (5, -1), (0, 5), (5, 0), (-1, 0)):
-        with pytest.raises(ConfigError, match=f"^resize_width and resize_height: give both above 0, or neither, got {size[0]} and {size[1]}$"):
-            resize_size(*size)
     assert resize_size(0, 0) is None and resize_size(1, 2) == (1, 2)
 
 
@@ -157,14 +148,6 @@ def test_pictures_outside_of_a_folder(tmp_path):
             read_content(f"{tmp_path}/in/{name}", f"{tmp_path}/in")
 
 
-def test_progress_of_the_mean(make_db, pixels):
-    seen, count = [], 10 * 60
-    with open_db(make_db([datum(p) for p in pixels] * 60), "LMDB") as db:
-        compute_mean(db, lambda *report: seen.append(report))
-    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen) and seen[-1] == ("records", count, count)
-    assert len(seen) > 1 and {(text, total) for text, _, total in seen} == {("records", count)}
-
-
 @pytest.mark.parametrize("count", range(1, 6))
 def test_several_sizes(folder, caplog, count):
     entries = []
@@ -179,15 +162,13 @@ def test_several_sizes(folder, caplog, count):
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == wanted * (count > 1)
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    (bytes(range(200, 256)), "'file' is no picture: OpenCV cannot decode its 56 bytes; replace the file or drop it"),
-    (b"words\n", "'file' is text, where a picture is expected; name another file"),
-    (b"\x89PNG\r\n\x1a\n" + bytes(9), "'file' is no picture: OpenCV cannot decode its 17 bytes; replace the file or drop it")],
-    ids=["unknown", "text", "cut off"])
-def test_files_that_are_no_pictures(content, message):
-    with pytest.raises(DataError) as caught:
-        decode_picture(content, "file")
-    assert str(caught.value) == message
+def test_files_that_are_no_pictures():
+    undecodable = "is no picture: OpenCV cannot decode its {} bytes; replace the file or drop it"
+    for content, words in ((bytes(range(200, 256)), undecodable.format(56)), (b"words\n", "is text, where a picture is expected; name another file"),
+                           (b"\x89PNG\r\n\x1a\n" + bytes(9), undecodable.format(17))):
+        with pytest.raises(DataError) as caught:
+            decode_picture(content, "file")
+        assert str(caught.value) == f"'file' {words}"
 
 
 def test_messages_of_opencv(folder, capfd):

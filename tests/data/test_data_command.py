@@ -23,10 +23,11 @@ from minicaffe.proto import caffe_pb2
 
 def check_failed(result, status, text):
     """Check exit status, that nothing but one line of error was printed, and its text."""
-    assert result.exit_code == status
-    assert result.stdout == ""
-    assert result.stderr.count("\n") == 1 and text in result.stderr
-    return True
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (status, "", 1) and text in result.stderr
+
+
+def check_printed(result, text):
+    assert (result.exit_code, result.stdout, result.stderr) == (0, text, "")
 
 
 @pytest.fixture
@@ -45,22 +46,22 @@ def originals(tmp_path):
 
 def test_data_set(tmp_path, originals):
     out = tmp_path / "out"
-    result = run("mnist", "--from", originals, "--out", out, "--limit", 10)
-    assert result.exit_code == 0, result.stderr
-    assert result.stdout == f"{out}/mnist_train_lmdb: 10 records\n{out}/mnist_test_lmdb: 8 records\n"
-    assert result.stderr == ""
-    assert check_failed(run("mnist", "--from", originals, "--out", out), 1, "mnist_train_lmdb: exists already; --force")
-    assert run("mnist", "--from", originals, "--out", out, "--force").exit_code == 0
+    words = ("mnist", "--from", originals, "--out", out)
+    check_printed(run(*words, "--limit", 10), f"{out}/mnist_train_lmdb: 10 records\n{out}/mnist_test_lmdb: 8 records\n")
+    check_failed(run(*words), 1, "mnist_train_lmdb: exists already; --force")
+    assert run(*words, "--force").exit_code == 0
     assert sorted(os.listdir(out)) == ["mnist_test_lmdb", "mnist_train_lmdb"]
 
 
-@pytest.mark.parametrize(("words", "status", "text"), [
-    ("mnist --limit 0", 2, "--limit"), ("images a", 2, "give ROOT, LIST and DB"), ("info", 2, "Missing argument"), ("mean db --backend hdf5", 2, "hdf5"),
-    ("mnist --out out --url ftp://x", 2, "must start with http"), ("info nowhere", 1, "nowhere: no such database"), ("mean nowhere", 1, "nowhere: no such database"),
-    ("mnist --from nowhere", 1, "no such directory")])
-def test_faults(tmp_path, monkeypatch, words, status, text):
+def test_faults(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert check_failed(run(*words.split()), status, text)
+    for words, status, text in (
+            ("mnist --limit 0", 2, "--limit"), ("images a", 2, "give ROOT, LIST and DB"), ("info", 2, "Missing argument"), ("mean db --backend hdf5", 2, "hdf5"),
+            ("mnist --out out --url ftp://x", 2, "must start with http"), ("info nowhere", 1, "nowhere: no such database"),
+            ("mean nowhere", 1, "nowhere: no such database"), ("mnist --from nowhere", 1, "no such directory"),
+            ("images --float-labels 0 a/ b c", 2, "--float-labels"), ("images --float-labels 1 --from-folders . db", 2, "with --from-folders the folders are the labels"),
+            ("images --seed 1 --ext png a/ b c", 2, "--seed, --ext: for the pictures of --from-folders, which is not given")):
+        check_failed(run(*words.split()), status, text)
 
 
 def test_images_with_all_options(tmp_path, leveldb):
@@ -68,8 +69,7 @@ def test_images_with_all_options(tmp_path, leveldb):
     (tmp_path / "list").write_text("a.png 1\nb.png 2\n")
     options = "--gray --shuffle --backend leveldb --resize_width 3 --resize-height 2 --check_size --encoded --encode_type png"
     result = run("images", f"{tmp_path}/", tmp_path / "list", tmp_path / "db", *options.split())
-    assert result.exit_code == 0, result.stderr
-    assert result.stdout == f"{tmp_path}/db: 1 records, 1 pictures could not be read\n"
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path}/db: 1 records, 1 pictures could not be read\n")
     with open_db(tmp_path / "db", "leveldb") as db:
         message = caffe_pb2.Datum.FromString(bytes(next(db.records())[1]))
     assert cv2.imdecode(np.frombuffer(message.data, np.uint8), -1).shape == (2, 3)
@@ -77,27 +77,19 @@ def test_images_with_all_options(tmp_path, leveldb):
 
 @pytest.mark.parametrize("encoded", [False, True])
 def test_images_with_real_labels(tmp_path, encoded):
-    labels = [[0.1, 0.9, 3], [2.883, -1, 0], [1e-3, 5, 1]]
+    labels, path = [[0.1, 0.9, 3], [2.883, -1, 0], [1e-3, 5, 1]], tmp_path / "db"
     for i in range(3):
         cv2.imwrite(str(tmp_path / f"{i} {i}.png"), np.full((4, 5, 3), 40 * i, np.uint8))
     (tmp_path / "list").write_text("".join(f"{i} {i}.png {a} {b} {c}\n" for i, (a, b, c) in enumerate(labels)))
-    path = tmp_path / "db"
-    result = run("images", "--float-labels", 3, *["--encoded"] * encoded, f"{tmp_path}/", tmp_path / "list", path)
-    assert result.exit_code == 0, result.stderr
-    assert result.stdout == (f"{path}: 3 records\na Data layer reads their labels with data_param {{ label_size: 3 }}; Caffe reads label 0\n")
+    check_printed(run("images", "--float-labels", 3, *["--encoded"] * encoded, f"{tmp_path}/", tmp_path / "list", path),
+                  f"{path}: 3 records\na Data layer reads their labels with data_param {{ label_size: 3 }}; Caffe reads label 0\n")
     with open_db(path, "LMDB") as db:
         records = [caffe_pb2.Datum.FromString(bytes(value)) for _, value in list(db.records())[:3]]
     np.testing.assert_array_equal([record.float_data for record in records], np.array(labels, np.float32))
     assert all(record.data and record.encoded == encoded and not record.HasField("label") for record in records)
     shown = run("info", path).stdout
-    assert "real-valued labels: 3 in each of 3 records\n" in shown
-    assert "labels: 1 different" not in shown
-    assert check_failed(run("images", "--float-labels", 4, f"{tmp_path}/", tmp_path / "list", tmp_path / "other"), 1, "list:1: label '0.png' is not")
-    assert run("images", "--float-labels", 0, "a/", "b", "c").exit_code == 2
-    result = run("images", "--seed", 1, "--ext", "png", "a/", "b", "c")
-    assert result.exit_code == 2 and "--seed, --ext: for the pictures of --from-folders, which is not given" in result.stderr
-    result = run("images", "--float-labels", 1, "--from-folders", tmp_path, path)
-    assert result.exit_code == 2 and "with --from-folders the folders are the labels" in result.stderr
+    assert "real-valued labels: 3 in each of 3 records\n" in shown and "labels: 1 different" not in shown
+    check_failed(run("images", "--float-labels", 4, f"{tmp_path}/", tmp_path / "list", tmp_path / "other"), 1, "list:1: label '0.png' is not")
 
 
 def test_ctrl_c_leaves_nothing(tmp_path, monkeypatch):
@@ -119,34 +111,26 @@ def test_ctrl_c_leaves_nothing(tmp_path, monkeypatch):
 
 def test_mean(make_db, tmp_path):
     planes = np.stack([np.full((2, 2), 10, np.uint8), np.full((2, 2), 20, np.uint8)])
-    path = make_db([datum(planes), datum(planes + 1)])
-    result = run("mean", path, tmp_path / "mean.binaryproto")
-    assert result.exit_code == 0, result.stderr
-    assert result.stdout == "Number of channels: 2\nmean_value channel [0]: 10.5\nmean_value channel [1]: 20.5\n"
-    assert read_mean(tmp_path / "mean.binaryproto")[:, 0, 0].tolist() == [10.5, 20.5]
-    assert check_failed(run("mean", path, tmp_path / "mean.binaryproto"), 1, "exists already")
-    assert run("mean", path, tmp_path / "mean.binaryproto", "--force").exit_code == 0
-    assert run("mean", path).stdout == result.stdout
+    words = ("mean", make_db([datum(planes), datum(planes + 1)]), tmp_path / "mean.binaryproto")
+    printed = "Number of channels: 2\nmean_value channel [0]: 10.5\nmean_value channel [1]: 20.5\n"
+    check_printed(run(*words), printed)
+    assert read_mean(words[2])[:, 0, 0].tolist() == [10.5, 20.5]
+    check_failed(run(*words), 1, "exists already")
+    for more in (*words, "--force"), words[:2]:
+        check_printed(run(*more), printed)
 
 
 def test_info(make_db, backend, tmp_path):
     encoded = cv2.imencode(".png", np.zeros((3, 3), np.uint8))[1].tobytes()
-    values = [
-        datum(np.zeros((3, 4, 5), np.uint8), label=1),
-        datum(np.zeros((1, 4, 5), np.float32), label=1),
-        caffe_pb2.Datum(data=encoded, encoded=True, label=7).SerializeToString(),
-    ]
-    path = make_db(values, backend)
+    path = make_db([datum(np.zeros((3, 4, 5), np.uint8), label=1), datum(np.zeros((1, 4, 5), np.float32), label=1),
+                    caffe_pb2.Datum(data=encoded, encoded=True, label=7).SerializeToString()], backend)
     result = run("info", path, "--backend", backend, "--png", tmp_path / "sheet.png")
-    assert result.exit_code == 0, result.stderr
-    lines = result.stdout.splitlines()
-    assert lines[0] == f"{path}: 3 records, {backend}"
-    assert lines[1] == "channels x height x width: 3 x 4 x 5 (1), 1 x 4 x 5 (1), in the picture file (1)"
-    assert lines[2] == "content: bytes (1), floats (1), encoded picture (1)"
-    assert lines[3] == "labels: 2 different: 1 (2), 7 (1)"
+    assert result.stdout.splitlines()[:4] == [
+        f"{path}: 3 records, {backend}", "channels x height x width: 3 x 4 x 5 (1), 1 x 4 x 5 (1), in the picture file (1)",
+        "content: bytes (1), floats (1), encoded picture (1)", "labels: 2 different: 1 (2), 7 (1)"]
     assert cv2.imread(str(tmp_path / "sheet.png")).shape == (4, 17, 3)  # widths 5, 5, 3 in columns of 6
     path = make_db([datum(np.zeros((1, 2, 2), np.uint8)), b"\x08"], name="wrong")
-    assert check_failed(run("info", path), 1, "wrong: record 1 (key '00000001'): is no Datum")
+    check_failed(run("info", path), 1, "wrong: record 1 (key '00000001'): is no Datum")
 
 
 @pytest.mark.parametrize("count", [50, 51])
@@ -174,13 +158,10 @@ def test_result_of_folders(capsys):
 def test_png_and_pictures_for_people(tmp_path):
     image = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
     write_png(tmp_path / "x.png", image)
-    assert (cv2.imread(str(tmp_path / "x.png"))[:, :, ::-1] == image).all()
-    assert os.listdir(tmp_path) == ["x.png"]
+    assert (cv2.imread(str(tmp_path / "x.png"))[:, :, ::-1] == image).all() and os.listdir(tmp_path) == ["x.png"]
     with pytest.raises(FileError, match="cannot be written"):
         write_png(tmp_path / "nowhere" / "x.png", image)
-    bgr = np.zeros((3, 1, 2), np.uint8)
-    bgr[0, 0, 0] = 255  # blue
-    assert to_rgb(bgr)[0].tolist() == [[0, 0, 255], [0, 0, 0]]
+    assert to_rgb(np.array([[[255, 0]], [[0, 0]], [[0, 0]]], np.uint8))[0].tolist() == [[0, 0, 255], [0, 0, 0]]     # blue
     assert to_rgb(np.array([[[-1.0, 0.0, 1.0]]]))[0, :, 0].tolist() == [0, 128, 255]
     assert to_rgb(np.full((1, 1, 2), np.nan, np.float32)).max() == 0
     assert sheet([np.ones((2, 3, 3), np.uint8)] * 5, 2).shape == (8, 7, 3)

@@ -9,6 +9,7 @@ import os
 import struct
 import tarfile
 import threading
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -62,7 +63,7 @@ def cifar_archive(files):
 
 def records(path):
     with open_db(path, "LMDB") as db:
-        return [(bytes(k), bytes(v)) for k, v in list(db.records())]
+        return [(bytes(key), read_datum(value)) for key, value in db.records()]
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -72,18 +73,16 @@ def test_mnist_like(tmp_path, packed, name, stem):
     made = make_data_set(name, tmp_path / "out", source=source)
     assert made == [(tmp_path / "out" / f"{stem}_train_lmdb", 30), (tmp_path / "out" / f"{stem}_test_lmdb", 20)]
     for (path, _), split in zip(made, ("train", "t10k"), strict=True):
-        names = (path / "labels.txt").read_text().splitlines()
+        names, found = (path / "labels.txt").read_text().splitlines(), records(path)
         assert len(names) == 10 and names[9] == ("9" if name == "mnist" else "ankle boot")
-        for i, (key, value) in enumerate(records(path)):
-            assert key == b"%08d" % i
-            assert (picture_of(read_datum(value)) == IMAGES[split][i]).all()
-            assert read_datum(value).label == LABELS[split][i]
+        assert [key for key, _ in found] == [b"%08d" % i for i in range(len(found))]
+        assert (np.concatenate([picture_of(datum) for _, datum in found]) == IMAGES[split]).all()
+        assert [datum.label for _, datum in found] == LABELS[split].tolist()
 
 
 @pytest.mark.parametrize("form", ["archive", "folder", "files", "files beside another folder"])
 def test_cifar10(tmp_path, form):
-    files = cifar_files()
-    source = tmp_path / "in"
+    files, source = cifar_files(), tmp_path / "in"
     if form == "archive":
         write(source, {"cifar-10-binary.tar.gz": cifar_archive(files)})
     elif form == "folder":
@@ -95,13 +94,9 @@ def test_cifar10(tmp_path, form):
             write(source / "cifar-10-batches-bin", {"readme.html": b""})
     made = make_data_set("cifar10", tmp_path / "out", source=source)
     assert [(p.name, n) for p, n in made] == [("cifar10_train_lmdb", 20), ("cifar10_test_lmdb", 4)]
-    content = b"".join(files[f"data_batch_{i}.bin"] for i in range(1, 6))
-    for i, (key, value) in enumerate(records(made[0][0])):
-        record = content[i * CIFAR_RECORD : (i + 1) * CIFAR_RECORD]
-        assert key == b"%05d" % i
-        datum = read_datum(value)
-        assert (datum.channels, datum.height, datum.width, datum.label) == (3, 32, 32, record[0])
-        assert picture_of(read_datum(value)).tobytes() == record[1:]
+    found = records(made[0][0])
+    assert [(key, datum.channels, datum.height, datum.width) for key, datum in found] == [(b"%05d" % i, 3, 32, 32) for i in range(20)]
+    assert b"".join(bytes([datum.label]) + picture_of(datum).tobytes() for _, datum in found) == b"".join(files[f"data_batch_{i}.bin"] for i in range(1, 6))
 
 
 def test_limit_and_existing_output(tmp_path):
@@ -109,20 +104,18 @@ def test_limit_and_existing_output(tmp_path):
     with pytest.raises(FileError, match="mnist_test_lmdb: exists already; --force"):
         make_data_set("mnist", tmp_path, source=tmp_path / "nowhere")
     source = write(tmp_path / "in", mnist_files())
-    made = make_data_set("mnist", tmp_path, source=source, limit=7, force=True)
-    assert [n for _, n in made] == [7, 7]
+    for limit in 7, 1:
+        assert [n for _, n in make_data_set("mnist", tmp_path, source=source, limit=limit, force=True)] == [limit, limit]
     for limit in 0, -3:
         with pytest.raises(ConfigError, match=f"^limit: must be at least 1, got {limit}$"):
             make_data_set("mnist", tmp_path / "x", source=source, limit=limit)
-    assert [n for _, n in make_data_set("mnist", tmp_path, source=source, limit=1, force=True)] == [1, 1]
 
 
 def test_progress(tmp_path):
-    images = b"".join(bytes([i % 256]) * 784 for i in range(2001))
     files = {}
     for split in "train", "t10k":
-        files[f"{split}-images-idx3-ubyte"] = struct.pack(">4i", 2051, 2001, 28, 28) + images
-        files[f"{split}-labels-idx1-ubyte"] = struct.pack(">2i", 2049, 2001) + bytes(i % 10 for i in range(2001))
+        files[f"{split}-images-idx3-ubyte"] = idx((np.arange(2001) % 250).astype(np.uint8).repeat(784).reshape(2001, 28, 28))
+        files[f"{split}-labels-idx1-ubyte"] = idx((np.arange(2001) % 250).astype(np.uint8) % 10)
     seen = []
     make_data_set("mnist", tmp_path, source=write(tmp_path / "in", files), progress=lambda *report: seen.append(report))
     assert seen == [(f"mnist_{split}_lmdb", done, 2001) for split in ("train", "test") for done in (1000, 2000)]
@@ -146,26 +139,16 @@ def test_wrong_idx_files(tmp_path, change, message, packed):
 
 
 def test_other_faults_of_mnist_files(tmp_path):
-    files = mnist_files()
-    files["train-labels-idx1-ubyte"] = idx(LABELS["train"][:-1])
-    with pytest.raises(DataError, match="holds 29 labels, but train-images-idx3-ubyte holds 30 pictures"):
-        make_data_set("mnist", tmp_path, source=write(tmp_path / "count", files))
-    files["train-labels-idx1-ubyte"] = idx(np.full(30, 10, np.uint8))
-    with pytest.raises(DataError, match="label 10 of record 0 is not from 0 to 9"):
-        make_data_set("mnist", tmp_path, source=write(tmp_path / "label", files))
-    del files["train-labels-idx1-ubyte"]
-    with pytest.raises(FileError, match="missing: holds no train-labels-idx1-ubyte.gz or train-labels-idx1-ubyte"):
-        make_data_set("mnist", tmp_path, source=write(tmp_path / "missing", files))
-    with pytest.raises(FileError, match="no such directory"):
-        make_data_set("mnist", tmp_path, source=tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize("content", [b"plain text", gzip.compress(bytes(1000), mtime=0)[:-9], gzip.compress(bytes(1000), mtime=0)[:8]])
-def test_damaged_gzip(tmp_path, content):
-    path = tmp_path / "x.gz"
-    path.write_bytes(content)
-    with pytest.raises(DataError, match="x.gz: is (damaged|no IDX file)"):
-        read_idx(path, 3)
+    labels = "train-labels-idx1-ubyte"
+    for name, content, error, words in (
+            ("count", idx(LABELS["train"][:-1]), DataError, "holds 29 labels, but train-images-idx3-ubyte holds 30 pictures"),
+            ("label", idx(np.full(30, 10, np.uint8)), DataError, "label 10 of record 0 is not from 0 to 9"),
+            ("missing", None, FileError, f"missing: holds no {labels}.gz or {labels}"), ("nowhere", b"", FileError, "no such directory")):
+        files = mnist_files() | {labels: content}
+        if content != b"":
+            write(tmp_path / name, {key: value for key, value in files.items() if value is not None})
+        with pytest.raises(error, match=words):
+            make_data_set("mnist", tmp_path, source=tmp_path / name)
 
 
 @pytest.mark.parametrize(("change", "message"), [
@@ -225,22 +208,15 @@ def server():
     serving.server_close()
 
 
-@pytest.fixture
-def small_mnist(server, monkeypatch):
-    """Make the checksums of "mnist" those of the server's files."""
-    sums = {name: "sha256:" + hashlib.sha256(content).hexdigest() for name, content in server.files.items()}
+def test_download(tmp_path, server, monkeypatch):
+    seen, sums = [], {name: "sha256:" + hashlib.sha256(content).hexdigest() for name, content in server.files.items()}
     monkeypatch.setitem(datasets.DATA_SETS, "mnist", DataSet("mnist", server.base, ("zero",), sums))
-
-
-def test_download(tmp_path, server, small_mnist, monkeypatch):
-    seen = []
     monkeypatch.setattr("minicaffe.data.download.CHUNK", 1000)
     made = make_data_set("mnist", tmp_path, progress=lambda *report: seen.append(report))
     assert [n for _, n in made] == [30, 20]
     size = len(server.files["train-images-idx3-ubyte.gz"])
     assert ("train-images-idx3-ubyte.gz", size, size) in seen
     assert all(done <= total == len(server.files[file]) for file, done, total in seen) and any(done < total for _, done, total in seen)
-    assert len(server.requests) == 4
     make_data_set("mnist", tmp_path, force=True)  # the files are there and whole
     assert len(server.requests) == 4
 
@@ -280,22 +256,13 @@ def test_errors_of_the_server(tmp_path, server):
         fetch(address, tmp_path / "file", "md5:00")
 
 
-class Answer(io.BytesIO):
-    """An answer without a length, whose connection breaks off after its bytes."""
-
-    def __init__(self, content, fault):
-        super().__init__(content)
-        self.length, self.fault = None, fault
-
-    def read(self, size):
-        if piece := super().read(size):
-            return piece
-        raise self.fault
-
-
 @pytest.mark.parametrize("fault", [http.client.IncompleteRead(b""), ConnectionResetError("reset"), TimeoutError("timed out")])
 def test_connection_that_breaks_off(tmp_path, monkeypatch, fault):
-    monkeypatch.setattr("urllib.request.urlopen", lambda url, timeout: Answer(bytes(50), fault))
+    """An answer without a length."""
+    answer = mock.MagicMock(length=None)
+    answer.__enter__.return_value = answer
+    answer.read.side_effect = [bytes(50), fault]
+    monkeypatch.setattr("urllib.request.urlopen", lambda url, timeout: answer)
     with pytest.raises(FileError) as caught:
         fetch("http://host/file", tmp_path / "file", "md5:00")
     assert str(caught.value) == f"http://host/file: cannot be reached: {fault}; --from DIR uses files you have"
@@ -312,6 +279,9 @@ def test_heads_of_idx_files(tmp_path):
                                                    f"is no IDX file of bytes with 3 axes: it starts with {whole[:min(length, 4)].hex(' ')}")
     path.write_bytes(whole)
     assert read_idx(path, 3).tolist() == [[[1]]]
-    path.write_bytes(whole + b"x")
-    with pytest.raises(DataError, match="declares 1 x 1 x 1 bytes and has more$"):
-        read_idx(path, 3)
+    packed = gzip.compress(bytes(1000), mtime=0)
+    for name, content, words in (("file", whole + b"x", "declares 1 x 1 x 1 bytes and has more$"),
+                                 *(("x.gz", content, "x.gz: is (damaged|no IDX file)") for content in (b"plain text", packed[:-9], packed[:8]))):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match=words):
+            read_idx(tmp_path / name, 3)

@@ -1,5 +1,6 @@
 """Records as pictures, and bytes that are no Datum."""
 
+import itertools
 import os
 import struct
 import sys
@@ -20,7 +21,7 @@ def test_bytes(pixels):
     for label in 7, -3:
         record = datum(pixels[0], label=label)
         assert read_datum(record) == caffe_pb2.Datum(channels=3, height=7, width=5, label=label, data=pixels[0].tobytes())
-    assert (picture_of(read_datum(record)) == picture_of(read_datum(memoryview(record)))).all() and (picture_of(read_datum(record)) == pixels[0]).all()
+        assert all((picture_of(read_datum(content)) == pixels[0]).all() for content in (record, memoryview(record)))
     assert read_datum(caffe_pb2.Datum(channels=1, height=1, width=1, data=b"a").SerializeToString()).label == 0
 
 
@@ -32,38 +33,39 @@ def floats_packed(values):
     return b"\x32" + bytes([4 * len(values)]) + struct.pack(f"<{len(values)}f", *values)
 
 
-@pytest.mark.parametrize("form", ["one by one", "packed", "packed twice", "mixed"])
-def test_float_data_in_every_form(form):
+def test_float_data_in_every_form():
     values = [0.5, -1.0, 3.25, 1e-3, 7.0, float("inf")]
-    head = b"\x08\x01\x10\x02\x18\x03"
-    body = {
-        "one by one": floats_one_by_one(values),
-        "packed": floats_packed(values),
-        "packed twice": floats_packed(values[:2]) + b"\x28\x05" + floats_packed(values[2:]),
-        "mixed": floats_one_by_one(values[:1]) + floats_packed(values[1:4]) + floats_one_by_one(values[4:]),
-    }[form]
-    assert (picture_of(read_datum(head + body)) == np.array(values, np.float32).reshape(1, 2, 3)).all()
+    for body in (floats_one_by_one(values), floats_packed(values), floats_packed(values[:2]) + b"\x28\x05" + floats_packed(values[2:]),
+                 floats_one_by_one(values[:1]) + floats_packed(values[1:4]) + floats_one_by_one(values[4:])):
+        assert (picture_of(read_datum(b"\x08\x01\x10\x02\x18\x03" + body)) == np.array(values, np.float32).reshape(1, 2, 3)).all()
     # Data come before float_data; fields have any order, the last counts
     message = caffe_pb2.Datum(channels=1, height=1, width=2, data=b"ab", float_data=[1.0])
     for content in message.SerializeToString(), b"\x22\x01z" + b"\x22\x02ab" + b"\x18\x09\x18\x02\x10\x01\x08\x01":
         assert picture_of(read_datum(content)).tolist() == [[[97, 98]]]
 
 
-def test_bytes_that_are_no_datum():
-    for record in b"not a datum at all", b"\x08", b"\x22\x05abc", b"\x00\x01", b"\x32\x03abc", b"":
-        with pytest.raises(DataError, match="is no Datum, or is damaged .*; make the database again" if record else "neither data nor float_data"):
+def check_refused(channels, height, width, size, words):
+    """Of bytes, and of as many elements of float_data."""
+    for content, end in ({"data": bytes(size)}, words), ({"float_data": [1] * size}, words.replace("bytes", "elements of float_data")):
+        record = caffe_pb2.Datum(channels=channels, height=height, width=width, **content).SerializeToString()
+        with pytest.raises(DataError, match="has channels x height x width = " + end):
             read_datum(record)
 
 
 def test_shape_must_fit_the_bytes():
-    for shape, message in {(1, 2, 3): "1 x 2 x 3 but 4 bytes", (0, 2, 2): "0 x 2 x 2, each must be at least 1", (2, 0, 2): "2 x 0 x 2, each must be at least 1",
-                           (2, 2, 0): "2 x 2 x 0, each must be at least 1", (-1, -2, 2): "-1 x -2 x 2, each",
-                           (1, 65536, 65536): "65536 x 65536 but 4 bytes",      # 2^32 elements
-                           (2147483647, 2147483647, 2147483647): "but 4 bytes", (1 << 30, 1 << 30, 16): "but 4 bytes"}.items():     # 2^64 elements
-        for content, words in ({"data": b"abcd"}, message), ({"float_data": [1] * 4}, message.replace("4 bytes", "4 elements of float_data")):
-            record = caffe_pb2.Datum(channels=shape[0], height=shape[1], width=shape[2], **content).SerializeToString()
-            with pytest.raises(DataError, match=words):
-                read_datum(record)
+    for record in b"not a datum at all", b"\x08", b"\x22\x05abc", b"\x00\x01", b"\x32\x03abc", b"":
+        with pytest.raises(DataError, match="is no Datum, or is damaged .*; make the database again" if record else "neither data nor float_data"):
+            read_datum(record)
+    for shape in (-1, -2, 2), (1, 65536, 65536), (2147483647,) * 3, (1 << 30, 1 << 30, 16):      # 2^32 elements, 2^64
+        check_refused(*shape, 4, f"{' x '.join(map(str, shape))}{' but 4 bytes' if min(shape) > 0 else ', each must be at least 1'}")
+    for shape in itertools.product(range(-1, 4), repeat=3):
+        for size in (1, 2, 3, 4, 6, 8, 12, 18, 27):
+            if min(shape) > 0 and np.prod(shape) == size:
+                for content in ({"data": bytes(size)}, {"float_data": [0.0] * size}):
+                    record = caffe_pb2.Datum(channels=shape[0], height=shape[1], width=shape[2], **content).SerializeToString()
+                    assert picture_of(read_datum(record)).shape == shape
+            else:
+                check_refused(*shape, size, f"{' x '.join(map(str, shape))}{f' but {size} bytes' if min(shape) > 0 else ', each must be at least 1'}")
 
 
 @settings(max_examples=300, deadline=None)
@@ -91,16 +93,16 @@ def test_force_flags(pixels, flags, channels):
 
 
 def test_pictures_that_cannot_be_decoded():
-    with pytest.raises(DataError, match="cannot decode its 7 bytes"):
-        decode_image(b"no file")
-    with pytest.raises(DataError, match="^is marked encoded, but OpenCV cannot decode its 0 bytes$"):
-        picture_of(read_datum(caffe_pb2.Datum(encoded=True).SerializeToString()))
-    with pytest.raises(DataError, match="uint16 samples"):
-        decode_image(cv2.imencode(".png", np.zeros((2, 2), np.uint16))[1].tobytes())
-    with pytest.raises(ConfigError, match="cannot both"):
-        decode_image(b"", True, True)
-    with pytest.raises(DataError, match="^is marked encoded, but OpenCV cannot decode its 19 bytes: .*PIXELS"):      # of a PGM, why OpenCV refuses it
-        decode_image(b"P5 65536 65536 255\n")
+    for call, error, words in (
+            (lambda: decode_image(b"no file"), DataError, "cannot decode its 7 bytes"),
+            (lambda: picture_of(read_datum(caffe_pb2.Datum(encoded=True).SerializeToString())), DataError,
+             "^is marked encoded, but OpenCV cannot decode its 0 bytes$"),
+            (lambda: decode_image(cv2.imencode(".png", np.zeros((2, 2), np.uint16))[1].tobytes()), DataError, "uint16 samples"),
+            (lambda: decode_image(b"", True, True), ConfigError, "cannot both"),
+            (lambda: decode_image(b"P5 65536 65536 255\n"), DataError,      # of a PGM, why OpenCV refuses it
+             "^is marked encoded, but OpenCV cannot decode its 19 bytes: .*PIXELS")):
+        with pytest.raises(error, match=words):
+            call()
 
 
 @pytest.mark.parametrize("chunk", [(1 << 31) - 1, 14, 13])
@@ -125,12 +127,10 @@ def test_without_opencv(monkeypatch):
         decode_image(b"x")
 
 
-@pytest.mark.parametrize(("given", "seen", "after"), [
-    (None, str(1 << 30), None), ("", str(1 << 30), ""), ("1000", "1000", "1000"), ("7Mb", "7Mb", "7Mb"), ("5KB", "5KB", "5KB"),
-    ("much", None, "much"), ("-1", None, "-1"), ("1" * 20, None, "1" * 20), ("7Xb", None, "7Xb"),
-])
+@pytest.mark.parametrize(("given", "seen"), [
+    (None, str(1 << 30)), ("", str(1 << 30)), ("1000", "1000"), ("7Mb", "7Mb"), ("5KB", "5KB"), ("much", None), ("-1", None), ("1" * 20, None), ("7Xb", None)])
 @pytest.mark.parametrize("installed", [True, False])
-def test_limit_of_pixels(tmp_path, monkeypatch, given, seen, after, installed):
+def test_limit_of_pixels(tmp_path, monkeypatch, given, seen, installed):
     """That of the environment counts; the environment is afterwards as it was, and a value of which OpenCV would end the process is an error."""
     from minicaffe.data import datum
     variable = datum.PIXEL_LIMIT_VARIABLE
@@ -143,30 +143,15 @@ def test_limit_of_pixels(tmp_path, monkeypatch, given, seen, after, installed):
     if given is not None:
         monkeypatch.setenv(variable, given)
     try:
-        if seen is None:
-            with pytest.raises(ConfigError, match=f"^{variable}: must be a number of pixels, got '"):
-                datum.opencv()
-        elif not installed:
-            with pytest.raises(DependencyError, match="pictures need OpenCV"):
+        if seen is None or not installed:
+            error, words = (ConfigError, f"^{variable}: must be a number of pixels, got '") if seen is None else (DependencyError, "pictures need OpenCV")
+            with pytest.raises(error, match=words):
                 datum.opencv()
         else:
             assert datum.opencv().limit == seen
             monkeypatch.delitem(sys.modules, "cv2")
             monkeypatch.setattr(datum, "max_blob_bytes", lambda: 4000)
             assert datum.opencv().limit == (given or "1000")
-        assert os.environ.get(variable) == after
+        assert os.environ.get(variable) == given
     finally:
         sys.modules.pop("cv2", None)    # the real one is put back
-
-
-def test_small_shapes_and_sizes():
-    for shape in [(c, h, w) for c in range(-1, 4) for h in range(-1, 4) for w in range(-1, 4)]:
-        for size in (1, 2, 3, 4, 6, 8, 12, 18, 27):
-            fits = min(shape) > 0 and np.prod(shape) == size
-            for content in ({"data": bytes(size)}, {"float_data": [0.0] * size}):
-                record = caffe_pb2.Datum(channels=shape[0], height=shape[1], width=shape[2], **content).SerializeToString()
-                if fits:
-                    assert picture_of(read_datum(record)).shape == shape
-                else:
-                    with pytest.raises(DataError, match="has channels x height x width = "):
-                        read_datum(record)

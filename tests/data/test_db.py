@@ -4,9 +4,9 @@ import contextlib
 import gc
 import itertools
 import os
-import shutil
 import sys
 from pathlib import Path
+from unittest import mock
 
 import lmdb
 import numpy as np
@@ -22,6 +22,21 @@ def read(cursor, count, skip=0, gap=1):
     return [step() for step in itertools.islice(cursor, skip, skip + (count - 1) * gap + 1, gap)]
 
 
+def values(cursor, count, **options):
+    return [bytes(value) for _, value in read(cursor, count, **options)]
+
+
+def put(env, *records):
+    with env.begin(write=True) as transaction:
+        for key, value in records:
+            transaction.put(key, value)
+
+
+def put_many(env, value):
+    """Write 300 records of one value in a transaction."""
+    put(env, *((b"%08d" % i, value) for i in range(300)))
+
+
 def overwrite(path, *changes):
     """Write bytes into the file of an LMDB: (offset, content) each."""
     with open(path / "data.mdb", "r+b") as file:
@@ -34,61 +49,48 @@ def test_cursor(make_db, backend):
     with open_db(make_db([b"%d" % i for i in range(7)], backend), backend) as db:
         assert len(db) == 7 and bytes(read(db.cursor(1), 1)[0][0]) == b"00000001"
         for index in 0, 1, 6, 7, 12, 3_000_000_001:
-            assert [int(bytes(value)) for _, value in read(db.cursor(index), 16)] == [(index + i) % 7 for i in range(16)]
+            assert list(map(int, values(db.cursor(index), 16))) == [(index + i) % 7 for i in range(16)]
         cursor = db.cursor()
-        assert [bytes(value) for _, value in read(cursor, 3, skip=2, gap=4)] == [b"2", b"6", b"3"]
-        assert [bytes(value) for _, value in read(cursor, 2, skip=8)] == [b"5", b"6"]
+        assert values(cursor, 3, skip=2, gap=4) == [b"2", b"6", b"3"] and values(cursor, 2, skip=8) == [b"5", b"6"]
 
 
 @pytest.mark.parametrize("how", [{}, {"readonly": True, "lock": False}, {"readonly": True}])
 def test_lmdb_held_by_the_program(make_db, how):
     path = make_db([b"0", b"1", b"2"], "LMDB")
     lmdb.open(str(path)).close()  # makes the lock file
-
-    def values(db):
-        return [bytes(value) for _, value in read(db.cursor(), 3)]
-
     with lmdb.open(str(path), **how) as env, open_db(path, "LMDB") as db:
-        assert values(db) == [b"0", b"1", b"2"]
+        assert values(db.cursor(), 3) == [b"0", b"1", b"2"]
         with env.begin() as transaction:
             assert transaction.get(b"00000001") == b"1"
     with open_db(path, "LMDB") as db:
         cursor = db.cursor()
         read(cursor, 1)
         with lmdb.open(str(path), **how) as env, env.begin() as transaction:
-            assert bytes(read(cursor, 1)[0][1]) == b"1" and transaction.get(b"00000002") == b"2"
-        assert bytes(read(cursor, 1)[0][1]) == b"2" and values(db) == [b"0", b"1", b"2"]
+            assert values(cursor, 1) == [b"1"] and transaction.get(b"00000002") == b"2"
+        assert values(cursor, 1) == [b"2"] and values(db.cursor(), 3) == [b"0", b"1", b"2"]
 
 
 def test_writing_between_rounds(make_db):
     path = make_db([b"0", b"1"], "LMDB")
     with lmdb.open(str(path), map_size=1 << 26) as env, open_db(path, "LMDB") as db:
-        cursor = db.cursor()
-        assert [bytes(value) for _, value in read(cursor, 2)] == [b"0", b"1"]
+        cursor, mapped = db.cursor(), db._bytes
+        assert values(cursor, 2) == [b"0", b"1"] and len(db) == 2 and db._bytes is mapped
         for i in range(2, 60):  # the file grows past what was mapped
-            with env.begin(write=True) as transaction:
-                transaction.put(b"%08d" % i, b"%d" % i * 2000)
-        assert len(db) == 60
-        values = [bytes(value) for _, value in read(cursor, 60)]
-        assert values[:2] == [b"0", b"1"] and all(value == b"%d" % i * 2000 for i, value in enumerate(values[2:], 2))
+            put(env, (b"%08d" % i, b"%d" % i * 2000))
+        assert len(db) == 60 and db._bytes is not mapped
+        assert values(cursor, 60) == [b"0", b"1", *(b"%d" % i * 2000 for i in range(2, 60))]
 
 
 def test_writing_while_it_is_read(tmp_path):
     with lmdb.open(str(tmp_path), map_size=1 << 26) as env:
-        def write(text):
-            with env.begin(write=True) as transaction:
-                for i in range(300):
-                    transaction.put(b"%08d" % i, text * 100)
-
-        write(b"a")
+        put_many(env, b"a" * 100)
         with open_db(tmp_path, "LMDB") as db:
             cursor = db.cursor()
-            assert bytes(read(cursor, 1)[0][1]) == b"a" * 100
-            write(b"b")  # leaves the pages that are read alone
-            assert all(bytes(value) == b"a" * 100 for _, value in read(cursor, 299))
-            assert all(bytes(value) == b"b" * 100 for _, value in read(cursor, 150))
-            write(b"c")
-            write(b"d")
+            assert values(cursor, 1) == [b"a" * 100]
+            put_many(env, b"b" * 100)  # leaves the pages that are read alone
+            assert values(cursor, 299 + 150) == [b"a" * 100] * 299 + [b"b" * 100] * 150
+            put_many(env, b"c" * 100)
+            put_many(env, b"d" * 100)
             with pytest.raises(FileError, match="was written to while it was read; let the program that writes it finish, or read a copy"):
                 read(cursor, 150)
 
@@ -96,18 +98,12 @@ def test_writing_while_it_is_read(tmp_path):
 def test_overwritten_pages(tmp_path):
     """The values of a page that was read before the transactions, and a page that they have put to another use."""
     with lmdb.open(str(tmp_path), map_size=1 << 26) as env:
-        def write(size):
-            with env.begin(write=True) as transaction:
-                for i in range(300):
-                    transaction.put(b"%08d" % i, b"\xff" * size)
-
-        write(100)
+        put_many(env, b"\xff" * 100)
         with open_db(tmp_path, "LMDB") as db:
-            steps = db.steps()
+            steps, snapshot = db.steps(), db._snapshot()
             read = next(steps)
-            snapshot = db._snapshot()
             for size in (5000, 10, 5000, 10):
-                write(size)
+                put_many(env, b"\xff" * size)
             for call in (read, lambda: [step() for step in steps], lambda: db._page(db._bytes, snapshot, snapshot.last + 1)):
                 with pytest.raises(FileError, match="was written to while it was read"):
                     call()
@@ -124,9 +120,7 @@ def test_lmdb_as_by_py_lmdb(tmp_path, count):
     records = random_records(count)
     with lmdb.open(str(tmp_path), map_size=1 << 28, sync=False) as env:
         for part in range(3):
-            with env.begin(write=True) as transaction:
-                for key in list(records)[part::3]:
-                    transaction.put(key, records[key])
+            put(env, *list(records.items())[part::3])
         for key in list(records)[::5][1:]:
             with env.begin(write=True) as transaction:
                 transaction.delete(key)
@@ -178,10 +172,9 @@ def test_another_kind_of_lmdb(make_db):
 
 
 @pytest.mark.parametrize(("size", "error"), [
-    (0, "is not a readable LMDB: data.mdb has 0 bytes"), (151, "is not a readable LMDB: data.mdb has 151 bytes"), (152, "is not a readable LMDB: its second page is missing"),
-    (3000, "is not a readable LMDB: its second page is missing"), (4247, "is not a readable LMDB: its second page is missing"),
-    (4248, "data.mdb is cut off: 4248 bytes of {whole}"), (40_000, "data.mdb is cut off: 40000 bytes of {whole}; copy it again"),
-    (-4096, "data.mdb is cut off: {size} bytes of {whole}; copy it again")])
+    *((size, f"is not a readable LMDB: data.mdb has {size} bytes") for size in (0, 151)),
+    *((size, "is not a readable LMDB: its second page is missing") for size in (152, 3000, 4247)),
+    *((size, "data.mdb is cut off: {size} bytes of {whole}; copy it again") for size in (4248, 40_000, -4096))])
 def test_lmdb_that_is_cut_off(make_db, size, error):
     """The heads of the first two pages have 152 bytes each."""
     path = make_db([bytes(3000)] * 100)
@@ -191,22 +184,17 @@ def test_lmdb_that_is_cut_off(make_db, size, error):
         open_db(path, "LMDB")
 
 
-def test_order_of_keys(tmp_path, backend):
+def test_order_of_keys(tmp_path, backend, monkeypatch):
+    """An LMDB of several transactions grows."""
+    monkeypatch.setattr(db_lmdb, "MAP_SIZE", 1 << 16)
     with open_db(tmp_path / "db", backend, "w") as db:
         for key, value in [(b"10", b"x"), (b"9", b"y"), (b"1", b"z"), (b"9", b"w")]:
             db.put(key, value)
+        for i in range(2500):  # 2.5 MB
+            db.put(b"a%08d" % i, b"%04d" % i * 250)
     with open_db(tmp_path / "db", backend) as db:
-        assert [tuple(map(bytes, r)) for r in read(db.cursor(), 3)] == [(b"1", b"z"), (b"10", b"x"), (b"9", b"w")]
-
-
-def test_growing_lmdb(tmp_path, monkeypatch):
-    monkeypatch.setattr(db_lmdb, "MAP_SIZE", 1 << 16)
-    with open_db(tmp_path / "db", "lmdb", "w") as db:
-        for i in range(2500):  # three transactions, 2.5 MB
-            db.put(b"%08d" % i, b"%04d" % i * 250)
-    with open_db(tmp_path / "db", "LMDB") as db:
-        assert len(db) == 2500
-        assert bytes(read(db.cursor(), 2500)[2499][1]) == b"2499" * 250
+        found = [tuple(map(bytes, record)) for record in read(db.cursor(), 2503)]
+        assert len(db) == 2503 and found[:3] == [(b"1", b"z"), (b"10", b"x"), (b"9", b"w")] and found[-1] == (b"a00002499", b"2499" * 250)
 
 
 def test_read_only_folder(make_db):
@@ -226,7 +214,7 @@ def test_opening_twice(make_db, backend):
     cursor = second.cursor()
     read(cursor, 1)
     first.close()
-    assert bytes(read(cursor, 1)[0][1]) == b"b"
+    assert values(cursor, 1) == [b"b"]
     del first, second, cursor
     gc.collect()
     with open_db(path, backend) as again:
@@ -246,13 +234,11 @@ def test_databases_that_cannot_be_opened(make_db, tmp_path, backend):
             open_db(name, *arguments)
 
 
-def test_damaged_leveldb(make_db):
+def test_damaged_leveldb(make_db, monkeypatch):
     path = make_db([os.urandom(3000) for _ in range(200)], "LEVELDB")
     import plyvel
 
-    handle = plyvel.DB(str(path))
-    handle.compact_range()
-    del handle
+    plyvel.DB(str(path)).compact_range()
     (table,) = path.glob("*.ldb")
     content = bytearray(table.read_bytes())
     content[len(content) // 2] ^= 255
@@ -262,17 +248,18 @@ def test_damaged_leveldb(make_db):
     (path / "CURRENT").write_text("MANIFEST-999999\n")
     with pytest.raises(FileError, match="db: cannot be opened as LEVELDB"):
         open_db(path, "LEVELDB")
-
-
-def test_key_too_long_for_lmdb(tmp_path):
-    with pytest.raises(DataError, match="1 to 511 bytes.*600"), new_database(tmp_path / "db", "LMDB") as db:
-        db.put(b"k" * 600, b"")
-    assert os.listdir(tmp_path) == []
+    monkeypatch.setitem(sys.modules, "plyvel", None)
+    with pytest.raises(DependencyError, match=r'pip install "minicaffe\[leveldb\]"'):
+        open_db(path, "LEVELDB")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_exceptions_while_writing(tmp_path, backend, error):
     """A new database is whole or absent; one that is opened keeps what was committed."""
+    if backend == "LMDB":
+        with pytest.raises(DataError, match="1 to 511 bytes.*600"), new_database(tmp_path / "db", "LMDB") as db:
+            db.put(b"k" * 600, b"")
+        assert os.listdir(tmp_path) == []
     for make, left in (new_database, []), (lambda path, backend: open_db(path, backend, "w"), [b"1"]):
         with pytest.raises(error), make(tmp_path / "db", backend) as db:
             db.put(b"1", b"a")
@@ -306,20 +293,13 @@ def test_replacement_by_force(make_db, backend):
     with pytest.raises(ValueError), new_database(path, backend, force=True):
         raise ValueError
     with open_db(path, backend) as db:
-        assert bytes(read(db.cursor(), 1)[0][1]) == b"old"
+        assert values(db.cursor(), 1) == [b"old"]
     del db
     with new_database(path, backend, force=True) as db:
         db.put(b"1", b"new")
     with open_db(path, backend) as db:
-        assert bytes(read(db.cursor(), 1)[0][1]) == b"new"
+        assert values(db.cursor(), 1) == [b"new"]
     assert os.listdir(path.parent) == ["db"]
-
-
-def test_leveldb_without_plyvel(make_db, monkeypatch):
-    path = make_db([b"a"], "LEVELDB")
-    monkeypatch.setitem(sys.modules, "plyvel", None)
-    with pytest.raises(DependencyError, match=r'pip install "minicaffe\[leveldb\]"'):
-        open_db(path, "LEVELDB")
 
 
 def test_record_batches_close_their_cursor(make_db, backend):
@@ -332,44 +312,30 @@ def test_record_batches_close_their_cursor(make_db, backend):
     RecordBatches(make_db([b"a"], backend, "other"), backend, None).close()      # that was never opened
 
 
-def test_mapping_again(make_db):
-    path = make_db([b"a"])
-    with open_db(path, "LMDB") as db:
-        mapped = db._bytes
-        assert len(db) == 1 and db._bytes is mapped
-        with lmdb.open(str(path), map_size=1 << 26) as env, env.begin(write=True) as transaction:
-            transaction.put(b"b", bytes(300_000))
-        assert len(db) == 2 and db._bytes is not mapped
-        assert len(read(db.cursor(), 2)[1][1]) == 300_000
-
-
-@pytest.mark.parametrize("number", [0xFFFF, 0x10000, 0xFFFF_0000, 0x1_0000_0000, 0x1234_5678_9ABC, (1 << 48) - 1])
-def test_numbers_of_pages_have_48_bits(make_db, number):
+def test_numbers_of_pages_have_48_bits(make_db):
     path = make_db([bytes(1000)] * 10)
     with open_db(path, "LMDB") as db:
         root, last = db._snapshot().root, db._snapshot().last
         first = int.from_bytes(db._bytes[root * 4096 + 16:root * 4096 + 18], "little")
-    overwrite(path, (root * 4096 + first, number.to_bytes(6, "little")))
-    with open_db(path, "LMDB") as db, pytest.raises(FileError, match=f"page {number} lies behind the last, {last}"):
-        read(db.cursor(), 1)
+    for number in 0xFFFF, 0x10000, 0xFFFF_0000, 0x1_0000_0000, 0x1234_5678_9ABC, (1 << 48) - 1:
+        overwrite(path, (root * 4096 + first, number.to_bytes(6, "little")))
+        with open_db(path, "LMDB") as db, pytest.raises(FileError, match=f"page {number} lies behind the last, {last}"):
+            read(db.cursor(), 1)
 
 
 @pytest.mark.parametrize(("at", "content", "message"), [
-    (0, (9).to_bytes(8, "little"), "page {page} declares itself page 9 with pointers up to {lower}"),
-    (12, (15).to_bytes(2, "little"), "page {page} declares itself page {page} with pointers up to 15"),
-    (12, (4097).to_bytes(2, "little"), "page {page} declares itself page {page} with pointers up to 4097"),
-    (10, (1).to_bytes(2, "little"), "page {page} has flags 0x1 on level 1 of 1"),
-    (16, (4089).to_bytes(2, "little"), "page {page} has a pointer to 4089"),
-    (10, (3).to_bytes(2, "little"), "page {page} has flags 0x3 on level 1 of 1"),
-    (12, (16).to_bytes(2, "little"), "it has 0 records, and declares 2"),
-    (16, (4088).to_bytes(2, "little"), "a value of 808464432 bytes does not fit into its page"),      # it takes "0000" for the length
-])
+    (0, 9, "page {page} declares itself page 9 with pointers up to {lower}"),
+    *((12, lower, f"page {{page}} declares itself page {{page}} with pointers up to {lower}") for lower in (15, 4097)),
+    *((10, flags, f"page {{page}} has flags {flags:#x} on level 1 of 1") for flags in (1, 3)),
+    (16, 4089, "page {page} has a pointer to 4089"),
+    (12, 16, "it has 0 records, and declares 2"),
+    (16, 4088, "a value of 808464432 bytes does not fit into its page")])      # it takes "0000" for the length
 def test_fields_of_a_page(make_db, at, content, message):
     path = make_db([b"a", b"b"])
     with open_db(path, "LMDB") as db:
         page = db._snapshot().root
         lower = int.from_bytes(db._bytes[page * 4096 + 12:page * 4096 + 14], "little")
-    overwrite(path, (page * 4096 + at, content))
+    overwrite(path, (page * 4096 + at, content.to_bytes(2 if at else 8, "little")))
     with pytest.raises(FileError) as caught, open_db(path, "LMDB") as db:
         read(db.cursor(), 2)
     assert str(caught.value) == f"{path}: cannot be read on: {message.format(page=page, lower=lower)}; the database is damaged, make it again"
@@ -411,47 +377,33 @@ def test_commits(tmp_path, backend, monkeypatch, count):
         assert len(db) == count + 1
 
 
-def test_sync_at_the_end(tmp_path, monkeypatch):
+def test_sync_at_the_end(tmp_path):
     """The environment writes without syncing: one sync at the end, after the last records."""
-    class Recorded:
-        def __init__(self, env):
-            self.env = env
-
-        def __getattr__(self, name):
-            def call(*arguments, **options):
-                called.append((name, *arguments, *options.items()))
-                return getattr(self.env, name)(*arguments, **options)
-            return call
-
-    db, called = open_db(tmp_path / "db", "LMDB", "w"), []
-    db._env = Recorded(db._env)
+    db = open_db(tmp_path / "db", "LMDB", "w")
+    db._env = env = mock.Mock(wraps=db._env)
     db.put(b"a", b"b")
-    db.close()
-    assert called == [("begin", ("write", True)), ("sync", True), ("close",)]       # without True nothing is synced
-    db.close()
-    assert len(called) == 3
+    for _ in range(2):
+        db.close()
+        assert env.method_calls == [mock.call.begin(write=True), mock.call.sync(True), mock.call.close()]       # without True nothing is synced
 
 
 @pytest.mark.parametrize("before", [1, 2])
 def test_both_pages_of_transactions(tmp_path, before):
     """The newest one alternates between the first two pages."""
+    record = b"key", b"value" * 10
     with lmdb.open(str(tmp_path), map_size=1 << 26) as env:
-        def write():
-            with env.begin(write=True) as transaction:
-                transaction.put(b"key", b"value" * 10)
-
         for _ in range(before):
-            write()
+            put(env, record)
         with open_db(tmp_path, "LMDB") as db:
             first, second = db.cursor(), db.cursor()
             reads = [next(db.steps()) for _ in range(2)]
             assert bytes(reads[0]()[0]) == b"key"
-            write()
+            put(env, record)
             assert bytes(reads[0]()[0]) == b"key"       # one transaction leaves the pages alone
-            write()
+            put(env, record)
             with pytest.raises(FileError, match="was written to while it was read"):
                 reads[1]()
-            assert bytes(read(first, 1)[0][0]) == bytes(read(second, 1)[0][0]) == b"key"
+            assert values(first, 1) == values(second, 1) == [record[1]]
 
 
 @pytest.mark.parametrize(("offset", "content", "error"), [
@@ -511,42 +463,35 @@ def test_paths_without_a_database(tmp_path, backend, monkeypatch):
 
 
 def test_folders_replaced_by_force(tmp_path, backend):
-    """A folder that holds a database itself, or the train_lmdb or train_leveldb of several."""
-    for name in ("train_lmdb", "train_leveldb", "data.mdb", "CURRENT"):
-        (tmp_path / "old" / name).mkdir(parents=True)
-        with new_database(tmp_path / "old", backend, force=True) as db:
+    """A folder that holds a database itself, or the train_lmdb or train_leveldb of several, or nothing."""
+    for name in "train_lmdb", "train_leveldb", "data.mdb", "CURRENT", "", "train_LMDB", "lock.mdb", "notes":
+        folder, kept = tmp_path / f"of {name}", name in ("train_LMDB", "lock.mdb", "notes")
+        (folder / name).mkdir(parents=True)
+        refused = pytest.raises(FileError, match=f"^{folder}: is a folder without a database, so --force does not replace it")
+        with refused if kept else contextlib.nullcontext(), new_database(folder, backend, force=True) as db:
             db.put(b"a", b"b")
-        assert not (tmp_path / "old" / name).is_dir()
-        shutil.rmtree(tmp_path / "old")
-    (tmp_path / "empty").mkdir()
-    with new_database(tmp_path / "empty", backend, force=True) as db:
-        db.put(b"a", b"b")
-    assert list((tmp_path / "empty").iterdir())
-    for name in ("train_LMDB", "lock.mdb", "notes"):
-        (tmp_path / "mine" / name).mkdir(parents=True)
-        with pytest.raises(FileError, match=f"^{tmp_path}/mine: is a folder without a database, so --force does not replace it"), \
-                new_database(tmp_path / "mine", backend, force=True):
-            pass
-        assert (tmp_path / "mine" / name).is_dir()
-        shutil.rmtree(tmp_path / "mine")
+        assert list(folder.iterdir()) and (name == "" or (folder / name).is_dir() == kept)
 
 
 def test_removed_records(make_db):
     """A cursor that was moved to one begins again with the first. Without any the end of a round is an error: a search would have no end."""
     path = make_db([b"a", b"b", b"c", b"d"], "LMDB")
+
+    def remove(*numbers):
+        with lmdb.open(str(path)) as env, env.begin(write=True) as transaction:
+            for i in numbers:
+                transaction.delete(b"%08d" % i)
+
     with open_db(path, "LMDB") as db:
         cursor = db.cursor(3)
-        with lmdb.open(str(path)) as env, env.begin(write=True) as transaction:
-            transaction.delete(b"00000003")
-        assert [bytes(read(cursor, 1)[0][1]) for _ in range(4)] == [b"a", b"b", b"c", b"a"]
+        remove(3)
+        assert values(cursor, 4) == [b"a", b"b", b"c", b"a"]
     with open_db(path, "LMDB") as db:
         started, sought = db.cursor(), db.cursor(5)
-        assert bytes(read(started, 1)[0][1]) == b"a"
-        with lmdb.open(str(path)) as env, env.begin(write=True) as transaction:
-            for i in range(3):
-                transaction.delete(b"%08d" % i)
+        assert values(started, 1) == [b"a"]
+        remove(0, 1, 2)
         assert len(db) == 0 and list(db.records()) == []
-        assert [bytes(read(started, 1)[0][1]) for _ in range(2)] == [b"b", b"c"]     # of the state that it began with
+        assert values(started, 2) == [b"b", b"c"]     # of the state that it began with
         for cursor in started, sought, db.cursor():
             with pytest.raises(DataError) as caught:
                 read(cursor, 1)
@@ -556,25 +501,23 @@ def test_removed_records(make_db):
 @pytest.mark.parametrize("what", ["link", "file", "link to a file", "link to nowhere"])
 def test_links_replaced_by_force(tmp_path, backend, what):
     """A link is replaced, and what it leads to stays."""
-    target = tmp_path / "target"
+    target, path = tmp_path / "target", tmp_path / "db"
     if what == "link":
         with new_database(target, backend) as db:
             db.put(b"old", b"1")
     elif what == "link to a file":
         target.write_bytes(b"mine")
-    path = tmp_path / "db"
     if what == "file":
         path.write_bytes(b"a file")
     else:
         path.symlink_to(target)
+    there = {*os.listdir(tmp_path)}
     with pytest.raises(FileError, match=f"^{path}: exists already"), new_database(path, backend):
         pass
     with new_database(path, backend, force=True) as db:
         db.put(b"new", b"2")
-    assert path.is_dir() and not path.is_symlink() and sorted(os.listdir(tmp_path)) == sorted({"db", *(["target"] if target.exists() else [])})
-    with open_db(path, backend) as db:
-        assert [bytes(key) for key, _ in db.records()] == [b"new"]
-    if what == "link":
-        with open_db(target, backend) as db:
-            assert [bytes(key) for key, _ in db.records()] == [b"old"]
+    assert path.is_dir() and not path.is_symlink() and {*os.listdir(tmp_path)} == there
+    for kept, keys in ((path, [b"new"]), *[(target, [b"old"])] * (what == "link")):
+        with open_db(kept, backend) as db:
+            assert [bytes(key) for key, _ in db.records()] == keys
     assert what != "link to a file" or target.read_bytes() == b"mine"

@@ -16,12 +16,18 @@ from minicaffe.errors import ConfigError
 KINDS = {"ant": 5, "bee": 10, "cow": 1}
 
 
+def write_pictures(folder, *names, height=6):
+    os.makedirs(folder, exist_ok=True)
+    for name in names:
+        cv2.imwrite(f"{folder}/{name}.png", np.zeros((height, 5, 3), np.uint8))
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     random = np.random.default_rng(0)
     for name, count in KINDS.items():
-        (tmp_path / "zoo" / name).mkdir(parents=True)
+        write_pictures(f"zoo/{name}")
         for i in range(count):
             cv2.imwrite(f"zoo/{name}/{i}.png", random.integers(0, 256, (6, 5, 3), np.uint8))
     return tmp_path
@@ -39,41 +45,38 @@ def records(path, backend="lmdb"):
 
 
 def test_what_is_made(folder):
-    (folder / "zoo" / "bee" / "broken.png").write_bytes(b"nothing")
-    (folder / "zoo" / "bee" / ".hidden").write_bytes(b"nothing")
-    (folder / "zoo" / "notes.txt").write_text("x")
+    for name in "bee/broken.png", "bee/.hidden", "notes.txt":
+        (folder / "zoo" / name).write_bytes(b"nothing")
     (folder / "zoo" / "ant" / "more").mkdir()
     out = run("--from-folders", "zoo", "db")
     assert "1 pictures could not be read" in out and "1 left out (.txt 1): zoo/notes.txt; " in out
     assert sorted(os.listdir("db")) == ["labels.txt", "mean.binaryproto", "test_lmdb", "train_lmdb"]
     assert (folder / "db" / "labels.txt").read_text() == "ant\nbee\ncow\n"
     train, test = records("db/train_lmdb"), records("db/test_lmdb")
-    assert len(train) + len(test) == sum(KINDS.values())
+    assert len(train) + len(test) == sum(KINDS.values()) == len({key.split("_", 1)[1] for key, _, _ in train + test})
     assert f"db/train_lmdb: {len(train)} records of 3 x 6 x 5" in out and f"db/test_lmdb: {len(test)} records" in out
     for split in (train, test):
         for key, label, pixels in split:
             name = key.split("_", 1)[1]
-            assert ["ant", "bee", "cow"][label] == name.split("/")[0]
-            assert (pixels == cv2.imread(f"zoo/{name}").transpose(2, 0, 1)).all()
+            assert ["ant", "bee", "cow"][label] == name.split("/")[0] and (pixels == cv2.imread(f"zoo/{name}").transpose(2, 0, 1)).all()
         labels = [label for _, label, _ in split]
         assert labels != sorted(labels)
-    assert {key.split("_", 1)[1] for key, _, _ in train}.isdisjoint(key.split("_", 1)[1] for key, _, _ in test)
     assert sorted({label for _, label, _ in test}) == [0, 1] and sum(label == 0 for _, label, _ in test) == 1
     np.testing.assert_allclose(read_mean("db/mean.binaryproto"), np.mean([pixels for _, _, pixels in train], axis=0), rtol=1e-6)
 
 
 def test_kinds_of_pictures(folder):
-    (folder / "zoo" / "cow" / "2024" / "may").mkdir(parents=True)
-    picture = np.zeros((6, 5, 3), np.uint8)
-    for name in ("one.JPG", "two.jpeg", "3.bmp", "4.webp", "5.tiff"):
-        cv2.imwrite(f"zoo/cow/2024/may/{name}", picture)
+    cow, pictures = folder / "zoo" / "cow" / "2024", ("one.JPG", "two.jpeg", "3.bmp", "4.webp", "5.tiff")
+    (cow / "may").mkdir(parents=True)
+    for name in pictures:
+        cv2.imwrite(str(cow / "may" / name), np.zeros((6, 5, 3), np.uint8))
     for name in ("6.heic", "7.HEIC", "film.mp4", "README"):
-        (folder / "zoo" / "cow" / "2024" / name).write_bytes(b"x")
+        (cow / name).write_bytes(b"x")
     (folder / "zoo" / "cow" / "more").symlink_to(folder / "zoo" / "bee")
     out = run("--from-folders", "zoo", "db", "--quiet")
     assert "5 left out (no extension 2, .heic 2, .mp4 1): zoo/cow/more, zoo/cow/2024/6.heic, zoo/cow/2024/7.HEIC, " in out
     names = {key.split("_", 1)[1] for split in ("train", "test") for key, label, _ in records(f"db/{split}_lmdb") if label == 2}
-    assert names == {"cow/0.png", *(f"cow/2024/may/{name}" for name in ("one.JPG", "two.jpeg", "3.bmp", "4.webp", "5.tiff"))}
+    assert names == {"cow/0.png", *(f"cow/2024/may/{name}" for name in pictures)}
     out = run("--from-folders", "zoo", "db2", "--ext", "png, .BMP")
     assert "9 left out (" in out and ".mp4 1, .webp 1, .tiff 1, .jpg 1, .jpeg 1): " in out
     assert len(records("db2/train_lmdb")) + len(records("db2/test_lmdb")) == 17
@@ -96,11 +99,6 @@ def test_size_seed_and_share(folder):
     assert len(records("four/train_lmdb")) == sum(KINDS.values()) and "no database for tests\n" in out
 
 
-def test_leveldb(folder, leveldb):
-    run("--from-folders", "zoo", "db", "--backend", "leveldb")
-    assert len(records("db/train_leveldb", "leveldb")) + len(records("db/test_leveldb", "leveldb")) == 16
-
-
 @pytest.mark.parametrize(("arguments", "status", "text"), [
     (("--from-folders", "nowhere", "db"), 1, "nowhere: must be a folder with a folder of pictures for each class"),
     (("--from-folders", "zoo/ant", "db"), 1, "zoo/ant: holds no folders"),
@@ -114,8 +112,7 @@ def test_leveldb(folder, leveldb):
     (("zoo", "db"), 2, "give ROOT, LIST and DB, or --from-folders DIR and DB; got zoo db")])
 def test_faults(folder, arguments, status, text):
     for path in [f"all/{split}/{name}" for split in ("train", "Val") for name in "ab"] if "all" in arguments else []:
-        (folder / path).mkdir(parents=True)
-        cv2.imwrite(f"{path}/1.png", np.zeros((6, 5, 3), np.uint8))
+        write_pictures(path, 1)
     assert text in " ".join(run(*arguments, status=status).replace("│", " ").split())
     assert not (folder / "db").exists()
 
@@ -137,7 +134,7 @@ def test_a_folder_that_cannot_be_read(folder, monkeypatch):
 def test_faults_of_the_pictures(folder):
     (folder / "zoo" / "dog").mkdir()
     assert "zoo/dog: holds no pictures; remove it" in run("--from-folders", "zoo", "db", status=1)
-    cv2.imwrite("zoo/dog/a.png", np.zeros((9, 9, 3), np.uint8))
+    write_pictures("zoo/dog", "a", height=9)
     assert "--resize-width and --resize-height make all of one size" in run("--from-folders", "zoo", "db", status=1)
     assert sorted(os.listdir(".")) == ["zoo"]  # nothing half done
     for share in -0.1, 1, 1.5, float("nan"):
@@ -146,30 +143,28 @@ def test_faults_of_the_pictures(folder):
 
 
 def test_one_class_and_inner_folders(folder):
-    for name in (".git", "b", "a"):
-        (folder / "one" / "bee" / name).mkdir(parents=True)
-        cv2.imwrite(f"one/bee/{name}/1.png", np.zeros((6, 5, 3), np.uint8))
+    """Two classes whose names are those of no split have inner folders, too."""
+    for name in ("/.git", "/b", "/a", ""):
+        write_pictures(f"one/bee{name}", int(name != ""))
     (folder / "one" / ".hidden").mkdir()
-    cv2.imwrite("one/bee/0.png", np.zeros((6, 5, 3), np.uint8))
     out = run("--from-folders", "one", "db")
-    assert sorted(key.split("_", 1)[1] for split in ("train", "test") for key, _, _ in records(f"db/{split}_lmdb")) == \
-        ["bee/0.png", "bee/a/1.png", "bee/b/1.png"]
+    assert sorted(key.split("_", 1)[1] for split in ("train", "test") for key, _, _ in records(f"db/{split}_lmdb")) == [
+        "bee/0.png", "bee/a/1.png", "bee/b/1.png"]
     assert "train_lmdb: 2 records" in out and (folder / "db" / "labels.txt").read_text() == "bee\n"
-    # Two classes whose names are those of no split: their inner folders count for them
     for name in ("cat", "dog"):
-        (folder / "pets" / name / "2024").mkdir(parents=True)
-        for i in range(2):
-            cv2.imwrite(f"pets/{name}/2024/{i}.png", np.zeros((6, 5, 3), np.uint8))
+        write_pictures(f"pets/{name}/2024", 0, 1)
     run("--from-folders", "pets", "pets_db")
     assert (folder / "pets_db" / "labels.txt").read_text() == "cat\ndog\n"
 
 
-def test_drawn_pictures(folder):
+def test_drawn_pictures(folder, backend):
     """Not the first ones of each class, which may have been taken one after the other."""
-    drawn = set()
+    drawn, kind = set(), backend.lower()
     for seed in range(4):
-        convert_folders("zoo", "db", seed=seed, force=True)
-        drawn.add(frozenset(key.split("_", 1)[1] for key, _, _ in records("db/test_lmdb")))
+        convert_folders("zoo", "db", seed=seed, force=True, backend=kind)
+        test, train = ([key.split("_", 1)[1] for key, _, _ in records(f"db/{split}_{kind}", kind)] for split in ("test", "train"))
+        drawn.add(frozenset(test))
+        assert len(test) + len(train) == sum(KINDS.values())
     assert len(drawn) > 1
 
 
@@ -178,17 +173,14 @@ def test_drawn_pictures(folder):
 @pytest.fixture
 def divided(folder):
     for name, count in (("ant", 2), ("bee", 3)):
-        (folder / "val" / name).mkdir(parents=True)
-        for i in range(count):
-            cv2.imwrite(f"val/{name}/v{i}.png", np.full((6, 5, 3), i, np.uint8))
+        write_pictures(f"val/{name}", *(f"v{i}" for i in range(count)))
     return folder
 
 
 def test_a_folder_for_tests(divided):
     result = data("images", "--from-folders", "zoo", "--test-from", "val", "db")
-    train, test = records("db/train_lmdb"), records("db/test_lmdb")
-    assert len(train) == sum(KINDS.values()) and "db/test_lmdb: 5 records" in result.stdout
-    assert sorted((key.split("_", 1)[1], label) for key, label, _ in test) == [
+    assert len(records("db/train_lmdb")) == sum(KINDS.values()) and "db/test_lmdb: 5 records" in result.stdout
+    assert sorted((key.split("_", 1)[1], label) for key, label, _ in records("db/test_lmdb")) == [
         ("ant/v0.png", 0), ("ant/v1.png", 0), ("bee/v0.png", 1), ("bee/v1.png", 1), ("bee/v2.png", 1)]
     assert (divided / "db" / "labels.txt").read_text() == "ant\nbee\ncow\n"
     assert "val: has no pictures of 1 classes: cow" in result.stderr
@@ -202,9 +194,8 @@ def test_a_folder_for_tests(divided):
     (("zoo", "--test-from", "empty"), 1, "empty/ant: holds no pictures"),
     (("both",), 1, "both/train: holds folders and no pictures; name the folder whose folders are the classes, and if there")])  # fmt: skip
 def test_wrong_folders_for_tests(divided, arguments, status, words):
-    for name in "val/elk", "empty/ant", "both/train/ant", "both/val/ant", "deep/bee", "deep/val/ant":
-        (divided / name).mkdir(parents=True)
+    (divided / "empty" / "ant").mkdir(parents=True)
     for name in "val/elk", "both/train/ant", "both/val/ant", "deep/bee", "deep/val/ant":
-        (divided / name / "x.png").write_bytes((divided / "zoo" / "ant" / "0.png").read_bytes())
+        write_pictures(name, "x")
     assert words in run("--from-folders", *arguments, "db", status=status)
     assert not (divided / "db").exists()

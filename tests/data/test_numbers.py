@@ -37,24 +37,19 @@ def test_wrong_numbers(read, text, message):
 
 
 def test_labels_of_a_record():
-    assert integer("1", "a height", least=1) == 1
-    with pytest.raises(DataError, match="^a height must be at least 1, got 0$"):
-        integer("0", "a height", least=1)
     pixels = np.arange(24, dtype=np.uint8).reshape(3, 2, 4)
-    record = datum(pixels)
-    assert label_fields(3) == {"label": 3}
-    message = caffe_pb2.Datum.FromString(record)
+    record, message = datum(pixels), caffe_pb2.Datum.FromString(datum(pixels))
+    assert label_fields(3) == {"label": 3} and integer("1", "a height", least=1) == 1
     message.MergeFrom(caffe_pb2.Datum(**label_fields((0.1, -2.0))))
     labels = labels_of(read_datum(message.SerializeToString()), 2)
     assert labels.dtype == np.float32 and labels.tolist() == [np.float32(0.1), -2]
-    with pytest.raises(DataError, match="has 2 elements of float_data beside the picture, label_size says 3"):
-        labels_of(read_datum(message.SerializeToString()), 3)
-    with pytest.raises(DataError, match="has 0 elements of float_data beside the picture, label_size says 1"):
-        labels_of(read_datum(record), 1)
-    with pytest.raises(DataError, match="its float_data is the picture, as it has no data"):
-        labels_of(read_datum(datum(pixels.astype(np.float32))), 24)
-    with pytest.raises(DataError, match="is no Datum"):
-        labels_of(read_datum(b"\x08"), 1)
+    for content, size, words in ((message.SerializeToString(), 3, "has 2 elements of float_data beside the picture, label_size says 3"),
+                                 (record, 1, "has 0 elements of float_data beside the picture, label_size says 1"),
+                                 (datum(pixels.astype(np.float32)), 24, "its float_data is the picture, as it has no data"), (b"\x08", 1, "is no Datum")):
+        with pytest.raises(DataError, match=words):
+            labels_of(read_datum(content), size)
+    with pytest.raises(DataError, match="^a height must be at least 1, got 0$"):
+        integer("0", "a height", least=1)
 
 
 @pytest.mark.parametrize("text, size, words", [

@@ -31,70 +31,19 @@ def plain(picture, ordinal, phase, seed, dtype, scale, mirror, mean=0, size=None
     return out[:, :, ::-1] if flip else out, (top, left, rows, columns, flip)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("kind", ["bytes", "floats", "png"])
-@pytest.mark.parametrize("phase", [TRAIN, TEST])
-@pytest.mark.parametrize("crop_size", [0, 1, 4, 5])
-@pytest.mark.parametrize("mirror", [False, True])
-@pytest.mark.parametrize("mean", ["none", "one", "three", "file"])
-def test_like_the_plain_version(pixels, tmp_path, dtype, kind, phase, crop_size, mirror, mean):
-    values = {"none": None, "one": np.array([3.5]), "three": np.array([1.5, 100.25, 7])}.get(mean)
-    fields = {"scale": 0.25, "crop_size": crop_size, "mirror": mirror}  # exact in float32, so the comparison is too
-    if mean == "file":
-        values = np.round(pixels.mean(axis=0), 2).astype(np.float32)
-        write_mean(tmp_path / "mean", values)
-        fields["mean_file"] = str(tmp_path / "mean")
-    elif values is not None:
-        fields["mean_value"] = values
-    if kind == "floats":
-        pixels = pixels.astype(np.float32) / 8
-    records = [datum(p, label=i) for i, p in enumerate(pixels)]
-    if kind == "png":
-        files = [cv2.imencode(".png", p.transpose(1, 2, 0))[1].tobytes() for p in pixels]
-        records = [caffe_pb2.Datum(data=f, encoded=True, label=i).SerializeToString() for i, f in enumerate(files)]
-    transformer = Transformer(param(**fields), phase, seed=11)
-    shape = transformer.load([records[0]]).shape[1:]
-    assert shape == ((3, crop_size, crop_size) if crop_size else (3, 7, 5))
-    out, labels = np.full((10, *shape), np.nan, dtype), np.empty(10, dtype)
-    transformer.load(records).write(out, labels, first=1000, stride=3)
-    mean = 0 if values is None else values if values.ndim == 3 else values[:, None, None]
-    want = [plain(p, 1000 + 3 * i, phase, 11, dtype, 0.25, mirror, mean, (crop_size, crop_size) if crop_size else None)[0] for i, p in enumerate(pixels)]
-    assert (out == want).all()
-    assert labels.tolist() == list(range(10))
-
-
 def test_strided_images_and_types(pixels):
     images = [p.transpose(1, 2, 0) for p in pixels]  # views, not contiguous
     batch = Transformer(param(crop_size=3), TEST).load_images(images, range(10))
     out, labels = np.empty(batch.shape, np.float32), np.empty(10, np.float32)
     batch.write(out, labels)
-    assert (out == pixels[:, :, 2:5, 1:4]).all()
-    assert labels.tolist() == list(range(10))
-    gray = Transformer(param(), TEST).load_images([np.ones((2, 3), np.uint8)])
-    assert gray.shape == (1, 1, 2, 3)
-    floats = np.random.default_rng(2).random((2, 3, 1), np.float32)
-    data = np.empty((1, 1, 2, 3))
-    Transformer(param(scale=2), TEST).load_images([floats]).write(data)
-    np.testing.assert_array_equal(data[0, 0], floats[:, :, 0] * 2.0)
-    with pytest.raises(DataError, match="record 1: must be a uint8 or float32 picture.*uint16"):
-        Transformer(param(), TEST).load_images([np.ones((2, 3), np.uint8), np.ones((2, 3), np.uint16)])
-    with pytest.raises(DataError, match="record 0: must be a uint8 or float32 picture.*, got int64"):
-        Transformer(param(), TEST).load_images([[[1, 2]]])
-    for shape in (6,), (1, 2, 3, 1), (0, 3, 1), (2, 3, 0):
-        with pytest.raises(DataError, match="record 0: must be a uint8 or float32 picture .height, width, channels., got uint8 .*,"):
-            Transformer(param(), TEST).load_images([np.ones(shape, np.uint8)])
-
-
-def test_seeds_of_draws(pixels):
-    records = [datum(p) for p in pixels]
-    transformer = Transformer(param(crop_size=3, mirror=True), TRAIN, seed=5)
-    whole, parts = np.empty((10, 3, 3, 3), np.float32), np.empty((10, 3, 3, 3), np.float32)
-    transformer.load(records).write(whole, first=40)
-    for i in reversed(range(10)):
-        transformer.load(records[i : i + 1]).write(parts[i : i + 1], first=40 + i)
-    assert (whole == parts).all()
-    Transformer(param(crop_size=3, mirror=True), TRAIN, seed=6).load(records).write(parts, first=40)
-    assert (whole != parts).any()
+    assert (out == pixels[:, :, 2:5, 1:4]).all() and labels.tolist() == list(range(10))
+    assert Transformer(param(), TEST).load_images([np.ones((2, 3), np.uint8)]).shape == (1, 1, 2, 3)
+    for pictures, words in (([np.ones((2, 3), np.uint8), np.ones((2, 3), np.uint16)], "record 1: must be a uint8 or float32 picture.*uint16"),
+                            ([[[1, 2]]], "record 0: must be a uint8 or float32 picture.*, got int64"),
+                            *(([np.ones(shape, np.uint8)], "record 0: must be a uint8 or float32 picture .height, width, channels., got uint8 .*,")
+                              for shape in ((6,), (1, 2, 3, 1), (0, 3, 1), (2, 3, 0)))):
+        with pytest.raises(DataError, match=words):
+            Transformer(param(), TEST).load_images(pictures)
 
 
 def test_distribution_of_draws():
@@ -112,12 +61,10 @@ def test_mirror_and_special_values(pixels):
     out = np.empty((64, 3, 7, 5), np.float32)
     Transformer(param(mirror=True), TEST).load([datum(pixels[0])] * 64).write(out)
     mirrored = (out == pixels[0][:, :, ::-1]).all(axis=(1, 2, 3))
-    assert (mirrored | (out == pixels[0]).all(axis=(1, 2, 3))).all()
-    assert 16 < mirrored.sum() < 48  # 32 expected, standard deviation 4
-    record = datum(np.array([[[np.nan, np.inf, -np.inf, -0.0]]], np.float32))
+    assert (mirrored | (out == pixels[0]).all(axis=(1, 2, 3))).all() and 16 < mirrored.sum() < 48  # 32 expected, standard deviation 4
     out = np.empty((1, 1, 1, 4), np.float32)
-    Transformer(param(scale=2), TEST).load([record]).write(out)
-    assert np.isnan(out[0, 0, 0, 0]) and out[0, 0, 0, 1:3].tolist() == [np.inf, -np.inf]
+    Transformer(param(scale=2), TEST).load([datum(np.array([[[np.nan, np.inf, -np.inf, -0.0]]], np.float32))]).write(out)
+    np.testing.assert_array_equal(out[0, 0, 0], [np.nan, np.inf, -np.inf, -0.0])
 
 
 @pytest.mark.parametrize(("fields", "kind", "message"), [
@@ -166,67 +113,63 @@ def test_wrong_mean_files(tmp_path, content, kind, message):
 
 def test_sizes_that_vary_inside_a_batch(pixels, tmp_path):
     records = [datum(pixels[0]), datum(pixels[1]), datum(pixels[2][:, :6])]
-    with pytest.raises(DataError, match="record 2: is 3 x 6 x 5, the first of the batch is 3 x 7 x 5") as caught:
-        Transformer(param(), TEST).load(records)
-    assert caught.value.record == 2
     write_mean(tmp_path / "mean", pixels[0].astype(np.float32))
-    with pytest.raises(DataError, match="record 2: is 3 x 6 x 5, the first of the batch is 3 x 7 x 5"):      # not: the mean does not fit
-        Transformer(param(mean_file=str(tmp_path / "mean")), TEST).load(records)
+    gray = datum(pixels[2][:1])
+    for fields, wrong, words in (
+            ({}, records, "record 2: is 3 x 6 x 5, the first of the batch is 3 x 7 x 5"),
+            ({"mean_file": f"{tmp_path}/mean"}, records, "record 2: is 3 x 6 x 5, the first of the batch is 3 x 7 x 5"),      # not: the mean does not fit
+            ({"crop_size": 5}, [*records[:2], datum(pixels[2][:, :4])], "record 2: .*got 5 for 3 x 4 x 5|record 2: is 3 x 4 x 5"),
+            ({}, [records[0], datum(pixels[2][:, :, :4])], "record 1: is 3 x 7 x 4, the first of the batch is 3 x 7 x 5"),
+            *(({"crop_size": 5, **mean}, [*records[:2], gray],       # the picture is what differs, not the mean
+               "^record 2: is 1 x 7 x 5, the first of the batch is 3 x 7 x 5; use batch_size: 1, or crop_size for sizes that vary$")
+              for mean in ({}, {"mean_value": [1]}, {"mean_value": [1, 2, 3]}))):
+        with pytest.raises((DataError, ShapeError), match=words) as caught:
+            Transformer(param(**fields), TEST).load(wrong)
+        assert caught.value.record == len(wrong) - 1
     assert Transformer(param(crop_size=5), TEST).load(records).shape == (3, 3, 5, 5)
-    with pytest.raises((DataError, ShapeError), match="record 2: .*got 5 for 3 x 4 x 5|record 2: is 3 x 4 x 5"):
-        Transformer(param(crop_size=5), TEST).load([*records[:2], datum(pixels[2][:, :4])])
-    with pytest.raises(DataError, match="record 1: is 3 x 7 x 4, the first of the batch is 3 x 7 x 5"):
-        Transformer(param(), TEST).load([records[0], datum(pixels[2][:, :, :4])])
-    for fields in {}, {"mean_value": [1]}, {"mean_value": [1, 2, 3]}:      # the picture is what differs, not the mean
-        with pytest.raises(DataError) as caught:
-            Transformer(param(crop_size=5, **fields), TEST).load([*records[:2], datum(pixels[2][:1])])
-        assert str(caught.value) == "record 2: is 1 x 7 x 5, the first of the batch is 3 x 7 x 5; use batch_size: 1, or crop_size for sizes that vary"
 
 
 def test_a_bad_record_is_counted(pixels):
-    out = np.full((2, 3, 7, 5), -1.0, np.float32)
-    with pytest.raises(DataError, match="record 1: is no Datum"):
-        Transformer(param(), TEST).load([datum(pixels[0]), b"\x08"]).write(out)
-    assert (out == -1).all()
-    for wrong, message in ((datum(pixels[0], height=8), "3 x 8 x 5 but 105 bytes of data"), (datum(pixels[0] / 2, width=4), "3 x 7 x 4 but 105 elements"),
-                           (datum(pixels[0], height=0), "3 x 0 x 5, each must be at least 1")):
-        with pytest.raises(DataError, match=f"record 1: has channels x height x width = {message}"):
-            Transformer(param(), TEST).load([datum(pixels[0]), wrong])
     encoded = caffe_pb2.Datum(encoded=True, data=b"zz").SerializeToString()
-    with pytest.raises(DataError, match="record 1: is marked encoded"):
-        Transformer(param(), TEST).load([datum(pixels[0]), encoded])
+    for wrong, message in ((b"\x08", "is no Datum"), (encoded, "is marked encoded"),
+                           (datum(pixels[0], height=8), "has channels x height x width = 3 x 8 x 5 but 105 bytes of data"),
+                           (datum(pixels[0] / 2, width=4), "has channels x height x width = 3 x 7 x 4 but 105 elements"),
+                           (datum(pixels[0], height=0), "has channels x height x width = 3 x 0 x 5, each must be at least 1")):
+        with pytest.raises(DataError, match=f"record 1: {message}"):
+            Transformer(param(), TEST).load([datum(pixels[0]), wrong])
     with pytest.raises(DataError, match="at least one record"):
         Transformer(param(), TEST).load([])
 
 
 def test_arrays_to_fill_are_checked(pixels):
     batch = Transformer(param(), TEST).load([datum(pixels[0])])
-    with pytest.raises(ShapeError, match="room for"):
-        batch.write(np.empty((1, 3, 7, 4), np.float32))
-    with pytest.raises(ShapeError, match="labels must be 1 of float32"):
-        batch.write(np.empty(batch.shape, np.float32), np.empty(1))
-    for count in 0, 2:
-        with pytest.raises(ShapeError, match=f"labels must be 1 of float32, got .{count},. of float32"):
-            batch.write(np.empty(batch.shape, np.float32), np.empty(count, np.float32))
-    with pytest.raises(ConfigError, match="float32 or float64, got int32"):
-        batch.write(np.empty(batch.shape, np.int32))
-    with pytest.raises(ConfigError, match="C-contiguous"):
-        batch.write(np.empty(batch.shape[::-1], np.float32).T)
+    fits = np.empty(batch.shape, np.float32)
+    for arrays, error, words in (
+            ([np.empty((1, 3, 7, 4), np.float32)], ShapeError, "room for"), ([fits, np.empty(1)], ShapeError, "labels must be 1 of float32"),
+            *(([fits, np.empty(count, np.float32)], ShapeError, f"labels must be 1 of float32, got .{count},. of float32") for count in (0, 2)),
+            ([np.empty(batch.shape, np.int32)], ConfigError, "float32 or float64, got int32"),
+            ([np.empty(batch.shape[::-1], np.float32).T], ConfigError, "C-contiguous")):
+        with pytest.raises(error, match=words):
+            batch.write(*arrays)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_pictures_and_rules(tmp_path, seed):
-    """Rows that are longer than what is reversed at once, rectangles, records and pictures, each mean, labels below 0, large numbers."""
+    """Rows that are longer than what is reversed at once, rectangles, records, files and pictures, each mean, labels below 0, large numbers."""
     random = np.random.default_rng(seed)
-    for _ in range(12):
+    for _ in range(16):
         channels, height, width = int(random.choice([1, 2, 3, 4])), int(random.integers(1, 6)), int(random.choice([1, 5, 255, 256, 257, 600]))
         dtype, kind = random.choice([np.float32, np.float64]), random.choice([np.uint8, np.float32])
         pictures = random.integers(0, 256, (3, channels, height, width)).astype(kind)
         fields, phase, number = {"scale": 0.5}, [TRAIN, TEST][random.integers(2)], int(random.integers(1 << 62))
         if random.random() < 0.7:
             fields["mirror"] = True
-        if random.random() < 0.5:
-            fields |= {"crop_h": int(random.integers(1, height + 1)), "crop_w": int(random.integers(1, width + 1))}
+        size = (int(random.integers(1, height + 1)), int(random.integers(1, width + 1))) if random.random() < 0.7 else None
+        if size and random.random() < 0.5:
+            size = (min(size), min(size))
+            fields["crop_size"] = size[0]
+        elif size:
+            fields |= {"crop_h": size[0], "crop_w": size[1]}
         mean = np.zeros(pictures.shape[1:])
         means = random.integers(3)
         if means == 0:
@@ -238,18 +181,21 @@ def test_random_pictures_and_rules(tmp_path, seed):
             fields["mean_file"] = str(tmp_path / "mean")
         labels, stride = random.integers(-9, 9, 3), int(random.integers(1, 4))
         transformer = Transformer(param(**fields), phase, seed=seed)
-        if random.random() < 0.5:
-            batch = transformer.load([datum(picture, label=int(label)) for picture, label in zip(pictures, labels)])
-        else:
+        form = random.choice(["records", "pictures", "files"])
+        if form == "files" and kind == np.uint8 and channels in (1, 3):
+            files = [cv2.imencode(".png", picture.transpose(1, 2, 0))[1].tobytes() for picture in pictures]
+            batch = transformer.load([caffe_pb2.Datum(data=file, encoded=True, label=int(label)).SerializeToString() for file, label in zip(files, labels)])
+        elif form == "pictures":
             batch = transformer.load_images(list(pictures.transpose(0, 2, 3, 1)), labels)
+        else:
+            batch = transformer.load([datum(picture, label=int(label)) for picture, label in zip(pictures, labels)])
         data, got = np.full(batch.shape, np.nan, dtype), np.empty(3, dtype)
         batch.write(data, got, number, stride)
         assert got.tolist() == labels.tolist()
         for i, picture in enumerate(pictures):
-            ordinal = number + i * stride
-            wanted, cut = plain(picture, ordinal, phase, seed, dtype, 0.5, "mirror" in fields, mean, (fields["crop_h"], fields["crop_w"]) if "crop_h" in fields else None)
+            wanted, cut = plain(picture, number + i * stride, phase, seed, dtype, 0.5, "mirror" in fields, mean, size)
             np.testing.assert_array_equal(data[i], wanted)
-            assert transformer.window(height, width, ordinal) == cut
+            assert transformer.window(height, width, number + i * stride) == cut
 
 
 @pytest.mark.parametrize(("fields", "remedy"), [

@@ -1,42 +1,36 @@
 """Dry runs: everything but computing."""
 
 import contextlib
+import itertools
 import re
 import threading
 from collections import Counter
 
 import numpy as np
 import pytest
+from helpers import layer_text, make_net, net_solver
 
 import minicaffe
 from minicaffe import memory
 from minicaffe.device.threads import computing, dry_run, is_dry_run
 from minicaffe.engines import engine
-from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
-from minicaffe.solver import create_solver
 
 DATA = """name: "dry" layer { name: "data" type: "DummyData" top: "x" top: "label" dummy_data_param { shape { dim: 4 dim: 16 dim: 12 dim: 12 } shape { dim: 4 }
   data_filler { type: "uniform" min: 1 max: 2 } data_filler { type: "constant" value: 1 } } }
 """
-NET = DATA + """layer { name: "c1" type: "Convolution" bottom: "x" top: "c1" convolution_param { num_output: 32 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
-layer { name: "n1" type: "BatchNorm" bottom: "c1" top: "c1" } layer { name: "s1" type: "Scale" bottom: "c1" top: "c1" scale_param { bias_term: true } }
-layer { name: "r1" type: "ReLU" bottom: "c1" top: "c1" }
-layer { name: "c2" type: "Convolution" bottom: "c1" top: "c2" convolution_param { num_output: 32 kernel_size: 1 weight_filler { type: "xavier" } } }
-layer { name: "l" type: "LRN" bottom: "c2" top: "l" } layer { name: "p" type: "Pooling" bottom: "l" top: "p" pooling_param { kernel_size: 2 stride: 2 } }
-layer { name: "d" type: "Dropout" bottom: "p" top: "p" } layer { name: "a" type: "Eltwise" bottom: "p" bottom: "p" top: "a" }
-layer { name: "ip" type: "InnerProduct" bottom: "a" top: "ip" inner_product_param { num_output: 5 weight_filler { type: "xavier" } } }
-layer { name: "acc" type: "Accuracy" bottom: "ip" bottom: "label" top: "acc" include { phase: TEST } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
-"""
+CONVOLUTION = 'convolution_param { num_output: 32 kernel_size: %d pad: %d weight_filler { type: "xavier" } }'
+NET = DATA + "".join(itertools.starmap(layer_text, [
+    ("Convolution", "c1", "x", None, CONVOLUTION % (3, 1)), ("BatchNorm", "n1", "c1", "c1"), ("Scale", "s1", "c1", "c1", "scale_param { bias_term: true }"),
+    ("ReLU", "r1", "c1", "c1"), ("Convolution", "c2", "c1", None, CONVOLUTION % (1, 0)), ("LRN", "l", "c2"),
+    ("Pooling", "p", "l", None, "pooling_param { kernel_size: 2 stride: 2 }"), ("Dropout", "d", "p", "p"), ("Eltwise", "a", "p p"),
+    ("InnerProduct", "ip", "a", None, 'inner_product_param { num_output: 5 weight_filler { type: "xavier" } }'),
+    ("Accuracy", "acc", "ip label", None, "include { phase: TEST }"), ("SoftmaxWithLoss", "loss", "ip label")]))
 
 
 def solver_of(plan, net=NET):
-    param = caffe_pb2.SolverParameter(base_lr=0.01, lr_policy="fixed", momentum=0.9, type="SGD", max_iter=9)
-    param.net_param.CopyFrom(parse_text(net, caffe_pb2.NetParameter)[0])
     minicaffe.set_random_seed(3)
-    return create_solver(param, plan=plan)
+    return net_solver(net, plan, base_lr=0.01)
 
 
 def iterations(plan, dry):
@@ -58,12 +52,8 @@ def iterations(plan, dry):
 @pytest.mark.parametrize("preferred", ["", "CAFFE", "PLAIN"])
 @pytest.mark.parametrize("plan", ["memory", None])
 def test_memory_and_events(plan, preferred):
-    before = engine.preferred()
     engine.prefer(preferred)
-    try:
-        real, dry = iterations(plan, False), iterations(plan, True)
-    finally:
-        engine.prefer(before)
+    real, dry = iterations(plan, False), iterations(plan, True)
     assert len(real[0]) > 90 and sum(real[1].values()) > 100
     assert dry == real
 
@@ -100,7 +90,7 @@ def test_other_threads_compute():
 
 
 def test_forwards(device):
-    net = Net(parse_text("state { phase: TEST } " + NET, caffe_pb2.NetParameter)[0])
+    net = make_net(NET, caffe_pb2.TEST)
     with dry_run():
         for _ in range(4):
             net.forward_from_to(0, len(net.nodes) - 1)
@@ -112,41 +102,29 @@ def test_forwards(device):
 def test_runs_in_runs():
     """The inner end leaves the outer run as it was, with an error, too; each thread has its own."""
     seen = []
-    assert not is_dry_run()
-    with dry_run():
-        with dry_run():
-            assert is_dry_run()
-        assert is_dry_run()
-        with computing():
-            assert not is_dry_run()
-            with computing():
-                assert not is_dry_run()
-            assert not is_dry_run()
-            with dry_run():
-                assert is_dry_run()
-            assert not is_dry_run()
-        assert is_dry_run()
-        for inner in computing, dry_run:
-            with pytest.raises(ZeroDivisionError), inner():
+
+    def check_inside(depth, dry):
+        assert is_dry_run() == dry
+        for run in (dry_run, computing) if depth else ():
+            with run():
+                check_inside(depth - 1, run is dry_run)
+            assert is_dry_run() == dry
+            with pytest.raises(ZeroDivisionError), run():
                 raise ZeroDivisionError
-            assert is_dry_run()
+            assert is_dry_run() == dry
+
+    check_inside(3, False)
+    with dry_run():
         other = threading.Thread(target=lambda: seen.append(is_dry_run()))
         other.start()
         other.join()
-    assert not is_dry_run() and seen == [False]
-    with computing():
-        assert not is_dry_run()
-    with pytest.raises(ZeroDivisionError), dry_run():
-        raise ZeroDivisionError
-    assert not is_dry_run()
+    assert seen == [False]
 
 
 def test_data_alone_is_computed(on_cpu):
     """As labels are checked, also those that other layers have changed; nothing behind a layer with parameters is."""
-    text = DATA + """layer { name: "two" type: "Power" bottom: "label" top: "two" power_param { shift: 1 } }
-      layer { name: "six" type: "Power" bottom: "two" top: "six" power_param { scale: 3 } }
-      layer { name: "ip" type: "InnerProduct" bottom: "six" top: "ip" inner_product_param { axis: 0 num_output: 2 bias_filler { type: "constant" value: 8 } } }"""
-    net = Net(parse_text(text, caffe_pb2.NetParameter)[0])
+    net = make_net(DATA + layer_text("Power", "two", "label", more="power_param { shift: 1 }") + layer_text("Power", "six", "two", more="power_param { scale: 3 }")
+                   + layer_text("InnerProduct", "ip", "six", more='inner_product_param { axis: 0 num_output: 2 bias_filler { type: "constant" value: 8 } }'))
     net.blobs["ip"].data[...] = -1
     with dry_run():
         net.forward_from_to(0, 3)

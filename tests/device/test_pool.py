@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cplusplus import compiler
+from helpers import layer_text
 
 import minicaffe as caffe
 from minicaffe.device.threads import threads_by_variable, usable_processors
@@ -18,21 +19,10 @@ from minicaffe.errors import ConfigError, DependencyError
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-NET = """
-layer { name: 'x' type: 'DummyData' top: 'x' dummy_data_param { shape { dim: 16 dim: 8 dim: 24 dim: 24 }
-        data_filler { type: 'gaussian' } } }
-layer { name: 'conv' type: 'Convolution' bottom: 'x' top: 'conv'
-        convolution_param { num_output: 24 kernel_size: 3 weight_filler { type: 'xavier' } } }
-layer { name: 'relu' type: 'ReLU' bottom: 'conv' top: 'conv' }
-layer { name: 'pool' type: 'Pooling' bottom: 'conv' top: 'pool' pooling_param { kernel_size: 2 stride: 2 } }
-"""
-
-
-@pytest.fixture
-def keep_threads():
-    before = caffe.get_num_threads()
-    yield
-    caffe.set_num_threads(before)
+PROCESSORS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+NET = (layer_text("DummyData", "x", more="dummy_data_param { shape { dim: 16 dim: 8 dim: 24 dim: 24 } data_filler { type: 'gaussian' } }")
+       + layer_text("Convolution", "conv", "x", more="convolution_param { num_output: 24 kernel_size: 3 weight_filler { type: 'xavier' } }")
+       + layer_text("ReLU", "relu", "conv", "conv") + layer_text("Pooling", "pool", "conv", more="pooling_param { kernel_size: 2 stride: 2 }"))
 
 
 def make_net(tmp_path):
@@ -57,7 +47,7 @@ def test_the_pool_runs_each_part_once(tmp_path, sanitizer):
     assert done.stdout.endswith(" loops\n")
 
 
-def test_more_threads_than_processors(tmp_path, keep_threads, on_cpu):
+def test_more_threads_than_processors(tmp_path, on_cpu):
     net = make_net(tmp_path)
     results = []
     for threads in (1, 2, 7, 40):
@@ -69,13 +59,10 @@ def test_more_threads_than_processors(tmp_path, keep_threads, on_cpu):
         np.testing.assert_allclose(other, results[0], rtol=1e-5, atol=1e-6)
 
 
-def test_nets_share_the_pool(tmp_path, keep_threads, on_cpu):
+def test_nets_share_the_pool(tmp_path, on_cpu):
     caffe.set_num_threads(3)
     nets = [make_net(tmp_path) for _ in range(4)]
-    expected = []
-    for net in nets:
-        net.forward()
-        expected.append(net.blobs["pool"].data.copy())
+    expected = [net.forward()["pool"].copy() for net in nets]
 
     def work(net, wanted):
         for _ in range(30):
@@ -109,7 +96,7 @@ def test_a_forked_child_computes(tmp_path, on_cpu, engine):
     assert done.returncode == 0, done.stderr
 
 
-def test_idle_threads_sleep(tmp_path, keep_threads, on_cpu):
+def test_idle_threads_sleep(tmp_path, on_cpu):
     """After a loop the workers look out for the next one for a bounded time only."""
     caffe.set_num_threads(4)
     net = make_net(tmp_path)
@@ -121,45 +108,34 @@ def test_idle_threads_sleep(tmp_path, keep_threads, on_cpu):
     assert after.user + after.system - before.user - before.system < 0.25, "0.5 s of doing nothing cost processor time"
 
 
-@pytest.mark.parametrize("given, used", [
-    ("", None), (" ", None), (",4", None), ("1", 1), ("3", 3), (" 2 , 4", 2), ("0007", 7), ("1024", 1024), ("0", False), ("1025", False),
-    ("00000003", 3), ("000000003", False), ("9" * 5000, False), ("-3", False), ("+3", False), ("2.0", False), ("1_0", False), ("two", False),
-    ("\N{SUPERSCRIPT TWO}", False), ("\N{ARABIC-INDIC DIGIT TWO}", 2)])
-def test_the_threads_of_the_environment(monkeypatch, caplog, given, used):
+def test_the_threads_of_the_environment(monkeypatch, caplog):
     """None: not given. False: no number of threads, which a warning says in one line that is not long."""
-    monkeypatch.setenv("OMP_NUM_THREADS", given)
-    assert threads_by_variable(warn=True) == (used or None)
-    said = f"OMP_NUM_THREADS must be a number, 1 to 1024, got '{given[:40]}'; it is not used"
-    assert [record.getMessage() for record in caplog.records] == [said] * (used is False)
+    for used, *texts in (
+            (None, "", " ", ",4"), (1, "1"), (2, " 2 , 4", "\N{ARABIC-INDIC DIGIT TWO}"), (3, "3", "00000003"), (7, "0007"), (1024, "1024"),
+            (False, "0", "1025", "000000003", "9" * 5000, "-3", "+3", "2.0", "1_0", "two", "\N{SUPERSCRIPT TWO}")):
+        for given in texts:
+            caplog.clear()
+            monkeypatch.setenv("OMP_NUM_THREADS", given)
+            assert threads_by_variable(warn=True) == (used or None), given
+            said = f"OMP_NUM_THREADS must be a number, 1 to 1024, got '{given[:40]}'; it is not used"
+            assert caplog.messages == [said] * (used is False), given
 
 
 def test_most_threads_by_default(monkeypatch, tmp_path):
+    assert usable_processors(tmp_path) == min(1024, PROCESSORS)     # without cgroups the affinity counts
     for processors in 1, 1023, 1024, 1025, 3000:
         monkeypatch.setattr(os, "sched_getaffinity", lambda process, processors=processors: range(processors), raising=False)
         assert usable_processors(tmp_path) == min(processors, 1024)
+    for number in 0, -1, 1025, 99999999999:
+        with pytest.raises(ConfigError, match=f"number of threads must be 1 to 1024, got {number}"):
+            caffe.set_num_threads(number)
 
 
-@pytest.mark.parametrize("number", [0, -1, 1025, 99999999999])
-def test_impossible_numbers_of_threads(number):
-    with pytest.raises(ConfigError, match=f"number of threads must be 1 to 1024, got {number}"):
-        caffe.set_num_threads(number)
-
-
-PROCESSORS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-
-
-@pytest.mark.parametrize("text, quota", [
-    ("50000 100000", 0.5), ("150000 100000", 1.5), ("100000 100000", 1), ("max 100000", None), ("nonsense", None), ("", None),
-    ("50000 0", None),     # no quota of a period
-    ("0 100000", None), ("-1 100000", None), ("50000", None),
-])
 @pytest.mark.parametrize("processors", [1, 3, 64])
-def test_quota_of_a_container(tmp_path, monkeypatch, text, quota, processors):
+def test_quota_of_a_container(tmp_path, monkeypatch, processors):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(processors)), raising=False)
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
-    (tmp_path / "sys/fs/cgroup/cpu.max").write_text(text + "\n")
-    assert usable_processors(tmp_path) == (processors if quota is None else max(1, min(processors, int(-(-quota // 1)))))
-
-
-def test_without_cgroups_the_affinity_counts(tmp_path):
-    assert usable_processors(tmp_path) == PROCESSORS
+    for text, quota in (("50000 100000", 0.5), ("150000 100000", 1.5), ("100000 100000", 1),
+                        *((text, 1024) for text in ("max 100000", "nonsense", "", "50000 0", "0 100000", "-1 100000", "50000"))):     # no quota of a period
+        (tmp_path / "sys/fs/cgroup/cpu.max").write_text(text + "\n")
+        assert usable_processors(tmp_path) == max(1, min(processors, int(-(-quota // 1)))), text

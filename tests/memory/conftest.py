@@ -22,6 +22,7 @@ def host():
 def device():
     """The double of CUDAPlace(0), registered like a real provider."""
     side = HostDouble(CUDAPlace(0))
+    side.device_of = lambda address: 0
     memory.register(CUDAPlace, SystemAllocator, lambda place: side)
     yield side
     memory.unregister(CUDAPlace)

@@ -9,11 +9,8 @@ class FakeStreams(StreamOrder):
     """Each event is ``(stream, number)``; it is done once `reach` has let the stream come that far."""
 
     def __init__(self):
-        self.stream = 0
-        self.put = {}  # stream -> events recorded
-        self.at = {}  # stream -> events done
-        self.calls = []
-        self.broken = ""
+        self.stream, self.calls, self.broken = 0, [], ""
+        self.put, self.at = {}, {}  # by stream: events recorded, events done
 
     def _call(self, name):
         self.calls.append(name)
@@ -30,13 +27,11 @@ class FakeStreams(StreamOrder):
 
     def done(self, event):
         self._call("done")
-        stream, number = event
-        return self.at.get(stream, 0) >= number
+        return self.at.get(event[0], 0) >= event[1]
 
     def wait(self, event):
         self._call("wait")
-        stream, number = event
-        self.at[stream] = max(self.at.get(stream, 0), number)
+        self.at[event[0]] = max(self.at.get(event[0], 0), event[1])
 
     def reach(self, stream):
         """Let `stream` do all that was put on it."""
@@ -48,39 +43,36 @@ class HostDouble(DeviceSide):
 
     def __init__(self, place):
         super().__init__(place)
-        self.calls = []
-        self.pending = []
-        self.broken = False
+        self.calls, self.pending, self.broken = [], [], False
 
-    def _do(self, name, work):
+    def _do(self, name, work, *arguments):
         if self.broken:
             raise OSError(f"{name} failed")
         self.calls.append(name)
-        work()
+        work(*arguments)
 
     def copy_to_device(self, dst, src, nbytes):
-        self._do("host to device", lambda: ctypes.memmove(dst, src, nbytes))
+        self._do("host to device", ctypes.memmove, dst, src, nbytes)
 
     def copy_to_host(self, dst, src, nbytes):
-        self._do("device to host", lambda: ctypes.memmove(dst, src, nbytes))
+        self._do("device to host", ctypes.memmove, dst, src, nbytes)
 
     def zero(self, dst, nbytes):
-        self._do("zero device", lambda: ctypes.memset(dst, 0, nbytes))
+        self._do("zero device", ctypes.memset, dst, 0, nbytes)
 
     def copy_within(self, dst, src, nbytes):
-        self._do("device to device", lambda: ctypes.memmove(dst, src, nbytes))
+        self._do("device to device", ctypes.memmove, dst, src, nbytes)
 
     def stream(self):
         return 1
 
     def push(self, dst, src, nbytes, stream, fresh):
         self.fresh = fresh
-        self._do("push", lambda: self.pending.append((stream, lambda: ctypes.memmove(dst.address, src.address, nbytes))))
+        self._do("push", self.pending.append, (stream, lambda: ctypes.memmove(dst.address, src.address, nbytes)))
 
     def synchronise(self):
-        for _, copy in self.pending:
-            copy()
-        self.pending.clear()
+        while self.pending:
+            self.pending.pop(0)[1]()
 
 
 class Backwards(Layout):

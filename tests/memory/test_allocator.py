@@ -1,5 +1,6 @@
 """Allocators, buffers, and the registry by place."""
 
+import contextlib
 import copy
 import gc
 import pickle
@@ -10,9 +11,8 @@ import pytest
 
 from minicaffe import memory
 from minicaffe.errors import ConfigError, DependencyError, OutOfMemoryError, PointerError, WrongTypeError
-from minicaffe.memory import Allocator, Buffer, CachingAllocator, CPUPlace, CUDAPlace, LimitAllocator, PinnedPlace, SystemAllocator
+from minicaffe.memory import Allocator, Buffer, CPUPlace, CUDAPlace, LimitAllocator, PinnedPlace, SystemAllocator
 from minicaffe.memory.allocator import nanoseconds
-from minicaffe.memory.registry import registry
 
 
 def test_places_are_values():
@@ -28,25 +28,21 @@ def test_places_are_values():
 @pytest.mark.parametrize("wrap", [SystemAllocator, lambda: LimitAllocator(SystemAllocator(), 1 << 30), lambda: memory.FailAllocator(SystemAllocator(), 0),
                                   lambda: memory.BuddyAllocator(SystemAllocator())], ids=["system", "limit", "fail", "buddy"])
 def test_every_allocator_keeps_the_contract(wrap):
-    allocator = wrap()
+    allocator, stranger = wrap(), SystemAllocator()
     sizes = [0, 0, 1, 63, 64, 65, 4096, 1 << 20, (1 << 26) + 1]
     addresses = [allocator.alloc(n) for n in sizes]
-    assert len(set(addresses)) == len(sizes)
-    assert all(a % 64 == 0 and a for a in addresses)
+    assert len(set(addresses)) == len(sizes) and all(a % 64 == 0 and a for a in addresses)
     stats = allocator.stats()
     assert (stats.live, stats.peak, stats.count, stats.allocations) == (sum(sizes), sum(sizes), len(sizes), len(sizes))
     assert stats.reserved >= stats.live
+    other = stranger.alloc(64)
     for address in addresses:
         allocator.free(address)
-        with pytest.raises(PointerError):
-            allocator.free(address)
-    assert (allocator.stats().live, allocator.stats().count) == (0, 0)
-    assert allocator.stats().peak == sum(sizes)
-    stranger = SystemAllocator()
-    address = stranger.alloc(64)
-    with pytest.raises(PointerError):
-        allocator.free(address)
-    stranger.free(address)
+        for wrong in address, other:
+            with pytest.raises(PointerError):
+                allocator.free(wrong)
+    assert allocator.stats()[:2] == (0, sum(sizes)) and allocator.stats().count == 0
+    stranger.free(other)
 
 
 def test_limit():
@@ -61,48 +57,34 @@ def test_limit():
         limited.alloc(1 << 63)
 
 
-def test_limit_during_a_call():
+@pytest.mark.parametrize("nbytes, live", [(40, 100), (41, 60)])
+def test_limit_during_a_call(nbytes, live):
     """The block that is too much then goes back."""
     class Reenters(Allocator):
         def alloc(self, nbytes):
             address = super().alloc(nbytes)
-            if asked:
-                taken.append(limited.alloc(asked.pop()))
+            if nbytes != 60:
+                limited.alloc(60)
             return address
 
-    below, asked, taken = SystemAllocator(), [], []
+    below = SystemAllocator()
     limited = LimitAllocator(Reenters(CPUPlace(), below), 100)
-    for nbytes, fits in (40, True), (41, False):
-        asked.append(60)
-        if fits:
-            taken.append(limited.alloc(nbytes))
-        else:
-            with pytest.raises(OutOfMemoryError, match="no memory for 41 bytes; live are 60 bytes, the limit is 100 bytes"):
-                limited.alloc(nbytes)
-        assert limited.stats().live == below.stats().live == (100 if fits else 60)
-        assert [limited.stats().count, below.stats().count] == [len(taken)] * 2
-        while taken:
-            limited.free(taken.pop())
+    refused = pytest.raises(OutOfMemoryError, match="no memory for 41 bytes; live are 60 bytes, the limit is 100 bytes")
+    with refused if live == 60 else contextlib.nullcontext():
+        limited.alloc(nbytes)
+    assert limited.stats().live == below.stats().live == live and limited.stats().count == below.stats().count == (2 if live == 100 else 1)
 
 
-def test_arguments_of_a_plain_allocator():
-    allocator = SystemAllocator()
-    for nbytes in -1, "10", 1 << 64:
-        with pytest.raises(WrongTypeError, match="nbytes must be an int from 0 to below 2"):
-            allocator.malloc(nbytes, 0)
-    with pytest.raises(ConfigError, match="a SystemAllocator gives no memory for a chosen stream; use a CachingAllocator or Buddy"):
-        allocator.malloc(10, 0)
-    for address in -1, "10":
-        with pytest.raises(WrongTypeError, match="address must be "):
-            allocator.record_stream(address, 0)
-    for alignment in "4096", 128.0, None:
-        with pytest.raises(ConfigError, match="SystemAllocator.alignment: must be a power of two from 64 to 2"):
-            SystemAllocator(alignment=alignment)
-
-
-def test_time_of_an_allocation(host):
-    assert nanoseconds(host, 64, 10) > 0
-    assert host.stats() == (0, 64, 0, 0, 10)
+def test_arguments_of_a_plain_allocator(host):
+    for error, words, call, *wrong in (
+            (WrongTypeError, "nbytes must be an int from 0 to below 2", lambda nbytes: host.malloc(nbytes, 0), -1, "10", 1 << 64),
+            (ConfigError, "a SystemAllocator gives no memory for a chosen stream; use a CachingAllocator or Buddy", lambda n: host.malloc(n, 0), 10),
+            (WrongTypeError, "address must be ", lambda address: host.record_stream(address, 0), -1, "10"),
+            (ConfigError, "SystemAllocator.alignment: must be a power of two from 64 to 2", lambda n: SystemAllocator(alignment=n), "4096", 128.0, None)):
+        for value in wrong:
+            with pytest.raises(error, match=words):
+                call(value)
+    assert nanoseconds(host, 64, 10) > 0 and host.stats() == (0, 64, 0, 0, 10)
 
 
 def test_buffer_freed_with_last_view(host):
@@ -111,8 +93,7 @@ def test_buffer_freed_with_last_view(host):
     part[...] = 7
     del view
     gc.collect()
-    assert host.stats().live == 48
-    assert (part == 7).all()
+    assert host.stats().live == 48 and (part == 7).all()
     del part
     assert host.stats().live == 0
 
@@ -151,53 +132,35 @@ def test_alloc_free_used(host):
 def test_provider_of_each_place():
     memory.register(CUDAPlace, SystemAllocator)
     one, two = (memory.alloc(CUDAPlace(i), 100 * (i + 1)) for i in range(2))
-    assert memory.used(CUDAPlace(0)) == memory.stats(CUDAPlace(0)).reserved == 100
-    assert memory.used(CUDAPlace(1)) == 200
+    assert memory.used(CUDAPlace(0)) == memory.stats(CUDAPlace(0)).reserved == 100 and memory.used(CUDAPlace(1)) == 200
     with pytest.raises(ConfigError, match="no DeviceSide to copy to it"):
         memory.SyncedMemory(4).gpu_data()
     memory.unregister(CUDAPlace)
-    memory.free(CUDAPlace(0), one)  # a block keeps its allocator
-    memory.free(CUDAPlace(1), two)
-    assert memory.used(CUDAPlace(1)) == 0
-    for place in CUDAPlace(0), CUDAPlace(7), PinnedPlace():
+    for place, address in (CUDAPlace(0), one), (CUDAPlace(1), two):
+        memory.free(place, address)  # a block keeps its allocator
+    for place in CUDAPlace(0), CUDAPlace(1), CUDAPlace(7), PinnedPlace():
         before = memory.used(place)
         with pytest.raises(DependencyError, match="no CUDA provider is registered; install"):
             memory.alloc(place, 1)
         assert memory.used(place) == before
 
 
-def test_pool_of_the_host(host):
-    """An arena on plain memory; any other allocator itself, from the next call on."""
-    registry.use(CPUPlace(), None)
-    plain = registry.host_pool()
-    assert isinstance(plain, CachingAllocator) and plain.upstream is registry.allocator(CPUPlace()) and registry.host_pool() is plain
-    for name in ("buddy", "caching"):
-        registry.use(CPUPlace(), name)
-        assert registry.host_pool() is registry.allocator(CPUPlace())
-        assert plain not in registry.all_in_use()
-    registry.use(CPUPlace(), None)
-    again = registry.host_pool()
-    assert again is not plain and again.upstream is registry.allocator(CPUPlace())
-
-
-def test_cycles_collected_before_failure():
+@pytest.mark.parametrize("kept, asked", [(0, 900), (500, 600)])
+def test_cycles_collected_before_failure(kept, asked):
     """The request succeeds then; and where it still fails, the error names no holder that is gone."""
     unit = 1 << 20      # so that the blocks are above those that other tests have left alive; they are never written
     allocator = LimitAllocator(SystemAllocator(), 1000 * unit)
     gc.disable()
     try:
-        for kept, asked, fits in (0, 900 * unit, True), (500 * unit, 600 * unit, False):
-            blocks = [Buffer(allocator, kept, "kept")]
-            ring = [Buffer(allocator, 400 * unit, "unreachable")]
-            ring.append(ring)
-            del ring
-            if fits:
-                blocks.append(Buffer(allocator, asked))
-            else:
-                with pytest.raises(OutOfMemoryError, match="live are 524,288,000 bytes") as info:
-                    Buffer(allocator, asked)
-                assert "kept 524,288,000" in str(info.value) and "unreachable" not in str(info.value)
-            del blocks
+        holder, ring = Buffer(allocator, kept * unit, "kept"), [Buffer(allocator, 400 * unit, "unreachable")]
+        ring.append(ring)
+        del ring
+        if not kept:
+            Buffer(allocator, asked * unit)
+            return
+        with pytest.raises(OutOfMemoryError, match="live are 524,288,000 bytes") as info:
+            Buffer(allocator, asked * unit)
+        assert "kept 524,288,000" in str(info.value) and "unreachable" not in str(info.value) and holder.nbytes == 500 * unit
     finally:
         gc.enable()
 

@@ -9,7 +9,7 @@ import minicaffe
 from minicaffe.blob import Blob, Dtype
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.memory import sizes
-from minicaffe.memory.sizes import DEFAULT, check_bytes, max_blob_bytes
+from minicaffe.memory.sizes import DEFAULT, check_bytes, max_blob_bytes, parse_size
 
 
 @pytest.fixture
@@ -18,22 +18,19 @@ def budget(monkeypatch):
     return lambda text: monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", text)
 
 
-@pytest.mark.parametrize("there, most", [((8 << 30) - 1, (8 << 30) - 1), (8 << 30, 8 << 30), ((8 << 30) + 1, 8 << 30)])
-def test_default_budget(budget, monkeypatch, there, most):
-    """What Caffe could count, or less where there is less memory."""
-    assert DEFAULT == 4 * 2**31
-    budget("")
-    monkeypatch.setattr(sizes, "host_memory", lambda: there)
-    assert sizes.max_blob_bytes() == most
-
-
-@pytest.mark.parametrize("text, bytes_", [("4000", 4000), ("1KiB", 1024), ("1.5MiB", 3 << 19), ("20GiB", 20 << 30)])
-def test_sizes(budget, text, bytes_):
-    budget(text)
-    assert max_blob_bytes() == bytes_
+def test_sizes(budget, monkeypatch):
+    """By default what Caffe could count, or less where there is less memory."""
+    for text, nbytes in ("512", 512), ("512B", 512), ("64KiB", 65536), ("2 gib", 2 << 30), ("1.5MiB", 3 << 19), ("20GiB", 20 << 30):
+        budget(text)
+        assert max_blob_bytes() == nbytes, text
     budget("much")
     with pytest.raises(ConfigError, match="MINICAFFE_MAX_BLOB_BYTES: 'much' is not a size"):
         max_blob_bytes()
+    budget("")
+    for there in DEFAULT - 1, DEFAULT, DEFAULT + 1:
+        monkeypatch.setattr(sizes, "host_memory", lambda there=there: there)
+        assert max_blob_bytes() == min(there, DEFAULT)
+    assert DEFAULT == 4 * 2**31 and parse_size("0") == 0
 
 
 @pytest.mark.parametrize("text", ["1000000\n", "max\n", "", "9" * 30, None])
@@ -52,18 +49,14 @@ def test_memory_of_a_container(monkeypatch, text):
         sizes.host_memory.cache_clear()
 
 
-@pytest.mark.parametrize("dtype, most", [(Dtype.FLOAT, 256), (Dtype.DOUBLE, 128), (Dtype.INT, 256)])
-def test_blob_counts_bytes_of_its_type(budget, dtype, most):
-    budget("1KiB")
-    Blob((most,), dtype)
-    with pytest.raises(ShapeError, match="would take"):
-        Blob((most + 1,), dtype)
-    with pytest.raises(ShapeError, match=str(2**200)):      # no number wraps around
-        check_bytes(2**200, "x")
-
-
 def test_refused_blob_stays_as_it_was(budget):
     budget("1KiB")
+    for dtype, most in (Dtype.FLOAT, 256), (Dtype.DOUBLE, 128), (Dtype.INT, 256):
+        Blob((most,), dtype)
+        with pytest.raises(ShapeError, match="would take"):
+            Blob((most + 1,), dtype)
+    with pytest.raises(ShapeError, match=str(2**200)):      # no number wraps around
+        check_bytes(2**200, "x")
     blob = Blob((2, 3), Dtype.FLOAT, "b")
     blob.data[...] = 5
     stamp = blob.stamp
@@ -75,15 +68,9 @@ def test_refused_blob_stays_as_it_was(budget):
     assert blob.shape == (2, 3) and (blob.data == 5).all() and blob.stamp == stamp
 
 
-def test_memory_that_is_there_is_used(budget):
-    blob = Blob((1000,))
-    budget("1KiB")
-    blob.reshape(10, 100)
-    assert blob.count == 1000
-
-
 @pytest.mark.parametrize("part", ["data", "diff"])
 def test_memory_of_one_part(budget, part):
+    """What is there is used."""
     large, blob = Blob((1000,)), Blob((4,))
     large.reshape(4)
     getattr(blob, "share_" + part)(large)
@@ -91,8 +78,9 @@ def test_memory_of_one_part(budget, part):
     with pytest.raises(ShapeError, match=r"^a blob of shape \[1000\] would take 4000 bytes"):
         blob.reshape(1000)
     getattr(blob, "share_" + ("diff" if part == "data" else "data"))(large)
-    blob.reshape(1000)
-    assert blob.count == 1000
+    for one in large, blob:
+        one.reshape(10, 100)
+        assert one.count == 1000
 
 
 def test_net_names_layer_and_line(budget, tmp_path):

@@ -1,4 +1,4 @@
-"""Allocators above another one, of every kind: misuse, failures below them, streams, red zones, threads, and their end.
+"""Allocators above another one, of every kind: misuse, failures below them, streams, red zones, threads, events, errors, guards.
 
 test_random_allocators.py compares their addresses, blocks and statistics with a second implementation of the rules.
 """
@@ -7,17 +7,19 @@ import ctypes
 import gc
 import pickle
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from doubles import FakeStreams
-from heaps import KINDS, make_heap, make_streamed_heap
+from heaps import KINDS, POOLS, make_heap, make_streamed_heap
 
 from minicaffe import memory
 from minicaffe.errors import ConfigError, Error, OutOfMemoryError, PointerError, WrongTypeError
-from minicaffe.memory import Allocator, Buffer, CachingAllocator, CPUPlace, CUDAPlace, LimitAllocator, StreamOrder, SystemAllocator
+from minicaffe.memory import Allocator, Buffer, CachingAllocator, CPUPlace, CUDAPlace, LimitAllocator, SystemAllocator
 from minicaffe.memory.red_zones import RedZones
+from minicaffe.memory.registry import Registry
 
 MIB = 1 << 20
 BASE = 1 << 40
@@ -28,17 +30,18 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 def test_wrong_pointers(kind):
     heap = make_heap(kind)
     block = heap.alloc(1000)
-    for wrong in block + 1, block + 512, block + 1024, 64, 12345 * 64:
+
+    def check_refused(wrong, words):
         for call in heap.free, lambda address: heap.record_stream(address, 1):
-            with pytest.raises(PointerError, match=f"no live block starts at {wrong:#x}: .*, lies inside a block, or comes from another"):
+            with pytest.raises(PointerError, match=f"no live block starts at {wrong:#x}{words}"):
                 call(wrong)
+
+    for wrong in block + 1, block + 512, block + 1024, 64, 12345 * 64:
+        check_refused(wrong, ": .*, lies inside a block, or comes from another")
     heap.free(block)
-    for emptied in False, True:
-        if emptied:
-            heap.empty_cache()
-        for call in heap.free, lambda address: heap.record_stream(address, 1):
-            with pytest.raises(PointerError, match=f"no live block starts at {block:#x}"):
-                call(block)
+    check_refused(block, "")
+    heap.empty_cache()
+    check_refused(block, "")
     assert heap.stats()[:2] == (0, 1000)
     for allocator in heap, heap.upstream:
         with pytest.raises(TypeError, match="cannot pickle"):
@@ -89,10 +92,8 @@ def test_many_threads(kind):
             if len(shared) > 20:
                 found = shared.pop(0)       # most likely another thread's
                 assert found.size == 0 or (found[::64] == found[0]).all()
-            if size % 16 == 0:
-                heap.empty_cache()
-            if size % 16 == 1:
-                heap.snapshot()
+            if size % 16 < 2:
+                (heap.snapshot if size % 16 else heap.empty_cache)()
 
     with memory.record() as events:
         with ThreadPoolExecutor(4) as pool:
@@ -141,7 +142,7 @@ def test_without_streams(kind):
     heap.free(block)
     for method, arguments in ("current", ()), ("record", (0,)), ("done", (None,)), ("wait", (None,)):
         with pytest.raises(Error, match=f"must override {method}"):
-            getattr(StreamOrder(), method)(*arguments)
+            getattr(memory.StreamOrder(), method)(*arguments)
 
 
 @pytest.mark.parametrize("kind", [CachingAllocator, memory.BuddyAllocator])
@@ -184,10 +185,9 @@ def test_streams_may_come_back(kind):
         if len(taken) % 3 == 0:
             streams.reach(1)
         heap.free(heap.alloc(len(taken) * 1000))
-    heap.empty_cache()
-    heap.empty_cache()      # the first one made more to wait for
-    assert heap.stats().count == heap.stats().live == 0
-    assert heap.stats().reserved == heap.upstream.stats().live
+    for _ in range(2):      # the first one made more to wait for
+        heap.empty_cache()
+    assert heap.stats().live == heap.stats().count == 0 and heap.stats().reserved == heap.upstream.stats().live
 
 
 @pytest.mark.parametrize("above", ["caching", "buddy"])
@@ -205,6 +205,18 @@ def test_stream_known_below(above):
     with pytest.raises(ConfigError, match="was made without `streams`"):
         top.malloc(1000, 4)
     assert unaware.stats().live == top.stats().reserved == top.stats().live == 0
+
+
+def test_place_and_stream():
+    streams = FakeStreams()
+    memory.register(CUDAPlace, SystemAllocator, streams=lambda place: streams, default="caching")
+    address = memory.alloc(CUDAPlace(0), 100, "mine", stream=9)
+    (segment,) = memory.allocator_of(CUDAPlace(0)).snapshot()
+    assert (segment.stream, segment.blocks[0].name) == (9, "mine")
+    memory.free(CUDAPlace(0), address)
+    memory.use(CUDAPlace(0), "limit:1MiB+caching")
+    with pytest.raises(ConfigError, match="a LimitAllocator gives no memory for a chosen stream; use a CachingAllocator"):
+        memory.alloc(CUDAPlace(0), 100, stream=9)
 
 
 # ---- red zones
@@ -237,3 +249,177 @@ def test_red_zones(kind, pool, chunk):
     block = heap.alloc(500) - BASE
     heap.free(BASE + block)
     assert upstream.marks == ([] if pool is None else [("close", 0, pool), ("open", block, 500), ("close", block, chunk)])
+
+
+# ---- caches
+
+
+def test_statistics_and_events_of_a_hit():
+    cache = make_heap("caching")
+    with memory.record() as events:
+        first = cache.alloc(1000)
+        cache.free(first)
+        assert cache.alloc(100) == first
+    assert {e.place for e in events} == {CUDAPlace(0)} and [(e.kind, e.nbytes) for e in events] == [
+        ("segment taken", 2 * MIB), ("split", 1024), ("merge", 2 * MIB), ("cache hit", 512), ("split", 512)]
+    cache.free(cache.alloc(30 * MIB))
+    assert cache.stats()._asdict() == {
+        "live": 100, "peak": 30 * MIB + 100, "reserved": 32 * MIB, "count": 1, "allocations": 3, "peak_reserved": 32 * MIB,
+        "hits": 1, "upstream_allocations": 2, "retries": 0, "waiting": 0, "largest_free": 30 * MIB}
+
+
+def test_snapshot_names_the_blobs():
+    """Of a buddy's block that waits for a stream the name is gone."""
+    cache, (buddy, _) = make_heap("caching"), make_streamed_heap("buddy")
+    data, diff = Buffer(cache, 700, "conv1 data"), Buffer(cache, 3 * MIB, "conv1 diff")
+    small, large = sorted(cache.snapshot(), key=lambda s: s.nbytes)
+    assert small.blocks == [(data.address, 1024, 700, "live", "conv1 data"), (data.address + 1024, 2 * MIB - 1024, 0, "free", "")]
+    assert diff.address == large.address and [(b.name, b.state) for b in large.blocks] == [("conv1 diff", "live"), ("", "free")]
+    weights, other = Buffer(buddy, 100, "weights"), Buffer(buddy, 300, "other")
+    late = other.address
+    buddy.record_stream(late, 5)
+    del other
+    (pool,) = buddy.snapshot()
+    blocks = {block.address: block[1:] for block in pool.blocks if block.state != "free"}
+    assert blocks == {weights.address: (128, 100, "live", "weights"), late: (512, 0, "waiting", "")}
+
+
+def test_out_of_memory_after_all_retries():
+    cache = make_heap("caching", 50 * MIB)
+    kept = Buffer(cache, 30 * MIB, "conv1 data")
+    also = [Buffer(cache, 1000, "ip1 data"), Buffer(cache, 2000, "ip1 data")]
+    with pytest.raises(OutOfMemoryError) as caught:
+        cache.alloc(25 * MIB)
+    error = caught.value
+    assert (error.place, error.nbytes, error.live) == (CUDAPlace(0), 25 * MIB, 30 * MIB + 3000)
+    assert (error.reserved, error.largest_free, error.free, error.total) == (32 * MIB, 2 * MIB - 3072, None, None)
+    assert [h for h in error.holders if h[0] in ("conv1 data", "ip1 data")] == [("conv1 data", 30 * MIB), ("ip1 data", 3000)]
+    assert str(error).startswith(
+        "CUDAPlace(0): no memory for 26,214,400 bytes; live are 31,460,280 bytes, the limit is 52,428,800 bytes; "
+        "33,554,432 bytes are reserved, the largest free block in them has 2,094,080; largest holders: conv1 data 31,457,280, ")
+    assert "empty_cache()" in str(error) and "close other programs" in str(error)
+    del kept, also
+    cache.free(cache.alloc(50 * MIB))
+
+
+def test_host_pool_gives_memory_back():
+    """An arena on plain memory; any other allocator itself, from the next call on."""
+    registry = Registry()
+    pool = registry.host_pool()
+    pool.free(pool.alloc(3 * MIB))
+    assert registry.host_pool() is pool and pool.stats().reserved
+    assert isinstance(pool, CachingAllocator) and pool.upstream is registry.allocator(CPUPlace())
+    registry.empty_cache(CPUPlace())
+    assert not pool.stats().reserved
+    for name in "buddy", "caching", "limit:64MiB":
+        registry.use(CPUPlace(), name)
+        assert registry.host_pool() is registry.allocator(CPUPlace()) or name.startswith("limit")
+        assert pool not in registry.all_in_use()
+    limited = registry.host_pool()      # of which free blocks take nothing
+    limited.free(limited.alloc(3 * MIB))
+    registry.free(CPUPlace(), registry.alloc(CPUPlace(), 64 * MIB))
+    with pytest.raises(OutOfMemoryError):
+        limited.alloc(65 * MIB)
+    registry.use(CPUPlace(), None)
+    assert registry.host_pool() is not pool and registry.host_pool().upstream is registry.allocator(CPUPlace())
+
+
+def test_host_pool_of_another_thread():
+    """Another thread that chooses one in the middle waits."""
+    class Slow(Registry):
+        other = None
+
+        def allocator(self, place, name=None):
+            made = super().allocator(place, name)
+            if self.other is None:
+                self.other = threading.Thread(target=self.use, args=(place, "limit:64MiB"))
+                self.other.start()
+                self.other.join(0.2)
+            return made
+
+    registry = Slow()
+    registry.host_pool()
+    registry.other.join()
+    assert registry.host_pool() is registry.allocator(CPUPlace())
+
+
+def test_base_of_no_block():
+    cache = make_heap("caching")
+    freed, block = cache.alloc(512), cache.alloc(512)
+    cache.free(freed)
+    for wrong in freed, block + 256, 64:
+        with pytest.raises(PointerError):
+            cache.base_allocation(wrong)
+
+
+# ---- buddies in host memory
+
+
+@pytest.fixture
+def buddy():
+    """One whose limit is that of its first pool."""
+    return memory.BuddyAllocator(LimitAllocator(SystemAllocator(), 1024), **POOLS)
+
+
+def test_events_of_a_buddy(buddy):
+    with memory.record() as events:
+        blocks = [buddy.alloc(n) for n in (128 - 8, 64, 100, 200)]      # the first with its guard is exactly one chunk
+        for block in blocks:
+            buddy.free(block)
+        whole = buddy.alloc(1024 - 8)
+        buddy.free(whole)
+        buddy.empty_cache()
+    assert abs(blocks[1] - blocks[0]) == 128        # its buddy
+    assert [(e.kind, e.nbytes) for e in events] == [
+        ("pool taken", 1024), ("split", 512), ("split", 256), ("split", 128), ("split", 128), ("split", 256), ("merge", 256), ("merge", 256),
+        ("merge", 512), ("merge", 512), ("merge", 1024), ("pool given back", 1024)]
+    assert events[0].address == events[-1].address == whole == min(blocks)
+
+
+def test_largest_free_in_errors(buddy):
+    for nbytes, largest in ((500, 512), (200, 256), (200, 0)):
+        buddy.alloc(nbytes)
+        with pytest.raises(OutOfMemoryError) as caught:
+            buddy.alloc(900)
+        assert caught.value.largest_free == largest
+        assert f"1,024 bytes are reserved, the largest free block in them has {largest};" in str(caught.value)
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 100, 120])
+def test_overrun(buddy, nbytes):
+    first, second = sorted(buddy.alloc(nbytes) for _ in range(2))
+    kept = ctypes.string_at(first + nbytes, 8)
+    ctypes.memset(first + nbytes, kept[0] ^ 1, 1)  # a single byte
+    for _ in range(2):
+        with pytest.raises(PointerError, match=f"block of {nbytes} bytes at {first:#x} was written beyond its end"):
+            buddy.free(first)
+    assert buddy.stats().count == 2
+    buddy.free(second)
+    ctypes.memmove(first + nbytes, kept, 8)  # repair it to end in order
+    buddy.free(first)
+    assert buddy.stats().count == 0
+
+
+def test_a_long_overrun_harms_no_books(buddy):
+    first, second = sorted(buddy.alloc(64) for _ in range(2))
+    ctypes.memset(first + 64, 0xEE, 900 - 128)
+    for block in first, second:
+        with pytest.raises(PointerError, match="written beyond its end"):
+            buddy.free(block)
+    for block in [buddy.alloc(100) for _ in range(6)]:
+        buddy.free(block)
+    assert buddy.stats().count == 2
+
+
+def test_overwritten_free_block(buddy):
+    first, second = sorted(buddy.alloc(64) for _ in range(2))
+    buddy.free(second)
+    kept = ctypes.string_at(second, 8)
+    ctypes.memset(second, 0, 8)
+    with pytest.raises(PointerError, match=f"free block at {second:#x} was overwritten"):
+        buddy.alloc(64)
+    assert buddy.stats().count == 1
+    ctypes.memmove(second, kept, 8)
+    assert buddy.alloc(64) == second
+    buddy.free(second)
+    buddy.free(first)

@@ -16,11 +16,13 @@ from minicaffe.blob import Blob
 from minicaffe.errors import ConfigError, OutOfMemoryError, RecycledError, WrongTypeError
 from minicaffe.memory import CPUPlace, CUDAPlace, FailAllocator, Layout, LimitAllocator, SyncedHead, SyncedMemory, SystemAllocator
 from minicaffe.memory.allocator import Allocator
+from minicaffe.memory.buffer import wrap
 from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import live
 from minicaffe.memory.zeros import claim_lazy_zeros, mark_zero
 
 FLOAT, BF16 = 0, 3    # kernels/types.hpp
+ON_DEVICE_ALONE = SyncedHead.HEAD_AT_GPU, SyncedHead.HEAD_AT_GPU_PRIVATE, SyncedHead.SYNCED_GPU_PRIVATE
 
 
 @pytest.mark.parametrize("source_state", [state for state in ROUTES if state != "RECYCLED"])
@@ -54,24 +56,6 @@ def test_refused_copies_on_the_device(host, device):
     assert device.calls == [] and mem.head == SyncedHead.HEAD_AT_CPU and small.head == SyncedHead.UNINITIALIZED
 
 
-def test_view_and_private_side(host):
-    """NumPy views of blobs live long in scripts: what is written through one counts, and it shows what a net computed."""
-    mem = SyncedMemory(N)
-    view = np.ndarray(N, np.uint8, buffer=mem.mutable_cpu_data())
-    for byte in 1, 2:
-        view[...] = byte   # the memory gets no notice
-        assert read(mem.private_data(LAYOUT)) == LAYOUT.arranged(bytes([byte]) * N)
-    write(mem.overwrite_private_data(LAYOUT), LAYOUT.arranged(CONTENT))
-    mem.publish_private()
-    assert view.tobytes() == CONTENT and mem.head == SyncedHead.HEAD_AT_CPU
-    del view
-    before = mem.reorders
-    write(mem.overwrite_private_data(LAYOUT), LAYOUT.arranged(bytes(N)))
-    mem.publish_private()
-    assert read(mem.private_data(LAYOUT)) == LAYOUT.arranged(bytes(N))
-    assert mem.head == SyncedHead.HEAD_AT_PRIVATE and mem.reorders == before    # no reader: nothing is reordered
-
-
 @pytest.mark.parametrize("call", ["cpu_data", "gpu_data", "private_data"])
 def test_clearing_costs_nothing_until_a_read(host, device, call):
     mem = in_state("SYNCED_PRIVATE")
@@ -84,7 +68,7 @@ def test_clearing_costs_nothing_until_a_read(host, device, call):
     assert seen == bytes(len(seen)) and mem.reorders == before
 
 
-def test_clearing_what_is_shown(host):
+def test_clearing_of_values_in_use(host):
     mem = in_state("HEAD_AT_CPU")
     view = np.ndarray(N, np.uint8, buffer=mem.mutable_cpu_data())
     mem.mutable_private_data(LAYOUT)
@@ -94,9 +78,6 @@ def test_clearing_what_is_shown(host):
     assert not mark_zero(mem, N)      # behind the array lies more
     mem.publish_private()
     assert read(mem.cpu_data()) == CONTENT
-
-
-def test_clearing_plain_memory(host):
     mem = in_state("HEAD_AT_CPU")
     assert not claim_lazy_zeros(mem)    # something to add to
     assert not mark_zero(mem, N - 1) and read(mem.cpu_data()) == CONTENT
@@ -107,51 +88,25 @@ def test_clearing_plain_memory(host):
     assert mem.head == SyncedHead.HEAD_AT_CPU and read(mem.cpu_data()) == CONTENT   # not yet overwritten
 
 
-def test_adopted_memory_counts_as_shown(host):
-    source, mem = bytearray(N), SyncedMemory(N)
-    mem.set_cpu_data(source)
-    mem.private_data(LAYOUT)
-    source[:] = CONTENT
-    assert read(mem.private_data(LAYOUT)) == LAYOUT.arranged(CONTENT)
-    write(mem.overwrite_private_data(LAYOUT), LAYOUT.arranged(b"\x07" * N))
-    mem.publish_private()
-    assert source == b"\x07" * N
-
-
-@pytest.mark.parametrize("knows", [False, True])
-def test_another_layout(host, knows):
-    other = Backwards(N, 16, knows)
-    mem = in_state("HEAD_AT_PRIVATE")
-    before = mem.reorders
-    with memory.record() as events:
-        assert read(mem.private_data(other)) == other.arranged(CONTENT)
-    assert mem.reorders - before == (1 if knows else 2)
-    assert [e.detail for e in events if e.kind == "reorder"] == (
-        ["backwards after 8 to backwards after 16"] if knows else ["backwards after 8 to plain", "plain to backwards after 16"])
-    assert mem.layout() is other and read(mem.cpu_data()) == CONTENT
-
-
-@pytest.mark.parametrize("to_device", [False, True])
-def test_layouts_of_host_and_device(host, device, to_device):
-    """A conversion reads and writes memory of one side: what knows other layouts goes by way of the plain sides, too."""
-    first, other = Backwards(N, 3, True, on_device=not to_device), Backwards(N, 5, True, on_device=to_device)
+@pytest.mark.parametrize("first, then, details, head", [
+    (LAYOUT, Backwards(N, 8), [], "HEAD_AT_PRIVATE"),     # an equal one
+    (LAYOUT, Backwards(N, 16), ["backwards after 8 to plain", "plain to backwards after 16"], "SYNCED_PRIVATE"),
+    (LAYOUT, Backwards(N, 16, True), ["backwards after 8 to backwards after 16"], "HEAD_AT_PRIVATE"),
+    *((Backwards(N, 3, True, on_device=not to_device), Backwards(N, 5, True, on_device=to_device),
+       ["backwards after 3 to plain", "host to device" if to_device else "device to host", "plain to backwards after 5"],
+       "SYNCED_GPU_PRIVATE" if to_device else "SYNCED_PRIVATE") for to_device in (False, True))])
+def test_another_layout(host, device, first, then, details, head):
+    """A conversion reads and writes memory of one side: between host and device also what knows other layouts goes by way of the plain sides."""
     mem = SyncedMemory(N)
     write(mem.overwrite_private_data(first), first.arranged(CONTENT))
     mem.publish_private()
-    before = mem.reorders
     with memory.record() as events:
-        assert read(mem.private_data(other)) == other.arranged(CONTENT)
-    assert [e.detail for e in events if e.kind in ("reorder", "copy")] == [
-        "backwards after 3 to plain", "host to device" if to_device else "device to host", "plain to backwards after 5"]
-    assert mem.reorders - before == 2 and mem.head == (SyncedHead.SYNCED_GPU_PRIVATE if to_device else SyncedHead.SYNCED_PRIVATE)
-
-
-def test_no_reorder_for_layouts(host):
-    """None for an equal layout, and none for another one in which all is overwritten."""
-    mem = in_state("HEAD_AT_PRIVATE")
+        assert read(mem.private_data(then)) == then.arranged(CONTENT)
+    assert [e.detail for e in events if e.kind in ("reorder", "copy")] == details
+    assert mem.reorders == sum("backwards" in detail for detail in details) and SyncedHead(mem.head).name == head
+    assert mem.layout() == then and read(mem.cpu_data()) == CONTENT
     before = mem.reorders
-    assert read(mem.private_data(Backwards(N, 8))) == LAYOUT.arranged(CONTENT)
-    assert read(mem.overwrite_private_data(Backwards(N, 16))) == bytes(N + 16)
+    assert read(mem.overwrite_private_data(Backwards(N, 32))) == bytes(N + 32)      # in which all is overwritten
     assert mem.reorders == before and mem.head == SyncedHead.HEAD_AT_PRIVATE
 
 
@@ -159,12 +114,9 @@ class Dirty(Allocator):
     """Blocks full of ones."""
 
     def alloc(self, nbytes):
-        address = self.upstream.alloc(nbytes)
+        address = super().alloc(nbytes)
         ctypes.memset(address, 0xFF, nbytes)
         return address
-
-    def free(self, address):
-        self.upstream.free(address)
 
 
 @pytest.mark.parametrize("padding", [0, 8])
@@ -185,19 +137,18 @@ def test_padding_is_cleared(dtype, padding):
                                               ("cleared", "publish_private"), ("new", "publish_private")])
 def test_rest_behind_a_part(host, device, on_device, written, before, then):
     """A blob that shrank keeps its memory. Behind its part are values, or zeros of what was cleared or is new, in dirty blocks, too."""
-    small, mem, whole = Backwards(N - 4, 8, on_device=on_device), in_state("HEAD_AT_GPU" if on_device else "HEAD_AT_CPU"), bytes(N)
+    small, mem = Backwards(N - 4, 8, on_device=on_device), in_state("HEAD_AT_GPU" if on_device else "HEAD_AT_CPU")
+    whole = CONTENT if before == "written" else bytes(N)
     if before == "new":
         for place in CPUPlace(), CUDAPlace(0):
             memory.use(place, Dirty(place, SystemAllocator(place)))
         mem = SyncedMemory(N)
     elif before == "cleared":
-        read(mem.cpu_data())
         mem.mutable_cpu_data()
         assert mark_zero(mem, N) and mem.head == SyncedHead.UNINITIALIZED
     else:
-        whole = read(mem.cpu_data())
-        if on_device:
-            mem.mutable_gpu_data()
+        read(mem.cpu_data())
+        (mem.mutable_gpu_data if on_device else mem.cpu_data)()
     buffer = getattr(mem, written)(small)
     if written != "overwrite_private_data":
         assert read(buffer) == small.arranged(whole[:N - 4])
@@ -206,55 +157,42 @@ def test_rest_behind_a_part(host, device, on_device, written, before, then):
         write(buffer, small.arranged(whole[:N - 4]))
     del buffer
     getattr(mem, then)()
-    assert read(mem.gpu_data() if on_device else mem.cpu_data()) == whole
-    assert read(mem.cpu_data()) == read(mem.gpu_data()) == whole
+    assert read(mem.gpu_data() if on_device else mem.cpu_data()) == read(mem.cpu_data()) == read(mem.gpu_data()) == whole
 
 
 @pytest.mark.parametrize("call", ["private_data", "mutable_private_data", "overwrite_private_data"])
 def test_layouts_refused(host, call):
-    mem = in_state("HEAD_AT_CPU")
-    for wrong in 3, None, "plain":
-        with pytest.raises(WrongTypeError, match="layout must be a Layout, got "):
+    mem, more = in_state("HEAD_AT_CPU"), rf"blob data: SyncedMemory.{call} has {N} bytes, the layout needs {N + 1}"
+    for wrong, error, words in (*((wrong, WrongTypeError, "layout must be a Layout, got ") for wrong in (3, None, "plain")), (Backwards(N + 1, 0), ConfigError, more)):
+        with pytest.raises(error, match=words):
             getattr(mem, call)(wrong)
-    with pytest.raises(ConfigError, match=rf"blob data: SyncedMemory.{call} has {N} bytes, the layout needs {N + 1}"):
-        getattr(mem, call)(Backwards(N + 1, 0))
     assert mem.head == SyncedHead.HEAD_AT_CPU and read(mem.cpu_data()) == CONTENT
 
 
 @pytest.mark.parametrize("state", ["HEAD_AT_CPU", "HEAD_AT_PRIVATE"])
 def test_a_failure_changes_nothing(host, state):
-    layout = Backwards(N, 8)
-    mem = SyncedMemory(N, "blob")
-    write(mem.mutable_cpu_data(), CONTENT)
-    call = mem.private_data
+    layout, mem = Backwards(N, 8), in_state("HEAD_AT_CPU")
     if state == "HEAD_AT_PRIVATE":
         mem.mutable_private_data(layout)
         mem.publish_private()
-    else:
-        working = memory.use(CPUPlace(), FailAllocator(registry.allocator(CPUPlace()), 1))
-        with pytest.raises(OutOfMemoryError):
-            call(layout)
-        memory.use(CPUPlace(), working)
-        assert SyncedHead(mem.head).name == state
     layout.broken = True
     with pytest.raises(OSError, match="reorder failed"):
-        mem.cpu_data() if state == "HEAD_AT_PRIVATE" else call(layout)
+        mem.cpu_data() if state == "HEAD_AT_PRIVATE" else mem.private_data(layout)
     assert SyncedHead(mem.head).name == state
     layout.broken = False
     assert read(mem.cpu_data()) == CONTENT
 
 
 def test_blobs_carry_their_layout(host):
-    blob, other = Blob((2, 3), name="x"), Blob((6,), name="y")
+    blob, other, layout = Blob((2, 3), name="x"), Blob((6,), name="y"), Backwards(24, 8)
     blob.data[...] = np.arange(6).reshape(2, 3)
-    layout = Backwards(24, 8)
     blob.data_memory.mutable_private_data(layout)
     blob.data_memory.publish_private()
     other.share_data(blob)
-    assert blob.layout_of_data() is other.layout_of_data() is layout and blob.layout_of_diff() is None
-    assert other.cpu_data.tolist() == [0, 1, 2, 3, 4, 5]
-    blob.reshape(2, 3)
-    assert blob.layout_of_data() is other.layout_of_data() is layout     # a reader changes nothing, nor does a reshape to the same shape
+    for _ in range(2):      # a reader changes nothing, nor does a reshape to the same shape
+        assert blob.layout_of_data() is other.layout_of_data() is layout and blob.layout_of_diff() is None
+        assert other.cpu_data.tolist() == [0, 1, 2, 3, 4, 5]
+        blob.reshape(2, 3)
 
 
 @pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
@@ -262,19 +200,16 @@ def test_blobs_carry_their_layout(host):
 @pytest.mark.parametrize("part", ["data", "diff"])
 def test_reshape_frees_private_side(host, device, part, written, on_device):
     """Its layout is that of another shape; the values stay on the plain side of the same device."""
-    blob, layout = Blob((2, 3), name="x"), Backwards(24, 8, on_device=on_device)
-    mem = getattr(blob, part + "_memory")
+    blob, layout, head = Blob((2, 3), name="x"), Backwards(24, 8, on_device=on_device), "HEAD_AT_GPU" if on_device else "HEAD_AT_CPU"
+    mem, layout_of = getattr(blob, part + "_memory"), getattr(blob, "layout_of_" + part)
     getattr(blob, part)[...] = np.arange(6).reshape(2, 3)
     (mem.mutable_private_data if written else mem.private_data)(layout)
     mem.publish_private()
-    assert getattr(blob, "layout_of_" + part)() is layout and 32 in [b.nbytes for b in live() if b.name == "x " + part]
+    assert layout_of() is layout and 32 in [b.nbytes for b in live() if b.name == "x " + part]
     with memory.record() as events:
         blob.reshape(3, 2)
-    head = "HEAD_AT_GPU" if on_device else "HEAD_AT_CPU"
-    assert SyncedHead(mem.head).name == head
+    assert SyncedHead(mem.head).name == head and layout_of() is None and 32 not in [b.nbytes for b in live() if b.name == "x " + part]
     assert [e.detail for e in events if e.kind == "head"][-1].endswith(f" -> {head} by free_private")
-    assert 32 not in [b.nbytes for b in live() if b.name == "x " + part]
-    assert getattr(blob, "layout_of_" + part)() is None
     assert getattr(blob, "cpu_" + part).tolist() == [[0, 1], [2, 3], [4, 5]]
 
 
@@ -294,19 +229,6 @@ class PrivateMachine(RuleBasedStateMachine):
         self.mems = [SyncedMemory(size, "model"), SyncedMemory(size, "other")]
         self.contents = [bytes(size), bytes(size)]
         self.view = self.device_view = None     # of the first memory
-
-    @property
-    def mem(self):
-        return self.mems[0]
-
-    @property
-    def content(self):
-        return self.contents[0]
-
-    def write(self, which, content):
-        """What a call has written to a memory's side is known to it."""
-        self.contents[which] = content
-        self.mems[which].publish_private()
 
     def renewed(self, which):
         """After `recycle` the next one to write begins."""
@@ -352,7 +274,8 @@ class PrivateMachine(RuleBasedStateMachine):
         content = bytes([byte]) * (size // 2) + bytes([byte // 2]) * (size - size // 2)
         write(buffer, layout.arranged(content))
         del buffer
-        self.write(which, content + self.contents[which][size:])
+        mem.publish_private()
+        self.contents[which] = content + self.contents[which][size:]
 
     @rule(which=which)
     def clear(self, which):
@@ -368,9 +291,8 @@ class PrivateMachine(RuleBasedStateMachine):
 
     @rule(which=which)
     def drop_host(self, which):
-        mem = self.mems[which]
-        mem.drop_host()
-        if which == 0 and mem.head in (SyncedHead.HEAD_AT_GPU, SyncedHead.HEAD_AT_GPU_PRIVATE, SyncedHead.SYNCED_GPU_PRIVATE):
+        self.mems[which].drop_host()
+        if which == 0 and self.mems[0].head in ON_DEVICE_ALONE:
             self.view = None    # it shows what was
 
     @rule(which=which)
@@ -410,24 +332,21 @@ class PrivateMachine(RuleBasedStateMachine):
     def take_view(self, on_device):
         self.renewed(0)
         if on_device:
-            self.device_view = self.mem.mutable_gpu_data()
+            self.device_view = self.mems[0].mutable_gpu_data()
         else:
-            self.view = np.ndarray(self.size, np.uint8, buffer=self.mem.mutable_cpu_data())
+            self.view = np.ndarray(self.size, np.uint8, buffer=self.mems[0].mutable_cpu_data())
 
     @rule(on_device=st.booleans())
     def drop_view(self, on_device):
-        if on_device:
-            self.device_view = None
-        else:
-            self.view = None
+        setattr(self, "device_view" if on_device else "view", None)
 
-    @precondition(lambda self: self.view is not None and self.mem.head == SyncedHead.HEAD_AT_CPU)
+    @precondition(lambda self: self.view is not None and self.mems[0].head == SyncedHead.HEAD_AT_CPU)
     @rule(byte=st.integers(0, 255))
     def write_through_view(self, byte):
         self.view[...] = byte
         self.contents[0] = bytes([byte]) * self.size
 
-    @precondition(lambda self: self.device_view is not None and self.mem.head == SyncedHead.HEAD_AT_GPU)
+    @precondition(lambda self: self.device_view is not None and self.mems[0].head == SyncedHead.HEAD_AT_GPU)
     @rule(byte=st.integers(0, 255))
     def write_through_device_view(self, byte):
         self.contents[0] = bytes([byte]) * self.size
@@ -435,20 +354,20 @@ class PrivateMachine(RuleBasedStateMachine):
 
     @rule(byte=st.integers(0, 255), on_device=st.booleans())
     def adopt(self, byte, on_device):
-        content = bytearray([byte]) * self.size
+        """Adopted memory counts as shown."""
+        array = np.full(self.size, byte, np.uint8)
         if on_device:
-            array = np.frombuffer(content, np.uint8)
-            self.mem.set_gpu_data(array.ctypes.data, array)
-            self.device_view = None
+            self.mems[0].set_gpu_data(array.ctypes.data, array)
+            self.device_view = wrap(array.ctypes.data, self.size, CUDAPlace(0), array)
         else:
-            self.mem.set_cpu_data(content)
-            self.view = None
-        self.contents[0] = bytes(content)
+            self.mems[0].set_cpu_data(array)
+            self.view = array
+        self.contents[0] = array.tobytes()
 
     @rule(which=which)
     def adopt_copy(self, which):
         mem = self.mems[which]
-        if mem.head in (SyncedHead.HEAD_AT_GPU, SyncedHead.SYNCED, SyncedHead.HEAD_AT_GPU_PRIVATE, SyncedHead.SYNCED_GPU_PRIVATE):
+        if mem.head in (*ON_DEVICE_ALONE, SyncedHead.SYNCED):
             mem.set_cpu_copy(bytearray(self.contents[which]))
             if which == 0:
                 self.view = None
@@ -468,14 +387,13 @@ class PrivateMachine(RuleBasedStateMachine):
     @invariant()
     def views_show_it(self):
         """A view beside the private side is current; one on the other side, as ever, only while that is valid."""
-        if getattr(self, "mems", None) is None or self.mem.head == SyncedHead.RECYCLED:
+        if getattr(self, "mems", None) is None:
             return
-        if self.view is not None and self.mem.head in (SyncedHead.HEAD_AT_CPU, SyncedHead.SYNCED, SyncedHead.HEAD_AT_PRIVATE,
-                                                       SyncedHead.SYNCED_PRIVATE):
-            assert self.view.tobytes() == self.content
-        if self.device_view is not None and self.mem.head in (SyncedHead.HEAD_AT_GPU, SyncedHead.SYNCED, SyncedHead.HEAD_AT_GPU_PRIVATE,
-                                                              SyncedHead.SYNCED_GPU_PRIVATE):
-            assert read(self.device_view) == self.content
+        head = self.mems[0].head
+        if self.view is not None and head in (SyncedHead.HEAD_AT_CPU, SyncedHead.SYNCED, SyncedHead.HEAD_AT_PRIVATE, SyncedHead.SYNCED_PRIVATE):
+            assert self.view.tobytes() == self.contents[0]
+        if self.device_view is not None and head in (*ON_DEVICE_ALONE, SyncedHead.SYNCED):
+            assert read(self.device_view) == self.contents[0]
 
     def teardown(self):
         if hasattr(self, "mems"):
@@ -489,21 +407,21 @@ TestPrivateMachine = PrivateMachine.TestCase
 TestPrivateMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-def test_recycling(host, device):
-    for step in ("mutable_cpu_data", "mutable_gpu_data"):
-        mem = SyncedMemory(N)
-        view = getattr(mem, step)()
-        assert not mem.recycle() and mem.head != SyncedHead.RECYCLED
-        before = len(memory.reporter.live())
-        del view
-        assert mem.recycle() and mem.head == SyncedHead.RECYCLED and len(memory.reporter.live()) == before - 1
-        mem.renew()
-        assert mem.head == SyncedHead.UNINITIALIZED and read(mem.cpu_data()) == bytes(N)
-        mem.renew()     # nothing to do
-        assert mem.head == SyncedHead.HEAD_AT_CPU
-    foreign = SyncedMemory(N)
-    foreign.set_cpu_data(bytearray(N))
-    assert not foreign.recycle()
+@pytest.mark.parametrize("step", ["mutable_cpu_data", "mutable_gpu_data", "set_cpu_data"])
+def test_recycling(host, device, step):
+    mem = SyncedMemory(N)
+    view = mem.set_cpu_data(bytearray(N)) if step == "set_cpu_data" else getattr(mem, step)()
+    assert not mem.recycle() and mem.head != SyncedHead.RECYCLED
+    before = len(live())
+    del view
+    if step == "set_cpu_data":
+        assert not mem.recycle()
+        return
+    assert mem.recycle() and mem.head == SyncedHead.RECYCLED and len(live()) == before - 1
+    mem.renew()
+    assert mem.head == SyncedHead.UNINITIALIZED and read(mem.cpu_data()) == bytes(N)
+    mem.renew()     # nothing to do
+    assert mem.head == SyncedHead.HEAD_AT_CPU
 
 
 @pytest.mark.parametrize("layout", [LAYOUT, DEVICE_LAYOUT])
@@ -525,12 +443,11 @@ def test_exchange_refused(host, device, layouts):
         if layout is not None:
             mem.private_data(layout)
     before = [mem.head for mem in mems]
-    with pytest.raises(ConfigError, match=r"exchange_private needs a memory whose private side has the same layout, got <SyncedMemory"):
-        mems[0].exchange_private(mems[1])
-    with pytest.raises(WrongTypeError, match="other must be a SyncedMemory, got 3"):
-        mems[0].exchange_private(3)
-    assert [mem.head for mem in mems] == before
-    assert [read(mem.cpu_data()) for mem in mems] == [CONTENT, CONTENT[::-1]]
+    for other, error, words in ((mems[1], ConfigError, "exchange_private needs a memory whose private side has the same layout, got <SyncedMemory"),
+                                (3, WrongTypeError, "other must be a SyncedMemory, got 3")):
+        with pytest.raises(error, match=words):
+            mems[0].exchange_private(other)
+    assert [mem.head for mem in mems] == before and [read(mem.cpu_data()) for mem in mems] == [CONTENT, CONTENT[::-1]]
 
 
 @pytest.mark.parametrize("on_device", [False, True])
@@ -565,20 +482,17 @@ def test_drop_plain(host, device, why, on_device):
     view = (mem.gpu_data() if on_device else mem.cpu_data()) if why == "view" else None
     if why == "not valid":
         write(mem.mutable_gpu_data() if on_device else mem.mutable_cpu_data(), CONTENT[::-1])
-    before = mem.head
+    dropped = mem.head if why else SyncedHead.HEAD_AT_GPU_PRIVATE if on_device else SyncedHead.HEAD_AT_PRIVATE
     assert (mem.layout() is None) == (why in ("scaled", "no private side", "not valid"))
     mem.drop_plain()
-    dropped = (SyncedHead.HEAD_AT_GPU_PRIVATE if on_device else SyncedHead.HEAD_AT_PRIVATE) if not why else None
-    assert mem.head == (dropped or before)
-    assert (mem.own_gpu_data if on_device else mem.own_cpu_data) == (dropped is None)
+    assert mem.head == dropped and (mem.own_gpu_data if on_device else mem.own_cpu_data) == bool(why)
     assert view is None or read(view) == CONTENT
     assert read(mem.cpu_data()) == read(mem.gpu_data()) == (CONTENT[::-1] if why == "not valid" else CONTENT)
 
 
-@pytest.mark.parametrize("write", [False, True])
-def test_drop_host(host, device, write):
+@pytest.mark.parametrize("call, head", [("mutable_private_data", "HEAD_AT_GPU_PRIVATE"), ("private_data", "SYNCED_GPU_PRIVATE")])
+def test_drop_host(host, device, call, head):
     mem = in_state("HEAD_AT_GPU", route=["mutable_cpu_data", "mutable_gpu_data"])
-    (mem.mutable_private_data if write else mem.private_data)(DEVICE_LAYOUT)
+    getattr(mem, call)(DEVICE_LAYOUT)
     mem.drop_host()
-    assert not mem.own_cpu_data and mem.head == (SyncedHead.HEAD_AT_GPU_PRIVATE if write else SyncedHead.SYNCED_GPU_PRIVATE)
-    assert bytes(mem.cpu_data()) == CONTENT
+    assert not mem.own_cpu_data and SyncedHead(mem.head).name == head and bytes(mem.cpu_data()) == CONTENT

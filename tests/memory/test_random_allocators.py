@@ -56,11 +56,27 @@ class Upstream(Allocator):
 
 
 class Plain:
-    """What both have in common: blocks that wait for events of streams, counts, and memory from the upstream allocator."""
+    """What both have in common: segments, which are lists of blocks; blocks that wait for events of streams; memory from the upstream allocator."""
 
     def __init__(self, upstream, streams):
-        self.upstream, self.streams, self.queues = upstream, streams, {}
+        self.upstream, self.streams, self.queues, self.segments, self.large = upstream, streams, {}, [], {}
         self.live = self.peak = self.allocations = 0
+
+    def blocks(self, state, stream=None):
+        return [block for segment in self.segments for block in segment if block.state == state and stream in (None, block.stream)]
+
+    def addresses(self):
+        return [*(block.at for block in self.blocks("live")), *self.large]
+
+    def held(self):
+        return sum(block.n for segment in self.segments for block in segment) + sum(self.large.values())
+
+    def find(self, address):
+        for segment in self.segments:
+            for block in segment:
+                if block.at == address and block.state == "live":
+                    return segment, block
+        raise PointerError(address)
 
     def count(self, nbytes):
         self.live += nbytes
@@ -80,21 +96,39 @@ class Plain:
                 raise
         return address
 
-    def release_block(self, block, *owner):
+    def new_segment(self, nbytes, stream, pool):
+        block = SimpleNamespace(at=self.take_upstream(nbytes, stream), n=nbytes, state="free", stream=stream, pool=pool, requested=0)
+        self.segments.append([block])
+        return self.segments[-1]
+
+    def split(self, segment, block, nbytes):
+        """Cut a block after its first bytes; return the rest."""
+        rest = SimpleNamespace(at=block.at + nbytes, n=block.n - nbytes, state="free", stream=block.stream, pool=block.pool, requested=0)
+        segment.insert(segment.index(block) + 1, rest)
+        block.n = nbytes
+        return rest
+
+    def record_stream(self, address, stream):
+        _, block = self.find(address)
+        if stream not in (block.stream, *block.users):
+            block.users.append(stream)
+
+    def free(self, address):
         """Free a block now, or when the streams that used it are done."""
+        segment, block = self.find(address)
         if block.users:
             events = [(stream, self.streams.record(stream)) for stream in sorted(block.users)]
             block.state, block.waits = "waiting", len(events)
             for stream, event in events:
-                self.queues.setdefault(stream, deque()).append((event, block, owner))
+                self.queues.setdefault(stream, deque()).append((event, segment, block))
         self.live -= block.requested
         if block.state == "live":
-            self.merge(*owner, block)
+            self.merge(segment, block)
 
     def reclaim(self, wait):
         for queue in self.queues.values():
             while queue:
-                event, block, owner = queue[0]
+                event, segment, block = queue[0]
                 if wait:
                     self.streams.wait(event)
                 elif not self.streams.done(event):
@@ -102,39 +136,41 @@ class Plain:
                 queue.popleft()
                 block.waits -= 1
                 if block.waits == 0:
-                    self.merge(*owner, block)
+                    self.merge(segment, block)
+
+    def unused(self):
+        return [segment for segment in self.segments if len(segment) == 1 and segment[0].state == "free"]
+
+    def release(self, segment):
+        self.segments.remove(segment)
+        self.upstream.free(segment[0].at)
+
+    def release_unused(self):
+        for segment in sorted(self.unused(), key=self.release_order):
+            self.release(segment)
 
     def empty_cache(self):
         self.reclaim(True)
         self.release_unused()
         self.upstream.empty_cache()
 
+    def snapshot(self):
+        return [(s[0].at, sum(b.n for b in s), s[0].stream, s[0].pool,
+                 [(b.at, b.n, b.requested if b.state == "live" else 0, b.state, "") for b in s])
+                for s in sorted(self.segments, key=lambda s: s[0].at)]
+
+    def stats(self):
+        return self.live, self.peak, self.held(), len(self.addresses()), self.allocations
+
 
 class PlainCache(Plain):
-    """The rules of the head of caching.pyx; a block is a SimpleNamespace, a segment a list of blocks."""
+    """The rules of the head of caching.pyx."""
 
     def __init__(self, upstream, streams, constants):
         super().__init__(upstream, streams)
-        self.constants, self.segments, self.peak_reserved = constants, [], 0
-        self.hits = self.upstream_allocations = self.splits = self.retries = 0
+        self.constants = constants
+        self.hits = self.upstream_allocations = self.splits = self.retries = self.peak_reserved = 0
         self.merged = []        # address and bytes, as events report them
-
-    @property
-    def blocks(self):
-        return [block for segment in self.segments for block in segment]
-
-    @property
-    def held(self):
-        return sum(block.n for block in self.blocks)
-
-    def free_blocks(self, stream=None):
-        return [b for b in self.blocks if b.state == "free" and stream in (None, b.stream)]
-
-    def find(self, address):
-        block = next((b for b in self.blocks if b.at == address), None)
-        if block is None or block.state != "live":
-            raise PointerError(address)
-        return block
 
     def alloc(self, nbytes, stream=None):
         chosen = stream
@@ -149,24 +185,19 @@ class PlainCache(Plain):
             grain, least = (512, 512) if pool == "small" else (grain, large_rest)
             size = max(-(-nbytes // grain) * grain, grain)
         block = self.cached(pool, stream, size)
-        if block is None:
-            block = self.grow(pool, stream, size)
-        else:
-            self.hits += 1
+        self.hits += block is not None
+        block = block or self.grow(pool, stream, size)
         block.state, block.requested, block.users = "live", nbytes, []
         self.count(nbytes)
         if least is not None and block.n - size >= least:
-            segment = next(s for s in self.segments if block in s)
-            rest = SimpleNamespace(at=block.at + size, n=block.n - size, state="free", stream=stream, pool=pool, requested=0)
-            segment.insert(segment.index(block) + 1, rest)
-            block.n = size
+            self.split(self.find(block.at)[0], block, size)
             self.splits += 1
         if chosen is not None:
             self.record_stream(block.at, chosen)
         return block.at
 
     def cached(self, pool, stream, size):
-        fitting = [b for b in self.free_blocks(stream) if b.pool == pool and (b.n == size or b.n > size and pool != "whole")]
+        fitting = [b for b in self.blocks("free", stream) if b.pool == pool and (b.n == size or b.n > size and pool != "whole")]
         return min(fitting, key=lambda b: (b.n, b.at), default=None)
 
     def grow(self, pool, stream, size):
@@ -179,116 +210,75 @@ class PlainCache(Plain):
         if block := self.take(pool, stream, usual):
             return block
         self.retries += 1
-        whole = [s for s in self.segments if len(s) == 1 and s[0].state == "free" and s[0].n >= usual]
-        if whole:
-            self.release(min(whole, key=self.rank))
+        if whole := [s for s in self.unused() if s[0].n >= usual]:
+            self.release(min(whole, key=self.release_order))
             if block := self.take(pool, stream, usual):
                 return block
         self.reclaim(True)
         if block := self.cached(pool, stream, size):
             return block
         self.release_unused()
-        if block := self.take(pool, stream, usual):
-            return block
-        if least < usual and (block := self.take(pool, stream, least)):
-            return block
-        raise OutOfMemoryError(self.refusal)
+        block = self.take(pool, stream, usual) or (self.take(pool, stream, least) if least < usual else None)
+        if block is None:
+            raise OutOfMemoryError(self.refusal)
+        return block
 
-    def rank(self, segment):
-        """What is returned first: the smallest; of equal ones that of the first list, by stream and address."""
+    def release_order(self, segment):
+        """First the smallest; of equal ones that of the first list, by stream and address."""
         block = segment[0]
         return block.n, block.pool == "large", block.stream, block.at
 
     def take(self, pool, stream, nbytes):
         try:
-            address = self.take_upstream(nbytes, stream)
+            (block,) = self.new_segment(nbytes, stream, pool)
         except OutOfMemoryError as error:
             self.refusal = str(error)
             return None
         self.upstream_allocations += 1
-        block = SimpleNamespace(at=address, n=nbytes, state="live", stream=stream, pool=pool, requested=0)
-        self.segments.append([block])
-        self.peak_reserved = max(self.peak_reserved, self.held)
+        self.peak_reserved = max(self.peak_reserved, self.held())
         return block
 
-    def release(self, segment):
-        self.segments.remove(segment)
-        self.upstream.free(segment[0].at)
-
-    def release_unused(self):
-        for segment in sorted([s for s in self.segments if len(s) == 1 and s[0].state == "free"], key=self.rank):
-            self.release(segment)
-
-    def record_stream(self, address, stream):
-        block = self.find(address)
-        if stream != block.stream and stream not in block.users:
-            block.users.append(stream)
-
-    def free(self, address):
-        self.release_block(self.find(address))
-
-    def merge(self, block):
+    def merge(self, segment, block):
         block.state = "free"
-        segment = next(s for s in self.segments if block in s)
-        merged, address, nbytes = [], block.at, block.n
+        merged, nbytes = [], block.n
         for b in segment:
             if merged and merged[-1].state == b.state == "free":
                 merged[-1].n += b.n
             else:
                 merged.append(b)
         segment[:] = merged
-        block = next(b for b in merged if b.at <= address < b.at + b.n)
-        if block.n != nbytes:
-            self.merged.append((block.at, block.n))
+        whole = next(b for b in merged if b.at <= block.at < b.at + b.n)
+        if whole.n != nbytes:
+            self.merged.append((whole.at, whole.n))
 
     def largest(self, stream=None):
-        return max((b.n for b in self.free_blocks(stream)), default=0)
+        return max((b.n for b in self.blocks("free", stream)), default=0)
 
     def stats(self):
-        live = [b for b in self.blocks if b.state == "live"]
-        return (self.live, self.peak, self.held, len(live), self.allocations, self.peak_reserved, self.hits,
-                self.upstream_allocations, self.retries, sum(b.n for b in self.blocks if b.state == "waiting"), self.largest())
-
-    def snapshot(self):
-        return [(s[0].at, sum(b.n for b in s), s[0].stream, s[0].pool,
-                 [(b.at, b.n, b.requested if b.state == "live" else 0, b.state, "") for b in s])
-                for s in sorted(self.segments, key=lambda s: s[0].at)]
+        return (*super().stats(), self.peak_reserved, self.hits, self.upstream_allocations, self.retries,
+                sum(b.n for b in self.blocks("waiting")), self.largest())
 
 
 class PlainBuddy(Plain):
-    """The rules of the head of buddy.pyx: chunks of 128 bytes to 4 KiB, the first pool of 1 KiB; a pool is a list of chunks."""
+    """The rules of the head of buddy.pyx: chunks of 128 bytes to 4 KiB, the first pool of 1 KiB."""
 
-    def __init__(self, upstream, streams):
-        super().__init__(upstream, streams)
-        self.guard = 8 if upstream.place.on_host else 0
-        self.pools, self.large, self.next_order = [], {}, 3
+    next_pool = 1024
 
-    def ordered(self, pools):
-        return sorted(pools, key=lambda pool: pool.base)
-
-    def is_empty(self, pool):
-        return len(pool.chunks) == 1 and pool.chunks[0].state == "free"
-
-    def find(self, address):
-        found = [(pool, c) for pool in self.pools for c in pool.chunks if pool.base + 128 * c.at == address and c.state == "live"]
-        if not found:
-            raise PointerError(address)
-        return found[0]
-
-    def largest(self, pool, at=0, order=5):
-        """The order of the largest free chunk in a part of a pool, -1 if there is none."""
-        return max((min(c.order, order) for c in pool.chunks if c.state == "free" and c.at < at + (1 << order)
-                    and at < c.at + (1 << c.order)), default=-1)
+    def largest(self, pool, at=0, nbytes=4096):
+        """The bytes of the largest free chunk in a part of a pool."""
+        at = at or pool[0].at
+        return max((min(b.n, nbytes) for b in pool if b.state == "free" and b.at < at + nbytes and at < b.at + b.n), default=0)
 
     def best_pool(self, wanted, stream):
-        fitting = [pool for pool in self.pools if pool.stream == stream and self.largest(pool) >= wanted]
-        return min(fitting, key=lambda pool: (self.largest(pool), pool.base), default=None)
+        fitting = [pool for pool in self.segments if pool[0].stream == stream and self.largest(pool) >= wanted]
+        return min(fitting, key=lambda pool: (self.largest(pool), pool[0].at), default=None)
 
     def alloc(self, nbytes, stream=None):
         chosen = stream
         stream = self.streams.stream if stream is None else stream
         self.reclaim(False)
-        if nbytes + self.guard > 4096:
+        wanted = nbytes + (8 if self.upstream.place.on_host else 0)      # with its guard
+        if wanted > 4096:
             try:
                 address = self.take_upstream(nbytes, stream)
             except OutOfMemoryError:
@@ -297,22 +287,7 @@ class PlainBuddy(Plain):
                 address = self.take_upstream(nbytes, stream)
             self.large[address] = nbytes
         else:
-            wanted = max(0, -(-(nbytes + self.guard) // 128) - 1).bit_length()
-            pool = self.best_pool(wanted, stream) or self.grow(wanted, stream)
-            at, order = 0, pool.order
-            while order > wanted:
-                order -= 1
-                left, right = self.largest(pool, at, order), self.largest(pool, at + (1 << order), order)
-                if left < wanted or left > right >= wanted:
-                    at += 1 << order
-            chunk = next(c for c in pool.chunks if c.at <= at < c.at + (1 << c.order))
-            while chunk.order > wanted:
-                chunk.order -= 1
-                half = SimpleNamespace(at=chunk.at + (1 << chunk.order), order=chunk.order, state="free", requested=0)
-                pool.chunks.insert(pool.chunks.index(chunk) + 1, half)
-                chunk = half if at >= half.at else chunk
-            chunk.state, chunk.requested, chunk.users = "live", nbytes, []
-            address = pool.base + 128 * chunk.at
+            address = self.chunk(nbytes, max(128, 1 << (wanted - 1).bit_length()), stream)
         self.count(nbytes)
         if chosen is not None:
             try:
@@ -322,68 +297,57 @@ class PlainBuddy(Plain):
                 raise
         return address
 
+    def chunk(self, nbytes, wanted, stream):
+        pool = self.best_pool(wanted, stream) or self.grow(wanted, stream)
+        at, part = pool[0].at, sum(b.n for b in pool)
+        while part > wanted:
+            part //= 2
+            left, right = self.largest(pool, at, part), self.largest(pool, at + part, part)
+            if left < wanted or left > right >= wanted:
+                at += part
+        block = next(b for b in pool if b.at <= at < b.at + b.n)
+        while block.n > wanted:
+            half = self.split(pool, block, block.n // 2)
+            block = half if at >= half.at else block
+        block.state, block.requested, block.users = "live", nbytes, []
+        return block.at
+
     def grow(self, wanted, stream):
-        order = max(wanted, self.next_order)
+        size = max(wanted, self.next_pool)
         try:
-            base = self.take_upstream(128 << order, stream)
+            pool = self.new_segment(size, stream, "buddy")
         except OutOfMemoryError:
             self.reclaim(True)
             if pool := self.best_pool(wanted, stream):
                 return pool
             self.release_unused()
-            order = wanted
-            base = self.take_upstream(128 << order, stream)
-        self.next_order = min(order + 1, 5)
-        chunk = SimpleNamespace(at=0, order=order, state="free", requested=0)
-        self.pools.append(SimpleNamespace(base=base, order=order, stream=stream, chunks=[chunk]))
-        return self.pools[-1]
+            size = wanted
+            pool = self.new_segment(size, stream, "buddy")
+        self.next_pool = min(2 * size, 4096)
+        return pool
 
-    def release(self, pool):
-        self.pools.remove(pool)
-        self.upstream.free(pool.base)
-
-    def release_unused(self):
-        for pool in self.ordered(filter(self.is_empty, self.pools)):
-            self.release(pool)
+    def release_order(self, pool):
+        return pool[0].at
 
     def record_stream(self, address, stream):
-        if address in self.large:
-            self.upstream.record_stream(address, stream)
-            return
-        pool, chunk = self.find(address)
-        if stream != pool.stream and stream not in chunk.users:
-            chunk.users.append(stream)
+        (self.upstream if address in self.large else super()).record_stream(address, stream)
 
     def free(self, address):
-        if address in self.large:
-            self.live -= self.large.pop(address)
-            self.upstream.free(address)
-            return
-        pool, chunk = self.find(address)
-        self.release_block(chunk, pool)
+        if address not in self.large:
+            return super().free(address)
+        self.live -= self.large.pop(address)
+        self.upstream.free(address)
+        return None
 
-    def merge(self, pool, chunk):
-        chunk.state = "free"
-        while buddy := next((c for c in pool.chunks if (c.at, c.order, c.state) == (chunk.at ^ 1 << chunk.order, chunk.order,
-                                                                                   "free") and c is not chunk), None):
-            pool.chunks.remove(max(chunk, buddy, key=lambda c: c.at))
-            chunk = min(chunk, buddy, key=lambda c: c.at)
-            chunk.order += 1
-        empty = [p for p in self.pools if p.stream == pool.stream and self.is_empty(p)]
-        if self.is_empty(pool) and len(empty) > 1:
-            self.release(min(empty, key=lambda p: (p.order, p.base)))
-
-    def blocks_at(self, state):
-        return [pool.base + 128 * c.at for pool in self.pools for c in pool.chunks if c.state == state]
-
-    def stats(self):
-        held = sum(128 << pool.order for pool in self.pools) + sum(self.large.values())
-        return self.live, self.peak, held, len(self.blocks_at("live")) + len(self.large), self.allocations
-
-    def snapshot(self):
-        return [(pool.base, 128 << pool.order, pool.stream, "buddy",
-                 [(pool.base + 128 * c.at, 128 << c.order, c.requested if c.state == "live" else 0, c.state, "") for c in pool.chunks])
-                for pool in self.ordered(self.pools)]
+    def merge(self, pool, block):
+        block.state, base = "free", pool[0].at
+        while buddy := next((b for b in pool if (b.at - base, b.n, b.state) == ((block.at - base) ^ block.n, block.n, "free")), None):
+            block, other = sorted((block, buddy), key=lambda b: b.at)
+            pool.remove(other)
+            block.n *= 2
+        empty = [p for p in self.unused() if p[0].stream == block.stream]
+        if len(pool) == 1 and len(empty) > 1:
+            self.release(min(empty, key=lambda p: (p[0].n, p[0].at)))
 
 
 def outcome(function, *arguments):
@@ -396,36 +360,33 @@ def outcome(function, *arguments):
 
 def do_both(kind, ours, plain, address, nbytes, stream):
     """Return what a call of the allocator and of the plain one gives."""
-    if kind == "malloc":
-        return outcome(ours.malloc, nbytes, stream), outcome(plain.alloc, nbytes, stream)
-    method, *arguments = {"alloc": ("alloc", nbytes), "free": ("free", address), "inside": ("free", address + 64),
+    method, *arguments = {"malloc": ("alloc", nbytes, stream), "alloc": ("alloc", nbytes), "free": ("free", address), "inside": ("free", address + 64),
                           "use": ("record_stream", address, stream), "empty": ("empty_cache",)}[kind]
-    return outcome(getattr(ours, method), *arguments), outcome(getattr(plain, method), *arguments)
+    return outcome(getattr(ours, "malloc" if kind == "malloc" else method), *arguments), outcome(getattr(plain, method), *arguments)
 
 
 def disturb(kind, stream, streams, upstreams, fails):
     """Change the stream, let its work end, or let a call of it fail; say whether the upstream fails. The same on both sides."""
-    for one in streams:
+    for one, upstream in zip(streams, upstreams, strict=True):
+        upstream.broken = fails
         if kind == "stream":
             one.stream = stream
         elif kind == "reach":
             one.reach(stream)
         else:
             one.broken = "" if one.broken else ["record", "done", "wait"][stream]
-    for upstream in upstreams:
-        upstream.broken = fails
 
 
 WEIGHTS = {"alloc": 9, "malloc": 3, "free": 8, "stream": 2, "use": 5, "reach": 2, "empty": 0.5, "break": 1, "inside": 0.3}
 
 
-def walk(seed, heap, streams, plain, live, sizes, events):
+def walk(seed, heap, streams, plain, sizes, events):
     """Call an allocator and the plain one at random; yield bytes and result of each step, after which both are alike."""
     pick, known, upstreams = random.Random(seed), [], (heap.upstream, plain.upstream)
     for _ in range(120):
         if pick.random() < 0.4:
             streams.broken = plain.streams.broken = ""
-        kind, addresses, result = pick.choices(list(WEIGHTS), list(WEIGHTS.values()))[0], live(), None
+        kind, addresses, result = pick.choices(list(WEIGHTS), list(WEIGHTS.values()))[0], plain.addresses(), None
         address = pick.choice(addresses) if addresses and pick.random() < 0.95 else pick.choice(known or [64])
         stream, nbytes = pick.randrange(3), pick.choice(sizes)
         if kind in ("stream", "reach", "break"):
@@ -452,15 +413,13 @@ def test_caches(constants):
         upstream, streams = Upstream(place, room), FakeStreams()
         cache = (CachingAllocator if constants else CachingHostAllocator)(upstream, streams, **options)
         plain = PlainCache(Upstream(place, room), FakeStreams(), constants)
-        for _ in walk(seed, cache, streams, plain, lambda plain=plain: [b.at for b in plain.blocks if b.state == "live"], SIZES, events):
+        for _ in walk(seed, cache, streams, plain, SIZES, events):
             assert [(e.address, e.nbytes) for e in events if e.kind == "merge"] == plain.merged, seed
             assert sum(e.kind == "cache hit" for e in events) == plain.hits and sum(e.kind == "split" for e in events) == plain.splits
             for stream in (None, 0, 1, 2) if constants else (None,):    # page-locked blocks belong to no stream
-                assert cache.cache_info(stream) == (sum(b.n for b in plain.free_blocks(stream)), plain.largest(stream))
+                assert cache.cache_info(stream) == (sum(b.n for b in plain.blocks("free", stream)), plain.largest(stream))
             for segment in plain.segments:
-                for block in segment:
-                    if block.state == "live":
-                        assert cache.base_allocation(block.at) == (segment[0].at, sum(b.n for b in segment))
+                assert all(cache.base_allocation(b.at) == (segment[0].at, sum(b.n for b in segment)) for b in segment if b.state == "live")
         assert plain.hits and plain.allocations > 20
         retries += plain.retries
         del cache
@@ -479,20 +438,15 @@ def test_buddies(place):
         room, host = random.Random(seed).choice([6, 9, 14, 10**6]) << 10, ctypes.create_string_buffer(1 << 20)     # more than all pools together
         base = -(-ctypes.addressof(host) // 512) * 512 if place.on_host else 1 << 40
         upstream, streams, contents = Upstream(place, room, base), FakeStreams(), {}
-        buddy = BuddyAllocator(upstream, streams=streams, **POOLS)
-        plain = PlainBuddy(Upstream(place, room, base), FakeStreams())
-
-        def live(plain=plain):
-            return [*plain.blocks_at("live"), *plain.large]
-
-        for step, (nbytes, result) in enumerate(walk(seed, buddy, streams, plain, live, BUDDY_SIZES, [])):
+        buddy, plain = BuddyAllocator(upstream, streams=streams, **POOLS), PlainBuddy(Upstream(place, room, base), FakeStreams())
+        for step, (nbytes, result) in enumerate(walk(seed, buddy, streams, plain, BUDDY_SIZES, [])):
             if type(result) is int and place.on_host:
                 contents[result] = bytes([step]) * nbytes
                 ctypes.memset(result, step, nbytes)
-            contents = {address: contents[address] for address in live() if place.on_host}
+            contents = {address: contents[address] for address in plain.addresses() if place.on_host}
             assert all(ctypes.string_at(address, len(content)) == content for address, content in contents.items()), (seed, step)
             refused += type(result) is tuple and result[0] == "OutOfMemoryError"
-            waited += len(plain.blocks_at("waiting"))
+            waited += len(plain.blocks("waiting"))
         del buddy
         assert not upstream.taken
     assert refused > 10 and waited > 100

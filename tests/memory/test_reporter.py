@@ -10,43 +10,40 @@ from minicaffe.memory import CPUPlace, CUDAPlace, SyncedMemory
 from minicaffe.memory.reporter import Block, event, is_recording, live, record, stats, table
 
 
-def named(*names):
-    return [block for block in live() if block.name in names]
-
-
 def test_live_blocks_with_names(host, device):
-    small, large = SyncedMemory(10, "small block"), SyncedMemory(1000, "large block")
-    assert named("small block", "large block") == []  # nothing is allocated before the first access
+    small, large, foreign = SyncedMemory(10, "small block"), SyncedMemory(1000, "large block"), SyncedMemory(8, "foreign")
+
+    def found():
+        return [(block.name, block.nbytes, block.place) for block in live() if block.name in ("small block", "large block", "foreign")]
+
+    assert found() == []    # nothing is allocated before the first access
     small.cpu_data()
     large.cpu_data()
     large.gpu_data()
-    places = sorted((b.place for b in named("large block")), key=repr)
-    assert places == [CPUPlace(), CUDAPlace(0)]
-    assert [b.nbytes for b in named("small block", "large block")] == [1000, 1000, 10]
-    assert Block(small.cpu_data().address, 10, CPUPlace(), "small block") in live()
-    view, foreign = np.ndarray(1000, np.uint8, buffer=large.cpu_data()), SyncedMemory(8, "foreign")
     foreign.set_cpu_data(bytearray(8))
+    on_host = [("large block", 1000, CPUPlace()), ("small block", 10, CPUPlace())]
+    assert sorted(found(), key=repr) == [on_host[0], ("large block", 1000, CUDAPlace(0)), on_host[1]] and found()[-1] == on_host[1]
+    assert Block(small.cpu_data().address, 10, CPUPlace(), "small block") in live()
+    view = np.ndarray(1000, np.uint8, buffer=large.cpu_data())
     del large
-    assert [b.name for b in named("small block", "large block", "foreign")] == ["large block", "small block"]     # a view keeps its block
+    assert found() == on_host       # a view keeps its block
     del view
-    assert [b.name for b in named("small block", "large block")] == ["small block"]
+    assert found() == on_host[1:]
 
 
 def test_stats_and_table(host):
     before = stats().get(CPUPlace(), memory.reporter.Stats(0, 0, 0, 0, 0))
     mem = SyncedMemory(1 << 20, "a blob of one mebibyte")
     mem.cpu_data()
-    after = memory.stats(CPUPlace())
-    assert (after.live - before.live, after.count - before.count) == (1 << 20, 1)
-    assert (after.allocations - before.allocations, after.reserved) == (1, 1 << 20)
-    line = next(row for row in table().splitlines() if "a blob of one mebibyte" in row)
+    after, lines = memory.stats(CPUPlace()), table().splitlines()
+    assert (after.live - before.live, after.count - before.count, after.allocations - before.allocations) == (1 << 20, 1, 1)
+    assert after.reserved == 1 << 20 and lines[0].split() == ["bytes", "place", "address", "name"]
+    line = next(row for row in lines if "a blob of one mebibyte" in row)
     assert "1,048,576" in line and "CPUPlace()" in line and hex(mem.cpu_data().address) in line
     used = stats()[CPUPlace()]
-    assert f"{used.live:>15,}  CPUPlace()     live in {used.count} blocks, at most {used.peak:,}" in table().splitlines()
-    assert table().splitlines()[0].split() == ["bytes", "place", "address", "name"]
+    assert f"{used.live:>15,}  CPUPlace()     live in {used.count} blocks, at most {used.peak:,}" in lines
     del mem
-    assert memory.stats(CPUPlace()).live == before.live
-    assert memory.stats(CPUPlace()).peak >= before.live + (1 << 20)
+    assert memory.stats(CPUPlace()).live == before.live and memory.stats(CPUPlace()).peak >= before.live + (1 << 20)
 
 
 def test_record_of_one_life(host, device):

@@ -5,6 +5,7 @@ import ctypes
 import pickle
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -85,31 +86,20 @@ def dirty(allocator, nbytes):
     allocator.free(address)
 
 
-def test_zero_fill_of_used_memory(host):
+def test_zero_fill_of_used_memory(host, device):
+    """None before a copy."""
     buddy = BuddyAllocator(host)
     memory.use(CPUPlace(), buddy)
     dirty(buddy, N)
     # The memory is dirty indeed; the allocator wrote into the first 8 bytes.
     assert read(memory.Buffer(buddy, N))[8:] == b"\xab" * (N - 8)
     assert read(SyncedMemory(N).cpu_data()) == bytes(N)
-
-
-def test_no_zero_fill_before_copies(host, device):
-    buddy = BuddyAllocator(host)
-    memory.use(CPUPlace(), buddy)
     mem = SyncedMemory(N)
     mem.mutable_gpu_data()
     assert device.calls == ["zero device"]
     dirty(buddy, N)
-    device._do = lambda name, work: None  # a copy that does not touch its target shows what was there
+    device._do = lambda *_: None  # a copy that does not touch its target shows what was there
     assert read(mem.cpu_data())[8:] == b"\xab" * (N - 8)
-
-    device.calls.clear()
-    del device._do
-    mem = SyncedMemory(N)
-    fill(mem.mutable_cpu_data(), 1)
-    mem.gpu_data()
-    assert device.calls == ["host to device"]
 
 
 def test_sizes_without_memory(host, device):
@@ -128,36 +118,33 @@ def test_gpu_calls_without_provider(host):
     for call in mem.gpu_data, mem.mutable_gpu_data, lambda: mem.async_gpu_push(None), lambda: mem.set_gpu_data(64):
         with pytest.raises(DependencyError, match="no CUDA provider"):
             call()
+    with pytest.raises(ConfigError, match="needs a device address, got 0"):
+        mem.set_gpu_data(0)
     assert mem.head == SyncedHead.HEAD_AT_CPU and read(mem.cpu_data()) == b"\x09" * N
 
 
 def test_own_flags_and_what_is_freed(host, device):
-    device_memory = registry.allocator(CUDAPlace(0))
-    mem = SyncedMemory(N)
+    device_memory, mem = registry.allocator(CUDAPlace(0)), SyncedMemory(N)
+
+    def check_owned(mem, on_host, on_device):
+        assert (mem.own_cpu_data, mem.own_gpu_data) == (on_host, on_device)
+        assert (host.stats().count, device_memory.stats().count) == (on_host, on_device)
+
     mem.cpu_data()
     mem.gpu_data()
-    assert mem.own_cpu_data and mem.own_gpu_data
-    assert (host.stats().count, device_memory.stats().count) == (1, 1)
-
-    foreign = np.full(N, 2, np.uint8)
+    check_owned(mem, True, True)
+    foreign, far = np.full(N, 2, np.uint8), np.zeros(N, np.uint8)
     mem.set_cpu_data(foreign)
-    assert not mem.own_cpu_data and mem.own_gpu_data
-    assert (host.stats().count, device_memory.stats().count) == (0, 1)  # the owned block went at once
+    check_owned(mem, False, True)        # the owned block went at once
     fill(mem.mutable_cpu_data(), 8)
-    assert (foreign == 8).all()  # it is that memory, not a copy
-
-    far = np.zeros(N, np.uint8)
+    assert (foreign == 8).all()     # it is that memory, not a copy
     mem.set_gpu_data(far.ctypes.data, far)
-    assert not mem.own_gpu_data
-    assert device_memory.stats().count == 0
+    check_owned(mem, False, False)
     del mem
-    assert (foreign == 8).all() and (far == 0).all()
-    assert (host.stats().allocations, device_memory.stats().allocations) == (1, 1)
+    assert (foreign == 8).all() and (far == 0).all() and (host.stats().allocations, device_memory.stats().allocations) == (1, 1)
 
 
 def test_foreign_memory_is_kept_and_released(host):
-    import weakref
-
     class Array(np.ndarray):
         pass
 
@@ -166,12 +153,17 @@ def test_foreign_memory_is_kept_and_released(host):
     mem = SyncedMemory(N)
     mem.set_cpu_data(source)
     del source
-    assert read(mem.cpu_data()) == bytes(range(N))
     view = np.ndarray(N, np.uint8, buffer=mem.cpu_data())
     del mem
     assert gone() is not None and view.tolist() == list(range(N))
     del view
     assert gone() is None
+    source, mem = bytearray(N), SyncedMemory(N)
+    mem.set_cpu_data(source)
+    with pytest.raises(BufferError):
+        source.append(1)
+    del mem
+    source.append(1)
 
 
 def test_const_sides(host, device):
@@ -192,15 +184,6 @@ def test_const_sides(host, device):
     assert host.stats().live == 0
 
 
-def test_an_adopted_bytearray_cannot_be_resized(host):
-    source, mem = bytearray(N), SyncedMemory(N)
-    mem.set_cpu_data(source)
-    with pytest.raises(BufferError):
-        source.append(1)
-    del mem
-    source.append(1)
-
-
 @pytest.mark.parametrize(("source", "message"), [
     (bytearray(N - 1), f"needs {N} bytes, got {N - 1}"), (np.zeros(N, np.float32), f"needs {N} bytes, got {4 * N}"), (bytes(N), "writable"),
     (np.zeros(2 * N, np.uint8)[::2], "contiguous"), ([0] * N, "got list"), (None, "got NoneType")])
@@ -212,46 +195,32 @@ def test_set_cpu_data_checks_its_source(host, source, message):
     assert mem.head == SyncedHead.HEAD_AT_CPU and read(mem.cpu_data()) == b"\x01" * N
 
 
-def test_set_gpu_data_needs_an_address(device):
-    with pytest.raises(ConfigError, match="needs a device address, got 0"):
-        SyncedMemory(N).set_gpu_data(0)
-
-
-def test_place_of_the_host_side(host, device):
-    before = memory.used(PinnedPlace())
+def test_places_of_both_sides(host):
+    """Decided at the first allocation, not at the creation."""
+    sides, before = {}, memory.used(PinnedPlace())
     memory.register(PinnedPlace, SystemAllocator)
+    memory.register(CUDAPlace, SystemAllocator, lambda place: sides.setdefault(place, HostDouble(place)))
     memory.set_host_place(PinnedPlace())
+    memory.set_device_place(CUDAPlace(3))
     pinned, never = SyncedMemory(N), SyncedMemory(N)
     pinned.cpu_data()
+    first = pinned.gpu_data()
     memory.set_host_place(CPUPlace())
+    memory.set_device_place(CUDAPlace(0))
     memory.unregister(PinnedPlace)
-    assert pinned.cpu_data().place == PinnedPlace()
-    assert never.cpu_data().place == CPUPlace()  # decided at the allocation, not at the creation
-    del pinned
+    assert pinned.cpu_data().place == PinnedPlace() and never.cpu_data().place == CPUPlace()
+    assert first.place == pinned.gpu_data().place == pinned.place == CUDAPlace(3) and never.gpu_data().place == CUDAPlace(0)
+    assert SyncedMemory(N, place=CUDAPlace(1)).gpu_data().place == CUDAPlace(1) and set(sides) == {CUDAPlace(number) for number in (0, 1, 3)}
+    del pinned, first
     assert memory.used(PinnedPlace()) == before
 
 
-def test_device_of_first_gpu_call(host):
-    sides = {}
-    memory.register(CUDAPlace, SystemAllocator, lambda place: sides.setdefault(place, HostDouble(place)))
-    memory.set_device_place(CUDAPlace(3))
-    mem = SyncedMemory(N)
-    first = mem.gpu_data()
-    memory.set_device_place(CUDAPlace(0))
-    assert first.place == mem.gpu_data().place == mem.place == CUDAPlace(3)
-    assert SyncedMemory(N, place=CUDAPlace(1)).gpu_data().place == CUDAPlace(1)
-    assert set(sides) == {CUDAPlace(3), CUDAPlace(1)}
-
-
-@pytest.mark.parametrize("make_named", [lambda name: SyncedMemory(N, name), lambda name: Blob((2,), name=name)])
-def test_a_name_is_a_str(make_named):
+def test_names_and_copies():
     for wrong in 3, None, b"data":
-        with pytest.raises(WrongTypeError, match="name must be a str, got "):
-            make_named(wrong)
-
-
-def test_copies_are_refused():
-    for refuse in (copy.copy, copy.deepcopy, pickle.dumps):
+        for make_named in lambda name: SyncedMemory(N, name), lambda name: Blob((2,), name=name):
+            with pytest.raises(WrongTypeError, match="name must be a str, got "):
+                make_named(wrong)
+    for refuse in copy.copy, copy.deepcopy, pickle.dumps:
         with pytest.raises(TypeError, match="cannot pickle"):
             refuse(SyncedMemory(N))
 
@@ -305,25 +274,20 @@ def test_first_access_of_two_threads(device):
         assert mem.cpu_data().address == first.result().address and mem.copies == 1
 
 
-def test_allocator_writes_its_memory(host, device):
+@pytest.mark.parametrize("call", ["cpu_data", "mutable_cpu_data", "gpu_data", "mutable_gpu_data"])
+def test_allocator_writes_its_memory(host, device, call):
     """Its code runs in the middle of the call; what it wrote stays, and no block goes to waste."""
     class Nosy(memory.Allocator):
         def alloc(self, nbytes):
-            address = below.alloc(nbytes)
+            address = super().alloc(nbytes)
             if mems:
                 fill(mems.pop().mutable_cpu_data(), 9)
             return address
 
-        def free(self, address):
-            below.free(address)
-
-    below = SystemAllocator()
-    for call in "cpu_data", "mutable_cpu_data", "gpu_data", "mutable_gpu_data":
-        mem = SyncedMemory(N)
-        mems = [mem]
-        for place in CPUPlace(), CUDAPlace(0):
-            memory.use(place, Nosy(place))
-        assert read(getattr(mem, call)()) == b"\x09" * N
-        assert read(mem.cpu_data()) == b"\x09" * N
-        del mem
-    assert below.stats().live == 0
+    below, mem = SystemAllocator(), SyncedMemory(N)
+    mems = [mem]
+    for place in CPUPlace(), CUDAPlace(0):
+        memory.use(place, Nosy(place, below if place == CPUPlace() else SystemAllocator(place)))
+    assert read(getattr(mem, call)()) == read(mem.cpu_data()) == b"\x09" * N
+    del mem
+    assert below.stats().live == registry.allocator(CUDAPlace(0)).stats().live == 0

@@ -2,11 +2,13 @@
 
 import copy
 import gc
+import itertools
 import threading
 import weakref
 
 import numpy as np
 import pytest
+from helpers import layer_text, net_solver
 
 import minicaffe as caffe
 from minicaffe.addons.caffe2.plan import Plan, Step
@@ -17,13 +19,11 @@ from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 
-TEXT = """
-name: "small"
-layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 } } }
-layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: %d weight_filler { type: "xavier" } } }
-layer { name: "loss" type: "EuclideanLoss" bottom: "ip" bottom: "ip" top: "loss" include { phase: TRAIN } }
-layer { name: "staged" type: "Power" bottom: "ip" top: "staged" include { stage: "extra" min_level: 1 } }
-"""
+TEXT = 'name: "small" ' + "".join(itertools.starmap(layer_text, [
+    ("Input", "data", "", None, "input_param { shape { dim: 2 dim: 3 } }"),
+    ("InnerProduct", "ip", "data", None, 'inner_product_param { num_output: %d weight_filler { type: "xavier" } }'),
+    ("EuclideanLoss", "loss", "ip ip", None, "include { phase: TRAIN }"),
+    ("Power", "staged", "ip", None, 'include { stage: "extra" min_level: 1 }')]))
 
 
 def text(num_output=4):
@@ -36,15 +36,6 @@ def message(num_output=4, name="small"):
     return param
 
 
-@pytest.fixture
-def no_gc():
-    """What is freed is freed by the last reference, and not by the collector of cycles."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
 def test_sources_and_names_of_nets(tmp_path):
     path = tmp_path / "net.prototxt"
     path.write_text(text())
@@ -55,19 +46,19 @@ def test_sources_and_names_of_nets(tmp_path):
     assert list(workspace.nets) == ["net0", "net1", "net2", "net3"]
     assert workspace.local_names() == ["ip[0]", "ip[1]"]  # they share
     assert workspace.net("net1").file == str(path)
+
+
+def test_net_of_a_taken_name():
     workspace = Workspace(name="w")
     first = workspace.create_net(text(), caffe.TEST)
-    with pytest.raises(ConfigError, match="workspace 'w': there is a net 'small' already; .* overwrite=True"):
-        workspace.create_net(text(), caffe.TEST)
+    for num_output in 4, 5:
+        with pytest.raises(ConfigError, match=r"workspace 'w': there is a net 'small' already; .* overwrite=True.* or make the net in a Workspace\(\) of its own"):
+            workspace.create_net(text(num_output), caffe.TEST)
+    with pytest.raises(ShapeError, match=r"layer 'ip' \(InnerProduct\): blobs\[0\]: has shape \[5, 3\] .*; build the nets in a Workspace\(\) each"):
+        workspace.create_net(text(5), caffe.TEST, name="second")
     assert workspace.net("small") is first
     second = workspace.create_net(text(), caffe.TRAIN, overwrite=True)
     assert workspace.nets == {"small": second} and second.params["ip"][0] is first.params["ip"][0]
-    workspace = Workspace()
-    workspace.create_net(text(4), caffe.TEST)
-    with pytest.raises(ConfigError, match=r"there is a net 'small' already; .* or make the net in a Workspace\(\) of its own"):
-        workspace.create_net(text(5), caffe.TEST)
-    with pytest.raises(ShapeError, match=r"layer 'ip' \(InnerProduct\): blobs\[0\]: has shape \[5, 3\] .*; build the nets in a Workspace\(\) each"):
-        workspace.create_net(text(5), caffe.TEST, name="second")
     workspace = Workspace()
     workspace.set("ip[0]", 3)
     with pytest.raises(WrongTypeError, match=r"must be a Blob, got 3 \(int\)"):
@@ -75,8 +66,7 @@ def test_sources_and_names_of_nets(tmp_path):
 
 
 def test_state_and_options(tmp_path):
-    workspace = Workspace()
-    param = message()
+    workspace, param = Workspace(), message()
     train = workspace.create_net(param, caffe.TRAIN, name="train", level=1, stages=["extra"])
     test = workspace.create_net(param, caffe.TEST, name="test")
     assert (train.phase, train.layer_names) == (caffe.TRAIN, ["data", "ip", "ip_ip_0_split", "loss", "staged"])
@@ -84,9 +74,8 @@ def test_state_and_options(tmp_path):
     assert param == message()
     param.state.level, param.name = 1, "own level"
     param.state.stage.append("extra")
-    assert workspace.create_net(param, caffe.TEST).layer_names[-1] == "staged"
-    assert workspace.create_net(param, caffe.TEST, name="other", level=0).layer_names[-1] == "ip"
-    assert workspace.create_net(param, caffe.TEST, name="no further", stages=None).layer_names[-1] == "staged"
+    for options, last in ({}, "staged"), ({"name": "other", "level": 0}, "ip"), ({"name": "no further", "stages": None}, "staged"):
+        assert workspace.create_net(param, caffe.TEST, **options).layer_names[-1] == last
     with pytest.raises(WrongTypeError, match="stages must be a list of names, got 'extra'"):
         workspace.create_net(param, caffe.TEST, name="letters", stages="extra")
     test.save(tmp_path / "w.caffemodel")
@@ -110,25 +99,22 @@ def test_what_is_no_net(source, phase, error, message):
 
 
 def test_net_that_cannot_be_made(tmp_path):
-    workspace = Workspace()
-    wrong = text().replace('bottom: "ip" top: "staged"', 'bottom: "missing" top: "staged"')
-    with pytest.raises(ConfigError, match="unknown bottom blob 'missing'"):
-        workspace.create_net(wrong, caffe.TEST, level=1, stages=["extra"])
-    assert workspace.nets == {} and workspace.names() == []
-    net = workspace.create_net(text(5), caffe.TEST)
-    with pytest.raises(ShapeError, match=r"in the net that it shares its parameters with.*remove 'ip\[0\]' from the workspace"):
-        workspace.create_net(text(), caffe.TEST, overwrite=True)
-    with pytest.raises(ShapeError, match="and float64, and .* and float32 in the net"):
-        workspace.create_net(text(5), caffe.TEST, overwrite=True, dtype=Dtype.DOUBLE)
+    workspace, broken = Workspace(), {"weights": str(tmp_path / "wrong.caffemodel")}
     (tmp_path / "wrong.caffemodel").write_bytes(b"nothing")
-    with pytest.raises(caffe.errors.DataError):
-        workspace.create_net(text(5), caffe.TEST, overwrite=True, weights=str(tmp_path / "wrong.caffemodel"))
-    assert workspace.nets == {"small": net} and workspace.local_names() == ["ip[0]", "ip[1]"]
+
+    def check_refused(error, words, source, net=None, names=(), **options):
+        with pytest.raises(error, match=words):
+            workspace.create_net(source, caffe.TEST, overwrite=net is not None, **options)
+        assert workspace.nets == ({"small": net} if net else {}) and workspace.names() == list(names)
+
+    check_refused(ConfigError, "unknown bottom blob 'missing'", text().replace('bottom: "ip" top: "staged"', 'bottom: "missing" top: "staged"'),
+                  level=1, stages=["extra"])
+    check_refused(DataError, "wrong.caffemodel", text(5), **broken)     # its slots are new, and the net has them before it loads the weights
+    there = workspace.create_net(text(5), caffe.TEST), ["ip[0]", "ip[1]"]
+    check_refused(ShapeError, r"in the net that it shares its parameters with.*remove 'ip\[0\]' from the workspace", text(), *there)
+    check_refused(ShapeError, "and float64, and .* and float32 in the net", text(5), *there, dtype=Dtype.DOUBLE)
+    check_refused(DataError, "wrong.caffemodel", text(5), *there, **broken)
     assert workspace.run_net("small") == 0
-    workspace = Workspace()     # its slots are new, and the net has them before it loads the weights
-    with pytest.raises(caffe.errors.DataError):
-        workspace.create_net(text(5), caffe.TEST, weights=str(tmp_path / "wrong.caffemodel"))
-    assert workspace.nets == {} and workspace.names() == []
 
 
 def test_run_and_parameters():
@@ -136,18 +122,20 @@ def test_run_and_parameters():
     net = workspace.create_net(text(), caffe.TRAIN)
     net.blobs["data"].data[...] = [[1, 2, 3], [4, 5, 6]]
     assert workspace.run_net("small") == 0  # a distance to itself
-    weight = workspace.blob("ip[0]").data
-    assert np.allclose(net.blobs["ip"].data, net.blobs["data"].data @ weight.T, atol=1e-5)
+    assert np.allclose(net.blobs["ip"].data, net.blobs["data"].data @ workspace.blob("ip[0]").data.T, atol=1e-5)
     net.blobs["loss"].diff[...] = 1
     workspace.run_net("small", backward=True)
     with pytest.raises(MissingNameError, match="no net 'smal'; did you mean 'small'"):
         workspace.run_net("smal")
     with pytest.raises(MissingNameError):
         workspace.child("c").run_net("small")
+
+
+def test_parameters_of_a_net():
     workspace = Workspace(name="w")
     net = workspace.create_net(text(), caffe.TEST)
     net.parameters.set("x", 1)
-    assert workspace.blob("x") == 1 and net.workspace.blob("x") == 1 and net.parameters.nets == workspace.nets
+    assert workspace.blob("x") == net.workspace.blob("x") == 1 and net.parameters.nets == workspace.nets
     for call in (lambda: net.parameters.create_net(text(), caffe.TEST), lambda: net.parameters.delete_net("small")):
         with pytest.raises(ConfigError, match="workspace 'w' is what a net refers to and owns no nets"):
             call()
@@ -160,12 +148,9 @@ def test_lives_of_nets(no_gc):
     seen = weakref.ref(workspace.create_net(text(), caffe.TEST))
     assert seen() is workspace.net("small")
     workspace.delete_net("small")
-    assert seen() is None and workspace.nets == {}
-    assert workspace.local_names() == ["ip[0]", "ip[1]"]
+    assert seen() is None and workspace.nets == {} and workspace.local_names() == ["ip[0]", "ip[1]"]
     with pytest.raises(MissingNameError, match="workspace 'w': no net 'small'"):
         workspace.delete_net("small")
-    workspace.create_net(text(), caffe.TEST)
-    workspace = Workspace()
     net = weakref.ref(workspace.create_net(text(), caffe.TEST))
     blob = weakref.ref(workspace.slot("ip[0]"))
     of_child = weakref.ref(workspace.child("c").create_net(text(), caffe.TEST))
@@ -173,8 +158,7 @@ def test_lives_of_nets(no_gc):
     del workspace
     assert net() is None and blob() is None
     workspace = Workspace()
-    net = workspace.create_net(text(), caffe.TEST)
-    gone = weakref.ref(workspace)
+    net, gone = workspace.create_net(text(), caffe.TEST), weakref.ref(workspace)
     del workspace
     assert gone() is None
     net.forward()
@@ -187,23 +171,19 @@ def test_lives_of_nets(no_gc):
 
 
 def test_memory_is_given_back(no_gc, on_cpu):
-    def live():
-        return caffe.memory.used(caffe.memory.CPUPlace())
-
-    workspace = Workspace()
-    before = live()
+    place, workspace = caffe.memory.CPUPlace(), Workspace()
+    before = caffe.memory.used(place)
     workspace.create_net(text(), caffe.TEST).forward()
-    taken = live()
+    taken = caffe.memory.used(place)
     workspace.delete_net("small")
-    left = live()
+    left = caffe.memory.used(place)
     del workspace
-    assert before == live() < left < taken
+    assert before == caffe.memory.used(place) < left < taken
 
 
 def test_nets_of_others(no_gc):
     workspace = Workspace()
-    first = Net(message(), workspace=workspace)
-    second = caffe.Net(message(), caffe.TEST, workspace=workspace)
+    first, second = Net(message(), workspace=workspace), caffe.Net(message(), caffe.TEST, workspace=workspace)
     assert workspace.nets == {"small": first, "small#1": second}
     assert first.learnable_params[0] is second.learnable_params[0]
     workspace.run_net("small#1")
@@ -217,22 +197,18 @@ def test_nets_of_others(no_gc):
     second.forward()
 
 
-def test_the_nets_of_a_solver(tmp_path, no_gc):
-    solver_file = tmp_path / "solver.prototxt"
-    inner = text().replace("\n", " ")
-    solver_file.write_text(f'net_param {{ {inner} }} test_iter: 1 test_interval: 10 base_lr: 0.1 lr_policy: "fixed" max_iter: 1')
-    solver = caffe.SGDSolver(str(solver_file))
+def test_the_nets_of_a_solver(no_gc):
+    solver = net_solver(text(), test_iter=[1], test_interval=10)
     assert solver.workspace.nets == {"small": solver.net, "small#1": solver.test_nets[0]}
-    seen = [weakref.ref(net) for net in (solver.net, *solver.test_nets)]
-    workspace = solver.workspace
+    seen, workspace = [weakref.ref(net) for net in (solver.net, *solver.test_nets)], solver.workspace
     del solver
     assert [net() for net in seen] == [None, None] and workspace.nets == {}
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
-def test_a_workspace_is_not_copied(copied):
-    with pytest.raises(WrongTypeError, match=r"workspace 'w' cannot be copied or pickled; other.load\(path\)"):
-        copied(Workspace(name="w"))
+def test_a_workspace_is_not_copied():
+    for copied in copy.copy, copy.deepcopy:
+        with pytest.raises(WrongTypeError, match=r"workspace 'w' cannot be copied or pickled; other.load\(path\)"):
+            copied(Workspace(name="w"))
 
 
 def test_nets_in_threads():
@@ -255,11 +231,14 @@ def test_nets_in_threads():
     done.set()
     thread.join()
     assert errors == [] and workspace.nets == {}
-    workspace = Workspace()
+
+
+def test_net_deleted_while_it_runs():
+    workspace, losses = Workspace(), []
     net = workspace.create_net(text(), caffe.TEST)
     started, deleted = threading.Event(), threading.Event()
     net.before_forward(lambda i: i == 1 and (started.set(), deleted.wait(10)))
-    seen, losses = weakref.ref(net), []
+    seen = weakref.ref(net)
     del net
     thread = threading.Thread(target=lambda: losses.append(workspace.run_net("small")))
     thread.start()
@@ -274,6 +253,9 @@ def test_nets_in_threads():
 
 NET = """name: "%s" layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }
 layer { name: "y" type: "Power" bottom: "x" top: "y" power_param { scale: 2 } }"""
+LOSS = """name: "%s" force_backward: true
+layer { name: "in" type: "Input" top: "x" top: "t" input_param { shape { dim: %d } shape { dim: %d } } }
+layer { name: "loss" type: "EuclideanLoss" bottom: "x" bottom: "t" top: "loss" }"""
 
 
 @pytest.fixture
@@ -303,28 +285,25 @@ def test_steps_and_substeps(workspace, ran):
 
 
 def test_plan_with_functions_and_nets(workspace, ran):
-    def double(space):
-        space.net("a").blobs["x"].data[...] = space.net("a").blobs["y"].data
+    blobs, seen = workspace.net("a").blobs, []
 
-    workspace.net("a").blobs["x"].data[...] = 1
+    def double(space):
+        blobs["x"].data[...] = blobs["y"].data
+
+    blobs["x"].data[...] = 1
     workspace.run_plan(Plan(Step("doubling", ["a", double], num_iter=5)))
-    assert workspace.net("a").blobs["x"].data == 32 and ran == ["a"] * 5
-    seen = []
+    assert blobs["x"].data == 32 and ran == ["a"] * 5
     workspace.run_plan(Plan(Step("s", seen.append, num_iter=2)))    # a function alone
     assert seen == [workspace] * 2
 
 
 def test_backward():
     workspace = Workspace()
-    net = workspace.create_net("""name: "n" force_backward: true
-        layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }
-        layer { name: "t" type: "Input" top: "t" input_param { shape { dim: 1 } } }
-        layer { name: "loss" type: "EuclideanLoss" bottom: "x" bottom: "t" top: "loss" }""", caffe.TRAIN)
+    net = workspace.create_net(LOSS % ("n", 1, 1), caffe.TRAIN)
     net.blobs["x"].data[...] = 3
-    workspace.run_plan(Plan(Step("forward", "n")))
-    assert net.blobs["x"].diff == 0
-    workspace.run_plan(Plan(Step("both", "n", backward=True)))
-    assert net.blobs["x"].diff == 3
+    for backward, gradient in (False, 0), (True, 3):
+        workspace.run_plan(Plan(Step("s", "n", backward=backward)))
+        assert net.blobs["x"].diff == gradient
 
 
 def one_blob():
@@ -353,17 +332,14 @@ def test_net_blob_stops_a_step(workspace, ran):
     workspace.set("y", 0)  # the net's own comes first
     workspace.run_plan(Plan(Step("until", ["a", "b"], should_stop_blob="y", num_iter=2)))
     assert "".join(ran) == "aaa" + "abab"  # of the nets the last, whose y is 0
+    workspace.create_net(NET.replace('"y"', '"only"') % "c", caffe.TEST).blobs["x"].data[...] = 1
+    workspace.set("only", 0)
     ran.clear()
+    workspace.run_plan(Plan(Step("until", ["c", "a", "b"], should_stop_blob="only")))
+    assert ran == []  # c's blob, not the slot that b sees too
     workspace.net("b").blobs["x"].data[...], x.data[...] = 1, 0
     workspace.run_plan(Plan(Step("outer", [Step("one", "a"), Step("two", "b"), Step("never", "a")], should_stop_blob="y")))
     assert "".join(ran) == "ab"
-
-
-def test_net_blob_before_a_slot(workspace, ran):
-    workspace.create_net(NET.replace('"y"', '"only"') % "c", caffe.TEST).blobs["x"].data[...] = 1
-    workspace.set("only", 0)
-    workspace.run_plan(Plan(Step("until", ["c", "a", "b"], should_stop_blob="only")))
-    assert ran == []  # c's blob, not the slot that b sees too
 
 
 def test_plans_with_missing_nets(workspace, ran):
@@ -404,15 +380,13 @@ def test_what_is_no_stop_blob(workspace, value, error, message):
 
 
 def test_errors_and_notes_of_steps(workspace):
-    workspace.net("a").blobs["x"].reshape(1, 2)
-    workspace.create_net("""name: "c" layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 } } }
-        layer { name: "t" type: "Input" top: "t" input_param { shape { dim: 2 } } }
-        layer { name: "loss" type: "EuclideanLoss" bottom: "x" bottom: "t" top: "loss" }""", caffe.TEST).blobs["t"].reshape(3)
-    with pytest.raises(caffe.errors.ShapeError, match="layer 'loss' .EuclideanLoss.: .*plan 'p': step 's': net 'c': "):
-        workspace.run_plan(Plan(Step("s", ["a", "c"]), name="p"))
     def divide(space):
         return 1 / 0
 
+    workspace.net("a").blobs["x"].reshape(1, 2)
+    workspace.create_net(LOSS % ("c", 2, 2), caffe.TEST).blobs["t"].reshape(3)
+    with pytest.raises(caffe.errors.ShapeError, match="layer 'loss' .EuclideanLoss.: .*plan 'p': step 's': net 'c': "):
+        workspace.run_plan(Plan(Step("s", ["a", "c"]), name="p"))
     with pytest.raises(ZeroDivisionError) as raised:
         workspace.run_plan(Plan(Step("s", ["a", divide])))
     assert raised.value.__notes__ == ["in function 'divide'", "in step 's'", "in plan"]

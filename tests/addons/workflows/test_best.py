@@ -3,9 +3,11 @@
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers import layer_text
 
 import minicaffe as caffe
 from minicaffe.addons.workflows.best_test import BestTest
@@ -21,11 +23,6 @@ layer { name: "loss" type: "EuclideanLoss" bottom: "y" bottom: "t" top: "loss" %
 %s"""
 SOLVER = """net: "net.prototxt" base_lr: 0.1 lr_policy: "fixed" momentum: 0 max_iter: 40 display: 0
 test_iter: 1 test_interval: 10 snapshot_prefix: "s" solver_mode: CPU random_seed: 1 """
-ACCURACY = """layer { name: "rows" type: "DummyData" top: "r" top: "l" dummy_data_param { shape { dim: 2 dim: 3 } shape { dim: 2 } } include { phase: TEST } }
-layer { name: "%s" type: "Accuracy" bottom: "r" bottom: "l" top: "%s" accuracy_param { top_k: %d } include { phase: TEST } }
-"""
-
-
 @pytest.fixture
 def make(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -49,7 +46,7 @@ def kept(path="s_best.caffemodel"):
 def test_files_of_the_best_test(make, tmp_path):
     solver, heard = make(), []
     solver.best = BestTest(solver)
-    solver.listeners.append(type("L", (), {"before_snapshot": lambda self, solver, *paths: heard.append(paths)})())
+    solver.listeners.append(SimpleNamespace(before_snapshot=lambda solver, *paths: heard.append(paths)))
     (tmp_path / "s_best.caffemodel").mkdir()
     with pytest.raises(FileError, match="s_best.caffemodel: cannot be written") as caught:
         solver.solve()
@@ -78,27 +75,39 @@ def test_parameters_of_the_best_test(make, tmp_path, form):
     assert kept(best.path) == 3 and best.value == 4.0        # parameters that are not finite are no best ones
 
 
+def accuracy(name, top_k=1, more=""):
+    return f"""layer {{ name: "rows of {name}" type: "DummyData" top: "r{name}" top: "l{name}" include {{ phase: TEST }}
+      dummy_data_param {{ shape {{ dim: 2 dim: 3 }} shape {{ dim: 2 }} }} }}
+    layer {{ name: "{name}" type: "Accuracy" bottom: "r{name}" bottom: "l{name}" top: "{name}" accuracy_param {{ top_k: {top_k} }} include {{ phase: TEST }} }}
+    """ + more
+
+
 def test_measures_of_the_best(make):
-    solver = make(net=ACCURACY % ("five", "five", 2) + (ACCURACY % ("a", "first", 1) + ACCURACY % ("b", "last", 1)).replace('"rows"', '"rows2"', 1).replace(
-        'top: "r" top: "l"', 'top: "r2" top: "l2"', 1).replace('"rows"', '"rows3"', 1).replace('top: "r" top: "l"', 'top: "r3" top: "l3"', 1))
+    def silence(*bottoms):
+        return layer_text("Silence", "s", " ".join(bottoms), "", "include { phase: TEST }")
+
+    solver = make(net=accuracy("five", 2) + accuracy("first") + accuracy("last"))
     best = BestTest(solver)
     assert (best.output, best.higher_is_better) == ("last", True)
     solver.test_all()
     best.record_test(solver, {**solver.test(0), "iteration": 0})
     assert best.value == 0      # all scores are equal
-    solver = make(of_loss="include { phase: TRAIN }", more="test_compute_loss: true", net='layer { name: "s" type: "Silence" bottom: "y" bottom: "t" include { phase: TEST } }')
+    without_loss = {"of_loss": "include { phase: TRAIN }", "net": silence("y", "t")}
+    solver = make(**without_loss, more="test_compute_loss: true")
     assert BestTest(solver)._value_of(solver.test(0)) == 0
-    solver = make(of_loss="include { phase: TRAIN }", net='layer { name: "s" type: "Silence" bottom: "y" bottom: "t" include { phase: TEST } }')
+    for other in solver, make(net=accuracy("a") + silence("a")):       # what another layer reads is no output
+        best = BestTest(other)
+        assert (best.output, best.higher_is_better) == ("loss", False)
     with pytest.raises(ConfigError, match="net.prototxt: has neither an Accuracy nor a loss as output"):
-        BestTest(solver)
+        BestTest(make(**without_loss))
     with pytest.raises(ConfigError, match="patience: must be at least 1, got 0"):
         BestTest(make(), patience=0)
-    net = ACCURACY % ("a", "a", 1) + 'layer { name: "s" type: "Silence" bottom: "a" include { phase: TEST } }'
-    best = BestTest(make(net=net))
-    assert (best.output, best.higher_is_better) == ("loss", False)
-    none = "include { phase: TRAIN }"
-    best = BestTest(make(of_loss=none, more="test_compute_loss: true", net='layer { name: "s" type: "Silence" bottom: "y" bottom: "t" include { phase: TEST } }'))
-    assert (best.output, best.higher_is_better) == ("loss", False)
+    solver = make()
+    solver.param.test_iter[0] = 0
+    with pytest.raises(ConfigError, match="solver.prototxt: the best test is wanted, and this solver makes none"):
+        BestTest(solver)
+    solver.whole_tests[0] = RecordCounts(5, 2, "")
+    assert BestTest(solver, patience=1).output == "loss"
 
 
 def judged(solver, values, higher=False, **options):
@@ -115,9 +124,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 @pytest.mark.parametrize("values, lower, higher", [
-    ([NAN, INF, -INF, 2, 2, 1, 1, 3, 3, NAN, 0.5], [3, 5, 10], [3, 7]),
-    ([0, 0, -1, 1], [0, 2], [0, 3]),
-    ([NAN, INF], [], [])])
+    ([NAN, INF, -INF, 2, 2, 1, 1, 3, 3, NAN, 0.5], [3, 5, 10], [3, 7]), ([0, 0, -1, 1], [0, 2], [0, 3]), ([NAN, INF], [], [])])
 def test_which_test_is_the_best(make, values, lower, higher, caplog):
     """The first of equal ones; none whose value is not finite, also not the first of all."""
     solver = make()
@@ -126,22 +133,12 @@ def test_which_test_is_the_best(make, values, lower, higher, caplog):
         caplog.clear()
         found, best = judged(solver, values, is_higher, keep=False, patience=1)
         assert found == wanted and best.value == (values[wanted[-1]] if wanted else None) and best.path is None
-        since = 0       # tests since the best one
-        lines = []
+        since, lines = 0, []       # tests since the best one
         for i, value in enumerate(values):
             since = 0 if i in wanted else since + 1
             lines.append(f"Iteration {i}: no better test loss in {since} test{'s' if since > 1 else ''}, the patience is 1" if since else
                          f"Iteration {i}: best test loss so far = {value:g}")
         assert caplog.messages == lines and best.exhausted == (since > 0)
-
-
-def test_a_solver_that_makes_tests(make):
-    solver = make()
-    solver.param.test_iter[0] = 0
-    with pytest.raises(ConfigError, match="solver.prototxt: the best test is wanted, and this solver makes none"):
-        BestTest(solver)
-    solver.whole_tests[0] = RecordCounts(5, 2, "")
-    assert BestTest(solver, patience=1).output == "loss"
 
 
 STATE = {"output": "loss", "value": 2.0, "iteration": 7, "count": 3, "last": 9, "path": "there.caffemodel"}
@@ -211,19 +208,17 @@ def test_a_state_without_a_best_test(make, capsys):
     make()
     train("--max-iter=20", capsys=capsys)
     out, err = train("--keep-best", "--max-iter=40", "--snapshot=s_iter_20.solverstate", capsys=capsys)
-    assert "The solver state has no best test, so the best one is that of the tests from here on" in err and "at iteration 40: s_best" in out
+    assert FROM_HERE in err and "at iteration 40: s_best" in out
     train("--patience=5", "--max-iter=20", "--force", capsys=capsys)
-    _, err = train("--keep-best", "--max-iter=20", "--snapshot=s_iter_20.solverstate", capsys=capsys)
-    assert "The parameters of the best test so far, iteration 10, were not kept" in err
+    assert "iteration 10, were not kept" in train("--keep-best", "--max-iter=20", "--snapshot=s_iter_20.solverstate", capsys=capsys)[1]
     solver = make()
     solver.best = BestTest(solver)
     solver.best.output = "accuracy"
     solver.restore("s_iter_20.solverstate")
     assert solver.best.value is None
     solver.best.get_state = lambda: 7
-    _, state = solver.snapshot()
     with pytest.raises(caffe.errors.DataError, match="resume_state: is not what minicaffe writes there"):
-        solver.restore(state)
+        solver.restore(solver.snapshot()[1])
 
 
 def test_an_earlier_best_is_kept(make, tmp_path, capsys):
@@ -237,23 +232,20 @@ def test_an_earlier_best_is_kept(make, tmp_path, capsys):
 
 def test_what_is_wrong(make, tmp_path, capsys):
     make()
-    solver = (tmp_path / "solver.prototxt").read_text()
-    (tmp_path / "solver.prototxt").write_text(solver.replace("test_iter: 1 test_interval: 10", ""))
+    assert "none/s_iter_0: snapshot_prefix: cannot be written" in train("--keep-best", "--snapshot-after-train=false", "--snapshot-prefix=none/s", capsys=capsys, status=1)
+    (tmp_path / "solver.prototxt").write_text(SOLVER.replace("test_iter: 1 test_interval: 10", ""))
     for option in ("--keep-best", "--patience=3"):
         assert f"{option.partition('=')[0]}: the best test is wanted, and this solver makes none; give it test_iter" in train(option, capsys=capsys, status=2)
-    (tmp_path / "solver.prototxt").write_text(solver)
-    assert "none/s_iter_0: snapshot_prefix: cannot be written" in train("--keep-best", "--snapshot-after-train=false", "--snapshot-prefix=none/s", capsys=capsys, status=1)
 
 
 def solve_together(folder):
     """Train on a rank; return its iteration and its best test."""
     import os
     os.chdir(folder)
-    solver = caffe.get_solver("solver.prototxt")
+    solver, writes = caffe.get_solver("solver.prototxt"), []
     solver.distribute()
     solver.best = BestTest(solver, patience=2)
-    writes = []
-    solver.listeners.append(type("Listener", (), {"before_snapshot": lambda self, solver, *paths: writes.append(paths)})())
+    solver.listeners.append(SimpleNamespace(before_snapshot=lambda solver, *paths: writes.append(paths)))
     solver.solve()
     ended, found = solver.iter, solver.best.get_state()
     if solver.group.rank:
@@ -273,17 +265,12 @@ def test_ranks_agree(make, tmp_path):
     assert first[2] == 2 and second[2] == 0 and kept() == 3     # the best and the last snapshot, written by rank 0 alone
 
 
-BEST = {"output": "loss", "value": 2.5, "iteration": 4, "count": 1, "last": 5, "path": "s_best.caffemodel"}
-
-
-@pytest.mark.parametrize("changes, fits", [
-    ({}, True), ({"value": 3}, True), ({"path": None}, True), ({"value": None, "iteration": None}, True), ({"more": 1}, True),
-    ({"value": None}, False), ({"iteration": None}, False), ({"value": True}, False), ({"value": "2"}, False), ({"value": 1e30}, False),
-    ({"iteration": 4.0}, False), ({"iteration": True}, False), ({"iteration": 2**63}, False), ({"iteration": 2**63 - 1}, True),
-    ({"count": None}, False), ({"count": 1.0}, False), ({"count": -2**63}, False), ({"count": False}, False),
-    ({"last": None}, False), ({"last": 5.0}, False), ({"last": 2**63}, False),
-    ({"output": None}, False), ({"output": 1}, False), ({"path": 1}, False)])
-def test_wrong_best_test_of_states(changes, fits):
+@pytest.mark.parametrize("fits, changes", [
+    (True, [{}, {"value": 3}, {"path": None}, {"value": None, "iteration": None}, {"more": 1}, {"iteration": 2**63 - 1}]),
+    (False, [{"value": wrong} for wrong in (None, True, "2", 1e30)] + [{"iteration": wrong} for wrong in (None, 4.0, True, 2**63)]
+     + [{"count": wrong} for wrong in (None, 1.0, -2**63, False)] + [{"last": wrong} for wrong in (None, 5.0, 2**63)]
+     + [{"output": None}, {"output": 1}, {"path": 1}])])
+def test_wrong_best_test_of_states(fits, changes):
     def is_refused(state):
         try:
             BestTest.check_state(None, state)
@@ -291,7 +278,8 @@ def test_wrong_best_test_of_states(changes, fits):
             return True
         return False
 
-    assert is_refused({**BEST, **changes}) is not fits
-    for name in BEST:
-        assert is_refused({key: value for key, value in BEST.items() if key != name}) or name == "path"
-    assert is_refused([BEST]) and not is_refused(None)
+    for change in changes:
+        assert is_refused({**STATE, **change}) is not fits, change
+    for name in STATE:
+        assert is_refused({key: value for key, value in STATE.items() if key != name}) or name == "path"
+    assert is_refused([STATE]) and not is_refused(None)

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from helpers import layer_text
 
 import minicaffe as caffe
 from minicaffe.data.db import open_db
@@ -89,35 +90,26 @@ def test_the_best_test_by_labels(minicaffe, data, tmp_path):
 
 def test_losses_of_labels(minicaffe, data, tmp_path):
     """Two labels in one loss and one in another: the mean is that of all three."""
-    text = (NET % (14, "")).replace('bottom: "ip" bottom: "label"', 'bottom: "ip_a" bottom: "label_a"')
-    text += "".join(f'layer {{ name: "{blob}s" type: "Slice" bottom: "{blob}" top: "{blob}_a" top: "{blob}_b" slice_param {{ slice_point: 2 }} }}\n'
-                    for blob in ("ip", "label")) + 'layer { name: "b" type: "SigmoidCrossEntropyLoss" bottom: "ip_b" bottom: "label_b" top: "b" }\n'
-    first, loss, rest = text.partition('layer { name: "loss"')
-    (tmp_path / "two.prototxt").write_text(first + rest.partition("\n")[2] + loss + rest.partition("\n")[0])
+    slices = "".join(layer_text("Slice", f"{blob}s", blob, f"{blob}_a {blob}_b", "slice_param { slice_point: 2 }") for blob in ("ip", "label"))
+    losses = "".join(layer_text("SigmoidCrossEntropyLoss", part, f"ip_{part} label_{part}") for part in "ab")
+    (tmp_path / "two.prototxt").write_text("".join((NET % (14, "")).splitlines(keepends=True)[:2]) + slices + losses)
     minicaffe("train", "two.prototxt", "--max-iter=2", "--test-interval=1", "--test-iter=1", "--base-lr=1e-9", "--keep-best", "--weights=w.caffemodel")
     found = float(re.search(r"best test mean F1 so far = ([\d.]+)", minicaffe.log)[1])
     assert found == pytest.approx(figures(*data)[3], abs=1e-5)
-    text = (NET % (5, "")).replace("num_output: 3", "num_output: 1").replace(
-        'bottom: "label"', 'bottom: "first"') + 'layer { name: "s" type: "Silence" bottom: "rest" }'
-    text = text.replace('layer { name: "ip"', 'layer { name: "cut" type: "Slice" bottom: "label" top: "first" top: "rest" slice_param { slice_point: 1 } }\n'
-                        'layer { name: "ip"', 1)
-    (tmp_path / "one.prototxt").write_text(text)
-    words = ("--max-iter=4", "--test-interval=2", "--test-iter=1", "--keep-best")
-    assert "best test loss = " in minicaffe("train", "one.prototxt", *words)
+    text = (NET % (5, "")).replace("num_output: 3", "num_output: 1").replace('bottom: "label"', 'bottom: "first"')
+    cut = layer_text("Slice", "cut", "label", "first rest", "slice_param { slice_point: 1 }") + layer_text("Silence", "s", "rest", "")
+    (tmp_path / "one.prototxt").write_text(text.replace("\n", "\n" + cut, 1))
+    assert "best test loss = " in minicaffe("train", "one.prototxt", "--max-iter=4", "--test-interval=2", "--test-iter=1", "--keep-best")
     assert re.search(r"^0 +[\d.-]+ +[\d.-]+ +\d+$", minicaffe("test", "one.prototxt", "--weights=one_best.caffemodel", "--per-class"), re.M)
 
 
-LABEL_VIEWS = """layer { name: "first" type: "Slice" bottom: "label" top: "two" top: "one" slice_param { axis: 1 slice_point: 2 } }
-layer { name: "s" type: "Silence" bottom: "one" }
-layer { name: "v" type: "Reshape" bottom: "two" top: "target" reshape_param { shape { dim: [-1, 2] } } }
-layer { name: "again" type: "Silence" bottom: "target" }
-"""
-SHARED = 'layer { name: "f" type: "Flatten" bottom: "data" top: "f" }\n'
+LABEL_VIEWS = (layer_text("Slice", "first", "label", "two one", "slice_param { axis: 1 slice_point: 2 }") + layer_text("Silence", "s", "one", "")
+               + layer_text("Reshape", "target", "two", more="reshape_param { shape { dim: [-1, 2] } }") + layer_text("Silence", "again", "target", ""))
 TARGETS = {     # layers, how many scores, what they are computed from, the targets; are these labels?
     "views of the label": (LABEL_VIEWS, 2, "data", "target", True),
-    "pixels": (SHARED, 60, "f", "f", False),
+    "pixels": (layer_text("Flatten", "f", "data"), 60, "f", "f", False),
     "label that is read": ("", 3, "label", "label", False),
-    "computed": ('layer { name: "p" type: "Power" bottom: "label" top: "p" power_param { scale: 0.5 } }\n', 3, "data", "p", False),
+    "computed": (layer_text("Power", "p", "label", more="power_param { scale: 0.5 }"), 3, "data", "p", False),
 }
 
 
