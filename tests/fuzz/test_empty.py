@@ -6,10 +6,8 @@ from pathlib import Path
 
 NETS = Path(__file__).resolve().parent / "nets"
 SSD = {
-    "Normalize": "",
-    "Permute": "permute_param { order: 0 order: 2 order: 1 order: 3 }",
-    "PriorBox": "prior_box_param { min_size: 4 img_size: 16 }",
-    "SmoothL1Loss": "",
+    "Normalize": "", "Permute": "permute_param { order: 0 order: 2 order: 1 order: 3 }",
+    "PriorBox": "prior_box_param { min_size: 4 img_size: 16 }", "SmoothL1Loss": "",
 }
 RUN = """
 import itertools, logging, sys

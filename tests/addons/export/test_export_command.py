@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from export_cases import MODELS, layer, net_of
 
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
@@ -11,7 +12,9 @@ from minicaffe.proto import caffe_pb2
 onnx = pytest.importorskip("onnx", reason="no package onnx: pip install -r tests/requirements.txt")
 pytest.importorskip("onnxruntime", reason="no package onnxruntime: pip install -r tests/requirements.txt")
 
-MODELS = Path(__file__).resolve().parents[3] / "models"
+from minicaffe.addons.export.exporting import random_inputs, run_net  # noqa: E402
+from minicaffe.addons.export.onnx import export  # noqa: E402
+
 LENET = MODELS / "lenet/deploy.prototxt"
 
 
@@ -50,38 +53,25 @@ def test_import(minicaffe, tmp_path):
     assert not list(tmp_path.glob("q*"))
 
 
-def conv_norm_model(rng):
-    """A convolution, a BatchNormalization that folds into it, a ReLU, and a second BatchNormalization that cannot be folded."""
-    def numbers(*shape):
-        return (np.abs(rng.normal(0, 1, shape)) + 0.1).astype(np.float32)
-
-    arrays = {"w": numbers(4, 3, 3, 3), **{f"{name}{i}": numbers(4) for i in (1, 2) for name in "sbmv"}}
-    nodes = [onnx.helper.make_node("Conv", ["x", "w"], ["c"], "conv"), onnx.helper.make_node("BatchNormalization", ["c", *(f"{one}1" for one in "sbmv")], ["n"], "norm"),
-             onnx.helper.make_node("Relu", ["n"], ["r"], "relu"), onnx.helper.make_node("BatchNormalization", ["r", *(f"{one}2" for one in "sbmv")], ["y"], "last")]
-    info = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in (("x", (2, 3, 6, 6)), ("y", (2, 4, 4, 4)))]
-    return onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", info[:1], info[1:], [
-        onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()]), opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
-
-
 def test_import_with_folded_layers(minicaffe, tmp_path, monkeypatch):
-    onnx.save(conv_norm_model(np.random.default_rng(0)), "m.onnx")
-    assert minicaffe("import", "m.onnx", "-o", "plain").splitlines()[-1] == "wrote plain.prototxt and plain.caffemodel: 7 layers"
+    """A BatchNormalization behind a convolution folds into it; one behind a ReLU cannot be folded."""
+    text = (layer("Convolution", "convolution_param { num_output: 4 kernel_size: 3 }", tops="c", name="conv") + layer("BatchNorm", "", "c", "c", name="norm")
+            + layer("ReLU", "", "c", "c", name="relu") + layer("BatchNorm", "", "c", name="last"))
+    export(net_of(text, (2, 3, 6, 6)), "m.onnx", check=False)
+    assert minicaffe("import", "m.onnx", "-o", "plain").splitlines()[-1] == "wrote plain.prototxt and plain.caffemodel: 5 layers"
     lines = minicaffe("import", "m.onnx", "-o", "o", "--fold").splitlines()
     assert [line.split(": ")[0] for line in lines] == [
-        "y 2 x 4 x 4 x 4", "with folded layers, compared with the net before:", "y 2 x 4 x 4 x 4", "'last/BatchNorm' is left", "'last' is left",
-        "wrote o.prototxt and o.caffemodel"] and lines[-1].endswith("5 layers of 7, 2 folded into others, 0 removed")
-    x = np.random.default_rng(1).normal(size=(2, 3, 6, 6)).astype(np.float32)
+        "y 2 x 4 x 4 x 4", "with folded layers, compared with the net before:", "y 2 x 4 x 4 x 4", "'last' is left",
+        "wrote o.prototxt and o.caffemodel"] and lines[-1].endswith("4 layers of 5, 1 folded into others, 0 removed")
     found = []
     for name in ("plain", "o"):
         net = Net(read_net(f"{name}.prototxt", caffe_pb2.TEST)[0])
         net.copy_from(f"{name}.caffemodel")
-        net.feed(x=x)
-        net.forward_from_to(0, len(net.nodes) - 1)
-        found.append(np.array(net.blobs["y"].data))
-    assert [node.type for node in net.nodes] == ["Input", "Convolution", "ReLU", "BatchNorm", "Scale"]
+        found.append(run_net(net, random_inputs(net))["y"].copy())
+    assert [node.type for node in net.nodes] == ["Input", "Convolution", "ReLU", "BatchNorm"]
     np.testing.assert_allclose(found[1], found[0], rtol=1e-4, atol=1e-5)
     printed = minicaffe("import", "m.onnx", "-o", "p", "--fold", "--no-check").splitlines()
-    assert len(printed) == 3 and printed[-1].endswith("0 removed, not compared")
+    assert len(printed) == 2 and printed[-1].endswith("0 removed, not compared")
     monkeypatch.setattr("minicaffe.addons.export.commands.TOLERANCE", -1)
     assert "output 'y' of the folded net differs by" in minicaffe("import", "m.onnx", "-o", "q", "--fold", status=1)
     assert not list(tmp_path.glob("q.*"))

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from export_cases import MODELS
 
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 
-MODELS = Path(__file__).resolve().parents[3] / "models"
 LENET = MODELS / "lenet/deploy.prototxt"
 PYTHON = """layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 dim: 2 } } }
 layer { name: "own" type: "Python" bottom: "x" top: "y" python_param { module: "no_such_module" layer: "Own" } }

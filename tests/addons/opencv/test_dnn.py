@@ -1,13 +1,14 @@
 """dnn: OpenCV's names, shapes and numbers; compared with cv2.dnn where that still has what is compared."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import minicaffe as caffe
 from minicaffe import dnn
-from minicaffe.errors import ConfigError, RecycledError, ShapeError
+from minicaffe.errors import ConfigError, Error, RecycledError, ShapeError
 
 NET = """input: "data" input_dim: 1 input_dim: 3 input_dim: 8 input_dim: 8
 layer { name: "conv" type: "Convolution" bottom: "data" top: "c" convolution_param { num_output: 4 kernel_size: 3 weight_filler { type: "xavier" } bias_filler { type: "constant" value: -0.3 } } }
@@ -122,11 +123,12 @@ def test_names_of_opencv():
     assert dnn.blobFromImage(np.ones((4, 5, 3), np.uint8), 2, (2, 2), (1, 0, 0)).tolist() == [[[[0, 0]] * 2, [[2, 2]] * 2, [[2, 2]] * 2]]
     with pytest.raises(AttributeError, match="has no attribute 'blobFrom'"):
         _ = dnn.blobFrom
-    cv2 = pytest.importorskip("cv2")
     for name in ("setInput", "forward", "getLayerNames", "getLayerId", "getUnconnectedOutLayers", "getUnconnectedOutLayersNames",
                  "empty", "setPreferableBackend", "setPreferableTarget", "getPerfProfile"):
         assert hasattr(cv2.dnn.Net, name) and hasattr(dnn.Net, name)
-    assert (dnn.DNN_TARGET_CUDA, dnn.DNN_BACKEND_CUDA, dnn.DNN_BACKEND_OPENCV) == (cv2.dnn.DNN_TARGET_CUDA, cv2.dnn.DNN_BACKEND_CUDA, cv2.dnn.DNN_BACKEND_OPENCV)
+    for name in dnn.__all__:
+        theirs = getattr(cv2.dnn, name, getattr(cv2, name, None))
+        assert theirs is not None and (not name.startswith("DNN_") or theirs == getattr(dnn, name)), name
 
 
 def test_same_as_opencv(files):
@@ -149,15 +151,77 @@ def test_same_as_opencv(files):
 
 @pytest.mark.parametrize("names, layers", [(["b", "conv"], "conv relu pool a b"), (["prob", "c", "pool", "c"], "conv relu pool a b prob"), (["conv"], "conv"),
                                            ([], "")])
-def test_each_layer_runs_once(files, names, layers):
-    net, ran = dnn.readNetFromCaffe(*files, plan=None), []
+def test_each_layer_runs_once(files, names, layers, monkeypatch):
+    net, ran, clock = dnn.readNetFromCaffe(*files, plan=None), [], iter(range(0, 10**6, 7))
     net.setInput(np.ones((1, 3, 8, 8), np.float32))
     net.caffe.before_forward(lambda index: ran.append(net.caffe.nodes[index]))
     assert len(net.forward(names)) == len(names)
     assert [node.name for node in ran if node.type not in ("Input", "Split")] == layers.split() and len(ran) == len(set(map(id, ran)))
     ran.clear()
-    net.getPerfProfile()
+    monkeypatch.setattr("minicaffe.addons.opencv.dnn.time.perf_counter_ns", lambda: next(clock))
+    total, times = net.getPerfProfile()
     assert [node.name for node in ran if node.type not in ("Input", "Split")] == "conv relu pool a b prob".split()
+    assert total == 7 * len(ran) and times.tolist() == [7] * 6
+    np.testing.assert_array_equal(net.caffe.blobs["data"].data, np.ones((1, 3, 8, 8)))
+
+
+@pytest.mark.parametrize("place", ["cpu", "sim"])
+def test_perf_profile(files, place, monkeypatch):
+    monkeypatch.setenv("MINICAFFE_DEVICE", "sim")
+    net = dnn.readNet(*files)
+    try:
+        net.setPreferableTarget(dnn.DNN_TARGET_CUDA if place == "sim" else dnn.DNN_TARGET_CPU)
+        net.setInput(np.random.default_rng(3).random((2, 3, 8, 8)).astype(np.float32))
+        before = net.forward()
+        total, layers = net.getPerfProfile()
+        assert isinstance(total, int) and layers.shape == (6,) == (len(net.getLayerNames()),) and (layers > 0).all() and total >= layers.sum() > 0
+        np.testing.assert_array_equal(net.forward(), before)
+    finally:
+        caffe.set_mode_cpu()
+
+
+def test_other_targets_are_named(files, caplog, monkeypatch):
+    monkeypatch.setenv("MINICAFFE_DEVICE", "sim")
+    net = dnn.readNet(*files)
+    net.setPreferableTarget(dnn.DNN_TARGET_CPU)
+    assert not caplog.records
+    net.setPreferableTarget(dnn.DNN_TARGET_CUDA_FP16)
+    assert caffe.common.caffe.mode == "gpu" and "computes in float32" in caplog.text
+    net.setPreferableTarget(dnn.DNN_TARGET_OPENCL)
+    assert caffe.common.caffe.mode == "cpu" and "there is no target 1 here, so the CPU computes" in caplog.text
+
+
+def test_files_of_read_net(files):
+    x, made = np.random.default_rng(3).random((1, 3, 8, 8)).astype(np.float32), []
+    for arguments in (files, files[::-1], (*files, "Caffe"), tuple(map(Path, files))):
+        net = dnn.readNet(*arguments)
+        net.setInput(x)
+        made.append(net.forward())
+        np.testing.assert_array_equal(made[-1], made[0])
+    assert dnn.readNet(files[0]).getLayerNames() == net.getLayerNames()
+    np.testing.assert_array_equal(made[0], caffe.Net(files[0], caffe.TEST, weights=files[1]).forward(data=x)["prob"])
+    net.setInput(np.full((1, 5, 2, 2), 8), scalefactor=0.5)      # without a mean of any shape
+    np.testing.assert_array_equal(net._input_arrays["data"], np.full((1, 5, 2, 2), 4))
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda net: dnn.readNetFromCaffe(None), "content as bytes"), (lambda net: dnn.readNetFromCaffe(5), "content as bytes"),
+    (lambda net: dnn.readNetFromCaffe([300]), "content as bytes"), (lambda net: dnn.readNetFromCaffe(net.caffe.file, 5), "content as bytes"),
+    (lambda net: dnn.readNetFromCaffe("no.prototxt"), "no.prototxt: no such file"), (lambda net: dnn.readNetFromCaffe(b"layer { nme: 'x' }"), "nme"),
+    (lambda net: dnn.readNet(None), "a path is"), (lambda net: dnn.readNet("a.prototxt", framework="onnx"), " of onnx; "),
+    (lambda net: dnn.readNet("a.onnx"),
+     "^readNet takes a .prototxt and a .caffemodel of Caffe, or the first alone, got a.onnx; cv2.dnn.readNet reads others"),
+    (lambda net: dnn.readNet("a.caffemodel"), "got a.caffemodel; "), (lambda net: dnn.readNet("a.prototxt", "a.prototxt"), "got a.prototxt, a.prototxt; "),
+    (lambda net: dnn.readNet("a.prototxt", "a.caffemodel", "darknet"), " of darknet; "), (lambda net: dnn.readNet(""), "got nothing"),
+    (lambda net: net.forward("pol"), r"^the net has no layer 'pol'; did you mean 'pool'\?$"), (lambda net: net.forward(5), "outputName must be a list"),
+    (lambda net: net.setInput(np.zeros((1, 3, 8, 8)), "dta"), r"^the net has no input 'dta'; did you mean 'data'\?; its inputs are data$"),
+    (lambda net: net.setInput(None), "blob: must be an array"), (lambda net: net.setInput("a"), "blob: must be an array"),
+    (lambda net: net.setInput(np.zeros((8, 8, 3), np.uint8), "", None), "scalefactor")], ids=range(19))
+def test_wrong_arguments(files, call, words):
+    net = dnn.readNet(files[0])
+    with pytest.raises(Error, match=words) as caught:
+        call(net)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("shape", "right"), [((3,), False), ((2, 3), True), ((2, 5), False), ((2, 4, 3, 2), True), ((1, 5, 3, 2), False), ((2, 1, 7), True)])

@@ -1,6 +1,5 @@
 """OpenCV 4 reads the files that minicaffe writes and computes the same; minicaffe reads the caffemodels that OpenCV writes."""
 
-
 import numpy as np
 import opencv_table
 import pytest

@@ -3,7 +3,6 @@
 import csv
 import json
 import math
-import random
 import re
 
 import numpy as np
@@ -11,100 +10,42 @@ import pytest
 from tiny import LINES, run
 
 from minicaffe.addons.plotting.parse_log import read_run, times_of
-from minicaffe.addons.plotting.plot import Curve, curves, rounded
+from minicaffe.addons.plotting.plot import Curve, curves
+
+INF, NAN = math.inf, math.nan
+ROWS = [    # second, table, iteration, rate, outputs
+    (3.5, "test", 0, 0.01, {"my_Accuracy": 0.25, "top-5": 1e-7, "loss": 2.5}), (4.25, "test", 0, 0.01, {"my_Accuracy": 0.5, "top-5": 2, "loss": NAN}),
+    (7, "train", 10, 0.01, {"aux/loss": -3.0, "loss": INF}), (9.000001, "test", 20, 0.01, {"my_Accuracy": 0.5, "top-5": 1, "loss": 1}),
+    (12, "train", 30, 1e-5, {"aux/loss": 1.5e12, "loss": NAN}), (13, "test", 30, 1e-5, {"my_Accuracy": 0.75, "top-5": 0.1234567, "loss": 0})]
 
 
-class Training:
-    """A made-up training: `log` and `lines` (of --json) say the same; `rows` are what they hold."""
+@pytest.mark.parametrize("begin, first, ends", [(2, "Solving made up", True), (1, "Creating the net", False)])
+def test_rows_of_logs_and_records(begin, first, ends, tmp_path):
+    """A row has the rate of its iteration, else the last one before, else the first one after; there may be several test nets."""
+    texts, records = [(1, "Creating the net"), (2, first)], []
+    for moment, table, iteration, rate, outputs in ROWS:
+        texts.append((moment, f"Iteration {iteration}" + (" (0 iter/s, 0s/10 iters), loss = 1" if table == "train" else ", Testing net (#0)")))
+        texts += [(moment + i, f"    {table.capitalize()} net output #{i}: {name} = {value!r}" + f" (* 1 = {value:g} loss)" * ("loss" in name))
+                  for i, (name, value) in enumerate(outputs.items())]
+        texts += [(moment + 2, f"Iteration {iteration}, lr = {rate!r}")] * (table == "train")
+        found = [{"name": name, "value": value if math.isfinite(value) else None} for name, value in outputs.items()]
+        records.append({"event": table, "time": moment, "iteration": iteration, "outputs": found} | ({"lr": rate} if table == "train" else {}))
+    (tmp_path / "log").write_text("".join(f"I1121 03:31:{second:09.6f} 1 solver.py:1] {text}\n" for second, text in [*texts, *[(59, "Optimization Done.")] * ends]))
+    (tmp_path / "records").write_text("".join(json.dumps(record) + "\n" for record in records))
 
-    def __init__(self, seed):
-        dice = self.dice = random.Random(seed)
-        self.log, self.lines, self.rows = [], [], []
-        self.clock, self.begin, self.solving = dice.randint(0, 60_000_000), None, dice.random() < 0.8
-        names = ["loss", dice.choice(["accuracy", "top-5", "my_Accuracy"]), "aux/loss"]
-        if dice.random() < 0.5:
-            self.say("Creating the net")
-        if self.solving:
-            self.say("Solving made up")
-            self.begin = self.clock
-        tests, self.test_names, self.train_names = dice.randint(0, 2), dice.sample(names, dice.randint(1, 3)), dice.sample(names, dice.randint(1, 2))
-        for iteration in range(0, 10 * dice.randint(0, 6), 10):
-            rate = dice.choice([0.01, 1e-5, 0.5 ** (1 + iteration)])
-            for number in range(tests if dice.random() < 0.7 else 0):
-                self.test(number, iteration)
-            if dice.random() < 0.7:
-                self.display(iteration, rate)
-        self.ends = dice.random() < 0.6
-        if self.ends:
-            self.say("Optimization Done.")
+    def tables(begin, read):
+        return {kind: [{"NumIters": iteration, "Seconds": pytest.approx(moment - begin, abs=1e-7), "LearningRate": rate,
+                        **{name: pytest.approx(read(value), nan_ok=True) for name, value in outputs.items()}}
+                       for moment, table, iteration, rate, outputs in ROWS if table == kind] for kind in ("train", "test")}
 
-    def say(self, text):
-        self.clock += self.dice.choice([0, self.dice.randint(1, 9_000_000)])
-        if self.begin is None and not self.solving:
-            self.begin = self.clock
-        seconds, micros = divmod(self.clock, 10**6)
-        self.log.append(f"I1121 {seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{micros:06d} 1 solver.py:1] {text}\n")
-
-    def outputs(self, table, iteration, rate, names):
-        found = {}
-        for i, name in enumerate(names):
-            found[name] = value = self.dice.choice([0.25, -3.0, 1e-7, 1.5e12, float("nan"), float("inf"), self.dice.uniform(0, 9)])
-            weighted = f" (* 1 = {value:g} loss)" if self.dice.random() < 0.5 else ""
-            self.say(f"    {table.capitalize()} net output #{i}: {name} = {value!r}{weighted}")
-            if not i:
-                begun = self.clock
-        self.rows.append((table, iteration, rate, begun, found))
-        record = {"event": table, "time": begun / 1e6, "iteration": iteration, "outputs": [
-            {"name": name, "value": value if math.isfinite(value) else None} for name, value in found.items()]}
-        self.lines.append(json.dumps(record | ({"lr": rate} if table == "train" else {})) + "\n")
-
-    def test(self, number, iteration):
-        self.say(f"Iteration {iteration}, Testing net (#{number})")
-        self.outputs("test", iteration, None, self.test_names)
-
-    def display(self, iteration, rate):
-        self.say(f"Iteration {iteration} (0 iter/s, 0s/10 iters), loss = 1")
-        self.outputs("train", iteration, rate, self.train_names)
-        self.say(f"Iteration {iteration}, lr = {rate!r}")
-
-    def table(self, name, begin, finite=False):
-        """The rows that a table must have; a row has the rate of its iteration, else the last one before, else the first one after."""
-        displays, found = [(i, row) for i, row in enumerate(self.rows) if row[0] == "train"], []
-        for i, (table, iteration, _, moment, outputs) in enumerate(self.rows):
-            same = [row[2] for _, row in displays if row[1] == iteration]
-            before, after = [row[2] for at, row in displays if at < i], [row[2] for at, row in displays if at > i]
-            rate = same[0] if same else before[-1] if before else after[0] if after else None
-            if table == name:
-                values = {key: value if math.isfinite(value) or not finite else float("nan") for key, value in outputs.items()}
-                found.append({"NumIters": iteration, "Seconds": pytest.approx((moment - begin) / 1e6, abs=1e-5), "LearningRate": rate,
-                              **{key: pytest.approx(value, rel=6e-6, nan_ok=True) for key, value in values.items()}})
-        return found
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_random_logs(seed, tmp_path):
-    made = Training(seed)
-    (tmp_path / "log").write_text("".join(made.log))
-    run = read_run(tmp_path / "log")
-    assert run.tables == {table: made.table(table, made.begin) for table in ("train", "test")}
-    assert run.cut == (None if made.ends else "the training does not end in it")
-    (tmp_path / "records").write_text("".join(made.lines))
-    again = read_run(tmp_path / "records")
-    if made.rows:
-        assert again.tables == {table: made.table(table, made.rows[0][3], True) for table in ("train", "test")} and again.cut is None
-    for panel in ("loss", "accuracy", "rate", "outputs"):
-        wanted = []
-        for table, names in (("train", made.train_names), ("test", made.test_names)):
-            rows = made.table(table, made.begin)
-            kinds = {name: "loss" if "loss" in name else "accuracy" if "accuracy" in name.lower() else "outputs" for name in names}
-            if panel == "rate":
-                names, kinds = (["LearningRate"], {"LearningRate": "rate"}) if table == "train" else ([], {})
-            for name in names if rows else ():
-                if kinds[name] == panel:
-                    label = "learning rate" if panel == "rate" else f"{table} {name}"
-                    ys = [rounded(row[name]) if panel == "rate" else row[name] for row in rows]
-                    wanted.append(Curve(label, [row["NumIters"] for row in rows], ys, 0, table == "test"))
-        assert curves([run], panel, "NumIters") == wanted
+    run, again = read_run(tmp_path / "log"), read_run(tmp_path / "records")
+    assert run.tables == tables(begin, float) and run.cut == (None if ends else "the training does not end in it")
+    assert again.tables == tables(3.5, lambda value: value if math.isfinite(value) else NAN) and again.cut is None
+    for panel, wanted in {"loss": ["train aux/loss", "train loss", "test loss"], "accuracy": ["test my_Accuracy"], "outputs": ["test top-5"],
+                          "rate": ["learning rate"]}.items():
+        assert [curve.label for curve in curves([run], panel, "NumIters")] == wanted
+    assert curves([run], "outputs", "NumIters") == [Curve("test top-5", [0, 0, 20, 30], [1e-7, 2, 1, 0.123457], 0, True)]
+    assert curves([run], "rate", "NumIters") == [Curve("learning rate", [10, 30], [0.01, 1e-5])]
 
 
 def test_csv(minicaffe, logs):
@@ -184,7 +125,7 @@ def test_end_of_a_log(minicaffe, logs, lines, said, last):
     assert curves([read_run(logs / "a.log")], "loss", "NumIters")[0].ys[-1] == last
 
 
-def test_cut_off_number(minicaffe, logs):
+def test_cut_off_and_empty_lines(minicaffe, logs):
     whole = "".join(LINES[:-2])     # ends with "loss = 1.25 (* 1 = 1.25 loss)"
     for end in ("loss = 1.2", "loss = 1.25 (* 1 "):
         (logs / "a.log").write_text(whole[:whole.rindex("loss = 1.25")] + end)
@@ -193,6 +134,9 @@ def test_cut_off_number(minicaffe, logs):
     (logs / "a.log").write_text(whole.rstrip("\n"))
     assert len(read_run(logs / "a.log").tables["train"]) == 2
     text = (logs / "b.jsonl").read_text()
+    (logs / "c.jsonl").write_text("\n" + text.replace("\n", "\n \n").rstrip())
+    run, wanted = read_run(logs / "c.jsonl"), read_run(logs / "b.jsonl")
+    assert run.cut is None and repr(run.tables) == repr(wanted.tables) and run.samples == wanted.samples and len(run.tables["train"]) == 4
     (logs / "b.jsonl").write_text(text[:-9])
     minicaffe("plot", "b.jsonl", "--csv", ".")
     assert minicaffe.messages == "b.jsonl: its last line is cut off; read up to iteration 10\n"
@@ -209,10 +153,3 @@ def test_lines_that_are_read(tmp_path):
     assert run.tables == {"train": [{"NumIters": 0, **common, "a": 1.0}, {"NumIters": 10, **common, "b": 4.0}],
                           "test": [{"NumIters": 0, **common, "accuracy": 0.5}]}
     assert run.samples == []
-
-
-def test_records_with_empty_lines(logs):
-    text = (logs / "b.jsonl").read_text()
-    (logs / "c.jsonl").write_text("\n" + text.replace("\n", "\n \n").rstrip())
-    run, wanted = read_run(logs / "c.jsonl"), read_run(logs / "b.jsonl")
-    assert run.cut is None and repr(run.tables) == repr(wanted.tables) and run.samples == wanted.samples and len(run.tables["train"]) == 4

@@ -26,11 +26,7 @@ def test_curves(logs):
     assert found["gradients", "b.jsonl: ip[0]"].ys == [0.5] and found["activations", "b.jsonl: ip ip"].ys == [3.0]
     [seconds] = curves(runs[:1], "accuracy", "Seconds")
     assert seconds.xs == [2.0] and seconds.label == "test accuracy"
-
-
-def test_rounded_rates(logs):
-    """A log rounds to six digits, and records do not."""
-    (logs / "a.log").write_text("".join(LINES).replace("lr = 1e-3", "lr = 0.0099999998"))
+    (logs / "a.log").write_text("".join(LINES).replace("lr = 1e-3", "lr = 0.0099999998"))     # a log rounds to six digits, and records do not
     assert curves([read_run(logs / "a.log")], "rate", "NumIters")[0].ys == [0.01, 0.01]
 
 
@@ -38,6 +34,9 @@ def test_what_is_refused(minicaffe, logs):
     pytest.importorskip("matplotlib")
     assert "there is no panel 'lost'" in minicaffe("plot", "a.log", "--show", "lost", status=2)
     assert "has no top5 along iterations; its outputs are accuracy, loss" in minicaffe("plot", "a.log", "--output", "top5", status=1)
+    assert "give --out or --csv" in minicaffe("plot", "a.log", "--out=x.png", "--csv=.", status=2)
+    (logs / "odd.jsonl").write_text('{"event": "watch", "time": 1, "iteration": 0, "samples": [{"layer": "a", "blob": "x"}]}\n')
+    assert "odd.jsonl:1: is no record of minicaffe train --json: 'norm'" in minicaffe("plot", "odd.jsonl", status=1)
 
 
 def test_without_matplotlib(minicaffe, logs, monkeypatch):
@@ -45,10 +44,6 @@ def test_without_matplotlib(minicaffe, logs, monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     assert 'pictures need matplotlib: pip install "minicaffe[plots]"' in minicaffe("plot", "a.log", status=1)
     assert "a.log.train: 2 rows" in minicaffe("plot", "a.log", "--csv", ".")     # does not need it
-
-
-def test_one_kind_of_output(minicaffe, logs):
-    assert "give --out or --csv" in minicaffe("plot", "a.log", "--out=x.png", "--csv=.", status=2)
 
 
 def test_pictures(minicaffe, logs):
@@ -93,13 +88,10 @@ def test_panel(count):
     figure.canvas.draw()
     inside = axes.get_window_extent().x1 > legend.get_window_extent().x0
     assert inside == (count == 1)
-
-
-@pytest.mark.parametrize("logarithmic", [False, True])
-def test_panel_of_no_finite_value(logarithmic):
-    axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
-    plot_panel(axes, "loss", [Curve("lost", [0, 1], [math.nan, math.inf])], logarithmic, 1)
-    assert [line.get_label() for line in axes.lines] == ["lost; not finite 2 times, first at 0"]
+    for logarithmic in False, True:
+        axes = figure.subplots()
+        plot_panel(axes, "loss", [Curve("lost", [0, 1], [math.nan, math.inf])], logarithmic, 1)
+        assert [line.get_label() for line in axes.lines] == ["lost; not finite 2 times, first at 0"]
 
 
 def test_labels_of_curves():
@@ -132,11 +124,6 @@ def test_samples_of_watch(minicaffe, folder):
     labels = {panel: [one.label for one in curves([read_run(folder / "w.jsonl")], panel, "NumIters")] for panel in ("diffs", "gradients", "activations")}
     assert labels["diffs"] == ["scale scaled"] and "scale[0]" in labels["gradients"] and "scale scaled" in labels["activations"]
     assert "w.jsonl.train: 3 rows" in minicaffe("plot", "w.jsonl", "--csv", ".")
-
-
-def test_sample_without_a_norm(minicaffe, tmp_path):
-    (tmp_path / "odd.jsonl").write_text('{"event": "watch", "time": 1, "iteration": 0, "samples": [{"layer": "a", "blob": "x"}]}\n')
-    assert "odd.jsonl:1: is no record of minicaffe train --json: 'norm'" in minicaffe("plot", "odd.jsonl", status=1)
 
 
 def test_skipped_logs(minicaffe, tmp_path):

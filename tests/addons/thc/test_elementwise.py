@@ -23,9 +23,6 @@ copy = cuda.elementwise("T x", "T y", "y = x", "copied")
 axpb = cuda.elementwise("T x, T b", "T y", "y = 2 * x + b", "axpb")
 
 
-# ---- walks
-
-
 @pytest.mark.parametrize(("views", "axes", "kind"), [
     ([ALL, ALL], 1, CONTIGUOUS), ([np.s_[1:2], np.s_[2:3]], 1, CONTIGUOUS), ([np.s_[:1, :1, :1, :1, :1]] * 2, 0, CONTIGUOUS),
     ([np.s_[..., ::2, :1]] * 2, 1, 1), ([np.s_[::-1, ::-1, ::-1, ::-1, ::-1]] * 2, 1, 1), ([np.s_[:, 1:]] * 2, 2, 2),
@@ -35,6 +32,8 @@ def test_joined_axes(views, axes, kind):
     arrays = [numbered(2, 3, 2, 4, 3).mutable_gpu_data[v] for v in views]
     walk = Walk(arrays)
     assert (len(walk.axes), walk.kind) == (axes, kind) and walk.count == arrays[0].size and walk.narrow
+    if kind != CONTIGUOUS:      # a size that differs from C++'s would shift every parameter after it
+        assert len(walk.pack()) == 4 * (1 + (8 if kind == ANY else axes) * (3 + len(arrays)))
 
 
 def test_walks_and_dividers():
@@ -57,9 +56,6 @@ def test_indices_of_32_bits(shape, strides, narrow):
     assert Walk([array]).narrow is narrow
 
 
-# ---- elementwise on views
-
-
 def check(f, function, operands, out):
     """Run f on (blob, view) pairs, and the same function with NumPy; the whole output blob is compared, neighbours too."""
     want = out[0].cpu_data.copy()
@@ -69,32 +65,12 @@ def check(f, function, operands, out):
     np.testing.assert_array_equal(out[0].cpu_data, want)
 
 
-def at(*key):
-    return lambda array: array[(*key, ...)]
-
-
-@pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize(("x", "b", "y"), [
-    (at(), at(), at()),  # contiguous
-    (at(np.s_[::-1]), at(np.s_[::-1]), at(np.s_[::-1])),
-    (at(np.s_[:], np.s_[::2]), at(np.s_[:], np.s_[1::2]), at(np.s_[:], np.s_[::2])),
-    (at(np.s_[::2], np.s_[::-1]), at(np.s_[1::2]), at(np.s_[::-2], np.s_[:])),
-    (lambda a: a.T, lambda a: a.T[::-1], lambda a: a.T[:, ::-1]),
-    (at(np.s_[:], np.s_[1:], np.s_[1:], np.s_[1:]), at(np.s_[:], np.s_[:-1], np.s_[1:], np.s_[2:0:-1]),
-     at(np.s_[::-1], np.s_[1:], np.s_[:-1], np.s_[:2])),
-    (at(0, 1, 2, 1), at(1, 2, 3, 0), at(1, 1, 1, 1)),  # scalars of no axes
-])  # fmt: skip
-def test_three_operands(x, b, y, wide, monkeypatch):
-    if wide:
-        monkeypatch.setattr(walks, "MOST", 3)
-    blobs = [numbered(4, 4, 4, 3) for _ in range(3)]
-    check(axpb, lambda x, b: 2 * x + b, [(blobs[0], x), (blobs[1], b)], (blobs[2], y))
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_random_views(seed):
+@pytest.mark.parametrize("seed", range(36))
+def test_random_views(seed, monkeypatch):
     random = np.random.default_rng(seed)
-    shape = random.integers(1, 4, random.integers(1, 8))
+    shape = random.integers(1, 4, random.integers(0, 8)) if seed < 34 else np.array([2] * (3 * seed - 93))     # then 9 and 12 axes
+    if seed % 2 == 0:
+        monkeypatch.setattr(walks, "MOST", 3)   # indices of 64 bits
 
     def view(output):
         gaps = random.integers(0, 2, len(shape))
@@ -104,17 +80,11 @@ def test_random_views(seed):
             full.append(2 * size if gap else size)
             keys.append(np.s_[:: random.choice([-2, 2])] if gap else np.s_[:: random.choice([-1, 1])])
         order = random.permutation(len(shape))
-        blob = numbered(*np.array(full)[order])
+        blob = numbered(*np.array(full, int)[order])
         back = np.argsort(order)
-        return blob, lambda array: array.transpose(*map(int, back))[tuple(keys)]
+        return blob, lambda array: array.transpose(*map(int, back))[tuple(keys) or ...]
 
     check(axpb, lambda x, b: 2 * x + b, [view(False), view(False)], view(True))
-
-
-@pytest.mark.parametrize("axes", [9, 12])
-def test_many_axes(axes):
-    every = at(*[np.s_[:-1]] * axes)
-    check(copy, lambda x: x, [(numbered(*[3] * axes), every)], (Blob([3] * axes), every))
 
 
 def test_operands_in_place_or_overlapping():
@@ -165,8 +135,6 @@ def test_numbers_and_broadcast_blobs():
     for k in 2.5, 3, np.float64(0.5):
         scale(k, x, y)
         np.testing.assert_array_equal(y.cpu_data, (k * np.array([1, 2, 3, 4]) + 0.25).astype(np.int32))
-    with pytest.raises(WrongTypeError, match="of_integers: k is of type float32, which cannot hold 1e[+]?300"):
-        scale(1e300, x, y)
     x, bias, y = numbered(4, 6), numbered(6), Blob((4, 6))
     axpb(x, bias, y)
     np.testing.assert_array_equal(y.cpu_data, 2 * x.cpu_data + bias.cpu_data)
@@ -259,12 +227,10 @@ def test_no_elements(shape):
     assert cuda.current().launches == launches
 
 
-# ---- what is refused
-
-
 @pytest.mark.parametrize(("arguments", "error", "words"), [
     (lambda x: (x[:, 1:3], x[:, 3:4]), ShapeError, r"copied.x: shape \(4, 2\) cannot be broadcast to \(4, 1\), the shape of y"),
-    (lambda x: (x[None], x), ShapeError, "cannot be broadcast"),
+    (lambda x: (x,), WrongTypeError, "takes 2 arguments, got 1"), (lambda x: (x[None], x), ShapeError, "cannot be broadcast"),
+    (lambda x: (x, 2.0), WrongTypeError, "output y must be a Blob or an array on the device, got float"),
     (lambda x: (x[:, :-1], x[:, 1:]), ShapeError, "copied.y: overlaps x; only an input"),
     (lambda x: (x[::-1], x), ShapeError, "copied.y: overlaps x; only an input"),
     (lambda x: (x[:4, :4].T, x[:4, :4]), ShapeError, "copied.y: overlaps x; only an input"),
@@ -379,9 +345,6 @@ def test_the_page_runs():
         exec(compile(block, str(page), "exec"), names)
 
 
-# ---- the generated source
-
-
 def test_the_kernel_of_sleep_compiles(nvrtc, architecture):
     from minicaffe.addons.thc.kernel import _sleep
     size, log = compile_for(nvrtc, _sleep.source, architecture)
@@ -395,14 +358,3 @@ def test_the_source_compiles_for_every_gpu(nvrtc, architecture, kind, index):
     for real in "float", "double", "int":
         size, log = compile_for(nvrtc, f._source(real, (False, True, False, False, False), kind, index), architecture)
         assert size > 0, log
-
-
-@pytest.mark.parametrize("narrow", [True, False])
-@pytest.mark.parametrize("axes", [1, 2, 3, 5, 8, 9])
-def test_layout_of_packed_walks(axes, narrow, monkeypatch):
-    """A size that differs from C++'s would shift every parameter after it; NVRTC and g++ agree on this layout."""
-    monkeypatch.setattr(walks, "MOST", 2**31 - 1 if narrow else 1)
-    walk = Walk([numbered(*[3] * axes).mutable_gpu_data[(np.s_[:-1],) * axes]] * 3)
-    room = 8 if 3 < axes <= 8 else axes
-    word = 4 if narrow else 8
-    assert len(walk.axes) == axes and len(walk.pack()) == word * (1 + room * (3 if narrow else 1) + room * 3)

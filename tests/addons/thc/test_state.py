@@ -55,16 +55,13 @@ def test_streams_libraries_and_seeds():
     assert others() == before + 3
     del streams[1:]
     assert others() == before + 1
-    streams.append(cuda.Stream(device))
-    assert others() == before + 2
     streams.clear()
     assert others() == before
     run_gpu("""
     assert cuda.state().devices[0].handles == {"cuBLAS": None, "cuDNN": None} and "cuBLAS not open, cuDNN not open" in str(cuda.state())
-    others = lambda: cuda.state().devices[0].streams["others"]
-    assert others() == 0 and ", 0 others" in str(cuda.state())
+    assert ", 0 others" in str(cuda.state())
     mine = cuda.Stream(cuda.current())
-    assert others() == 1 and ", 1 others" in str(cuda.state())
+    assert ", 1 others" in str(cuda.state())
     """, "sim")
     minicaffe.set_random_seed(5)
     caffe.generator.reserve_counters(12)

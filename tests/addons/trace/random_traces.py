@@ -12,10 +12,8 @@ from minicaffe.memory.states import SyncedHead
 from minicaffe.proto import caffe_pb2
 
 HEADS = {str(head): head for head in SyncedHead}
-HOST, PINNED, DEVICE = memory.CPUPlace(), memory.PinnedPlace(), memory.CUDAPlace(0)
+HOST, DEVICE = memory.CPUPlace(), memory.CUDAPlace(0)
 BEGAN = 5_000_000_000       # of the clock, in ns
-CALLS = ["cpu_data", "gpu_data", "mutable_cpu_data", "mutable_gpu_data", "overwrite_gpu_data"]
-WAYS = {"copy": ["host to device", "device to host"], "reorder": ["plain to nChw16c", "nChw16c to plain"]}
 
 
 class Memory:
@@ -47,16 +45,13 @@ class Story:
         self.dice = dice = random.Random(seed)
         self.clock, self.events, self.tags, self.steps, self.parts = BEGAN, [], [], [], []
         self.open, self.ran, self.iteration, self.forwards = None, False, 0, {}
-        self.moments = []       # blocks and segments before each event, and after the last
         self.changes = []       # of heads: number of the event, memory, head before and after
         self.make_net()
         self.solver = SimpleNamespace(history=self.history) if dice.random() < 0.6 else None
         if self.solver is None:
             self.history = []
         self.make_memories()
-        self.start = SimpleNamespace(time=BEGAN, heads={m.address: (m.name, m.state) for m in self.at_start}, blocks=[
-            {"place": repr(place), "address": at, "bytes": n, "name": name} for (place, at), (n, name) in self.blocks.items()],
-            arenas=self.arenas())
+        self.start = SimpleNamespace(time=BEGAN, heads={m.address: (m.name, m.state) for m in self.at_start}, arenas=[], blocks=[])
         self.run()
 
     # ---- the net
@@ -82,28 +77,22 @@ class Story:
             operations = [SimpleNamespace(describe=lambda engine=engine: {"engine": engine}) for engine in engines]
             layer = SimpleNamespace(backward_reads_bottoms=dice.random() < 0.5, backward_reads_tops=dice.random() < 0.5,
                                     operations=lambda operations=operations: iter(operations))
-            node = SimpleNamespace(name=name, type=dice.choice(["Convolution", "ReLU"]), line=dice.choice([None, 3 * i + 1]), bottoms=bottoms,
-                                   tops=tops, blobs=own, layer=layer, bottom_needs=[dice.random() < 0.7 for _ in bottoms],
-                                   needs_backward=bool(i) and dice.random() < 0.8, engines=engines)
-            node.costs = {kind: SimpleNamespace(flops=dice.choice([None, 0, dice.randint(1, 10**9)]), bytes=dice.choice([None, dice.randint(1, 10**7)]))
-                          for kind in ("forward", "backward")}
-            self.nodes.append(node)
+            costs = {kind: SimpleNamespace(flops=dice.choice([None, dice.randint(1, 10**9)]), bytes=dice.randint(1, 10**7))
+                     for kind in ("forward", "backward")}
+            self.nodes.append(SimpleNamespace(
+                name=name, type="ReLU", line=dice.choice([None, 3 * i + 1]), bottoms=bottoms, tops=tops, blobs=own, layer=layer, engines=engines, costs=costs,
+                bottom_needs=[dice.random() < 0.7 for _ in bottoms], needs_backward=bool(i) and dice.random() < 0.8))
         self.fused = [dice.choice([[], ["other"]]) for _ in self.nodes]
         self.history = [Blob(f"{blob.name} history", blob.shape, dice, parts=("data",)) for _ in range(dice.randint(1, 2)) for blob in self.params]
-        self.net = SimpleNamespace(name=dice.choice(["", "made up"]), file="made/up.prototxt", phase=caffe_pb2.TRAIN, nodes=self.nodes,
-                                   learnable_params=self.params, param_table=SimpleNamespace(params=self.params), fused=lambda: self.fused)
+        self.net = SimpleNamespace(name="made up", file="made/up.prototxt", phase=caffe_pb2.TRAIN, nodes=self.nodes, fused=lambda: self.fused,
+                                   learnable_params=self.params, param_table=SimpleNamespace(params=self.params))
 
     def make_memories(self):
-        """The net's memories, some of which begin their life in the record, and blocks that live from before."""
-        dice, own = self.dice, {}
-        for blob in self.params:
-            own[id(blob.data_memory)], own[id(blob.diff_memory)] = blob.data_memory, blob.diff_memory
-        for node in self.nodes:
-            for blob in node.tops:
-                own[id(blob.data_memory)], own[id(blob.diff_memory)] = blob.data_memory, blob.diff_memory
-        for blob in self.history:
-            own[id(blob.data_memory)] = blob.data_memory
-        self.own, self.others, self.at_start = list(own.values()), [], []
+        """The net's memories, some of which begin their life in the record."""
+        dice = self.dice
+        blobs = [*self.params, *(blob for node in self.nodes for blob in node.tops), *self.history]
+        self.own = list(dict.fromkeys(one for blob in blobs for one in (blob.data_memory, blob.diff_memory) if one))
+        self.others, self.at_start = [], []
         self.next_address = 1000        # of memories that are not the net's
         for one in self.own:
             one.unique = one.name + (" #2" if one.name in self.names else "")     # two histories of a parameter
@@ -114,14 +103,6 @@ class Story:
             else:
                 self.at_start.append(one)
         self.first_heads = {one.unique: one.state for one in self.own}
-        self.blocks, self.segments, self.next_block, self.freed = {}, [], 1 << 20, None
-        for i in range(dice.randint(0, 4)):
-            self.blocks[dice.choice([HOST, DEVICE]), 64 + 4096 * i] = dice.randint(1, 1 << 22), self.a_name()
-        if dice.random() < 0.5:
-            self.segments.append({"address": 1 << 19, "bytes": 4096, "blocks": [
-                {"address": 1 << 19, "bytes": 1024, "used": True}, {"address": (1 << 19) + 1024, "bytes": 512, "used": True},    # waits for a stream
-                {"address": (1 << 19) + 1536, "bytes": 2560, "used": False}]})
-            self.blocks[DEVICE, 1 << 19] = 1000, self.a_name()
 
     def another(self, name, head="UNINITIALIZED"):
         """A memory that is not the net's: it may have the address of one that is gone."""
@@ -137,36 +118,30 @@ class Story:
     def a_name(self):
         return self.dice.choice([*(one.name for one in self.own), "scratch data", "a block", ""])
 
+    def take_block(self):
+        self.emit("alloc", DEVICE, 1 << 30, self.dice.randint(1, 1 << 20), self.a_name())
+
     # ---- events
 
     def emit(self, kind, place=None, address=0, nbytes=0, name="", detail="", took=0):
-        self.moments.append((dict(self.blocks), self.arenas()[0]["segments"]))
         self.clock += self.dice.choice([0, 1, self.dice.randint(1, 999_999)])
         if self.open is None and (not self.steps or self.steps[-1]["kind"] != "between" or self.steps[-1]["iteration"] != self.iteration):
             self.new_step("between", "", None)
-        step = self.open or self.steps[-1]
         self.events.append(Event(self.clock, kind, place, address, nbytes, name, detail, took))
-        self.tags.append(step)
-
-    def arenas(self):
-        return [{"place": repr(DEVICE), "allocator": "caching", "segments": [
-            {**one, "blocks": [dict(block) for block in one["blocks"]]} for one in sorted(self.segments, key=lambda one: one["address"])]}]
+        self.tags.append(self.open or self.steps[-1])
 
     def new_step(self, kind, layer, node):
         self.steps.append({"iteration": self.iteration, "kind": kind, "layer": layer, "node": node, "with": None, "loss": None, "parameters": None})
         return self.steps[-1]
-
-    def some_bytes(self):
-        return self.dice.choice([0, self.dice.randint(1, 2000), self.dice.randint(1, 1 << 24)])
 
     def took(self):
         return self.dice.choice([0, self.dice.randint(1, 5000), self.dice.randint(1, 3_000_000)])
 
     def name_memories(self):
         """Give the others that have events unique names: those from before the record first; one address and name is one memory."""
-        found = {}
-        for one in [*(one for one in self.at_start if one in self.others), *(one for _, one, _, _ in self.changes)]:
-            if one.unique is None and any(other is one for _, other, _, _ in self.changes):
+        found, changed = {}, [one for _, one, _, _ in self.changes]
+        for one in [*(one for one in self.at_start if one in self.others and one in changed), *changed]:
+            if one.unique is None:
                 number, key = 1, (one.address, one.name)
                 while key not in found and (name := one.name if number == 1 else f"{one.name} #{number}") in self.names:
                     number += 1
@@ -186,90 +161,32 @@ class Story:
         else:
             one = dice.choice([*self.own, *(one for one in self.at_start if one in self.others)])
         after = dice.choice(list(HEADS))
-        kind = dice.choice(["copy", "reorder", None])
-        if kind:
-            self.emit(kind, dice.choice([HOST, DEVICE]), 0, self.some_bytes(), one.name, dice.choice(WAYS[kind]), self.took())
-        self.emit("head", None, one.address, one.size, one.name, f"{one.state} -> {after} by {dice.choice(CALLS)}")
+        if dice.random() < 0.7:
+            kind, way = dice.choice([("copy", "host to device"), ("copy", "device to host"), ("reorder", "plain to nChw16c"),
+                                     ("reorder", "nChw16c to plain")])
+            self.emit(kind, dice.choice([HOST, DEVICE]), 0, dice.randint(0, 1 << 24), one.name, way, self.took())
+        self.emit("head", None, one.address, one.size, one.name, f"{one.state} -> {after} by {dice.choice(['cpu_data', 'mutable_gpu_data'])}")
         self.changes.append((len(self.events) - 1, one, one.state, after))
         one.state = after
 
-    def take_block(self):
-        dice, name = self.dice, self.a_name()
-        nbytes = dice.randint(1, 1 << 20)
-        if dice.random() < 0.5:
-            self.next_block += 1 << 21
-            place, address = dice.choice([HOST, PINNED]), self.next_block
-            on_host = [key for key in self.blocks if key[0] is not DEVICE]
-            if on_host and dice.random() < 0.3:
-                place, address = dice.choice(on_host)       # its free is missing, such as from another thread
-            elif self.freed and dice.random() < 0.5:
-                place, nbytes = self.freed      # the same peak again, of other roles
-            self.emit("alloc", place, address, nbytes, name)
-            self.blocks[place, address] = nbytes, name
-            return
-        free = [(segment, block) for segment in self.segments for block in segment["blocks"] if not block["used"]]
-        if free and dice.random() < 0.6:
-            segment, block = dice.choice(free)
-            self.emit("cache hit", DEVICE, block["address"], block["bytes"])
-        else:
-            self.next_block += 1 << 21
-            block = {"address": self.next_block, "bytes": 1 << 20, "used": False}
-            self.emit("segment taken", DEVICE, self.next_block, 1 << 20)
-            segment = {"address": self.next_block, "bytes": 1 << 20, "blocks": [block]}
-            self.segments.append(segment)
-        if block["bytes"] > 512 and dice.random() < 0.7:
-            part = block["bytes"] // 512 // 2 * 512 or 256
-            self.emit("split", DEVICE, block["address"], part)
-            i = segment["blocks"].index(block)
-            segment["blocks"].insert(i + 1, {"address": block["address"] + part, "bytes": block["bytes"] - part, "used": False})
-            block["bytes"] = part
-        asked = dice.randint(1, block["bytes"])
-        self.emit("alloc", DEVICE, block["address"], asked, name)
-        block["used"] = True
-        self.blocks[DEVICE, block["address"]] = asked, name
-
-    def give_block(self):
-        if not self.blocks or self.dice.random() < 0.1:
-            self.emit("free", HOST, 13, 99, "never taken")
-            return
-        (place, address), (nbytes, name) = self.dice.choice(list(self.blocks.items()))
-        self.emit("free", place, address, nbytes, name)
-        del self.blocks[place, address]
-        if place is not DEVICE:
-            self.freed = place, nbytes
-        for segment in self.segments if place is DEVICE else ():
-            blocks = segment["blocks"]
-            for i, block in enumerate(blocks):
-                if block["address"] == address:
-                    block["used"] = False
-                    if i + 1 < len(blocks) and not blocks[i + 1]["used"]:
-                        self.emit("merge", DEVICE, address, block["bytes"] + blocks[i + 1]["bytes"])
-                        block["bytes"] += blocks.pop(i + 1)["bytes"]
-                    if len(blocks) == 1:
-                        self.emit("segment given back", DEVICE, segment["address"], segment["bytes"])
-                        self.segments.remove(segment)
-                    return
-
     def compute(self):
-        if self.dice.random() < 0.3:
-            self.emit("call", DEVICE, 0, 0, "cublasSgemm", "", self.took())
-            return
-        grid = [self.dice.choice([1, self.dice.randint(1, 999)]) for _ in range(3)]
-        arrays = [(self.a_name() or "x", self.some_bytes()) for _ in range(self.dice.randint(0, 3))]
-        detail = "; ".join([f"{'x'.join(map(str, grid))} blocks of {self.dice.choice([1, 256, 1024])} threads", *(f"{name} ({n} bytes)" for name, n in arrays)])
-        self.emit("launch", DEVICE, 0, sum(n for _, n in arrays), self.dice.choice(["Each<Fill<float>>", "made_up"]), detail, self.took())
-
-    def transfer(self):
-        self.emit("travel", None, 0, self.some_bytes(), "l1[0] diff, l1[1] diff", "", self.took())
+        kind = self.dice.choice(["call", "launch", "travel"])
+        detail = "2x1x1 blocks of 256 threads; x (9 bytes)" if kind == "launch" else ""
+        self.emit(kind, DEVICE, 0, 9, self.dice.choice(["Each<ReluForward<float>>", "made_up"]), detail, self.took())
 
     def things(self, most=4):
         for _ in range(self.dice.randint(0, most)):
-            self.dice.choice([self.change_head, self.change_head, self.take_block, self.give_block, self.compute, self.transfer])()
+            self.dice.choice([self.change_head, self.change_head, self.take_block, self.compute])()
 
     # ---- steps
 
+    def begin_and_end(self, address, name, kind, most):
+        self.emit("begin", None, address, 0, name, kind)
+        self.things(most)
+        self.emit("end", None, address, 0, name, kind)
+
     def layer(self, i, kind, fail=False):
-        """Run a layer; return whether it fails. An error may leave it without an end."""
+        """Run a layer. An error may leave it without an end."""
         node = self.nodes[i]
         if self.solver is None and kind == "forward" and self.new_pass and self.ran:
             self.iteration += 1
@@ -280,12 +197,9 @@ class Story:
         self.emit("begin", None, id(node), 0, node.name, kind)
         self.things()
         if self.dice.random() < 0.15:       # a layer that runs another net, or updates parameters at once
-            self.emit("begin", None, 77, 0, node.name, kind)
-            self.things(2)
-            self.emit("end", None, 77, 0, node.name, kind)
+            self.begin_and_end(77, node.name, kind, 2)
         if self.dice.random() < 0.15:
-            self.emit("begin", None, 0, 0, ", ".join(blob.name for blob in self.params), "update")
-            self.emit("end", None, 0, 0, ", ".join(blob.name for blob in self.params), "update")
+            self.begin_and_end(0, ", ".join(blob.name for blob in self.params), "update", 0)
         if fail and self.dice.random() < 0.5:
             return      # it stays open until the next layer, or until the iteration ends
         fused = self.dice.choice([None, None, "l0, x"])
@@ -297,27 +211,21 @@ class Story:
             self.forwards[id(node)]["loss"] = loss if abs(loss) < float("inf") else repr(loss)
 
     def another_net(self):
-        kind = self.dice.choice(["forward", "backward"])
-        name = self.dice.choice([self.nodes[0].name, "other"])
-        nested = self.open is not None
-        if not nested:
+        kind, name = self.dice.choice(["forward", "backward"]), self.dice.choice([self.nodes[0].name, "other"])
+        if self.open is None:
             self.open = self.new_step(kind, f"{name} (another net)", None)
-        self.emit("begin", None, 88, 0, name, kind)
-        self.things(2)
-        self.emit("end", None, 88, 0, name, kind)
-        if not nested:
+            self.begin_and_end(88, name, kind, 2)
             self.open = None
+        else:
+            self.begin_and_end(88, name, kind, 2)
 
     def update(self):
         which = self.params if self.dice.random() < 0.5 else self.dice.sample(self.params, self.dice.randint(0, len(self.params)))
-        names = ", ".join(blob.name for blob in which)
         nested = self.open is not None
         if not nested:
             self.open = self.new_step("update", "update", None)
             self.open["parameters"], self.ran = [blob.name for blob in which], True
-        self.emit("begin", None, 0, 0, names, "update")
-        self.things()
-        self.emit("end", None, 0, 0, names, "update")
+        self.begin_and_end(0, ", ".join(blob.name for blob in which), "update", 4)
         if not nested:
             self.open = None
 
@@ -328,13 +236,12 @@ class Story:
         self.new_pass = True
         self.things(2)
         first = dice.choice([0, 0, dice.randrange(count)])
-        work = [(i, "forward") for i in range(first, count)] + [(i, "backward") for i in reversed(range(first, count))]
-        for number, (i, kind) in enumerate(work):
+        layers = range(first, count)
+        for number, (i, kind) in enumerate([*((i, "forward") for i in layers), *((i, "backward") for i in reversed(layers))]):
             self.layer(i, kind, number == fails)
             if number == fails:
                 break
-            if dice.random() < 0.4:
-                self.things(3)
+            self.things(1)
             if dice.random() < 0.1:
                 self.another_net()
         if fails is None or dice.random() < 0.3:
@@ -355,5 +262,4 @@ class Story:
                 self.parts.append(SimpleNamespace(iteration=self.iteration, start=self.start, events=self.events[before:]))
         if self.solver is None or not self.parts:
             self.parts = [SimpleNamespace(iteration=number, start=self.start, events=list(self.events))]
-        self.moments.append((dict(self.blocks), self.arenas()[0]["segments"]))
         self.name_memories()

@@ -21,16 +21,14 @@ class FailingLayer(Layer):
         top[0].reshape(*bottom[0].shape)
 
     def forward_cpu(self, bottom, top):
-        self.meet("forward")
+        if self.fails == "forward":
+            raise ArithmeticError("forward")
         top[0].data[...] = 2 * bottom[0].cpu_data
 
     def backward_cpu(self, top, propagate_down, bottom):
-        self.meet("backward")
+        if self.fails == "backward":
+            raise ArithmeticError("backward")
         bottom[0].diff[...] = 2 * top[0].cpu_diff
-
-    def meet(self, where):
-        if FailingLayer.fails == where:
-            raise ArithmeticError(where)
 
 
 register_layer("FailsWhileObserved", FailingLayer)
@@ -49,16 +47,9 @@ def recorded(solver):
         solver.step(1)
 
 
-def measured(solver):
-    timing.measure(solver.net, 1)
-
-
-def compared(solver):
-    exporting.run_net(solver.net, INPUTS)
-
-
-OBSERVERS = {function.__name__: (function, passes) for function, passes in (
-    (recorded, ["forward", "backward"]), (measured, ["forward", "backward"]), (compared, ["forward"]))}
+OBSERVERS = {
+    "recorded": (recorded, ["forward", "backward"]), "measured": (lambda solver: timing.measure(solver.net, 1), ["forward", "backward"]),
+    "compared": (lambda solver: exporting.run_net(solver.net, INPUTS), ["forward"])}
 
 
 def make(make_solver, plan):
@@ -89,8 +80,21 @@ def test_an_error_ends_the_observation(on_cpu, make_solver, monkeypatch, plan, n
     assert solver.smoothed_loss == twin.smoothed_loss
 
 
-def test_step_without_an_end(on_cpu, make_solver):
-    """As the update of a rule that raises, which the program catches: what comes next is of the next iteration."""
+def test_steps_after_an_error(on_cpu, make_solver, monkeypatch):
+    for fails in "forward", "backward":
+        solver, other = make(make_solver, None), make(make_solver, None)
+        with trace.record(solver) as made:
+            with monkeypatch.context() as patch, pytest.raises(ArithmeticError, match=fails):
+                patch.setattr(FailingLayer, "fails", fails)
+                solver.step(1)
+            other.step(1)
+            solver.step(1)
+        at = next(number for number, step in enumerate(made.steps) if (step["kind"], step["layer"]) == (fails, "own"))
+        events = made.events[made.steps[at]["first"]:made.steps[at]["last"]]
+        assert events[-1].kind == "end" and sum(event.kind == "begin" for event in events) == 1
+        after = [step["layer"] for step in made.steps[at:] if step["kind"] != "between"]
+        assert after[1:3] == ["in (another net)", "ip (another net)"] and after[-1] == "update"
+    # The update of a rule that raises, which the program catches, has no end: what comes next is of the next iteration.
     solver = make(make_solver, None)
     solver.add_callback(lambda: reporter.event("mark"), lambda: reporter.event("begin", name="no end", detail="update"))
     with trace.record(solver) as made:

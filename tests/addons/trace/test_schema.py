@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+import re
 
 import numpy as np
 import pytest
@@ -122,7 +123,7 @@ def test_mutated_documents(document, tmp_path):
     rng, refused, taken = random.Random(31), 0, 0
     every = list(places(document))
     path = tmp_path / "trace.json"
-    for number in range(600):
+    for number in range(300):
         changed = mutated(document, rng.choice(every), rng)
         try:
             if number % 10:
@@ -141,92 +142,59 @@ def test_mutated_documents(document, tmp_path):
             assert "is not a launch" in str(error)
         except DataError as error:          # nan where the schema leaves a place open
             assert "holds a value that JSON lacks" in str(error)
-    assert refused > 200 and taken > 50
+    assert refused > 100 and taken > 25
 
 
-@pytest.mark.parametrize("change, message", [
-    (lambda d: d.pop("steps"), "lacks 'steps'; it is not a trace, or was changed"),
-    (lambda d: d["steps"][0].pop("kind"), r"steps\[0\]: lacks 'kind'"),
-    (lambda d: d["steps"][0].update(node=99), r"steps\[0\].node: must be null or from 0 to 2, got 99"),
-    (lambda d: d["steps"][0].update(first=10**6), r"steps\[0\]: must be of events from 0 to"),
-    (lambda d: d["events"]["kind"].__setitem__(0, 10**6), "events.kind: must have numbers from 0 to"),
-    (lambda d: d["events"]["time"].pop(), "events.* has .* entries, events.time has"),
-    (lambda d: d["events"]["address"].__setitem__(0, -1), "events.address: must have no negative number"),
-    (lambda d: d["events"]["bytes"].__setitem__(0, 2**70), r"events.bytes\[0\]: must be between"),
-    (lambda d: d["net"]["nodes"][0].update(line="3"), r"net.nodes\[0\].line: must be a whole number or null, got '3'"),
-    (lambda d: d["memories"][0].update(role=[]), r"memories\[0\].role: must be a text, got \[\]"),
-    (lambda d: d["start"].update(heads=[]), "start.heads: must be an object"),
-    (lambda d: d.update(format=2), "has format 2, this minicaffe reads traces of format 1; update it")])
-def test_errors_name_the_place(document, tmp_path, change, message):
-    changed = copy.deepcopy(document)
-    change(changed)
-    (tmp_path / "t.json").write_text(json.dumps(changed))
-    for read in (lambda: Trace(changed), lambda: trace.load(tmp_path / "t.json")):
-        with pytest.raises(DataError, match=message):
-            read()
-    made = Trace(document)
-    with pytest.raises(DataError, match=message):
-        made.fill(changed)
-    assert made.document is document
+MISSING = object()
 
 
-@pytest.mark.parametrize("key", COLUMNS)
-def test_columns_have_one_length(document, key):
-    count = len(document["events"]["time"])
-    for length in (0, 1, count - 1, count + 1):
-        changed = copy.deepcopy(document)
-        column = changed["events"][key]
-        changed["events"][key] = (column + column)[:length]
-        with pytest.raises(DataError) as caught:
-            Trace(changed)
-        wrong = "events." if key == "time" else f"events.{key}: "
-        assert str(caught.value).startswith(wrong) and f" entries, events.time has {length if key == 'time' else count};" in str(caught.value)
-
-
-def test_other_columns_and_step_order(document):
-    changed = copy.deepcopy(document)
-    changed["events"]["theirs"] = 5
-    assert len(Trace(changed)) == len(document["events"]["time"])
-    changed["events"]["theirs"] = [1]
-    with pytest.raises(DataError, match="^events.theirs: has 1 entries, events.time has"):
-        Trace(changed)
-    changed = copy.deepcopy(document)
-    steps = changed["steps"]
-    first = next(i for i in range(len(steps)) if steps[i]["first"])
-    steps[first], steps[first + 1] = steps[first + 1], steps[first]
-    with pytest.raises(DataError, match=rf"^steps\[{first + 1}\]: must be of events from {steps[first]['first']} to "):
-        Trace(changed)
-
-
-def replaced(document, where, wrong):
-    """Return a copy in which the part at the path `where` is `wrong`."""
-    changed = copy.deepcopy(document)
-    place = changed
+def changed(document, where, value):
+    """Return a copy in which the part at the path `where` is `value`, or is missing."""
+    made = copy.deepcopy(document)
+    place = made
     for key in where[:-1]:
         place = place[key]
-    place[where[-1]] = wrong
-    return changed
+    if value is MISSING:
+        del place[where[-1]]
+    else:
+        place[where[-1]] = value
+    return made
 
 
-@pytest.mark.parametrize("where, wrong, message", [
+@pytest.mark.parametrize("where, value, message", [
+    (["steps"], MISSING, "lacks 'steps'; it is not a trace, or was changed"), (["steps", 0, "kind"], MISSING, "steps[0]: lacks 'kind'"),
+    (["steps", 0, "node"], 99, "steps[0].node: must be null or from 0 to 2, got 99"),
+    (["steps", 0, "first"], 10**6, "steps[0]: must be of events from 0 to"), (["steps", 2, "first"], 0, "steps[2]: must be of events from"),
+    (["steps", 0, "loss"], "1", "steps[0].loss: must be a number, nan, inf, -inf or null, got '1'"),
+    (["events", "kind", 0], 10**6, "events.kind: must have numbers from 0 to"),
+    (["events", "address", 0], -1, "events.address: must have no negative number"), (["events", "bytes", 0], 2**70, "events.bytes[0]: must be between"),
+    (["net", "nodes", 0, "line"], "3", "net.nodes[0].line: must be a whole number or null, got '3'"),
+    (["memories", 0, "role"], [], "memories[0].role: must be a text, got []"), (["start", "heads"], [], "start.heads: must be an object"),
+    (["format"], 2, "format: has format 2, this minicaffe reads traces of format 1; update it"),
     (["net", "nodes", 0, "tops"], "abc", "net.nodes[0].tops: must be a list, got 'abc'"),
     (["net", "nodes", 0, "tops"], ["a", 1], "net.nodes[0].tops[1]: must be a text, got 1"),
-    (["net", "nodes", 0, "shapes", "x"], {3: 4}, "net.nodes[0].shapes['x']: must be a list, got {3: 4}"),
+    (["net", "nodes", 0, "shapes", "x"], {"3": 4}, "net.nodes[0].shapes['x']: must be a list, got {'3': 4}"),
     (["strings"], {}, "strings: must be a list, got {}"), (["strings", 0], 5, "strings[0]: must be a text, got 5"),
-    (["events", "time"], (0,), "events.time: must be a list, got (0,)"), (["events", "time", 2], "1", "events.time[2]: must be a whole number, got '1'"),
+    (["events", "time"], (0,), "events.time: must be a list, got "), (["events", "time", 2], "1", "events.time[2]: must be a whole number, got '1'"),
     (["events", "time", 0], True, "events.time[0]: must be a whole number, got True"),
     (["events", "time", 1], -2**64, "events.time[1]: must be between -2^64 and 2^64, got -18446744073709551616"),
-    (["events", "address", 1], 2**64, "events.address[1]: must be between -2^64 and 2^64, got 18446744073709551616")])
-def test_lists_have_items_of_one_type(document, where, wrong, message):
-    with pytest.raises(DataError) as caught:
-        Trace(replaced(document, where, wrong))
-    assert str(caught.value).startswith(message + "; it is not a trace")
-
-
-@pytest.mark.parametrize("where", [["start", "heads"], ["why"], ["kernels"], ["net", "nodes", 0, "shapes"]])
-def test_keys_are_texts(document, where):
-    with pytest.raises(DataError, match="must be an object whose keys are texts, got 5;"):
-        Trace(replaced(document, [*where, 5], "text"))
+    (["events", "address", 1], 2**64, "events.address[1]: must be between -2^64 and 2^64, got 18446744073709551616"),
+    (["events", "theirs"], [1], "events.theirs: has 1 entries, events.time has"), (["events", "time"], [0], "events.kind: has "),
+    *((["events", key], [0], f"events.{key}: has 1 entries, events.time has ") for key in COLUMNS[1:]),
+    *((where, "text", f"{name}: must be an object whose keys are texts, got 5;") for where, name in (
+        (["start", "heads", 5], "start.heads"), (["why", 5], "why"), (["kernels", 5], "kernels"), (["net", "nodes", 0, "shapes", 5], "net.nodes[0].shapes")))])
+def test_errors_name_the_place(document, tmp_path, where, value, message):
+    wrong, made = changed(document, where, value), Trace(document)
+    (tmp_path / "t.json").write_text(json.dumps(wrong))
+    for read in (lambda: Trace(wrong), lambda: made.fill(wrong)):
+        with pytest.raises(DataError) as caught:
+            read()
+        assert str(caught.value).startswith(message)
+    if json.loads(json.dumps(wrong)) == wrong:
+        with pytest.raises(DataError, match="t.json: " + re.escape(message)):
+            trace.load(tmp_path / "t.json")
+    assert made.document is document
+    assert len(Trace(changed(document, ["events", "theirs"], 5))) == len(document["events"]["time"])    # unknown keys are allowed
 
 
 @pytest.mark.parametrize("text", ['{"format": NaN}', "[" * 100000, '{"format": 1', "[]", "3", "null", '"x"', "", "{}", '{"format": 1}', '{"format": "1"}'])

@@ -13,7 +13,6 @@ from rich.console import Console
 from small_net import recorded
 from tiny import NET
 
-from minicaffe import memory
 from minicaffe.addons import trace
 from minicaffe.addons.trace import html, model, table
 from minicaffe.cli.bars import table_console
@@ -41,6 +40,9 @@ def test_one_line_per_step(made, columns, monkeypatch, capsys):
     assert "inception_long" in first and ("g_name " in first) and ("…" in first.split("g_name")[0]) == (columns == 80)
     assert lines[0].rstrip().endswith("states that changed" if columns == 200 else "kernels")
     assert ("sim ms" in lines[0]) == (lines[-1] == "times and speeds are those of the simulated device, which is not a GPU") == made.simulated
+    for width in 111, 112:
+        table.show(made, Console(width=width, highlight=False))
+        assert ("states that" in capsys.readouterr().out.splitlines()[0]) == (width == 112)
 
 
 def test_simulated_times_are_grey(made, where, monkeypatch):
@@ -64,25 +66,6 @@ def test_lines_of_a_pipe(made, monkeypatch, capsys):
     assert name in out and "…" not in out and sum("iteration" in line for line in out.splitlines()[:3]) == 1
 
 
-@pytest.mark.parametrize(("allocator", "words"), [("caching", "the rest split off"), ("buddy", "cut in halves")])
-def test_what_the_allocator_did(on_cpu, allocator, words):
-    before = memory.use(memory.CPUPlace(), allocator)
-    try:
-        with trace.record() as made:
-            place = memory.allocator_of(memory.CPUPlace())
-            block = memory.Buffer(place, 100 << 10, "first")
-            del block
-            block = memory.Buffer(place, 100 << 10, "second")
-        text = "\n".join(table.describe(made, 0))
-        assert "first (a new " in text and words in text and "-100 KiB" in text
-        assert "joined with" in next(line for line in text.splitlines() if "-100 KiB" in line)
-        second = next(line for line in text.splitlines() if "second" in line)
-        assert ("from the cache" in second) == (allocator == "caching")
-        del block
-    finally:
-        memory.use(memory.CPUPlace(), before)
-
-
 def test_steps_in_full(made, capsys, monkeypatch):
     whole = [line for number in range(len(made.steps)) for line in table.describe(made, number)]
     table.show_steps(made, Console(width=10_000, highlight=False))
@@ -100,15 +83,9 @@ def test_steps_in_full(made, capsys, monkeypatch):
 
 
 def test_words_of_states_and_titles(made, where):
-    number = next(i for i, step in enumerate(made.steps) if (step["kind"], step["layer"]) == ("forward", "ip"))
-    touched = next(touched for touched in made.steps[number]["touched"] if touched["before"] != touched["after"])
-    title = made.titles[touched["memory"]]
-    words = f"{model.STATES[touched['before']][0]} -> {model.STATES[touched['after']][0]}"
-    assert f"{title}: {words}" in table.row(made, number)[-1]
-    assert any(line.split()[0] == title.split()[0] and line.endswith(f"  {words}") for line in table.describe(made, number))
     of_page = json.loads(re.search(r"const HEADS = (.*), ROLES = ", html.page(made))[1])
     assert {head: word for head, (word, _, _) in of_page.items()} == {head: word for head, (word, _, _) in model.STATES.items()}
-    assert set(model.STATES) == {str(head) for head in SyncedHead}
+    assert set(of_page) == {str(head) for head in SyncedHead}
     assert [model.state_word(head) for head in ("HEAD_AT_CPU", "HEAD_AT_MOON", None, "")] == ["host", "HEAD_AT_MOON", "?", "?"]
     titles = dict(made.titles)
     assert titles["data data"] == "data" and titles["conv[0] diff"] == "conv[0] diff" and titles["conv[0] history data"] == "conv[0] history"
@@ -118,20 +95,9 @@ def test_words_of_states_and_titles(made, where):
     assert all(memory["title"].startswith("scratch of ") for memory in scratch) and (scratch or where == "cpu")
 
 
-@pytest.mark.parametrize(("width", "wide"), [(111, False), (112, True)])
-def test_a_wide_terminal_shows_more(made, width, wide, capsys):
-    table.show(made, Console(width=width, highlight=False))
-    assert ("states that changed" in capsys.readouterr().out.splitlines()[0]) == wide
-
-
-def test_lines_of_a_launch():
-    document = trace.Trace(None).document
-    document["strings"] = ["launch", "", "Each<A<float>>", "4x1x2 blocks of 32 threads;  (8 bytes); x data (4 bytes)"]
-    document["events"] = {**{key: [0] for key in document["events"]}, "place": [1], "name": [2], "detail": [3]}
-    document["steps"] = [{"iteration": 0, "kind": "forward", "layer": "x", "node": None, "first": 0, "last": 1, "begin": 0, "end": 0, "with": None,
-                          "flops": None, "bytes": 0, "touched": [], "loss": None}]
-    assert table.describe(trace.Trace(document), 0)[2:5] == [
-        "  kernel Each<A<float>>, 4 x 2 blocks of 32 threads", "    0.000 ms", "    arrays: no name, x data"]
+def test_names_that_are_too_long():
+    for name, width, end, middle in (("abcdef", 6, "abcdef", "abcdef"), ("abcdef", 5, "abcd…", "ab…ef"), ("abcdef", 4, "abc…", "a…ef"), ("ab", 1, "…", "…")):
+        assert (table.truncate(name, width), table.cut_middle(name, width)) == (end, middle)
 
 
 def test_a_net_and_a_solver(minicaffe, folder):

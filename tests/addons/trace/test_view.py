@@ -1,22 +1,21 @@
-"""The view of a trace in a real browser, and the files for other viewers.
+"""The view of a trace in a real browser.
 
 One trace of LeNet on the simulated device serves all tests. Where selenium, chromium or
 chromedriver are missing the tests of the page skip and say which.
 """
 
 import json
-import os
 import random
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from minicaffe import memory
-from minicaffe.addons.trace import Trace, html, load, perfetto, record
-from minicaffe.errors import FileError
+from minicaffe.addons.trace import Trace, html, load, record, table
 
 pytestmark = pytest.mark.slow(30)    # all together
 
@@ -24,33 +23,12 @@ ROOT = Path(__file__).resolve().parent.parent.parent.parent
 SLOW = 5        # other processes of a test machine may be busy: a bound in milliseconds is this many times what a user may wait
 
 
-LENET = """
-import minicaffe
-from minicaffe.addons import trace
-from minicaffe.proto import caffe_pb2, text
-from minicaffe.solver import create_solver
-minicaffe.set_mode_gpu()
-param = text.parse_text('net: "models/lenet/net.prototxt" base_lr: 0.01 lr_policy: "fixed" momentum: 0.9 random_seed: 1 snapshot_after_train: false',
-                        caffe_pb2.SolverParameter)[0]
-recorder = trace.Recorder(create_solver(param))
-recorder.start()
-recorder.solver.step(3)
-recorder.stop()
-made = recorder.trace()
-made.save("FOLDER/lenet.json")
-"""
-
-
 @pytest.fixture(scope="module")
 def lenet(tmp_path_factory):
     """The files of three iterations, made in a process of its own, as the device is chosen once for each."""
-    folder = tmp_path_factory.mktemp("lenet")
-    files = {name: folder / f"lenet.{name}" for name in ("html", "json", "perfetto")}
-    subprocess.run([sys.executable, "-c", LENET.replace("FOLDER", str(folder))], cwd=ROOT, check=True,
-                   env={**os.environ, "MINICAFFE_DEVICE": "sim"})
-    made = load(files["json"])
-    html.write(made, files["html"])
-    perfetto.write(made, files["perfetto"])
+    files = {kind: tmp_path_factory.mktemp("lenet") / f"lenet.{kind}" for kind in ("html", "json")}
+    subprocess.run([sys.executable, "-P", "-m", "minicaffe", "trace", "models/lenet/net.prototxt", "--iterations", "3", "--device", "sim",
+                    "--json", files["json"], "--html", files["html"]], cwd=ROOT, check=True)
     return files
 
 
@@ -78,6 +56,9 @@ class Page:
         ActionChains(self.browser).send_keys(*keys).perform()
         return self.state()
 
+    def texts(self, selector):
+        return self.browser.execute_script(f"return [...document.querySelectorAll('{selector}')].map(e => e.textContent)")
+
     def errors(self):
         return [entry for entry in self.browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
 
@@ -94,6 +75,8 @@ def drawn_as_recorded(state, trace):
     then = trace.at(state["moment"])
     assert {name: head for name, head in state["heads"].items() if head != "UNINITIALIZED"} \
         == {name: head for name, head in then.heads.items() if head != "UNINITIALIZED" and name in state["heads"]}
+    copies = Counter(trace.owners[event.name]["name"] for event in trace.events[:state["moment"]] if event.kind in ("copy", "reorder"))
+    assert {name: count for name, count in state["copies"].items() if count} == copies
     here = [block for block in then.blocks if block["place"] == state["place"]]
     assert sum(state["usage"].values()) == sum(block["bytes"] for block in here)
     segments = [segment for arena in then.arenas if arena["place"] == state["place"] for segment in arena["segments"]]
@@ -117,6 +100,7 @@ def test_page_has_no_links_outside(lenet):
 
 
 def test_moments_reasons_and_kernels(page, trace):
+    assert {"data", "label", "next batch (data)", "next batch (label)"} <= {memory["title"] for memory in trace.memories}
     assert page.state()["steps"] == len(trace.steps) and page.state()["ready"] < 1000 * SLOW
     chosen = [0, len(trace), *random.Random(0).sample(range(len(trace)), 14)]
     assert max(drawn_as_recorded(page.state(f"view.goMoment({moment})"), trace) for moment in chosen) > 20
@@ -149,54 +133,19 @@ def test_clicks_and_keys(page, trace):
     node = page.browser.find_element(By.CSS_SELECTOR, f"#net [data-node='{trace.steps[forward]['node']}']")
     node.click()
     drawn_as_recorded(page.state(), trace)
-    assert page.state()["step"] == forward and page.state()["lit"] == ["conv2"]
+    assert page.state()["step"] == forward and page.state()["lit"] == ["conv2"] and "scratch of conv2" in page.texts("#touched td:first-child")
     page.state("view.go(3)")
     assert page.state("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}))")["step"] == 4
-    from selenium.webdriver.common.keys import Keys
     page.state(f"view.goMoment({trace.steps[4]['first'] + 1}); document.querySelector('#events').focus()")
     assert page.press(Keys.ARROW_DOWN)["moment"] == trace.steps[4]["first"] + 2
     assert page.press(Keys.ARROW_UP)["moment"] == trace.steps[4]["first"] + 1
     chosen = page.browser.execute_script("return document.getElementById(document.querySelector('#events').getAttribute('aria-activedescendant'))"
                                          ".getAttribute('aria-selected')")
     assert chosen == "true"
-
-
-def test_address_of_a_step(browser, lenet, trace):
-    page = Page(browser, f"{lenet['html'].as_uri()}#step=7")
-    assert page.state()["step"] == 7 and f"step 7 of {len(trace.steps)}" in page.text("#where-more")
-    browser.execute_async_script("addEventListener('hashchange', () => arguments[0](), {once: true}); location.hash = '#event=99999999999'")
-    assert page.state()["moment"] == len(trace) and not page.errors()
-
-
-TUTORIAL = """
-import minicaffe
-from minicaffe import memory
-from minicaffe.addons import trace
-from minicaffe.addons.trace import html
-from minicaffe.blob import Blob
-minicaffe.set_mode_gpu()
-blob = Blob((2, 3), name="foo")
-blob.mutable_cpu_data[...] = 1
-with trace.record() as recorded:
-    for access in "gpu_data cpu_data mutable_gpu_data mutable_gpu_data cpu_data gpu_data mutable_cpu_data mutable_gpu_data mutable_cpu_data".split():
-        getattr(blob, access)
-        memory.reporter.event("access", name="foo data", detail=access)
-html.write(recorded, "tutorial.html")
-recorded.save("tutorial.json")
-"""
-
-
-def test_copies_of_caffes_tutorial(browser, tmp_path):
-    subprocess.run([sys.executable, "-c", TUTORIAL], cwd=tmp_path, check=True, env={**os.environ, "MINICAFFE_DEVICE": "sim"})
-    recorded, page = load(tmp_path / "tutorial.json"), Page(browser, tmp_path / "tutorial.html")
-    seen, copies = [], 0
-    for i in (i for i, event in enumerate(recorded.events) if event.kind == "access"):
-        state = page.state(f"view.goMoment({i + 1})")
-        seen.append((state["copies"]["foo data"] - copies, state["heads"]["foo data"]))
-        copies = state["copies"]["foo data"]
-    assert seen == [(1, "SYNCED"), (0, "SYNCED"), (0, "HEAD_AT_GPU"), (0, "HEAD_AT_GPU"), (1, "SYNCED"), (0, "SYNCED"), (0, "HEAD_AT_CPU"),
-                    (1, "HEAD_AT_GPU"), (1, "HEAD_AT_CPU")]
-    assert not page.errors()
+    page.browser.execute_async_script("addEventListener('hashchange', () => arguments[0](), {once: true}); location.hash = '#event=99999999999'")
+    assert page.state()["moment"] == len(trace)
+    opened = Page(page.browser, page.browser.current_url.partition("#")[0] + "#step=7")
+    assert opened.state()["step"] == 7 and f"step 7 of {len(trace.steps)}" in opened.text("#where-more")
 
 
 def test_events_and_places(browser, tmp_path):
@@ -206,11 +155,11 @@ def test_events_and_places(browser, tmp_path):
     html.write(made, tmp_path / "long.html")
     page = Page(browser, tmp_path / "long.html")
     page.state("view.goMoment(150)")
-    shown = texts(page, "#events .row")
+    shown = page.texts("#events .row")
     assert shown == ["…50 earlier events", *(f"markmark {i}" for i in range(50, 200))]
     assert page.text("#events [aria-selected=true]") == "markmark 149"
     assert page.state("document.querySelector('#events .row').click()")["moment"] == 50
-    assert texts(page, "#events .row") == [*(f"markmark {i}" for i in range(150)), "…50 more events"] and not page.errors()
+    assert page.texts("#events .row") == [*(f"markmark {i}" for i in range(150)), "…50 more events"] and not page.errors()
     with record() as made:
         block = memory.Buffer(memory.SystemAllocator(), 1000, "block data")
     made.document["start"]["blocks"].append({"place": "CUDAPlace(0)", "address": 1 << 40, "bytes": 512, "name": "old data"})
@@ -223,41 +172,20 @@ def test_events_and_places(browser, tmp_path):
     assert page.press("c", "+")["moment"] == 0 and not page.errors()
 
 
-def test_library_calls_are_device_work(browser, trace, tmp_path):
-    document = json.loads(trace.to_json())
-    step = next(step for step in document["steps"] if step["kind"] == "forward" and step["layer"] == "ip1")
-    launches = [i for i in range(step["first"], step["last"]) if trace.events[i].kind == "launch"]
-    document["strings"] += ["call", "cublasGemmStridedBatched"]
-    for column, value in ("kind", len(document["strings"]) - 2), ("name", len(document["strings"]) - 1), ("took", 500_000_000):
-        document["events"][column][launches[0]] = value
-    html.write(Trace(document), tmp_path / "call.html")
-    page = Page(browser, f"{(tmp_path / 'call.html').as_uri()}#event={launches[0] + 1}")
-    there = 500_000_000 + sum(trace.events[i].took for i in launches[1:])
-    line = texts(page, "#step-lines p")[1]
-    assert line.startswith("simulated: ") and f", {there / 1e6:.3f} ms of it on the device, " in line
-    assert f"{step['flops'] / 1e6:,.2f} MFLOP ({step['flops'] / there:.1f} GFLOP/s)" in line
-    assert "call" + "cublasGemmStridedBatched, 500.000 ms" in texts(page, "#events .row")
-    assert page.browser.execute_script("return document.querySelector('#source').hidden") and not page.errors()
-
-
-def texts(page, selector):
-    return page.browser.execute_script(f"return [...document.querySelectorAll('{selector}')].map(e => e.textContent)")
-
-
 def test_legends_and_simulated_times(browser, page, trace, tmp_path):
-    assert texts(page, "#step-legend li") == ["forward", "backward", "update", "between layers"]
+    assert page.texts("#step-legend li") == ["forward", "backward", "update", "between layers"]
     colours = page.browser.execute_script("""return ["forward", "backward", "update", "between"].map((name, i) => [
         getComputedStyle(document.querySelectorAll("#step-legend i")[i]).backgroundColor, colours[name]])""")
     assert all(shown == drawn for shown, drawn in colours) and len({shown for shown, _ in colours}) == 4
-    assert texts(page, "#side-legend li") == ["host", "device", "recycled: used by other blobs"]
+    assert page.texts("#side-legend li") == ["host", "device", "recycled: used by other blobs"]
     hatched = "return getComputedStyle(document.querySelector('#side-legend .hatched')).backgroundImage"
     assert "gradient" in page.browser.execute_script(hatched)
     html.write(Trace(json.loads(trace.to_json().replace("HEAD_AT_GPU", "HEAD_AT_GPU_PRIVATE"))), tmp_path / "private.html")
     private = Page(browser, tmp_path / "private.html")
-    assert "private: in an engine's own layout" in texts(private, "#side-legend li")
+    assert "private: in an engine's own layout" in private.texts("#side-legend li")
     ip1 = next(i for i, step in enumerate(trace.steps) if step["layer"] == "ip1")
     private.state(f"view.go({ip1})")
-    assert "private on device" in texts(private, "#touched tr:last-child td")[-1] and not private.errors()
+    assert "private on device" in private.texts("#touched tr:last-child td")[-1] and not private.errors()
     def looks(page):
         page.state("view.go(6)")
         return page.browser.execute_script("""const colour = e => getComputedStyle(e).color, timed = document.querySelectorAll("#step-lines p:nth-child(2)");
@@ -282,27 +210,9 @@ def test_scale_of_live_memory(browser, trace, tmp_path):
     html.write(Trace(document), tmp_path / "held.html")
     page = Page(browser, tmp_path / "held.html")
     state = page.state(f"view.goMoment({len(trace)})")
-    live, peak = {}, 0
-    for block in trace.document["start"]["blocks"]:
-        live[block["place"], block["address"]] = block["bytes"]
-    for event in trace.events:
-        if event.kind == "alloc":
-            live[event.place, event.address] = event.nbytes
-        elif event.kind == "free":
-            live.pop((event.place, event.address), None)
-        peak = max(peak, sum(nbytes for (place, _), nbytes in live.items() if place == state["place"]))
+    peak, _ = table.peaks(trace)[state["place"]]
     assert peak < state["scale"] < 1.3 * peak and state["reserved"] > 1 << 28
-    assert any(text.startswith("held") and "live and cache" in text for text in texts(page, "#legend li")) and not page.errors()
-
-
-def test_names_say_what_a_memory_is(page, trace):
-    data = next(i for i, step in enumerate(trace.steps) if step["kind"] == "forward" and step["layer"] == "pictures")
-    page.state(f"view.go({data})")
-    assert {"data", "label", "next batch (data)", "next batch (label)"} <= set(texts(page, "#touched td:first-child"))
-    conv = next(i for i, step in enumerate(trace.steps) if step["kind"] == "forward" and step["layer"] == "conv1")
-    page.state(f"view.go({conv})")
-    assert "scratch of conv1" in texts(page, "#touched td:first-child")
-    assert not re.search(r"(?<!no)(?<![:,]) data\b|#\d", " ".join(texts(page, "#touched td:first-child") + texts(page, "#events .row")))
+    assert any(text.startswith("held") and "live and cache" in text for text in page.texts("#legend li")) and not page.errors()
 
 
 @pytest.mark.parametrize("width, scheme", [(390, "light"), (1440, "dark")])
@@ -369,24 +279,3 @@ def test_a_hundred_thousand_events_stay_usable(browser, tmp_path):
     assert took[len(took) // 2] < 100 and took[-1] < 100 * SLOW, took
     drawn_as_recorded(page.state(f"view.choose('CPUPlace()'), view.goMoment({len(trace) - 1000})"), trace)
     assert not page.errors()
-
-
-def test_the_perfetto_file_is_a_trace(lenet, trace):
-    rows = json.loads(lenet["perfetto"].read_text())["traceEvents"]
-    slices = [row for row in rows if row["ph"] == "X" and row["tid"] == perfetto.STEPS]
-    assert len(slices) == len(trace.steps)
-    assert all(row["dur"] >= 0 and row["ts"] >= 0 for row in slices)
-    assert sum(row["ph"] == "X" and row["tid"] == perfetto.KERNELS for row in rows) == sum(event.kind == "launch" for event in trace.events)
-    assert {"next batch (label), host to device", "conv1[0], host to device"} <= {row["name"] for row in rows if row.get("tid") == perfetto.COPIES}
-    first = next(row for row in slices if row["name"] == "conv1 forward")
-    assert "conv1[0]: host -> host+device" in first["args"]["states"]
-    last = [row for row in rows if row["ph"] == "C" and row["name"].endswith("CUDAPlace(0)")][-1]
-    first = {row["name"]: sum(row["args"].values()) for row in rows if row["ph"] == "C" and row["ts"] == 0}
-    assert sum(first.values()) == sum(block["bytes"] for block in trace.at(0).blocks)
-    assert sum(last["args"].values()) == sum(b["bytes"] for b in trace.at(len(trace)).blocks if b["place"] == "CUDAPlace(0)")
-
-
-@pytest.mark.parametrize("writer", [html, perfetto])
-def test_an_unwritable_file_is_named(writer, tmp_path):
-    with pytest.raises(FileError, match="none"):
-        writer.write(Trace(None), tmp_path / "none" / "file")

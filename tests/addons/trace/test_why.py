@@ -8,7 +8,6 @@ import minicaffe
 from minicaffe.addons import trace
 from minicaffe.blob import Blob
 from minicaffe.errors import ConfigError, WrongTypeError
-from minicaffe.memory import SyncedHead, SyncedMemory
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2, text
 
@@ -103,9 +102,6 @@ def test_copy_from_another_memory(where):
 class Kept(minicaffe.Layer):
     """Writes what it reads, in place, on the host."""
 
-    def setup(self, bottom, top):
-        pass
-
     def reshape(self, bottom, top):
         pass
 
@@ -128,10 +124,3 @@ def test_reorders(onednn):
     number = next(i for i, event in enumerate(made.events) if event.kind == "reorder" and event.name == "conv data")
     assert made.events[number].detail.endswith(" to plain") and made.events[number].took > 0
     assert "reordered from" in trace.why(made, number) and "It was written last by layer conv (forward)." in trace.why(made, number)
-
-
-def test_a_head_prints_its_name():
-    memory = SyncedMemory(8, "x")
-    assert (str(memory.head), f"{memory.head}") == ("UNINITIALIZED", "UNINITIALIZED")
-    memory.mutable_cpu_data()
-    assert str(memory.head) == "HEAD_AT_CPU" and memory.head == SyncedHead.HEAD_AT_CPU == 1

@@ -1,4 +1,4 @@
-"""Nets as models of ONNX: each layer type in Caffe's special cases gives onnxruntime's numbers."""
+"""Nets as models of ONNX: each layer type in Caffe's special cases, and of forks, gives onnxruntime's numbers, or is refused by name."""
 
 import re
 
@@ -30,16 +30,54 @@ pytest.importorskip("onnxruntime", reason="no package onnxruntime: pip install -
 from minicaffe.addons.export.onnx import Preprocessing, compare, export, exporter, random_inputs, to_model  # noqa: E402
 from minicaffe.addons.export.onnx.graph import EXPORTERS  # noqa: E402
 
+OF_FORKS = {     # the first are read as other layers (addons/forks/formulas.py)
+    "flip": (layer("Flip", "flip_param { flip_height: true }"), X), "spatial dropout": (layer("SpatialDropout"), X),
+    "l1 loss": (layer("L1Loss", "", "x0 x1"), X, X), "triplet loss": (layer("TripletLoss", "", "x0 x1 x2"), X, X, X),
+    "axpy": (layer("Axpy", "", "x0 x1 x2"), (2, 4), X, X), "mish": (layer("Mish"), X), "hswish": (layer("HSwish"), X),
+    "transpose": (layer("Transpose", "transpose_param { dim: [0, 2, 1, 3] }"), X),
+    "darknet": (layer("UpsampleDarknet", "upsample_darknet_param { stride: 2 }"), X), "relu with 6": (layer("ReLU", "relu_param { relu6: true }"), X),
+    "average": (layer("Pooling", "pooling_param { pool: AVE_EXC_PAD kernel_size: 3 stride: 2 pad: 1 }"), X),
+    "scaled": (layer("BatchNorm", "batch_norm_param { scale_bias: true }"), X),
+    "reverse": (layer("Reverse", "reverse_param { axis: 1 axis: 3 }"), X), "squeeze": (layer("Squeeze"), (2, 1, 3, 1)),
+    "shuffle": (layer("ShuffleChannel", "shuffle_channel_param { group: 3 }"), (2, 6, 3, 2)), "shuffle flat": (layer("ShuffleChannel", "shuffle_channel_param { group: 2 }"), (2, 6)),
+    "reorg": (layer("Reorg", "reorg_param { stride: 2 }"), (2, 8, 4, 6)), "rearrange": (layer("Rearrange", "rearrange_param { depth: 2 }"), (2, 18, 2, 3)),
+    "reorg back": (layer("Reorg", "reorg_param { stride: 2 reverse: true }"), (2, 8, 3, 2)),
+    "interp": (layer("Interp", "interp_param { height: 11 width: 4 }"), X), "interp larger": (layer("Interp", "interp_param { zoom_factor: 3 }"), X),
+    "interp of a part": (layer("Interp", "interp_param { shrink_factor: 2 pad_beg: -1 pad_end: -2 }"), X),
+    "nearest": (layer("Upsample", "upsample_param { scale: 3 }"), X),
+    "unpooling": (layer("Pooling", "pooling_param { kernel_size: 2 stride: 2 }", tops="p m", name="p")
+                  + layer("Upsample", "upsample_param { upsample_h: 8 upsample_w: 7 }", "p m"), (2, 3, 8, 7)),
+    "relu6": (layer("ReLU6"), X), "relu6 leaky": (layer("ReLU6", "relu6_param { negative_slope: 0.1 }"), X),
+    "relux": (layer("ReLUX", "relux_param { maximal_value: 0.7 }"), X), "relux of a slope": (layer("ReLUX", "relux_param { negative_slope: -0.5 maximal_value: 1 }"), X),
+    "bn": (layer("BN"), X), "bn of 2 axes": (layer("BN", "bn_param { eps: 0.1 }"), (3, 4)), "bn frozen": (layer("BN", "bn_param { frozen: true }"), X),
+    "bn of segnet": (layer("BN", "bn_param { bn_mode: INFERENCE }"), X), "bn of the batch": (layer("BN", "bn_param { bn_mode: LEARN }", tops="y m v"), X),
+    "lstm": (layer("Lstm", "lstm_param { num_output: 3 }"), (5, 2, 4)), "lstm of rows": (layer("Lstm", "lstm_param { num_output: 3 batch_size: 2 }"), (8, 4, 1)),
+    "indicator": (layer("ContinuationIndicator", "continuation_indicator_param { time_step: 2 batch_size: 3 }", "", "c") + layer("Eltwise", "", "x0 c", name="e"), (2, 3)),
+    "clustered": (layer("PriorBoxClustered", "prior_box_param { width: 3 height: 2 img_size: 9 }", tops="p")
+                  + layer("ReLU", name="r"), X),
+    "normalize": (layer("Normalize", "normalize_param { }", tops="y n"), X), "normalize L1": (layer("Normalize", 'normalize_param { normalize_type: "L1" }'), X),
+}
+# Boxes whose number depends on values, and losses; Resize darkens its borders.
+WITHOUT = {"BoxOutput", "CTCGreedyDecoder", "DecodeBBox", "PSROIPooling", "Proposal", "ROIAlign", "Resize", "YoloDetectionOutput", "Yolov3DetectionOutput"}
 
-@pytest.mark.parametrize("name", CASES)
+
+@pytest.mark.parametrize("name", CASES | OF_FORKS)
 def test_layer(name):
-    text, *shapes = CASES[name]
+    text, *shapes = (CASES | OF_FORKS)[name]
     net = net_of(text, *shapes)
     model = to_model(net)
     found = compare(net, model, random_inputs(net))
     assert [one.blob for one in found] == [blob.name for blob in net.output_blobs if blob not in net.input_blobs]
-    assert all(one.relative < 1e-5 for one in found)
+    assert all(one.relative < 1e-5 and one.shape == net.blobs[one.blob].shape for one in found)
     assert model.opset_import[0].version == 17 and all(info.name for info in model.graph.node)
+
+
+@pytest.mark.parametrize("size", ["pooled_h: 2 pooled_w: 3", "pooled_size: 2"])
+def test_regions(size):
+    net = net_of(layer("ROIPooling", f"roi_pooling_param {{ {size} spatial_scale: 0.5 }}", "x0 x1"), (2, 3, 9, 8), (4, 5))
+    rois = np.array([[0, 0, 0, 15, 17], [1, 2.4, 3.6, 9, 8], [1, 5, 5, 5, 5], [0, 3, 1, 30, 40]], np.float32)
+    found = compare(net, to_model(net), {**random_inputs(net), "x1": rois})
+    assert [one.relative for one in found] == [0]
 
 
 def test_batch_norm_without_statistics():
@@ -53,10 +91,12 @@ def test_batch_norm_without_statistics():
 
 
 def test_every_type_is_in_a_case():
-    known = {name for name, cls in layer_types().items() if cls.__module__.startswith("minicaffe.")}     # other tests register more
-    known -= {name for name, cls in layer_types().items() if ".forks." in cls.__module__ and name != "ConvolutionDepthwise"} | {"PriorBoxClustered"}   # test_export_of_forks.py
-    tested = {kind for text, *_ in CASES.values() for kind in re.findall(r'type: "(\w+)"', text)} | {"PriorBox", "DetectionOutput", "Split"}
-    assert known - OF_DATA == tested - {"Python"} <= set(EXPORTERS) - {"HDF5Output"}
+    known = {name: cls.__module__ for name, cls in layer_types().items() if cls.__module__.startswith("minicaffe.")}     # other tests register more
+    forks = {name for name, module in known.items() if ".forks." in module} - {"ConvolutionDepthwise"}
+    tested, tested_forks = ({kind for text, *_ in cases.values() for kind in re.findall(r'type: "(\w+)"', text)} for cases in (CASES, OF_FORKS))
+    assert forks - tested_forks - {"ROIPooling", "ChannelNormalize"} == WITHOUT and not WITHOUT & set(EXPORTERS)
+    tested |= {"PriorBox", "DetectionOutput", "Split"}
+    assert known.keys() - forks - {"PriorBoxClustered"} - OF_DATA == tested - {"Python"} <= set(EXPORTERS) - {"HDF5Output"}
 
 
 @of_models
@@ -69,8 +109,6 @@ def test_models(file, batch):
     assert {node.name for node in net.nodes if node.type in ("Convolution", "InnerProduct", "Pooling", "Softmax")} <= layers
 
 
-# ---- boxes
-
 @pytest.mark.parametrize("fields", BOXES)
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("images", [1, 3])
@@ -78,15 +116,10 @@ def test_boxes(fields, shared, images):
     net = detection(fields, images, shared=shared)
     found = compare(net, to_model(net), random_inputs(net))
     assert [one.relative < 1e-5 for one in found] == [True] and found[0].shape == net.blobs["y"].shape
-
-
-def test_boxes_at_limits():
     net, inputs, rows = detection_at_limits("nms_param { nms_threshold: 0.5 }")
     assert compare(net, to_model(net), inputs)[0].absolute == 0
     np.testing.assert_array_equal(net.blobs["y"].data[0, 0], rows)
 
-
-# ---- names, sharing, batches, preprocessing
 
 def test_outputs_and_names():
     net = net_of(IN_PLACE, (2, 4))
@@ -131,19 +164,6 @@ def test_shapes_of_shared_parameters(layers, shapes, views, back):
     assert [one.relative < 1e-5 for one in compare(net, model, random_inputs(net))] == [True] * len(layers)
 
 
-def test_any_batch():
-    text = layer("Convolution", "convolution_param { num_output: 3 kernel_size: 3 }", tops="c") + layer("Reshape", "reshape_param { shape { dim: 0 dim: -1 } }", "c")
-    text += layer("InnerProduct", "inner_product_param { num_output: 2 axis: 1 }", "y", "z", name="i")
-    net = net_of(text.replace('name: "l" type: "R', 'name: "r" type: "R'), X)
-    model = to_model(net, dynamic_batch=True)
-    assert [axis.dim_param or axis.dim_value for axis in model.graph.input[0].type.tensor_type.shape.dim] == ["batch", 4, 7, 6]
-    assert net.blobs["x0"].shape == X
-    for batch in (1, 5):
-        net.blobs["x0"].reshape(batch, *X[1:])
-        net.reshape_all()
-        assert compare(net, model, random_inputs(net))[0].shape == (batch, 2)
-
-
 def test_what_is_compared_and_noted(tmp_path):
     net = net_of(layer("ReLU"), X)
     assert [len(export(net, tmp_path / "a.onnx", dynamic_batch=True, inputs=inputs)) for inputs in (random_inputs(net), None)] == [1, 3]
@@ -166,15 +186,21 @@ def test_ignored_labels(ignored):
     assert one.relative < 1e-5 and float(net.blobs["y"].data) == pytest.approx(-np.log(chance[range(3), [3, 0, 1]]).mean(), rel=1e-5)
 
 
-@pytest.mark.parametrize("shape", ["dim: -1 dim: 6", "dim: 2 dim: -1 dim: 6", "dim: -1 dim: 2 dim: 2 dim: 6", "dim: 0 dim: 3 dim: -1"])
-def test_a_reshape_of_any_batch(shape):
-    net = net_of(layer("Reshape", f"reshape_param {{ shape {{ {shape} }} }}"), (4, 4, 6))
+@pytest.mark.parametrize("text, shape", [
+    (layer("Convolution", "convolution_param { num_output: 3 kernel_size: 3 }", tops="c") + layer("Reshape", "reshape_param { shape { dim: 0 dim: -1 } }", "c", name="r")
+     + layer("InnerProduct", "inner_product_param { num_output: 2 axis: 1 }", "y", "z", name="i"), X),
+    *((layer("Reshape", f"reshape_param {{ shape {{ {dims} }} }}"), (4, 4, 6))
+      for dims in ("dim: -1 dim: 6", "dim: 2 dim: -1 dim: 6", "dim: -1 dim: 2 dim: 2 dim: 6", "dim: 0 dim: 3 dim: -1"))])
+def test_any_batch(text, shape):
+    net = net_of(text, shape)
     model = to_model(net, dynamic_batch=True)
+    assert [axis.dim_param or axis.dim_value for axis in model.graph.input[0].type.tensor_type.shape.dim] == ["batch", *shape[1:]]
+    assert net.blobs["x0"].shape == shape
     for batch in (1, 2, 6):
-        net.blobs["x0"].reshape(batch, 4, 6)
+        net.blobs["x0"].reshape(batch, *shape[1:])
         net.reshape_all()
         one, = compare(net, model, random_inputs(net))
-        assert one.relative == 0 and one.shape == net.blobs["y"].shape
+        assert one.relative < 1e-5 and one.shape == net.output_blobs[0].shape
 
 
 SELECTED = layer("Filter", "", "x0 x1", "f", name="filter")
@@ -184,19 +210,18 @@ SELECTED = layer("Filter", "", "x0 x1", "f", name="filter")
     ("Reshape", "reshape_param { shape { dim: 0 dim: 6 dim: 4 } }"), ("Reshape", "reshape_param { shape { dim: 0 dim: -1 } }"),
     ("Reshape", "reshape_param { shape { dim: 0 dim: 2 dim: 2 dim: 6 } }"), ("Flatten", "flatten_param { axis: 0 end_axis: 1 }"),
     ("Flatten", "flatten_param { axis: 0 }"), ("Squeeze", ""), ("ShuffleChannel", "shuffle_channel_param { group: 2 }"),
-    ("Reorg", "reorg_param { stride: 2 }"), ("Upsample", "upsample_param { scale: 2 }"), ("Interp", "interp_param { zoom_factor: 2 }")])
+    ("Reorg", "reorg_param { stride: 2 }"), ("Upsample", "upsample_param { scale: 2 }"), ("Interp", "interp_param { zoom_factor: 2 }"),
+    *(("selected Flatten", fields) for fields in ("", "flatten_param { axis: -2 }", "flatten_param { axis: 2 }"))])
 def test_shapes_that_follow_a_selection(kind, fields):
     """The number of selected items is known in a run alone; a Reshape to the same number of axes is no copy."""
-    net = net_of(SELECTED + layer(kind, fields, "f"), (5, 4, 6) if kind in ("Reshape", "Flatten") else (5, 4, 2, 6), (5,))
-    with pytest.raises(errors.ConfigError, match="layer 'l'.*the shape of the top depends on what a layer before it selects"):
-        to_model(net)
-
-
-@pytest.mark.parametrize("fields", ["", "flatten_param { axis: -2 }", "flatten_param { axis: 2 }"])
-def test_selected_items_are_flattened(fields):
-    net = net_of(SELECTED + layer("Flatten", fields, "f"), (5, 4, 6), (5,))
-    one, = compare(net, to_model(net), random_inputs(net))
-    assert one.relative == 0 and one.shape == net.blobs["y"].shape and one.shape[0] < 5
+    shape = (5, 4, 6) if kind.endswith(("Reshape", "Flatten")) else (5, 4, 2, 6)
+    net = net_of(SELECTED + layer(kind.removeprefix("selected "), fields, "f"), shape, (5,))
+    if kind == "selected Flatten":
+        one, = compare(net, to_model(net), random_inputs(net))
+        assert one.relative == 0 and one.shape == net.blobs["y"].shape and one.shape[0] < 5
+    else:
+        with pytest.raises(errors.ConfigError, match="layer 'l'.*the shape of the top depends on what a layer before it selects"):
+            to_model(net)
 
 
 def test_infogain_matrix_of_a_file(tmp_path, monkeypatch):
@@ -241,14 +266,16 @@ def test_preprocessing(tmp_path, mean):
     assert np.abs(net.blobs["y"].data - result).max() < 1e-3
 
 
-# ---- errors
-
 @pytest.mark.parametrize("net, wrong", [
     (lambda: net_of(layer("MultiBoxLoss", "multibox_loss_param { num_classes: 2 }", "x0 x1 x2 x3"), (1, 4), (1, 2), (1, 2, 4), (1, 1, 1, 8)),
      r"layer 'l' \(MultiBoxLoss\): there is no exporter for this type"),
     (lambda: net_of(layer("ReLU"), X, phase=caffe_pb2.TRAIN), "phase TRAIN"), (lambda: net_of("", X), "the net has no output"),
     (lambda: net_of(layer("DummyData", 'dummy_data_param { shape { dim: 2 } data_filler { type: "uniform" } }', "")), "layer 'l'.*random numbers in each run"),
-    (lambda: detection("nms_param { eta: 0.9 nms_threshold: 0.6 }"), "layer 'd'.*nms_param.eta: an adaptive threshold")])
+    (lambda: detection("nms_param { eta: 0.9 nms_threshold: 0.6 }"), "layer 'd'.*nms_param.eta: an adaptive threshold"),
+    (lambda: net_of(layer("SmoothL1Loss", "smooth_l1_loss_param { sigma: 2 }", "x0 x1"), (2, 3), (2, 3)), "SmoothL1Loss.*the loss of Fast R-CNN.*no exporter"),
+    (lambda: net_of(layer("ROIPooling", "roi_pooling_param { pooled_h: 1 pooled_w: 1 pad_ratio: 0.1 }", "x0 x1"), X, (1, 5)),
+     "roi_pooling_param.pad_ratio: ONNX has no operation"),
+    (lambda: net_of(layer("Lstm", "lstm_param { num_output: 3 }", "x0 x1"), (5, 2, 4), (5, 2)), r"bottom\[1\]: ONNX's LSTM has no sequence indicators")])
 def test_refused_nets(net, wrong):
     with pytest.raises(errors.ConfigError, match=wrong):
         to_model(net())
@@ -313,20 +340,16 @@ def test_selecting_layer_before_no_operation(text, monkeypatch, caplog):
 
 
 def test_an_exporter_of_your_own(monkeypatch):
-    monkeypatch.setattr("minicaffe.addons.export.onnx.graph.EXPORTERS", EXPORTERS)
-    before = EXPORTERS["ReLU"]
-    try:
-        @exporter("ReLU")
-        def own(graph, node):
-            return [graph.op("Max", graph.bottom(), 0.0)]
-        net = net_of(layer("ReLU"), X)
-        model = to_model(net)
-        assert [node.op_type for node in model.graph.node] == ["Max"] and compare(net, model, random_inputs(net))[0].relative == 0
-    finally:
-        EXPORTERS["ReLU"] = before
+    monkeypatch.setitem(EXPORTERS, "ReLU", None)
 
+    @exporter("ReLU")
+    def own(graph, node):
+        return [graph.op("Max", graph.bottom(), 0.0)]
 
-# ---- layers and blobs of equal names
+    net = net_of(layer("ReLU"), X)
+    model = to_model(net)
+    assert [node.op_type for node in model.graph.node] == ["Max"] and compare(net, model, random_inputs(net))[0].relative == 0
+
 
 EQUAL = (layer("InnerProduct", "inner_product_param { num_output: 4 }", "x0", "a") + layer("ReLU", "", "a", "a")
          + layer("InnerProduct", "inner_product_param { num_output: 4 }", "a", "l") + layer("Dropout", "", "l", "l"))

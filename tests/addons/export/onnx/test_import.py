@@ -1,12 +1,10 @@
 """Models of ONNX as nets of Caffe: each operator gives onnxruntime's numbers, or is named with the reason."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from minicaffe import errors
-from minicaffe.addons.export.exporting import unique
+from minicaffe.addons.export.exporting import run_net, unique
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
@@ -14,14 +12,12 @@ from minicaffe.proto.text import parse_text
 onnx = pytest.importorskip("onnx", reason="no package onnx: pip install -r tests/requirements.txt")
 pytest.importorskip("onnxruntime", reason="no package onnxruntime: pip install -r tests/requirements.txt")
 
-from export_cases import DEPLOY, filled  # noqa: E402
+from export_cases import DEPLOY, MODELS, X, filled  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from minicaffe.addons.export.onnx import export, load  # noqa: E402
 from minicaffe.addons.export.onnx.conversion import IMPORTERS  # noqa: E402
 
-MODELS = Path(__file__).resolve().parents[4] / "models"
-X = (2, 4, 7, 6)
 DICE = np.random.default_rng(5)
 
 
@@ -261,14 +257,6 @@ def test_what_cannot_be_expressed(tmp_path, name):
         load(write(tmp_path / "a.onnx", nodes, *shapes))
 
 
-@pytest.mark.parametrize("opset, inputs, attributes", [(19, ["", "", np.array([9, 4], INT)], {"axes": [2, 3]}), (10, [np.float32([1, 1, 1.7, 0.6])], {})])
-@pytest.mark.parametrize("mode", ["nearest", "linear"])
-def test_resize_of_opsets(tmp_path, mode, opset, inputs, attributes):
-    """Opset 19 has sizes of some axes. In opset 10 scales are input 1, and coordinates asymmetric."""
-    one, = load(write(tmp_path / "a.onnx", [node("Resize", "x0", *inputs, mode=mode, **attributes)], X, opset=opset)).differences
-    assert one.blob == "y" and one.relative < 1e-5
-
-
 @pytest.mark.parametrize("name, opset, attributes, shape, reason", [
     ("Clip", 10, {"min": -0.2, "max": 0.4}, X, None), ("Clip", 10, {"max": 0.4}, X, None), ("Clip", 10, {"min": 0.1}, X, None),
     ("Pad", 10, {"pads": [0, 0, 1, 2, 0, 0, 0, 3]}, X, None), ("Pad", 10, {"pads": [0, 0, 1, 2, 0, 0, 0, 3], "mode": "reflect"}, X, "it pads with something other than 0"),
@@ -277,14 +265,17 @@ def test_resize_of_opsets(tmp_path, mode, opset, inputs, attributes):
     ("ReduceSum", 11, {"axes": [1, 2]}, X, None), ("Dropout", 10, {"ratio": 0.3}, X, None),
     ("Slice", 9, {"starts": [1, -4], "ends": [3, 100], "axes": [1, -1]}, X, None), ("Slice", 9, {"starts": [0, 1], "ends": [2, 3]}, X, None),
     ("Upsample", 7, {"scales": [1.0, 1.0, 1.7, 1.5]}, X, None), ("Upsample", 8, {"scales": [1.0, 1.0, 1.7, 1.5], "mode": "linear"}, X, None),
+    *[("Resize", opset, {"mode": mode, **more}, X, None) for mode in ("nearest", "linear") for opset, more in ((19, {"axes": [2, 3]}), (10, {}))],
     *[(kind, opset, {} if axis is None else {"axis": axis}, X, "before opset 13 it is over all axes" if opset < 13 and axis != -1 else None)
       for kind in ("Softmax", "LogSoftmax") for opset in (7, 12, 13) for axis in (None, 0, 2, -1)],
     ("Softmax", 7, {}, (2, 4), None),
     ("BatchNormalization", 7, {"spatial": 0}, X, "it has statistics for each value of a channel")])
-def test_operators_that_had_attributes(tmp_path, name, opset, attributes, shape, reason):
-    """What is an input today was an attribute in opsets before."""
-    more = [positive(*shape[1:])] * 4 if name == "BatchNormalization" else []
-    path = write(tmp_path / "a.onnx", [node("Relu", "x0", outputs=["r"]), node(name, "r", *more, outputs=["s"], **attributes), node("Neg", "s")], shape, opset=opset)
+def test_operators_of_other_opsets(tmp_path, name, opset, attributes, shape, reason):
+    """What is an input today was an attribute in opsets before. A Resize of opset 19 has sizes of some axes; in opset 10 scales are its input 1."""
+    sizes = [np.float32([1, 1, 1.7, 0.6])] if opset == 10 else ["", "", np.array([9, 4], INT)]
+    more = {"BatchNormalization": [positive(*shape[1:])] * 4, "Resize": sizes}.get(name, [])
+    nodes = [node("Relu", "x0", outputs=["r"]), node(name, "r", *more, outputs=["s"], **attributes), node("Neg", "s")]
+    path = write(tmp_path / "a.onnx", nodes, shape, opset=opset)
     if reason:
         with pytest.raises(errors.ConfigError, match=reason):
             load(path)
@@ -322,11 +313,8 @@ def test_notes_for_other_caffes(tmp_path, caplog, case, shape, said):
 
 def test_sequences_restart_in_each_run(tmp_path):
     net = load(write(tmp_path / "a.onnx", [node("LSTM", "x0", weight(1, 12, 4), weight(1, 12, 3), weight(1, 24), hidden_size=3)], (5, 2, 4))).net
-    net.feed(x0=weight(5, 2, 4))
-    runs = []
-    for _ in range(3):
-        net.forward_from_to(0, len(net.nodes) - 1)
-        runs.append(net.blobs["y"].data.copy())
+    x = weight(5, 2, 4)
+    runs = [run_net(net, {"x0": x})["y"].copy() for _ in range(3)]
     assert np.array_equal(runs[0], runs[1]) and np.array_equal(runs[0], runs[2]) and np.any(runs[0])
 
 
@@ -355,11 +343,9 @@ def test_nodes_without_names(tmp_path):
 
 
 KINDS = [       # nodes, shapes, the layers that they become
-    ([node("Add", "x0", "x1")], [X, X], "Eltwise"), ([node("Sub", "x0", "x1")], [X, X], "Power Eltwise"), ([node("Mul", "x0", "x1")], [X, (4, 1, 1)], "Reshape Scale"),
-    ([node("Add", "x0", "x1")], [X, (6,)], "Bias"), ([node("Add", "x0", np.float32(1))], [X], "Power"), ([node("Mul", "x0", weight(*X))], [X], "Scale"),
-    ([node("Softmax", "x0")], [X], "Softmax"), ([node("MatMul", "x0", weight(6, 2))], [X], "InnerProduct"),
+    ([node("Sub", "x0", "x1")], [X, X], "Power Eltwise"), ([node("Mul", "x0", "x1")], [X, (4, 1, 1)], "Reshape Scale"), ([node("Add", "x0", "x1")], [X, (6,)], "Bias"),
+    ([node("Add", "x0", np.float32(1))], [X], "Power"), ([node("Mul", "x0", weight(*X))], [X], "Scale"),
     ([node("Gather", "x0", np.array([[0, 1, 2, 3]], INT), axis=1)], [X], "Reshape"),
-    ([node("ConvTranspose", "x0", weight(4, 3, 4, 4), pads=[1, 1, 1, 1])], [X], "Deconvolution"),
     ([node("ReduceSum", "x0", np.array([2, 3], INT), keepdims=0)], [X], "Reduction"), ([node("ReduceSum", "x0", np.array([1], INT), keepdims=0)], [X], "Permute Reduction"),
     ([node("ReduceMean", "x0", axes=[2, 3])], [X], "Pooling"), ([node("AveragePool", "x0", kernel_shape=[3, 3])], [X], "Pooling"),
     ([node("AveragePool", "x0", kernel_shape=[3, 3], pads=[1, 1, 1, 1])], [X], "Pooling Scale"),
@@ -379,14 +365,11 @@ def test_layers_of_an_operator(tmp_path, nodes, shapes, kinds):
 
 
 def test_sizes_that_are_not_fixed(tmp_path):
-    path = write(tmp_path / "a.onnx", [node("Relu", "x0")], X, dims=["batch", 4, 7, 6])
-    with pytest.raises(errors.ConfigError, match="input 'x0' has axes without a size: SIZEx4x7x6; give --batch N"):
-        load(path)
-    assert load(path, batch=5).net.blobs["y"].shape == (5, 4, 7, 6)
-    path = write(tmp_path / "a.onnx", [node("Relu", "x0")], X, dims=[0, 4, 7, 6])     # as some programs write an open size
-    with pytest.raises(errors.ConfigError, match="input 'x0' has axes without a size: SIZEx4x7x6; give --batch N"):
-        load(path)
-    assert load(path, batch=1).net.blobs["y"].shape == (1, 4, 7, 6)
+    for size in "batch", 0:     # as some programs write an open size
+        path = write(tmp_path / "a.onnx", [node("Relu", "x0")], X, dims=[size, 4, 7, 6])
+        with pytest.raises(errors.ConfigError, match="input 'x0' has axes without a size: SIZEx4x7x6; give --batch N"):
+            load(path)
+        assert load(path, batch=5).net.blobs["y"].shape == (5, 4, 7, 6)
     path = write(tmp_path / "a.onnx", [node("Relu", "x0")], X, dims=[2, 4, "height", 6])
     with pytest.raises(errors.ConfigError, match="input 'x0' has axes without a size: 2x4xSIZEx6; give --shape x0=2x4xSIZEx6"):
         load(path, batch=5)
@@ -399,15 +382,6 @@ def test_sizes_that_are_not_fixed(tmp_path):
 
 
 def test_nets_of_several_operators(tmp_path):
-    nodes = [node("Conv", "x0", weight(4, 3, 3, 3), weight(4), pads=[1, 1, 1, 1], outputs=["a"]), node("Relu", "a", outputs=["b"]),
-             node("MaxPool", "b", kernel_shape=[2, 2], strides=[2, 2], outputs=["c"]),
-             node("Conv", "c", weight(8, 4, 3, 3), weight(8), pads=[1, 1, 1, 1], outputs=["d"]), node("Relu", "d", outputs=["e"]),
-             node("ConvTranspose", "e", weight(8, 4, 2, 2), weight(4), strides=[2, 2], outputs=["f"]), node("Concat", "b", "f", axis=1, outputs=["g"]),
-             node("Conv", "g", weight(2, 8, 1, 1), weight(2))]
-    made = load(write(tmp_path / "a.onnx", nodes, (2, 3, 8, 12)))
-    assert made.differences[0].relative < 1e-5 and made.net.blobs["y"].shape == (2, 2, 8, 12)
-    assert [layer.type for layer in made.param.layer if layer.type != "Input"] == [
-        "Convolution", "ReLU", "Pooling", "Convolution", "ReLU", "Deconvolution", "Concat", "Convolution"]
     nodes = [node("Transpose", "x0", perm=[1, 0, 2], outputs=["a"]),
              node("LSTM", "a", weight(2, 20, 4), weight(2, 20, 5), weight(2, 40), hidden_size=5, direction="bidirectional", outputs=["b"]),
              node("Transpose", "b", perm=[0, 2, 1, 3], outputs=["c"]), node("Reshape", "c", np.array([0, 0, -1], INT), outputs=["d"]),
@@ -447,32 +421,26 @@ def test_there_and_back(tmp_path, file):
     assert [node.op_type for node in first.node] == [node.op_type for node in second.node]
 
 
-@pytest.mark.parametrize("content, wrong", [(b"", "is not a model of ONNX"), (b"\x08\x07garbage" * 9, "is not a model of ONNX"), (None, "cannot be read")])
-def test_damaged_files(tmp_path, content, wrong):
+def test_damaged_files(tmp_path):
     path = tmp_path / "a.onnx"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises((errors.DataError, errors.FileError), match=wrong):
+    with pytest.raises(errors.FileError, match="cannot be read"):
         load(path)
-
-
-def test_truncated_model_and_outside_data(tmp_path):
-    path = write(tmp_path / "a.onnx", [node("Conv", "x0", weight(3, 4, 3, 3))], X)
-    whole = path.read_bytes()
-    for size in range(0, len(whole), len(whole) // 20):
-        path.write_bytes(whole[:size])
-        with pytest.raises(errors.Error):
-            load(path)
-    path.write_bytes(whole)
+    whole = write(path, [node("Conv", "x0", weight(3, 4, 3, 3))], X).read_bytes()
     model = onnx.load(path)
     tensor = model.graph.initializer[0]
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="../secret")
     (tmp_path.parent / "secret").write_bytes(bytes(1000))
-    path.write_bytes(model.SerializeToString())
-    with pytest.raises(errors.DataError, match="is not a model of ONNX that can be used"):
-        load(path)
+    for content, wrong in ((b"", "is not a model of ONNX"), (b"\x08\x07garbage" * 9, "is not a model of ONNX"),
+                           (model.SerializeToString(), "is not a model of ONNX that can be used")):
+        path.write_bytes(content)
+        with pytest.raises(errors.DataError, match=wrong):
+            load(path)
+    for size in range(0, len(whole), len(whole) // 20):
+        path.write_bytes(whole[:size])
+        with pytest.raises(errors.Error):
+            load(path)
 
 
 def test_unfit_models(tmp_path):

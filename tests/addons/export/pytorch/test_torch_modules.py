@@ -1,6 +1,7 @@
 """Nets as modules of PyTorch: text, names, state dicts and refusals without PyTorch; numbers, sharing and training with it."""
 
 import ast
+import importlib
 import importlib.util
 import io
 import pickle
@@ -49,10 +50,7 @@ from minicaffe.layer import layer_types
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 
-if importlib.util.find_spec("torch"):
-    import torch
-else:
-    torch = None
+torch = importlib.util.find_spec("torch") and importlib.import_module("torch")
 with_torch = pytest.mark.skipif(torch is None, reason="no package torch, which is large: pip install torch")
 
 
@@ -103,8 +101,6 @@ def read_state(file):
     return found, {name: storages[id(array)] for name, array in found.items()}
 
 
-# ---- text and state dict, without PyTorch
-
 @pytest.mark.parametrize("name", CASES)
 def test_text_and_state(name):
     text, *shapes = CASES[name]
@@ -154,21 +150,20 @@ def test_imports_of_the_text(name, wanted):
     assert [line for line in lines if line.startswith(("import", "from"))] == [*wanted, "from torch import nn"]
 
 
-def test_writers():
+def test_writers(monkeypatch):
     known = {name for name, cls in layer_types().items() if cls.__module__.startswith("minicaffe.") and ".forks." not in cls.__module__ or name in ("ConvolutionDepthwise", "PriorBoxClustered")}
     tested = {kind for text, *_ in CASES.values() for kind in re.findall(r'type: "(\w+)"', text)} | {"PriorBox", "PriorBoxClustered", "DetectionOutput", "Split"}
     assert known - OF_DATA == tested == set(WRITERS) - {"HDF5Output"}
-    before = WRITERS["ReLU"]
-    try:
-        @writer("ReLU")
-        def own(source, node):
-            return [f"{source.bottom()}.clamp(min=0)"]
-        assert "        y = x0.clamp(min=0)  # 2 x 4 x 7 x 6\n" in to_module(net_of(layer("ReLU"), X)).text()
-        WRITERS["ReLU"] = lambda source, node: []       # an expression for each top is missing
-        with pytest.raises(ValueError, match="shorter"):
-            to_module(net_of(layer("ReLU"), X))
-    finally:
-        WRITERS["ReLU"] = before
+    monkeypatch.setitem(WRITERS, "ReLU", None)
+
+    @writer("ReLU")
+    def own(source, node):
+        return [f"{source.bottom()}.clamp(min=0)"]
+
+    assert "        y = x0.clamp(min=0)  # 2 x 4 x 7 x 6\n" in to_module(net_of(layer("ReLU"), X)).text()
+    WRITERS["ReLU"] = lambda source, node: []       # an expression for each top is missing
+    with pytest.raises(ValueError, match="shorter"):
+        to_module(net_of(layer("ReLU"), X))
 
 
 LENET = '''class LeNet(nn.Module):
@@ -247,8 +242,7 @@ def test_arrays_of_layers(tmp_path):
 
 
 def test_files_of_states():
-    module = to_module(net_of(IN_PLACE, (2, 4)))
-    file = state_file(module)
+    file = state_file(to_module(net_of(IN_PLACE, (2, 4))))
     for info in zipfile.ZipFile(file).infolist():
         file.seek(info.header_offset + 26)
         name, extra = np.frombuffer(file.read(4), "<u2")
@@ -261,8 +255,6 @@ def test_files_of_states():
     found, _ = read_state(file)
     assert found["a"].shape == (0, 3) and found["b"] == 7
 
-
-# ---- names
 
 def test_names():
     assert [identifier(name, "layer") for name in ("conv1/3x3_s2", "1x1", "class", "", "_x", "__x", "é½²", "層-1", "ﬁ", "a b", "π.2", "None")] == [
@@ -291,20 +283,12 @@ ODD = ["class", "1x1", "conv1/3x3_s2", "conv1_3x3_s2", "conv1.3x3.s2", "层", "�
 
 @pytest.mark.parametrize("as_inputs", [False, True])
 def test_odd_names(as_inputs):
-    param = caffe_pb2.NetParameter(name='odd "" \\ """ net')
-    for name in ODD if as_inputs else ["x0"]:
-        param.layer.add(name=f"in {name}", type="Input", top=[name or "empty"]).input_param.shape.add(dim=[2, 3])
-    for i, name in enumerate(ODD):
-        if as_inputs:
-            made = param.layer.add(name=name or "none", type="InnerProduct", bottom=[name or "empty"], top=[f"out {name}"])
-        else:
-            made = param.layer.add(name=name or "none", type="InnerProduct", bottom=[ODD[i - 1] or "empty"] if i else ["x0"], top=[name or "empty"])
-            if name == "x0":
-                made.top[0] = "x0 again"
-                made.name = "x0"
-            if i and ODD[i - 1] == "x0":
-                made.bottom[0] = "x0 again"
-        made.inner_product_param.num_output = 3
+    param, blobs = caffe_pb2.NetParameter(name='odd "" \\ """ net'), [name or "empty" for name in ODD]
+    for name in blobs if as_inputs else ["start"]:
+        param.layer.add(name=f"in {name}", type="Input", top=[name]).input_param.shape.add(dim=[2, 3])
+    for name, blob, before in zip(ODD, blobs, ["start", *blobs]):
+        bottom, top = (blob, f"out {name}") if as_inputs else (before, blob)
+        param.layer.add(name=name or "none", type="InnerProduct", bottom=[bottom], top=[top]).inner_product_param.num_output = 3
     param.layer.add(name="mvn", type="MVN", bottom=[param.layer[-1].top[0]], top=["last"])
     param.state.phase = caffe_pb2.TEST
     net = filled(Net(param))
@@ -319,8 +303,6 @@ def test_odd_names(as_inputs):
     if torch:
         assert all(one.relative < 1e-5 for one in checked(net))
 
-
-# ---- values and sharing
 
 def test_shared_parameters():
     module = to_module(net_of(IN_PLACE, (2, 4)))
@@ -365,12 +347,17 @@ def test_inputs_and_unknown_sizes():
 
 @pytest.mark.parametrize("how, wanted", [
     (Preprocessing([1, 2, 3], 0.5, (2, 1, 0)), "x0 = 0.5 * (x0[:, [2, 1, 0]] - self.mean)"), (Preprocessing(scale=0.5), "x0 = 0.5 * x0"),
-    (Preprocessing(mean=3), "x0 = (x0 - 3.0)"), (Preprocessing(mean=3, scale=2), "x0 = 2.0 * (x0 - 3.0)")])
+    (Preprocessing(mean=3), "x0 = (x0 - 3.0)"), (Preprocessing(mean=3, scale=2), "x0 = 2.0 * (x0 - 3.0)"),
+    (Preprocessing(mean=np.arange(48).reshape(3, 4, 4), order=(2, 1, 0)), "x0 = (x0[:, [2, 1, 0]] - self.mean)")])
 def test_preprocessing_in_the_text(how, wanted):
-    module = to_module(net_of(layer("ReLU"), (2, 3, 4, 4)), preprocessing=how)
+    net = net_of(layer("ReLU"), (2, 3, 4, 4))
+    module = to_module(net, preprocessing=how)
     lines = [line.strip() for line in module.text().splitlines()]
     assert [line for line in lines if line.startswith("x0 = ")] == [wanted] and lines[lines.index(wanted) + 1].startswith("y = self.l(x0)")
-    assert {name: array.shape for name, array in module.state.items()} == ({"mean": (3, 1, 1)} if how.order else {})
+    shape = (3, 1, 1) if how.scale == 0.5 else (3, 4, 4)
+    assert {name: array.shape for name, array in module.state.items()} == ({"mean": shape} if how.order else {})
+    if torch:
+        assert checked(net, preprocessing=how)[0].relative < 1e-5
 
 
 @pytest.mark.parametrize("kind, fields, shape, wanted", [
@@ -385,15 +372,6 @@ def test_preprocessing_in_the_text(how, wanted):
 def test_parts_of_the_text(kind, fields, shape, wanted):
     assert wanted in to_module(net_of(layer(kind, fields), shape)).text()
 
-
-@pytest.mark.parametrize("name, shapes", [("conv of no axis", {"l.weight": (3, 5, 1), "l.bias": (3,)}), ("prelu shared", {"l.weight": (1,)}), ("prelu", {"l.weight": (4,)}),
-                                          ("conv", {"l.weight": (6, 2, 3, 2), "l.bias": (6,)}), ("batch norm", {"l.num_batches_tracked": (), "l.running_mean": (4,), "l.running_var": (4,)})])
-def test_shapes_of_parameters(name, shapes):
-    text, *inputs = CASES[name]
-    assert {path: array.shape for path, array in to_module(net_of(text, *inputs)).state.items()} == shapes
-
-
-# ---- refusals
 
 @pytest.mark.parametrize("fields, sizes, wanted", [
     ("kernel_size: 4 stride: 3", (3, 5), "0, 0, 0, 1"), ("kernel_size: 4 stride: 3", (5, 3), "0, 1, 0, 0"), ("kernel_size: 4 stride: 3", (2, 3), "0, 1, 0, 2"),
@@ -491,8 +469,6 @@ def test_without_pytorch(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pt", "a.py"] and not read_state(tmp_path / "a.pt")[0]
 
 
-# ---- with PyTorch
-
 @with_torch
 def test_names_of_pytorch():
     assert {name for name in dir(torch.nn.Module()) if not name.startswith("_")} <= MODULE_ATTRIBUTES
@@ -515,12 +491,8 @@ def test_numbers(name):
 def test_boxes_of_modules(fields, shared, images):
     found = checked(detection(fields, images, shared=shared))
     assert [one.relative < 1e-5 for one in found] == [True]
-
-
-@with_torch
-@pytest.mark.parametrize("eta", [1, 0.5])       # a threshold of 1/2 is not lowered
-def test_boxes_at_limits(eta):
-    net, inputs, rows = detection_at_limits(f"nms_param {{ nms_threshold: 0.5 eta: {eta} }}")
+    # A threshold of 1/2 is not lowered.
+    net, inputs, rows = detection_at_limits(f"nms_param {{ nms_threshold: 0.5 eta: {1 if shared else 0.5} }}")
     module = to_module(net)
     assert compare(net, module, state_file(module), inputs)[0].absolute == 0
     np.testing.assert_array_equal(net.blobs["y"].data[0, 0], rows)
@@ -607,13 +579,6 @@ def test_training_mode():
         before = mean.clone()
         assert (model(x) == 0).float().mean() > 0.3 and torch.equal(before, mean) != moves
         assert not (model.eval()(x) == 0).any()
-
-
-@with_torch
-@pytest.mark.parametrize("mean", [None, 3, [1, 2, 3], np.arange(48).reshape(3, 4, 4)])
-def test_preprocessing_in_a_module(mean):
-    net = net_of(layer("Convolution", "convolution_param { num_output: 2 kernel_size: 3 }"), (2, 3, 4, 4))
-    assert checked(net, preprocessing=Preprocessing(mean, 0.5, (2, 1, 0)))[0].relative < 1e-5
 
 
 @with_torch
