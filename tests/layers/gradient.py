@@ -16,14 +16,9 @@ POISON, INITIAL_PARAM_DIFF = 1e9, 0.5   # diffs before backward: a layer overwri
 
 
 def layer_net(layer_text, bottom_arrays, dtype=Dtype.DOUBLE, phase=TRAIN):
-    """Return a net of one Input layer for each bottom and the given layer; the inputs hold `bottom_arrays`.
+    """Return a net of one Input layer for each bottom and the given layer: its bottoms get the arrays in order, a name used twice one array.
 
     Nets of one text have the same parameters.
-
-    Parameters
-    ----------
-    layer_text : str
-        ``layer { ... }``; its bottoms get the arrays in order, a name used twice takes one array.
     """
     param, _ = parse_text(layer_text, caffe_pb2.NetParameter, FILE, keep_layer_fields=True)
     param.name = "test"
@@ -55,6 +50,11 @@ def forward_net(layer_text, bottom_arrays, dtype=Dtype.DOUBLE, phase=TRAIN):
     net = layer_net(layer_text, bottom_arrays, dtype, phase)
     run_forward(net)
     return net
+
+
+def output_of(layer_text, bottom_arrays, dtype=Dtype.DOUBLE, phase=TRAIN):
+    """Return the first top of a `forward_net`."""
+    return forward_net(layer_text, bottom_arrays, dtype, phase).tops[-1][0].cpu_data.copy()
 
 
 def forward_again(net, **arrays):
@@ -90,18 +90,9 @@ def run_backward(net, check, seeds=None, params=True):
 def check_gradient(layer_text, bottom_arrays, check=None, params=True, step=1e-3, tolerance=1e-6, kink=None, linear=False):
     """Compare the layer's gradient with central differences, in float64, along every element, and return the net.
 
-    Parameters
-    ----------
-    check : list of int, optional
-        The bottoms that get a gradient; all by default.
-    params : bool
-        Whether the parameters are checked too.
-    step, tolerance : float
-        Half the difference; the error allowed, relative to the gradient where that is above 1.
-    kink : float, optional
-        Elements nearer than two steps to it are skipped.
-    linear : bool
-        The layer is linear in each blob, so that differences are exact along any direction: random ones replace the elements.
+    `check` are the bottoms that get a gradient, all by default; `params`: the parameters, too. `step` is half the difference, `tolerance`
+    relative to the gradient where that is above 1. Elements nearer than two steps to a `kink` are skipped. A layer that is `linear` in each
+    blob has exact differences along any direction: random ones replace the elements.
     """
     net = layer_net(layer_text, bottom_arrays)
     bottoms, tops, weights = net.bottoms[-1], net.tops[-1], net.layers[-1].blobs

@@ -2,19 +2,19 @@
 
 import numpy as np
 import pytest
-from gradient import forward_net, layer_net, run_forward
+from gradient import forward_net, layer_net, output_of, run_forward
+from helpers import layer_text
 
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, DataError, ShapeError
 
 
 def accuracy(fields="", tops=1):
-    return ('layer { name: "a" type: "Accuracy" bottom: "x" bottom: "l" top: "y" ' + ('top: "c" ' if tops == 2 else "")
-            + f"accuracy_param {{ {fields} }} }}")
+    return layer_text("Accuracy", "a", "x l", "y c" if tops == 2 else "y", f"accuracy_param {{ {fields} }}")
 
 
 def argmax(fields=""):
-    return f'layer {{ name: "m" type: "ArgMax" bottom: "x" top: "y" argmax_param {{ {fields} }} }}'
+    return layer_text("ArgMax", "m", "x", "y", f"argmax_param {{ {fields} }}")
 
 
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
@@ -39,19 +39,15 @@ def test_accuracy(shape, axis, ignore, top_k, dtype):
     assert alone.blob_by_name("y").cpu_data == net.blob_by_name("y").cpu_data
 
 
-def test_all_ignored_and_empty_give_zero():
-    for net in (layer_net(accuracy("ignore_label: 7"), [np.ones((3, 2)), np.full(3, 7.0)]),
-                layer_net(accuracy(), [np.ones((0, 2)), np.ones(0)])):
-        run_forward(net)
-        assert net.blob_by_name("y").cpu_data == 0
-
-
-@pytest.mark.parametrize("top_k, right", [(1, 1 / 3), (2, 1 / 3)])
-def test_nan_score_is_wrong(top_k, right):
+def test_nothing_to_count_and_nan():
+    assert output_of(accuracy("ignore_label: 7"), [np.ones((3, 2)), np.full(3, 7.0)]) == 0
+    assert output_of(accuracy(), [np.ones((0, 2)), np.ones(0)]) == 0
     x = np.array([[1.0, np.nan], [np.nan, 1.0], [np.nan, np.nan]])
-    for tops in (1, 2):  # the second form counts on the host
-        net = forward_net(accuracy(f"top_k: {top_k}", tops), [x, np.array([1, 1, 0])])
-        assert net.blob_by_name("y").cpu_data == pytest.approx(right)
+    for top_k, tops in (1, 1), (1, 2), (2, 1), (2, 2):      # with two tops it counts on the host
+        assert output_of(accuracy(f"top_k: {top_k}", tops), [x, np.array([1, 1, 0])]) == pytest.approx(1 / 3)
+    for fields, tops, counts in (("", 1, False), ("top_k: 2", 1, False), ("ignore_label: 1", 1, True), ("", 2, True)):
+        layer = layer_net(accuracy(fields, tops), [np.zeros((3, 5)), np.zeros(3)]).layers[-1]
+        assert layer.capture_obstacle() == ("it counts labels on the host" if counts else None), fields
 
 
 @pytest.mark.parametrize("tops", [1, 2])
@@ -64,13 +60,32 @@ def test_wrong_label(label, fault, tops):
             run_forward(net)
 
 
-@pytest.mark.parametrize("fields, tops, counts", [("", 1, False), ("top_k: 2", 1, False), ("ignore_label: 1", 1, True), ("", 2, True)])
-def test_label_count_on_host_prevents_graph(fields, tops, counts):
-    layer = layer_net(accuracy(fields, tops), [np.zeros((3, 5)), np.zeros(3)]).layers[-1]
-    assert layer.capture_obstacle() == ("it counts labels on the host" if counts else None)
+@pytest.mark.parametrize("top_k", [1, 3])
+@pytest.mark.parametrize("shape", [(4, 5, 3), (3, 5, 1, 1), (6, 4), (2, 3, 2, 2, 2, 2)])
+def test_argmax(shape, top_k):
+    """Without an axis the top has three at least: images, what there is of each, and the best."""
+    x = np.random.default_rng(2).integers(0, 3, shape).astype(float)
+
+    def best(values, axis):     # of equal ones the last
+        last = values.shape[axis] - 1
+        return last - np.argsort(np.flip(-values, axis), axis, kind="stable").take(range(top_k), axis)
+    flat = x.reshape(len(x), -1)
+    order = best(flat, 1)
+    for fields, wanted in (("", [order]), ("out_max_val: true", [order, np.take_along_axis(flat, order, 1)])):
+        found = output_of(argmax(f"top_k: {top_k} {fields}"), [x])
+        assert found.shape == (len(x), len(wanted), top_k, *[1] * (len(shape) - 3))
+        np.testing.assert_array_equal(found.reshape(len(x), len(wanted), top_k), np.stack(wanted, 1))
+    order = best(x, 1)
+    np.testing.assert_array_equal(output_of(argmax(f"top_k: {top_k} axis: 1"), [x]), order)
+    values = output_of(argmax(f"top_k: {top_k} axis: {1 - len(shape)} out_max_val: true"), [x])
+    np.testing.assert_array_equal(values, np.take_along_axis(x, order, 1))
+    if top_k == 1:
+        assert output_of(argmax(), [np.array([1.0, 2])]).tolist() == [[[0]], [[0]]]
 
 
-def test_argmax_beyond_float32_integers():
+def test_argmax_of_special_values():
+    net = forward_net(argmax("top_k: 3"), [np.array([[np.nan, -np.inf, np.inf, np.nan]])])
+    np.testing.assert_array_equal(net.blob_by_name("y").cpu_data.ravel(), [2, 1, 3])
     for fields, dtype, fits in (("", Dtype.FLOAT, False), ("axis: 1", Dtype.FLOAT, False), ("axis: 1 out_max_val: true", Dtype.FLOAT, True),
                                 ("", Dtype.DOUBLE, True)):
         net = layer_net(argmax(fields), [np.zeros((0, 1))], dtype)
@@ -82,42 +97,6 @@ def test_argmax_beyond_float32_integers():
         else:
             with pytest.raises(ShapeError, match=r"'m' \(ArgMax\): bottom\[0\]: 16777217 values to choose from; a float32 holds"):
                 run_forward(net)
-
-
-@pytest.mark.parametrize("top_k", [1, 3])
-def test_argmax(top_k):
-    x = np.random.default_rng(2).integers(0, 3, (4, 5, 3)).astype(float)
-    flat = x.reshape(4, -1)
-    order = np.array([sorted(range(row.size), key=lambda i: (-row[i], -i))[:top_k] for row in flat])
-    values = np.take_along_axis(flat, order, 1)
-    net = forward_net(argmax(f"top_k: {top_k}"), [x])
-    np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, order[:, None])
-    net = forward_net(argmax(f"top_k: {top_k} out_max_val: true"), [x[..., None]])
-    np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, np.stack([order, values], 1)[..., None])
-
-    order = np.array([[sorted(range(5), key=lambda i: (-c[i], -i))[:top_k] for c in plane.T] for plane in x]).swapaxes(1, 2)
-    net = forward_net(argmax(f"top_k: {top_k} axis: 1"), [x])
-    np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, order)
-    net = forward_net(argmax(f"top_k: {top_k} axis: -2 out_max_val: true"), [x])
-    np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, np.take_along_axis(x, order, 1))
-
-
-@pytest.mark.parametrize("axes", range(1, 7))
-def test_argmax_without_axis_keeps_axes(axes):
-    """But three at least: images, what there is of each, and the best."""
-    x = np.random.default_rng(axes).permutation(3 * 2 ** (axes - 1)).reshape(3, *[2] * (axes - 1)).astype(float)
-    flat = x.reshape(3, -1)
-    order = np.argsort(-flat, axis=1)[:, :1]
-    for fields, wanted in (("", [order]), ("out_max_val: true", [order, np.take_along_axis(flat, order, 1)])):
-        net = forward_net(argmax(fields), [x])
-        found = net.blob_by_name("y").cpu_data
-        assert found.shape == (3, len(wanted), 1, *[1] * (axes - 3))
-        np.testing.assert_array_equal(found.reshape(3, len(wanted), 1), np.stack(wanted, 1))
-
-
-def test_argmax_puts_nan_last():
-    net = forward_net(argmax("top_k: 3"), [np.array([[np.nan, -np.inf, np.inf, np.nan]])])
-    np.testing.assert_array_equal(net.blob_by_name("y").cpu_data.ravel(), [2, 1, 3])
 
 
 @pytest.mark.parametrize("text, error, message", [

@@ -1,9 +1,16 @@
 """What every layer type with a gradient keeps to (minicaffe/layer.pyx): it overwrites the diffs that are asked for, adds to those of
 the parameters that learn, and touches no others."""
 
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from gradient import layer_net, run_backward, run_forward
+from helpers import layer_text
 
 from minicaffe.blob import Blob, Dtype
 from minicaffe.errors import ConfigError, RecycledError, ShapeError
@@ -33,8 +40,7 @@ LAYERS = [
     ("Im2col", [X], 1, [1], "convolution_param { kernel_size: 2 }"),
     ("InnerProduct", [X], 1, [1], f"inner_product_param {{ num_output: 3 {FILL} }}"),
     ("Embed", [np.array([0.0, 2])], 1, [0], "embed_param { input_dim: 3 num_output: 2 }"),
-    ("BatchReindex", [X, np.array([1.0, 1, 0])], 1, [1, 0], ""),
-    ("Filter", [X, Y, np.array([1.0, 1])], 2, [1, 1, 0], ""),
+    ("BatchReindex", [X, np.array([1.0, 1, 0])], 1, [1, 0], ""), ("Filter", [X, Y, np.array([1.0, 1])], 2, [1, 1, 0], ""),
     ("Concat", [X, X], 1, [1, 1], ""), ("Slice", [X], 2, [1], ""), ("Tile", [Y], 1, [1], "tile_param { tiles: 2 }"),
     ("Crop", [X, (2, 4, 2, 2)], 1, [1, 0], ""), ("Permute", [X], 1, [1], "permute_param { order: 1 }"), ("Split", [X], 2, [1], ""),
     ("Silence", [X], 0, [1], ""), ("SPP", [X], 1, [1], "spp_param { pyramid_height: 2 }"),
@@ -53,8 +59,7 @@ ROIS = np.array([[0.0, 0, 0, 2, 2], [1, 1, 0, 2, 2]])
 FORKS = [
     ("ReLU6", [Y], 1, [1], ""), ("ReLUX", [Y], 1, [1], "relux_param { maximal_value: 0.5 }"),
     ("BN", [X], 1, [1], ""), ("BN", [X], 1, [1], "bn_param { bn_mode: LEARN }"), ("BN", [X], 1, [1], "bn_param { bn_mode: INFERENCE }"),
-    ("Reverse", [X], 1, [1], "reverse_param { axis: 1 }"),
-    ("ShuffleChannel", [X], 1, [1], "shuffle_channel_param { group: 2 }"),
+    ("Reverse", [X], 1, [1], "reverse_param { axis: 1 }"), ("ShuffleChannel", [X], 1, [1], "shuffle_channel_param { group: 2 }"),
     ("Reorg", [X], 1, [1], "reorg_param { stride: 2 reverse: true }"), ("Squeeze", [(2, 1, 3)], 1, [1], ""),
     ("Interp", [X], 1, [1], "interp_param { height: 5 width: 4 }"), ("Interp", [X, (1, 1, 5, 2)], 1, [1, 0], "interp_param { use_blob_size: true }"),
     ("Resize", [X], 1, [1], "resize_param { height: 4 width: 5 }"), ("Upsample", [X], 1, [1], "upsample_param { scale: 2 }"),
@@ -66,22 +71,28 @@ FORKS = [
     ("Normalize", [X], 2, [1], "normalize_param { normalize_type: 'L1' }"), ("Normalize", [X], 1, [1], "normalize_param { normalize_type: 'L2' }"),
     ("Rearrange", [X], 1, [1], ""),
 ]
-NAMES = [f"{name}-{len(bottoms)}-{fields}".rstrip("-") for name, bottoms, _, _, fields in LAYERS]
-FORK_NAMES = [f"{name}-{len(bottoms)}-{fields}".rstrip("-") for name, bottoms, _, _, fields in FORKS]
+def named(layers):
+    ids = [f"{name}-{len(bottoms)}-{fields}".rstrip("-") for name, bottoms, _, _, fields in layers]
+    return pytest.mark.parametrize("name, bottoms, tops, gradient, fields", layers, ids=ids)
 
 
-def net_of(name, bottoms, tops, fields, top_names=None):
+def net_of(name, bottoms, tops, fields, top_names=None, dtype=Dtype.DOUBLE):
     random = np.random.default_rng(1)
-    bottom_text = " ".join(f'bottom: "b{i}"' for i in range(len(bottoms)))
-    top_text = " ".join(f'top: "{top}"' for top in top_names or [f"t{i}" for i in range(tops)])
     arrays = [random.uniform(0.2, 0.8, part) if isinstance(part, tuple) else part for part in bottoms]
-    return layer_net(f'layer {{ name: "l" type: "{name}" {bottom_text} {top_text} {fields} }}', arrays)
+    names = [" ".join(f"{side}{i}" for i in range(count)) for side, count in (("b", len(bottoms)), ("t", tops))]
+    return layer_net(layer_text(name, "l", names[0], " ".join(top_names) if top_names else names[1], fields), arrays, dtype)
 
 
-@pytest.mark.parametrize("name, bottoms, tops, gradient, fields", LAYERS + FORKS, ids=NAMES + FORK_NAMES)
+def backward(net, needs):
+    node, index = net.nodes[-1], len(net.layers) - 1
+    node.needs_backward, node.bottom_needs = True, [bool(needs[i]) for i in range(len(net.bottoms[-1]))]
+    net.backward_from_to(index, index)
+
+
+@named(LAYERS + FORKS)
 def test_backward_touches_what_is_asked_for(name, bottoms, tops, gradient, fields):
     net = net_of(name, bottoms, tops, fields)
-    layer, index = net.layers[-1], len(net.layers) - 1
+    layer = net.layers[-1]
     asked = [(i, "bottom") for i, has in enumerate(gradient) if has] + [(i, "parameter") for i in range(len(layer.blobs))]
     for which, kind in [(None, None), *asked]:
         run_forward(net)
@@ -89,10 +100,8 @@ def test_backward_touches_what_is_asked_for(name, bottoms, tops, gradient, field
             blob.diff[...] = 7
         for top, weight in zip(net.tops[-1], layer.loss_weights):
             top.diff[...] = weight or 1
-        net.nodes[index].needs_backward = True
-        net.nodes[index].bottom_needs = [kind == "bottom" and i == which for i in range(len(bottoms))]
         layer.param_propagate_down = [kind == "parameter" and i == which for i in range(len(layer.blobs))]
-        net.backward_from_to(index, index)
+        backward(net, [kind == "bottom" and i == which for i in range(len(bottoms))])
         if name in ("LSTM", "RNN", "Lstm"):  # whose parameters always get a gradient
             layer.param_propagate_down = [True] * len(layer.blobs)
         for i, blob in enumerate(net.bottoms[-1]):
@@ -107,15 +116,13 @@ def test_backward_touches_what_is_asked_for(name, bottoms, tops, gradient, field
                 assert (blob.diff != 7).any(), f"parameter {i}"
 
 
-@pytest.mark.parametrize("name, bottoms, tops, gradient, fields", [*LAYERS, *FORKS, ("Power", [Y], 1, [1], ""),
-                                                                   ("Power", [Y], 1, [1], "power_param { power: 3 shift: 1 }")])
+@named([*LAYERS, *FORKS, ("Power", [Y], 1, [1], ""), ("Power", [Y], 1, [1], "power_param { power: 3 shift: 1 }")])
 def test_backward_reads_only_named_data(name, bottoms, tops, gradient, fields):
     """A plan of memory recycles the data that backward does not read: NaN in them changes no gradient."""
     found = []
     for value in (None, np.nan):
         net = net_of(name, bottoms, tops, fields)
-        layer, index = net.layers[-1], len(net.layers) - 1
-        net.nodes[index].needs_backward, net.nodes[index].bottom_needs = True, list(map(bool, gradient))
+        layer = net.layers[-1]
         run_forward(net)
         for top, weight in zip(net.tops[-1], layer.loss_weights):
             top.diff[...] = weight or np.arange(top.count).reshape(top.shape)
@@ -124,13 +131,13 @@ def test_backward_reads_only_named_data(name, bottoms, tops, gradient, fields):
         unread = [*(() if layer.backward_reads_bottoms else net.bottoms[-1]), *(() if layer.backward_reads_tops else net.tops[-1])]
         for blob in unread if value is not None else ():
             blob.data[...] = value
-        net.backward_from_to(index, index)
+        backward(net, gradient)
         found.append([blob.diff.copy() for blob in (*net.bottoms[-1], *layer.blobs)])
     for before, after in zip(*found):
         np.testing.assert_array_equal(after, before)
 
 
-@pytest.mark.parametrize("name, bottoms, tops, gradient, fields", LAYERS + FORKS, ids=NAMES + FORK_NAMES)
+@named(LAYERS + FORKS)
 def test_what_a_layer_says(name, bottoms, tops, gradient, fields):
     """Also what it reads only while a CUDA graph is recorded, or for a table of costs."""
     net = net_of(name, bottoms, tops, fields)
@@ -149,40 +156,33 @@ def test_what_a_layer_says(name, bottoms, tops, gradient, fields):
         layer.release_memory()
         assert layer.scratch_memory() == []
     run_forward(net)
-    node, index = net.nodes[-1], len(net.layers) - 1
-    node.needs_backward = True
     refused = {i: what for i, what in layer.no_gradient.items() if i < len(bottoms)}
     assert not any(gradient[i] for i in refused)
     for i, what in refused.items() if ".forks." not in type(layer).__module__ else ():    # those of the forks get zeros
-        node.bottom_needs = [which == i for which in range(len(bottoms))]
         with pytest.raises(ConfigError, match=rf"bottom\[{i}\]: {name} has no gradient for {what}; set propagate_down: false"):
-            net.backward_from_to(index, index)
-
-
-@pytest.mark.parametrize("name, bottoms, fields", [(name, bottoms, fields) for name, bottoms, _, _, fields in LAYERS + FORKS if "Loss" in name])
-def test_a_loss_needs_no_top(name, bottoms, fields):
-    net = net_of(name, bottoms, 0, fields)
-    assert len(net.tops[-1]) == 1 and net.layers[-1].loss_weights == [1] == list(net.layers[-1].param.loss_weight)
-    assert run_forward(net) == net.tops[-1][0].data.item()
+            backward(net, [which == i for which in range(len(bottoms))])
+    if "Loss" in name:      # which needs no top
+        net = net_of(name, bottoms, 0, fields)
+        assert len(net.tops[-1]) == 1 and net.layers[-1].loss_weights == [1] == list(net.layers[-1].param.loss_weight)
+        assert run_forward(net) == net.tops[-1][0].data.item()
 
 
 NOT_IN_PLACE = ["AbsVal", "BatchReindex", "Concat", "Convolution", "Crop", "Deconvolution", "Eltwise", "Embed", "Filter", "Im2col",
                 "InnerProduct", "LRN", "LSTM", "LSTMUnit", "Permute", "Pooling", "RNN", "Reduction", "Slice", "Split", "Tile"]
 
 
-@pytest.mark.parametrize("name, bottoms, tops, gradient, fields", [layer for layer in LAYERS if layer[0] in NOT_IN_PLACE])
+@named([layer for layer in LAYERS if layer[0] in NOT_IN_PLACE])
 def test_no_top_may_be_a_bottom(name, bottoms, tops, gradient, fields):
     with pytest.raises(ConfigError, match=rf"top\[0\]: {name} cannot (work|go backward) in place"):
         net_of(name, bottoms, tops, fields, ["b0", *(f"t{i}" for i in range(1, tops))])
 
 
-@pytest.mark.parametrize("name, bottoms, fields", [("ArgMax", [Y], ""), ("Accuracy", [Y, LABEL], ""), ("Threshold", [Y], "")])
-def test_type_without_gradient(name, bottoms, fields):
-    net = net_of(name, bottoms, 1, fields)
+@pytest.mark.parametrize("name, bottoms", [("ArgMax", [Y]), ("Accuracy", [Y, LABEL]), ("Threshold", [Y])])
+def test_type_without_gradient(name, bottoms):
+    net = net_of(name, bottoms, 1, "")
     run_forward(net)
-    net.nodes[-1].needs_backward, net.nodes[-1].bottom_needs = True, [True] + [False] * (len(bottoms) - 1)
     with pytest.raises(ConfigError, match=rf"layer type {name} has no gradient; cut it off with propagate_down: false, and build the net without"):
-        net.backward_from_to(len(net.nodes) - 1, len(net.nodes) - 1)
+        backward(net, [True, False])
 
 
 def test_layer_type_is_subclass():
@@ -219,45 +219,77 @@ def test_in_place_gives_the_same(name, bottoms, fields):
         np.testing.assert_allclose(apart, in_place, rtol=1e-12, atol=1e-12)
 
 
-IN_PLACE = [layer for layer in LAYERS if layer[0] in ("BatchNorm", "MVN", "PReLU", "Scale", "Swish")]
+GONE = r"layer 'l' .*: the data that the last forward kept is gone: after net.release\(\) or a reshape run forward first"
 
 
-@pytest.mark.parametrize("name, bottoms, tops, gradient, fields", IN_PLACE, ids=[NAMES[LAYERS.index(layer)] for layer in IN_PLACE])
+@named([layer for layer in LAYERS if layer[0] in ("BatchNorm", "MVN", "PReLU", "Scale", "Swish")])
 def test_backward_in_place_needs_forward(name, bottoms, tops, gradient, fields):
-    """Before the first forward, after a shape that only a part of the net has seen, and after a release."""
     net = net_of(name, bottoms, tops, fields, ["b0"])
-    index, layer = len(net.layers) - 1, net.layers[-1]
-    net.nodes[index].needs_backward = True
-    net.nodes[index].bottom_needs = [bool(has) for has in gradient]
     with pytest.raises(ShapeError, match=r"layer 'l' .*bottom\[0\]: forward has not run for a bottom of shape .*; run forward before"):
-        net.backward_from_to(index, index)
+        backward(net, gradient)
     run_forward(net)
-    net.backward_from_to(index, index)
-    x = net.bottoms[-1][0]
+    backward(net, gradient)
+    x, last = net.bottoms[-1][0], len(net.layers) - 1
     x.reshape(300, *x.shape[1:])
     net.reshape_all()
     net.forward_from_to(0, 0)
     with pytest.raises(ShapeError, match="run forward before backward"):
-        net.backward_from_to(index, index)
+        backward(net, gradient)
     x.data[...] = 0.5
-    net.forward_from_to(index, index)
-    net.backward_from_to(index, index)
+    net.forward_from_to(last, last)
+    backward(net, gradient)
     net.release()
-    with pytest.raises(RecycledError, match=r"layer 'l' .*: the data that the last forward kept is gone: after net.release\(\)"):
-        net.backward_from_to(index, index)
-    assert layer.type == name
+    with pytest.raises(RecycledError, match=GONE):
+        backward(net, gradient)
 
 
-@pytest.mark.parametrize("name", ["Dropout", "LSTM", "Pooling", "SoftmaxWithLoss"])
-def test_backward_after_release(name):
+@named([next(layer for layer in LAYERS if layer[0] == name) for name in ("Dropout", "LSTM", "Pooling", "SoftmaxWithLoss")])
+def test_backward_after_release(name, bottoms, tops, gradient, fields):
     """The mask, the gates, the probabilities are gone with the rest: zeros would be a wrong gradient."""
-    _, bottoms, tops, gradient, fields = next(layer for layer in LAYERS if layer[0] == name)
     net = net_of(name, bottoms, tops, fields)
-    node, index = net.nodes[-1], len(net.layers) - 1
-    node.needs_backward, node.bottom_needs = True, list(map(bool, gradient))
     run_forward(net)
     net.release()
-    with pytest.raises(RecycledError, match=r"kept is gone: after net.release\(\) or a reshape run forward first"):
-        net.backward_from_to(index, index)
+    with pytest.raises(RecycledError, match=GONE):
+        backward(net, gradient)
     run_forward(net)
-    net.backward_from_to(index, index)
+    backward(net, gradient)
+
+
+FUZZED = Path(__file__).resolve().parents[1] / "fuzz/nets"
+PROGRAM = """
+import glob
+import minicaffe as caffe
+
+refused = 0
+for path in sorted(glob.glob("*.prototxt")):
+    try:
+        caffe.Net(path, caffe.TRAIN)
+    except caffe.errors.Error:      # its files are made by the tests of the fuzzer
+        continue
+    for method in ("flops", "multiply_adds", "reshape", "forward_cpu", "forward_gpu", "layer_setup", "set_up",
+                   "backward_flops", "backward_cpu", "backward_gpu"):
+        for wrong in ([], [None] * 9, [5] * 9):
+            net = caffe.Net(path, caffe.TRAIN)
+            for name, layer in zip(net._layer_names, net.layers):
+                bottom, top = ([net.blobs[blob] for blob in names[name]] for names in (net.bottom_names, net.top_names))
+                lists = [bottom, top]
+                if "backward" in method:
+                    lists = [bottom, top, [True] * len(bottom)] if method == "backward_flops" else [top, [True] * len(bottom), bottom]
+                for some in (*([wrong if i == j else given for j, given in enumerate(lists)] for i in range(len(lists))), [wrong] * len(lists)):
+                    print(path, layer.type, method, [values[:1] for values in some], flush=True)
+                    try:
+                        getattr(layer, method)(*some)
+                    except Exception:
+                        refused += 1
+print("refused", refused)
+"""
+
+
+def test_no_process_ends(tmp_path):
+    """Whose methods get lists that are empty, too short, or of other objects."""
+    shutil.copytree(FUZZED, tmp_path / "nets")    # HDF5Output writes beside its net
+    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path / "nets", capture_output=True, text=True, timeout=200,
+                          env={**os.environ, "GLOG_minloglevel": "3"})
+    last = done.stdout.splitlines()[-1]
+    assert done.returncode == 0, f"{done.returncode}: {last}\n{done.stderr[-2000:]}"
+    assert last.startswith("refused ") and int(last.split()[1]) > 4000, last

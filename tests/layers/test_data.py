@@ -32,7 +32,6 @@ def source(tmp_path):
 
 
 def three_records(tmp_path):
-    """Three pictures (3, 8, 6), raw, encoded and raw, and their database."""
     pixels = np.random.default_rng(2).integers(0, 256, (3, 3, 8, 6), np.uint8)
     records = []
     for i, planes in enumerate(pixels):
@@ -45,29 +44,23 @@ def three_records(tmp_path):
     return write(tmp_path / "db", records), pixels
 
 
-def test_wrong_options_precede_database():
+def test_wrong_options(tmp_path, source, monkeypatch):
     with pytest.raises(Error, match=r"layer 'd' \(Data\): data_param.source: .*no such database"):
         source_net(text("nowhere", ""))
     with pytest.raises(ConfigError, match=r"layer 'd' \(Data\): data_param.prefetch: must be at least 1, got 0"):
         source_net(text("/nowhere", "").replace("batch_size", "prefetch: 0 batch_size"))
     with pytest.raises(ConfigError, match=r"layer 'd' \(Data\): transform_param.mean_"):
         source_net(text("/nowhere", 'mean_file: "/nowhere" mean_value: 3'))
-
-
-def test_record_without_room_for_field(tmp_path):
     records = [caffe_pb2.Datum(channels=n, height=5, width=5, data=bytes(25 * n)).SerializeToString() for n in (3, 1)]
-    write(tmp_path / "db", records), write(tmp_path / "one", records[1:])
+    write(tmp_path / "two", records), write(tmp_path / "one", records[1:])
     for name, number, transform, message in (
             ("one", 0, "mean_value: 1 mean_value: 2", "transform_param.mean_value: give one value, or one for each of the 1 channels"),
             ("one", 0, "crop_size: 6", "transform_param.crop_size: must be at most height and width of the picture, got 6 for 1 x 5 x 5"),
-            ("db", 1, "mean_value: 1 mean_value: 2 mean_value: 3", "transform_param.mean_value: give one value")):
+            ("two", 1, "mean_value: 1 mean_value: 2 mean_value: 3", "transform_param.mean_value: give one value")):
         with pytest.raises(ShapeError, match=rf"layer 'd' \(Data\): .*record {number} \(key '0000000{number}'\): {message}"):
             net = source_net(text(tmp_path / name, transform, 1))
             for _ in range(2):
                 batch(net)
-
-
-def test_add_on_steps_unknown(source, monkeypatch):
     monkeypatch.setattr(unknown.entry_points, "objects", lambda group: [])
     monkeypatch.setattr(unknown.entry_points, "entries", lambda group: [("red", "reds", "reds:FIELDS")])
     for step in unknown.AUGMENTATIONS:
@@ -76,13 +69,10 @@ def test_add_on_steps_unknown(source, monkeypatch):
             source_net(text(source[0], f"mirror: true {step} {{ }}"))
 
 
-# ---- labels that are real numbers
-
 LABELS = np.array([[0.5, -1.25, 3], [7, 1e-3, 2], [-4, 0, 1e6]], np.float32)
 
 
 def real_valued(tmp_path, label=None, encoded=(1,)):
-    """Write three pictures (3, 8, 6) whose labels are the rows of LABELS."""
     pixels = np.random.default_rng(2).integers(0, 256, (3, 3, 8, 6), np.uint8)
     records = []
     for i, planes in enumerate(pixels):
@@ -111,7 +101,7 @@ def test_labels_that_are_real_numbers(tmp_path, dtype, device):
     np.testing.assert_array_equal(batch(net)[0], pixels[:2])
 
 
-def test_a_record_with_other_labels(tmp_path):
+def test_records_with_other_labels(tmp_path, source, caplog):
     path, _ = real_valued(tmp_path)
     with pytest.raises(DataError, match=r"layer 'd' \(Data\): data_param.source: .*record 0 .*has 3 elements of float_data beside the "
                        "picture, label_size says 2"):
@@ -123,14 +113,11 @@ def test_a_record_with_other_labels(tmp_path):
     only = write(tmp_path / "floats", [caffe_pb2.Datum(channels=2, height=1, width=1, float_data=[1, 2]).SerializeToString()])
     with pytest.raises(DataError, match="has no labels that are real numbers: its float_data is the picture"):
         source_net(with_size(text(only, ""), 2))
-
-
-def test_without_label_size(source, tmp_path, caplog):
     net = source_net(with_size(text(source[0], ""), 4294967295, 'top: "data"'))     # without a top labels are not read
     net.forward_from_to(0, 0)
     assert net.blob_list[0].shape == (2, 3, 8, 6)
     with pytest.raises(DataError, match=r"record 0 .*has 3 elements of float_data beside the picture and no label; label_size: 3 in data_param"):
-        source_net(text(real_valued(tmp_path)[0], ""))
+        source_net(text(path, ""))
     source_net(text(str(tmp_path / "real"), "").replace(' top: "label"', ""))
     (tmp_path / "both").mkdir()
     path, pixels = real_valued(tmp_path / "both", label=5)  # of another program: as Caffe reads it

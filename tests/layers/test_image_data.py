@@ -1,12 +1,15 @@
 """ImageData: pixels, order, resuming, and lists and pictures that are wrong."""
 
 import os
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 cv2 = pytest.importorskip("cv2")
 
+from helpers import layer_text  # noqa: E402
 from pictures import batch, planes, source_net, write_pictures  # noqa: E402
 
 from minicaffe.blob import Dtype  # noqa: E402
@@ -15,15 +18,19 @@ from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeErro
 
 
 def text(fields="", transform="", source="list.txt", more=""):
-    return (f'layer {{ name: "d" type: "ImageData" top: "data" top: "label" image_data_param {{ source: "{source}" {fields} }} '
-            f"transform_param {{ {transform} }} {more} }}")
+    return layer_text("ImageData", "d", tops="data label", more=(
+        f'image_data_param {{ source: "{source}" {fields} }} transform_param {{ {transform} }} {more}'))
+
+
+def write_list(*rows):
+    Path("list.txt").write_text("".join(f"{row}\n" for row in rows))
 
 
 @pytest.fixture
 def pictures(tmp_path, monkeypatch):
     """Seven pictures and ``list.txt`` with labels 0 to 6, in the working directory."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "list.txt").write_text("".join(f"{i}.png {i}\n" for i in range(7)))
+    write_list(*(f"{i}.png {i}" for i in range(7)))
     return write_pictures(tmp_path, 7)
 
 
@@ -38,20 +45,17 @@ def test_pictures_in_order_round_and_round(pictures, dtype):
         np.testing.assert_array_equal(data, planes([pictures[i] for i in wanted]))
 
 
-def test_gray_resized_and_transformed(pictures):
+def test_transformed_pictures_and_paths(pictures):
     net = source_net(text("batch_size: 2 is_color: false new_height: 8 new_width: 9", "scale: 0.5 mean_value: 10 crop_size: 4"), phase=TEST)
     gray = [cv2.resize(cv2.imread(f"{i}.png", cv2.IMREAD_GRAYSCALE), (9, 8))[2:6, 2:6] for i in range(2)]
     np.testing.assert_allclose(batch(net)[0], (np.stack(gray)[:, None] - 10.0) * 0.5)
-
-
-def test_paths_and_root_folder(pictures, tmp_path):
-    (tmp_path / "a b.png").write_bytes((tmp_path / "1.png").read_bytes())
-    (tmp_path / "list.txt").write_text("a b.png +7\n\n0.png -3\n")
+    shutil.copy("1.png", "a b.png")
+    write_list("a b.png +7", "", "0.png -3")
     assert batch(source_net(text("batch_size: 2")))[1].tolist() == [7, -3]
     # The root folder is a plain prefix
-    (tmp_path / "list.txt").write_text("x.png 4\n")
-    (tmp_path / "my pics").mkdir()
-    (tmp_path / "my pics" / "ax.png").write_bytes((tmp_path / "2.png").read_bytes())
+    write_list("x.png 4")
+    os.mkdir("my pics")
+    shutil.copy("2.png", "my pics/ax.png")
     data, labels = batch(source_net(text('root_folder: "my pics/a"')))
     assert labels.tolist() == [4] and (data == planes(pictures[2:3])).all()
 
@@ -59,7 +63,7 @@ def test_paths_and_root_folder(pictures, tmp_path):
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
 def test_labels_that_are_real_numbers(pictures, tmp_path, dtype, device):
     labels = np.random.default_rng(4).normal(size=(7, 3))
-    (tmp_path / "a b.png").write_bytes((tmp_path / "1.png").read_bytes())
+    shutil.copy("1.png", "a b.png")
     names = ["0.png", "a b.png", *(f"{i}.png" for i in range(2, 7))]
     (tmp_path / "list.txt").write_text("\n\n".join(f"{name}  {a} {b!r} {c:e}" for name, (a, b, c) in zip(names, labels.tolist())))
     net = source_net(text("batch_size: 3 label_size: 3", "crop_size: 4 mirror: true"), dtype)
@@ -74,12 +78,10 @@ def test_labels_that_are_real_numbers(pictures, tmp_path, dtype, device):
     order = [int(np.abs(labels - row).sum(axis=1).argmin()) for row in got]
     assert order != list(range(7))
     np.testing.assert_array_equal(data, planes([pictures[i] for i in order]))
-    (tmp_path / "list.txt").write_text("0.png 2.883\n1.png -7\n")
+    write_list("0.png 2.883", "1.png -7")
     got = batch(source_net(text("batch_size: 2 label_size: 1")))[1]
     assert got.shape == (2, 1) and got.ravel().tolist() == [np.float32(2.883), -7]
 
-
-# ---- faults
 
 @pytest.mark.parametrize("fields, transform, more, error", [
     ("batch_size: 0", "", "", "image_data_param.batch_size: must be at least 1"),
@@ -104,8 +106,7 @@ def test_wrong_fields(pictures, fields, transform, more, error):
     ("list.txt 1\n", "list.txt:1: record 0: 'list.txt' is text, where a picture is expected"),
     ("empty 1\n", "list.txt:1: record 0: 'empty' is empty, where a picture is expected"),
     ("/dev/zero 1\n", "list.txt:1: record 0: '/dev/zero' is no ordinary file"),
-    (". 1\n", "list.txt:1: record 0: '.' cannot be read"),
-    ("a\0b 1\n", "list.txt:1: .*cannot be read"),
+    (". 1\n", "list.txt:1: record 0: '.' cannot be read"), ("a\0b 1\n", "list.txt:1: .*cannot be read"),
 ])
 def test_wrong_lists(pictures, tmp_path, content, error):
     (tmp_path / "empty").write_bytes(b"")
@@ -116,20 +117,23 @@ def test_wrong_lists(pictures, tmp_path, content, error):
         source_net(text(source="nowhere"))
 
 
-def test_bad_picture_names_line_and_record(pictures, tmp_path):
-    (tmp_path / "list.txt").write_text("0.png 0\n\n1.png 1\n2.png 2\n3.png 3\n")
+def test_bad_picture_names_line_and_record(pictures, tmp_path, monkeypatch):
     cv2.imwrite("2.png", np.zeros((2, 2, 3), np.uint8))
     (tmp_path / "3.png").write_bytes((tmp_path / "3.png").read_bytes()[:40])
-    net = source_net(text("batch_size: 2"))
-    batch(net)
-    for _ in range(2):
-        with pytest.raises(DataError, match=r"list.txt:5: layer 'd' \(ImageData\): record 3: '3.png' is no picture: OpenCV cannot decode its"):
-            batch(net)
-    (tmp_path / "list.txt").write_text("0.png 0\n1.png 1\n0.png 0\n2.png 2\n")
-    net = source_net(text("batch_size: 2"))
-    batch(net)
-    with pytest.raises(DataError, match=r"list.txt:4: layer 'd' \(ImageData\): record 3: is 3 x 2 x 2, the first of the batch is"):
+    for rows, error in ((["0.png 0", "", "1.png 1", "2.png 2", "3.png 3"], "5: .*record 3: '3.png' is no picture: OpenCV cannot decode its"),
+                        (["0.png 0", "1.png 1", "0.png 0", "2.png 2"], "4: .*record 3: is 3 x 2 x 2, the first of the batch is")):
+        write_list(*rows)
+        net = source_net(text("batch_size: 2"))
         batch(net)
+        for _ in range(2):
+            with pytest.raises(DataError, match=rf"list.txt:{error}"):
+                batch(net)
+    write_pictures(tmp_path, 4, 60, 50)     # the crop is small; the decoded pictures before it are not
+    write_list(*(f"{i}.png {i}" for i in range(4)))
+    monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "20KiB")
+    assert batch(source_net(text("batch_size: 2", "crop_size: 4")))[0].shape == (2, 3, 4, 4)
+    with pytest.raises(ShapeError, match=r"list.txt:3: .*record 2: the 3 first decoded pictures of a batch would take 27000 bytes"):
+        batch(source_net(text("batch_size: 4", "crop_size: 4")))
 
 
 def test_untrusted_net_stays_below_directory(pictures, tmp_path, monkeypatch):
@@ -143,15 +147,3 @@ def test_untrusted_net_stays_below_directory(pictures, tmp_path, monkeypatch):
     os.symlink(tmp_path, "link")
     with pytest.raises(Error, match="not trusted"):
         source_net(text(source="link/list.txt"), trusted=False)
-
-
-def test_large_cropped_pictures_counted(tmp_path, monkeypatch):
-    """The crop is small; the decoded pictures before it are not."""
-    write_pictures(tmp_path, 4, 60, 50)
-    (tmp_path / "list.txt").write_text("".join(f"{i}.png {i}\n" for i in range(4)))
-    monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "20KiB")
-    text = ('layer {{ name: "d" type: "ImageData" top: "data" top: "label" transform_param {{ crop_size: 4 }} image_data_param {{ source: "{0}/list.txt" '
-            'root_folder: "{0}/" batch_size: {1} }} }}')
-    assert batch(source_net(text.format(tmp_path, 2)))[0].shape == (2, 3, 4, 4)
-    with pytest.raises(ShapeError, match=r"list.txt:3: .*record 2: the 3 first decoded pictures of a batch would take 27000 bytes"):
-        batch(source_net(text.format(tmp_path, 4)))

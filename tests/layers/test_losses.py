@@ -1,8 +1,9 @@
-"""The losses against NumPy, their gradients by differences, labels out of range, and the errors of their parameters."""
+"""Softmax and the losses against NumPy, their gradients by differences, labels out of range, and the errors of their parameters."""
 
+import helpers
 import numpy as np
 import pytest
-from gradient import check_gradient, forward_net, layer_net, run_backward, run_forward
+from gradient import check_gradient, forward_net, layer_net, output_of, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, DataError, ShapeError
@@ -12,8 +13,11 @@ RANDOM = np.random.default_rng(20)
 
 
 def layer_text(kind, fields="", bottoms=2, tops=1):
-    names = " ".join(f'bottom: "{name}"' for name in ("x", "l", "h")[:bottoms])
-    return (f'layer {{ name: "loss" type: "{kind}" {names} top: "y" ' + ('top: "p" ' if tops == 2 else "") + fields + " }")
+    return helpers.layer_text(kind, "loss", " ".join("xlh"[:bottoms]), "y p" if tops == 2 else "y", fields)
+
+
+def without(shape, axis):
+    return np.delete(np.array(shape), axis)
 
 
 def loss_of(text, arrays, dtype=Dtype.DOUBLE):
@@ -29,7 +33,46 @@ def divisor(mode, outer, inner, valid):
     return max(1, {"FULL": outer * inner, "VALID": valid, "BATCH_SIZE": outer, "NONE": 1}[mode])
 
 
-# ---- SoftmaxWithLoss
+# ---- Softmax, along any axis, in both of its memory orders
+
+def softmax_text(axis=1):
+    return layer_text("Softmax", f"softmax_param {{ axis: {axis} }}", 1)
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("shape, axis", [((64, 10), 1), ((3, 1), 1), ((2, 17), 0), ((4, 1000), -1), ((2, 5, 3, 4), 1),
+                                         ((2, 3, 130), 1), ((2, 3, 4), 2), ((7,), 0), ((3, 4, 1, 1), 1)])
+def test_softmax(shape, axis, dtype):
+    x = np.random.default_rng(1).standard_normal(shape) * 5
+    net = forward_net(softmax_text(axis), [x], dtype)
+    # float32: the rounding of x - max moves the exponential by up to 20 * 6e-8
+    np.testing.assert_allclose(net.blob_by_name("y").cpu_data, softmax(x, axis), rtol=3e-6 if dtype == Dtype.FLOAT else 1e-12, atol=1e-12)
+    if x.size < 30:
+        check_gradient(softmax_text(axis), [x / 5])
+
+
+def test_softmax_of_special_values():
+    """The vectorised float32 exponential keeps 2 units in the last place down to the smallest normal number."""
+    x = np.concatenate([[0.0], -np.linspace(0, 110, 20011, dtype=np.float32)]).astype(np.float32)[None]
+    y = forward_net(softmax_text(), [x], Dtype.FLOAT).blob_by_name("y").cpu_data[0].astype(np.float64)
+    wanted = np.exp(x[0].astype(np.float64))
+    normal = wanted > 1.2e-38 * wanted.sum()
+    assert np.abs((y / y[0] / wanted)[normal] - 1).max() < 6e-7  # 2 units of the exponential and 1 of the quotient, at both ends
+    assert (y[~normal] <= 1.3e-38).all() and y[-1] == 0
+    # A maximum begins with an element, in each of the ways to find it; NaN and infinities stay in position.
+    np.testing.assert_array_equal(output_of(softmax_text(), [np.array([[1e30, -1e30, 1e30]])], Dtype.FLOAT), [[0.5, 0, 0.5]])
+    for shape in ((3, 7), (3, 100), (2, 7, 5), (2, 100, 5), (1, 40, 3000)):
+        x = np.random.default_rng(5).standard_normal(shape) - 1e4
+        np.testing.assert_allclose(output_of(softmax_text(), [x], Dtype.DOUBLE), softmax(x, 1), rtol=1e-9)
+    for shape in ((2, 40, 1), (2, 40, 300)):
+        x = np.zeros(shape)
+        x[0, 33, 0], x[1, 0] = np.nan, -np.inf
+        y = forward_net(softmax_text(), [x], Dtype.FLOAT).blob_by_name("y").cpu_data
+        assert np.isnan(y[0, :, 0]).all() and not np.isnan(y[0, :, 1:]).any() and not np.isnan(y[1]).any() and (y[1, 0] == 0).all()
+    for shape in ((0, 3), (3, 0), (2, 3, 0)):
+        net = forward_net(softmax_text(), [np.zeros(shape)])
+        run_backward(net, [0])
+        assert net.blob_by_name("y").shape == shape
 
 
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
@@ -37,16 +80,13 @@ def divisor(mode, outer, inner, valid):
 @pytest.mark.parametrize("ignore", [None, 1])
 @pytest.mark.parametrize("shape, axis", [((6, 5), 1), ((2, 5, 3, 4), 1), ((3, 2, 5), -1)])
 def test_softmax_loss(shape, axis, ignore, mode, dtype):
-    x = RANDOM.standard_normal(shape)
-    labels = RANDOM.integers(0, 5, np.delete(np.array(shape), axis))
-    fields = f"softmax_param {{ axis: {axis} }} loss_param {{ normalization: {mode} " + (
-        f"ignore_label: {ignore} }}" if ignore is not None else "}")
+    x, labels = RANDOM.standard_normal(shape), RANDOM.integers(0, 5, without(shape, axis))
+    fields = f"softmax_param {{ axis: {axis} }} loss_param {{ normalization: {mode} {'' if ignore is None else f'ignore_label: {ignore}'} }}"
     p = np.moveaxis(softmax(x, axis), axis, -1).reshape(-1, 5)
     taken = [-np.log(row[label]) for row, label in zip(p, labels.ravel()) if label != ignore]
     outer = int(np.prod(shape[:axis]))
-    wanted = sum(taken) / divisor(mode, outer, labels.size // outer, len(taken))
     net = layer_net(layer_text("SoftmaxWithLoss", fields, tops=2), [x, labels], dtype)
-    assert run_forward(net) == pytest.approx(wanted, rel=2e-6)
+    assert run_forward(net) == pytest.approx(sum(taken) / divisor(mode, outer, labels.size // outer, len(taken)), rel=2e-6)
     np.testing.assert_allclose(net.blob_by_name("p").cpu_data, softmax(x, axis), rtol=2e-6)
     if dtype == Dtype.DOUBLE:
         check_gradient(layer_text("SoftmaxWithLoss", fields + " loss_weight: 3"), [x, labels], check=[0])
@@ -74,20 +114,33 @@ def test_nan_shows(kind, target, fields):
 
 @pytest.mark.parametrize("kind", ["EuclideanLoss", "SmoothL1Loss", "SigmoidCrossEntropyLoss"])
 def test_a_target_that_is_nan_shows(kind):
-    """In the loss and in the gradient of its element; it is no label that is left out."""
     net = layer_net(layer_text(kind), [np.array([[0.5, 0.5]]), np.array([[1.0, np.nan]])])
     assert np.isnan(run_forward(net))
     run_backward(net, [0])
     assert np.isnan(net.bottoms[-1][0].cpu_diff).tolist() == [[False, True]]
 
 
-def test_all_ignored_and_empty():
+def test_ignored_and_wrong_labels():
     for arrays in ([np.ones((3, 4)), np.full(3, 1.0)], [np.ones((0, 4)), np.ones(0)]):
         net = layer_net(layer_text("SoftmaxWithLoss", "loss_param { ignore_label: 1 }"), arrays)
         assert run_forward(net) == 0
         net.blob_by_name("x").diff[...] = 9
         run_backward(net, [0])
         assert not net.blob_by_name("x").cpu_diff.any()
+    sigmoid, ignored = layer_text("SigmoidCrossEntropyLoss", "loss_param { ignore_label: 0 %s }"), "loss_param { ignore_label: 255 }"
+    target, cut = np.array([[1, 0, 1], [0, 0.25, 1]]), r"target 0.25 of record 1, position 1 is ignore_label 0 when it is cut to an integer"
+    in_map = np.zeros((2, 3, 3))
+    in_map[1, 1, 2] = 1
+    for text, x, labels, fault in (
+            (layer_text("SoftmaxWithLoss", ignored), (2, 4, 3, 3), 255 + in_map / 2, "label 255.5 of record 1, position 5 is not an integer"),
+            (layer_text("SoftmaxWithLoss"), (2, 4, 3, 3), 6 * in_map, "label 6 of record 1, position 5 is outside 0..3"),
+            (sigmoid % "", (2, 3), target, cut), (sigmoid % "normalization: VALID", (2, 3), target, cut)):
+        with pytest.raises(DataError, match=rf"bottom\[1\]: {fault}"):
+            loss_of(text, [np.zeros(x), labels])
+    loss_of((sigmoid % "").replace("ignore_label: 0", "ignore_label: -1"), [np.zeros((2, 3)), np.full((2, 3), 0.25)])
+    with pytest.raises(ConfigError, match="loss_weight: "):
+        layer_net(layer_text("SoftmaxWithLoss", "loss_weight: 1 loss_weight: 1", tops=2), [np.zeros((2, 3)), np.zeros(2)])
+    layer_net(layer_text("SoftmaxWithLoss", "loss_weight: 1 loss_weight: 0", tops=2), [np.zeros((2, 3)), np.zeros(2)])
 
 
 @pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "HingeLoss", "MultinomialLogisticLoss", "InfogainLoss"])
@@ -104,20 +157,6 @@ def test_wrong_label(kind, label, dtype):
             loss_of(layer_text(kind, bottoms=len(arrays)), arrays, dtype)
 
 
-def test_wrong_labels_and_targets():
-    sigmoid, ignored = layer_text("SigmoidCrossEntropyLoss", "loss_param { ignore_label: 0 %s }"), "loss_param { ignore_label: 255 }"
-    target, cut = np.array([[1, 0, 1], [0, 0.25, 1]]), r"target 0.25 of record 1, position 1 is ignore_label 0 when it is cut to an integer"
-    in_map = np.zeros((2, 3, 3))
-    in_map[1, 1, 2] = 1
-    for text, x, labels, fault in (
-            (layer_text("SoftmaxWithLoss", ignored), (2, 4, 3, 3), 255 + in_map / 2, "label 255.5 of record 1, position 5 is not an integer"),
-            (layer_text("SoftmaxWithLoss"), (2, 4, 3, 3), 6 * in_map, "label 6 of record 1, position 5 is outside 0..3"),
-            (sigmoid % "", (2, 3), target, cut), (sigmoid % "normalization: VALID", (2, 3), target, cut)):
-        with pytest.raises(DataError, match=rf"bottom\[1\]: {fault}"):
-            loss_of(text, [np.zeros(x), labels])
-    loss_of((sigmoid % "").replace("ignore_label: 0", "ignore_label: -1"), [np.zeros((2, 3)), np.full((2, 3), 0.25)])
-
-
 @pytest.mark.parametrize("value", [0.9, -0.5, np.nan])
 def test_a_similarity_that_is_no_integer(value):
     for pair, similar in enumerate(np.where(np.eye(3), value, [1.0, 0, 1])):
@@ -125,20 +164,11 @@ def test_a_similarity_that_is_no_integer(value):
             loss_of(layer_text("ContrastiveLoss", bottoms=3), [np.ones((3, 3)), np.ones((3, 3)), similar])
 
 
-def test_probabilities_take_no_loss_weight():
-    with pytest.raises(ConfigError, match="loss_weight: "):
-        layer_net(layer_text("SoftmaxWithLoss", "loss_weight: 1 loss_weight: 1", tops=2), [np.zeros((2, 3)), np.zeros(2)])
-    layer_net(layer_text("SoftmaxWithLoss", "loss_weight: 1 loss_weight: 0", tops=2), [np.zeros((2, 3)), np.zeros(2)])
-
-
-# ---- InfogainLoss
-
 @pytest.mark.parametrize("mode", ["FULL", "VALID", "BATCH_SIZE", "NONE"])
-@pytest.mark.parametrize("shape, axis", [((6, 3), 1), ((2, 3, 2, 2), 1)])
-def test_infogain(shape, axis, mode, tmp_path):
-    x, h = RANDOM.standard_normal(shape), RANDOM.random((3, 3))
-    labels = RANDOM.integers(0, 3, shape[:1] + shape[2:])
-    p = np.moveaxis(softmax(x, axis), axis, -1).reshape(-1, 3)
+@pytest.mark.parametrize("shape", [(6, 3), (2, 3, 2, 2)])
+def test_infogain(shape, mode):
+    x, h, labels = RANDOM.standard_normal(shape), RANDOM.random((3, 3)), RANDOM.integers(0, 3, without(shape, 1))
+    p = np.moveaxis(softmax(x, 1), 1, -1).reshape(-1, 3)
     taken = [-(h[label] * np.log(row)).sum() for row, label in zip(p, labels.ravel()) if label != 0]
     wanted = sum(taken) / divisor(mode, shape[0], labels.size // shape[0], len(taken))
     text = layer_text("InfogainLoss", f"loss_param {{ ignore_label: 0 normalization: {mode} }}", bottoms=3)
@@ -151,21 +181,13 @@ def test_infogain_matrix_from_a_file(tmp_path):
     path.write_bytes(caffe_pb2.BlobProto(num=1, channels=1, height=3, width=3, data=h.ravel()).SerializeToString())
     x, labels = RANDOM.standard_normal((4, 3)), np.array([0, 1, 2, 1])
     text = layer_text("InfogainLoss", f'infogain_loss_param {{ source: "{path}" }}')
-    wanted = loss_of(layer_text("InfogainLoss", bottoms=3), [x, labels, h])
-    assert loss_of(text, [x, labels]) == pytest.approx(wanted, rel=1e-12)
-    with pytest.raises(ShapeError, match="infogain_loss_param.source: H needs 2 x 2 elements"):
-        layer_net(text, [x[:, :2], labels])
+    assert loss_of(text, [x, labels]) == pytest.approx(loss_of(layer_text("InfogainLoss", bottoms=3), [x, labels, h]), rel=1e-12)
+    for wrong, arrays, error in ((text, [x[:, :2], labels], "infogain_loss_param.source: H needs 2 x 2 elements"),
+                                 (layer_text("InfogainLoss"), [x, labels], "infogain_loss_param.source: name a file"),
+                                 (layer_text("InfogainLoss", "loss_param { normalize: true }", 3), [x, labels, h], "loss_param.normalize: ")):
+        with pytest.raises((ConfigError, ShapeError), match=error):
+            layer_net(wrong, arrays)
 
-
-def test_infogain_mistakes():
-    arrays = [np.zeros((2, 3)), np.zeros(2)]
-    with pytest.raises(ConfigError, match="infogain_loss_param.source: name a file"):
-        layer_net(layer_text("InfogainLoss"), arrays)
-    with pytest.raises(ConfigError, match="loss_param.normalize: "):
-        layer_net(layer_text("InfogainLoss", "loss_param { normalize: true }", bottoms=3), [*arrays, np.zeros((3, 3))])
-
-
-# ---- the others
 
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
 def test_euclidean(dtype):
@@ -188,17 +210,19 @@ def test_hinge(norm):
     check_gradient(text, [x, labels], check=[0])
 
 
-def test_multinomial_logistic():
+def test_multinomial_logistic_and_huge_inputs():
     p, labels = RANDOM.random((5, 4)) + 0.1, RANDOM.integers(0, 4, 5)
     text = layer_text("MultinomialLogisticLoss")
     assert loss_of(text, [p, labels]) == pytest.approx(-np.log(p[np.arange(5), labels]).mean(), rel=1e-12)
     check_gradient(text, [p, labels], check=[0], tolerance=1e-4)  # the third derivative of log near 0.1
     assert loss_of(text, [np.array([[0.0, 1.0]]), [0]]) == pytest.approx(-np.log(1e-20), rel=1e-7)
+    assert loss_of(layer_text("SigmoidCrossEntropyLoss"), [np.array([[1e4, -1e4]]), np.array([[0.0, 0.0]])], Dtype.FLOAT) == 1e4
+    # A probability of 0 is cut at the smallest float
+    assert loss_of(layer_text("SoftmaxWithLoss"), [np.array([[0.0, 1e4]]), [0]]) == pytest.approx(-np.log(1.17549435e-38), rel=1e-7)
 
 
-@pytest.mark.parametrize("fields, mode", [("", "BATCH_SIZE"), ("normalization: VALID", "VALID"),
-                                          ("normalization: FULL", "FULL"), ("normalization: NONE", "NONE"),
-                                          ("normalize: true", "VALID")])
+@pytest.mark.parametrize("fields, mode", [("", "BATCH_SIZE"), ("normalization: VALID", "VALID"), ("normalization: FULL", "FULL"),
+                                          ("normalization: NONE", "NONE"), ("normalize: true", "VALID")])
 @pytest.mark.parametrize("ignore", [None, 1])
 def test_sigmoid_cross_entropy(fields, mode, ignore):
     x, t = RANDOM.standard_normal((4, 6)) * 3, RANDOM.random((4, 6))
@@ -206,16 +230,9 @@ def test_sigmoid_cross_entropy(fields, mode, ignore):
     p = 1 / (1 + np.exp(-x))
     terms = -(t * np.log(p) + (1 - t) * np.log(1 - p))
     used = np.ones_like(t, bool) if ignore is None else t.astype(int) != ignore
-    text = layer_text("SigmoidCrossEntropyLoss",
-                      "loss_param { " + fields + (f" ignore_label: {ignore}" if ignore is not None else "") + " }")
+    text = layer_text("SigmoidCrossEntropyLoss", f"loss_param {{ {fields} {'' if ignore is None else f'ignore_label: {ignore}'} }}")
     assert loss_of(text, [x, t]) == pytest.approx(terms[used].sum() / divisor(mode, 4, 6, used.sum()), rel=1e-9)
     check_gradient(text, [x, t], check=[0])
-
-
-def test_losses_of_huge_inputs():
-    assert loss_of(layer_text("SigmoidCrossEntropyLoss"), [np.array([[1e4, -1e4]]), np.array([[0.0, 0.0]])], Dtype.FLOAT) == 1e4
-    # A probability of 0 is cut at the smallest float
-    assert loss_of(layer_text("SoftmaxWithLoss"), [np.array([[0.0, 1e4]]), [0]]) == pytest.approx(-np.log(1.17549435e-38), rel=1e-7)
 
 
 @pytest.mark.parametrize("legacy", ["false", "true"])
@@ -233,7 +250,6 @@ def test_contrastive(legacy, trailing):
 
 
 def test_nearly_equal_rows_have_caffes_gradient():
-    """Caffe divides by d + 1e-4 in place of d."""
     for distance in (0, 1e-6, 1e-4, 1e-2):
         net = forward_net(layer_text("ContrastiveLoss", "contrastive_loss_param { margin: 2 }", bottoms=3),
                           [np.array([[1.0, distance, 2]]), np.array([[1.0, 0, 2]]), np.zeros(1)])

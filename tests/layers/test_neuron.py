@@ -1,10 +1,12 @@
-"""The element-wise layers: values against NumPy in both types, gradients by differences, edge values, in place, wrong fields."""
+"""Element-wise layers, Dropout among them: values against NumPy in both types, gradients by differences, edge values, in place, wrong fields."""
 
 import numpy as np
 import pytest
-from gradient import check_gradient, forward_net, layer_net, run_backward
+from gradient import check_gradient, forward_net, layer_net, output_of, run_backward, run_forward
+from helpers import layer_text
 
 from minicaffe.blob import Dtype
+from minicaffe.common import TEST, caffe
 from minicaffe.errors import ConfigError
 
 
@@ -16,9 +18,7 @@ def sigmoid(x):
 CASES = {
     "relu": ("ReLU", "", lambda x: np.maximum(x, 0), 0),
     "leaky relu": ("ReLU", "relu_param { negative_slope: 0.25 }", lambda x: np.where(x > 0, x, 0.25 * x), 0),
-    "sigmoid": ("Sigmoid", "", sigmoid, None),
-    "tanh": ("TanH", "", np.tanh, None),
-    "abs": ("AbsVal", "", np.abs, 0),
+    "sigmoid": ("Sigmoid", "", sigmoid, None), "tanh": ("TanH", "", np.tanh, None), "abs": ("AbsVal", "", np.abs, 0),
     "bnll": ("BNLL", "", lambda x: np.log1p(np.exp(x)), None),
     "clip": ("Clip", "clip_param { min: -0.5 max: 0.75 }", lambda x: np.clip(x, -0.5, 0.75), (-0.5, 0.75)),
     "elu": ("ELU", "", lambda x: np.where(x > 0, x, np.expm1(x)), None),
@@ -42,8 +42,7 @@ IN_PLACE = {"relu", "leaky relu", "sigmoid", "tanh", "elu", "elu zero", "elu alp
 
 
 def text_of(name, top="y"):
-    kind, param, _, _ = CASES[name]
-    return f'layer {{ name: "f" type: "{kind}" bottom: "x" top: "{top}" {param} }}'
+    return layer_text(CASES[name][0], "f", "x", top, CASES[name][1])
 
 
 def values(shape, seed=5):
@@ -54,7 +53,6 @@ def values(shape, seed=5):
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("shape", [(), (1,), (3, 5, 7), (4, 4099), (0, 3)], ids=str)
 def test_values(name, shape, dtype):
-    """float32 is right to a few units in the last place of what enters the last rounding."""
     x = values(shape).astype("f4" if dtype == Dtype.FLOAT else "f8")
     net = forward_net(text_of(name), [x], dtype)
     np.testing.assert_allclose(net.tops[-1][0].cpu_data, CASES[name][2](x.astype("f8")), rtol=4e-6 if dtype == Dtype.FLOAT else 1e-14,
@@ -69,16 +67,13 @@ def test_gradient(name):
     for kink in kinks:  # away from every kink, as differences across one mean nothing
         x[np.abs(x - kink) < 0.01] += 0.02
     check_gradient(text_of(name), [x])
-
-
-@pytest.mark.parametrize("name", sorted(IN_PLACE))
-def test_in_place(name):
-    x, seed = values((5, 33)), values((5, 33), 6)
+    if name not in IN_PLACE:
+        return
     results = []
     for top in "yx":
         net = forward_net(text_of(name, top), [x])
         y = net.tops[-1][0].cpu_data.copy()
-        run_backward(net, [0], [seed])
+        run_backward(net, [0], [values(x.shape, 6)])
         results.append((y, net.bottoms[-1][0].cpu_diff.copy()))
     np.testing.assert_array_equal(results[0][0], results[1][0])
     np.testing.assert_allclose(results[0][1], results[1][1], rtol=1e-12, atol=1e-14)
@@ -86,9 +81,8 @@ def test_in_place(name):
 
 @pytest.mark.parametrize("text", [
     *(text_of(name, "x") for name in sorted(CASES.keys() - IN_PLACE - {"abs", "threshold"})),
-    'layer { name: "f" type: "ReLU" bottom: "x" top: "x" relu_param { negative_slope: -0.5 } }',  # the sign is lost
-    'layer { name: "f" type: "ELU" bottom: "x" top: "x" elu_param { alpha: -1 } }',
-])
+    layer_text("ReLU", "f", "x", "x", "relu_param { negative_slope: -0.5 }"),       # the sign is lost
+    layer_text("ELU", "f", "x", "x", "elu_param { alpha: -1 }")])
 def test_no_gradient_in_place(text):
     net = forward_net(text, [values((4,))])
     with pytest.raises(ConfigError, match=r"layer 'f' \(\w+\): top\[0\]: \w+ cannot go backward in place"):
@@ -97,15 +91,10 @@ def test_no_gradient_in_place(text):
 
 @pytest.mark.parametrize(("name", "expected"), {
     "relu": [np.nan, np.inf, np.nan, 0, 0],  # Caffe's slope of 0 times -inf
-    "sigmoid": [np.nan, 1, 0, 0.5, 0.5],
-    "tanh": [np.nan, 1, -1, 0, -0.0],
-    "abs": [np.nan, np.inf, np.inf, 0, 0],
-    "bnll": [np.nan, np.inf, 0, np.log(2), np.log(2)],
-    "clip": [np.nan, 0.75, -0.5, 0, 0],
-    "elu": [np.nan, np.inf, -1, 0, 0],
+    "sigmoid": [np.nan, 1, 0, 0.5, 0.5], "tanh": [np.nan, 1, -1, 0, -0.0], "abs": [np.nan, np.inf, np.inf, 0, 0],
+    "bnll": [np.nan, np.inf, 0, np.log(2), np.log(2)], "clip": [np.nan, 0.75, -0.5, 0, 0], "elu": [np.nan, np.inf, -1, 0, 0],
     "exp": [np.nan, np.inf, 0, 1, 1],
-    "threshold": [0, 1, 0, 0, 0],
-}.items())
+    "threshold": [0, 1, 0, 0, 0]}.items())
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
 def test_edges(name, expected, dtype):
     """Not a number stays one, but for a comparison, which it fails."""
@@ -126,19 +115,17 @@ def test_gradient_at_the_kink(name, gradient):
 def test_large_values_do_not_overflow():
     x = np.array([-800.0, -90.0, 90.0, 800.0])
     for name, expected in (("bnll", [0, 8.194e-40, 90, 800]), ("sigmoid", [0, 8.194e-40, 1, 1]), ("swish", [0, -7.37e-38, 90, 800])):
-        net = forward_net(text_of(name), [x])
-        np.testing.assert_allclose(net.tops[-1][0].cpu_data, expected, rtol=1e-3, atol=1e-15)
+        np.testing.assert_allclose(output_of(text_of(name), [x]), expected, rtol=1e-3, atol=1e-15)
 
 
 @pytest.mark.parametrize(("kind", "param", "message"), [
     ("Log", "log_param { base: 1 }", "log_param.base: must not be 1"),
+    *(("Dropout", f"dropout_param {{ dropout_ratio: {ratio} }}", "dropout_param.dropout_ratio: must be at least 0") for ratio in (1.0, -0.1, 1.5, "nan")),
     ("Log", "log_param { base: 0 }", "log_param.base: must be -1"),
-    ("Exp", "exp_param { base: -2 }", "exp_param.base: must be -1"),
-    ("AbsVal", "", "top.0.: AbsVal cannot work in place"),
-])  # fmt: skip
+    ("Exp", "exp_param { base: -2 }", "exp_param.base: must be -1"), ("AbsVal", "", "top.0.: AbsVal cannot work in place")])
 def test_what_is_refused(kind, param, message):
     with pytest.raises(ConfigError, match=rf"test.prototxt.*layer 'f' \({kind}\): {message}"):
-        layer_net(f'layer {{ name: "f" type: "{kind}" bottom: "x" top: "x" {param} }}', [np.ones(3)])
+        layer_net(layer_text(kind, "f", "x", "x", param), [np.ones(3)])
 
 
 @pytest.mark.parametrize("param", ["power: 0", "scale: 0 shift: 1", "scale: 0", "power: 0 scale: 0", "power: 2 scale: 0"])
@@ -147,3 +134,64 @@ def test_constant_power_has_no_gradient(param):
     net = forward_net(f'layer {{ name: "p" type: "Power" bottom: "x" top: "y" power_param {{ {param} }} }}', [np.array([0.0, 1, -2, 3])])
     run_backward(net, [0], [np.array([1.0, np.inf, np.nan, 2])])
     assert net.blob_by_name("x").cpu_diff.tolist() == [0, 0, 0, 0]
+
+
+# ---- Dropout
+
+def dropout(ratio=0.5, top="y"):
+    return layer_text("Dropout", "d", "x", top, f"dropout_param {{ dropout_ratio: {ratio} }}")
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("ratio", [0.0, 0.3, 0.5, 0.9])
+def test_dropout_keeps_its_share(ratio, dtype):
+    y = forward_net(dropout(ratio), [np.ones(40000)], dtype).blob_by_name("y").cpu_data
+    np.testing.assert_allclose(np.unique(y)[-1], 1 / (1 - ratio), rtol=1e-6)
+    assert len(np.unique(y)) == (2 if ratio else 1)
+    kept = (y > 0) - (1 - ratio)
+    assert abs(kept.mean()) < 0.013     # five standard deviations of 40000 draws
+    for distance in (1, 16, 64):        # neighbours, and elements one vector or one block apart, are independent
+        assert abs((kept[distance:] * kept[:-distance]).mean()) < 0.013
+
+
+@pytest.mark.parametrize("top", ["y", "x"])
+def test_dropout_backward_uses_last_mask(top):
+    net = forward_net(dropout(top=top), [np.ones((3, 77))])
+    mask = net.tops[-1][0].cpu_data.copy()
+    caffe.generator.reserve_counters(5)  # other layers draw in between
+    run_backward(net, [0], [np.full((3, 77), 2.0)])
+    np.testing.assert_array_equal(net.bottoms[-1][0].cpu_diff, 2 * mask)
+    net = forward_net(dropout(), [np.zeros((0, 3))])
+    run_backward(net, [0])
+    assert net.blob_by_name("y").shape == (0, 3)
+
+
+def test_dropout_follows_seed_and_offset():
+    net, masks = forward_net(dropout(), [np.ones(1000)]), []
+    masks.append(net.blob_by_name("y").cpu_data.copy())
+    offset = caffe.generator.offset
+    for start in (None, offset):
+        caffe.generator.offset = offset if start is None else start
+        net.forward_from_to(0, 1)
+        masks.append(net.blob_by_name("y").cpu_data.copy())
+    for seed in (1, 2, 1701):
+        run_forward(net, seed)
+        masks.append(net.blob_by_name("y").cpu_data.copy())
+    assert 0.4 < (masks[0] != masks[1]).mean() < 0.6 and (masks[1] == masks[2]).all()
+    assert (masks[0] == masks[5]).all() and (masks[3] != masks[4]).any()
+    # A count that is no multiple of the block takes its tail one by one: the numbers must be those of a longer blob.
+    masks = [forward_net(dropout(), [np.ones(count)]).blob_by_name("y").cpu_data for count in (64 * 3, 64 * 3 - 1, 64 * 2 + 1, 17)]
+    for mask in masks[1:]:
+        np.testing.assert_array_equal(mask, masks[0][:mask.size])
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0])
+def test_dropout_passes_all_in_test(ratio):
+    x = np.array([1.0, -0.0, np.nan, np.inf])
+    net = layer_net(dropout(ratio), [x], phase=TEST)
+    offset = caffe.generator.offset
+    net.forward_from_to(0, 1)
+    np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, x)
+    run_backward(net, [0], [x])
+    np.testing.assert_array_equal(net.blob_by_name("x").cpu_diff, x)
+    assert caffe.generator.offset == offset

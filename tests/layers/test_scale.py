@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from gradient import check_gradient, forward_net, layer_net, run_backward
+from helpers import layer_text
 
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, ShapeError
@@ -13,9 +14,7 @@ RANDOM_FILLER = "filler { type: 'uniform' min: 0.5 max: 2 }"
 
 
 def layer(type, param="", bottoms=1, top="y"):
-    names = " ".join(f'bottom: "b{i}"' for i in range(bottoms))
-    field = {"Scale": "scale_param", "Bias": "bias_param", "PReLU": "prelu_param", "Reduction": "reduction_param"}[type]
-    return f'layer {{ name: "l" type: "{type}" {names} top: "{top}" {field} {{ {param} }} }}'
+    return layer_text(type, "l", " ".join(f"b{i}" for i in range(bottoms)), top, f"{type.lower()}_param {{ {param} }}")
 
 
 def spread(values, axis):
@@ -104,19 +103,15 @@ def test_sizes_and_special_values(type, shape):
 
 
 @pytest.mark.parametrize("type, param, error, field", [
-    ("Scale", "axis: 4", ShapeError, "scale_param.axis"),
-    ("Scale", "axis: 2 num_axes: 3", ConfigError, "scale_param.num_axes"),
+    ("Scale", "axis: 4", ShapeError, "scale_param.axis"), ("Scale", "axis: 2 num_axes: 3", ConfigError, "scale_param.num_axes"),
     ("Bias", "num_axes: -2", ConfigError, "bias_param.num_axes"),
     ("Bias", "filler { type: 'nothing' }", ConfigError, "bias_param.filler.type"),
     ("Scale", "bias_term: true bias_filler { std: -1 type: 'gaussian' }", ConfigError, "scale_param.bias_filler.std"),
     ("Reduction", "axis: -5", ShapeError, "reduction_param.axis"),
 ])
-def test_wrong_parameters(type, param, error, field):
+def test_wrong_parameters_and_shapes(type, param, error, field):
     with pytest.raises(error, match=rf"test.prototxt.*layer 'l' \({type}\): {field}: "):
         layer_net(layer(type, param), [X])
-
-
-def test_wrong_shapes():
     with pytest.raises(ShapeError, match=r"bottom\[1\]: has shape \[4\]"):
         layer_net(layer("Scale", "", 2), [X, np.ones(4)])
     with pytest.raises(ShapeError, match=r"\(PReLU\): bottom\[0\]: needs at least 2 axes"):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from gradient import check_gradient, forward_again, forward_net, layer_net, run_backward, run_forward
-from helpers import make_net
+from helpers import layer_text, make_net
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TRAIN
@@ -15,8 +15,6 @@ X = np.arange(24.0).reshape(2, 3, 2, 2)
 def build(text):
     return make_net(text, TRAIN, Dtype.DOUBLE, file="test.prototxt")
 
-
-# ---- Input and DummyData
 
 @pytest.mark.parametrize("shapes, wanted", [
     ("", [(), ()]),
@@ -33,8 +31,7 @@ def test_input(shapes, wanted):
 
 
 @pytest.mark.parametrize("param, shapes, values", [
-    ("shape { dim: 2 }", [(2,), (2,)], [0, 0]),
-    ("shape { dim: 2 } data_filler { value: 4 }", [(2,), (2,)], [4, 4]),
+    ("shape { dim: 2 }", [(2,), (2,)], [0, 0]), ("shape { dim: 2 } data_filler { value: 4 }", [(2,), (2,)], [4, 4]),
     ("shape { dim: 2 } shape { dim: 1 dim: 3 } data_filler { value: 4 } data_filler { value: 5 }", [(2,), (1, 3)], [4, 5]),
     ("num: 1 channels: 2 height: 3 width: 4", [(1, 2, 3, 4)] * 2, [0, 0]),
     ("num: 1 num: 5 channels: 2 height: 3 width: 4 width: 6", [(1, 2, 3, 4), (5, 2, 3, 6)], [0, 0]),
@@ -65,38 +62,32 @@ def test_dummy_data_refills_random_values_only():
 
 @pytest.mark.parametrize("type, param, field", [
     ("Input", "input_param { shape {} shape {} shape {} }", "input_param.shape"),
-    ("Input", "input_param { shape { dim: -1 } }", r"input_param.shape\[0\]"),
-    ("DummyData", "", "dummy_data_param.shape"),
+    ("Input", "input_param { shape { dim: -1 } }", r"input_param.shape\[0\]"), ("DummyData", "", "dummy_data_param.shape"),
     ("DummyData", "dummy_data_param { shape {} shape {} shape {} }", "dummy_data_param.shape"),
     ("DummyData", "dummy_data_param { shape { dim: 1 } num: 1 channels: 1 height: 1 width: 1 }", "dummy_data_param.shape"),
     ("DummyData", "dummy_data_param { num: 1 channels: 1 height: 1 }", "dummy_data_param.width"),
     ("DummyData", "dummy_data_param { shape { dim: 1 } data_filler { type: 'x' } }", r"dummy_data_param.data_filler\[0\].type"),
     ("DummyData", "dummy_data_param { shape { dim: 0 } }", r"dummy_data_param.data_filler\[0\]"),
     ("DummyData", "dummy_data_param { shape { dim: 3000000000 } }", r"dummy_data_param.shape\[0\]"),
+    ("Parameter", "", "parameter_param.shape: must be given"),
+    ("Parameter", "parameter_param { shape { dim: 2 dim: -1 } }", "parameter_param.shape: axis 1 must have a size from 0"),
 ])
 def test_wrong_sources(type, param, field):
-    with pytest.raises(Error, match=rf"test.prototxt.*layer 'l' \({type}\): {field}: "):
-        build(f'layer {{ name: "l" type: "{type}" top: "a" top: "b" {param} }}')
+    with pytest.raises(Error, match=rf"test.prototxt.*layer 'l' \({type}\): {field}"):
+        build(layer_text(type, "l", tops="w" if type == "Parameter" else "a b", more=param))
 
-
-# ---- Flatten and Reshape
 
 def view(type, param, top="y"):
-    return f'layer {{ name: "v" type: "{type}" bottom: "x" top: "{top}" {type.lower()}_param {{ {param} }} }}'
+    return layer_text(type, "v", "x", top, f"{type.lower()}_param {{ {param} }}")
 
 
 @pytest.mark.parametrize("type, param, wanted", [
-    ("Flatten", "", (2, 12)),
-    ("Flatten", "axis: 0", (24,)),
-    ("Flatten", "axis: -3 end_axis: -2", (2, 6, 2)),
-    ("Flatten", "axis: 2 end_axis: 1", (2, 3, 1, 2, 2)),
-    ("Reshape", "shape { dim: 6 dim: 4 }", (6, 4)),
-    ("Reshape", "shape { dim: 0 dim: -1 }", (2, 12)),
-    ("Reshape", "shape { dim: 0 dim: 0 dim: 1 dim: -1 }", (2, 3, 1, 4)),
+    ("Flatten", "", (2, 12)), ("Flatten", "axis: 0", (24,)), ("Flatten", "axis: -3 end_axis: -2", (2, 6, 2)),
+    ("Flatten", "axis: 2 end_axis: 1", (2, 3, 1, 2, 2)), ("Reshape", "shape { dim: 6 dim: 4 }", (6, 4)),
+    ("Reshape", "shape { dim: 0 dim: -1 }", (2, 12)), ("Reshape", "shape { dim: 0 dim: 0 dim: 1 dim: -1 }", (2, 3, 1, 4)),
     ("Reshape", "axis: 1 num_axes: 2 shape { dim: 2 dim: 3 }", (2, 2, 3, 2)),
     ("Reshape", "axis: 1 num_axes: 0 shape { dim: 1 dim: 1 }", (2, 1, 1, 3, 2, 2)),
-    ("Reshape", "axis: -1 shape { dim: 1 }", (2, 3, 2, 2, 1)),
-    ("Reshape", "axis: 2 shape { dim: -1 }", (2, 3, 4)),
+    ("Reshape", "axis: -1 shape { dim: 1 }", (2, 3, 2, 2, 1)), ("Reshape", "axis: 2 shape { dim: -1 }", (2, 3, 4)),
 ])
 def test_views_share_bottom_memory(type, param, wanted):
     net = forward_net(view(type, param), [X])
@@ -112,14 +103,12 @@ def test_views_share_bottom_memory(type, param, wanted):
 @pytest.mark.parametrize("type, param", [("Flatten", ""), ("Reshape", "shape { dim: 0 dim: -1 }")])
 def test_views_follow_their_bottom(type, param):
     net = layer_net(view(type, param), [X])
-    for batch in (1, 7, 0):
-        x = np.full((batch, 3, 2, 2), batch)
-        if type == "Reshape" and batch == 0:
-            with pytest.raises(ShapeError, match="cannot be inferred"):  # any size fits an empty blob
-                forward_again(net, x=x)
-            continue
-        forward_again(net, x=x)
+    for batch in (1, 7) if type == "Reshape" else (1, 7, 0):
+        forward_again(net, x=np.full((batch, 3, 2, 2), batch))
         np.testing.assert_array_equal(net.blob_by_name("y").data, np.full((batch, 12), batch))
+    if type == "Reshape":
+        with pytest.raises(ShapeError, match="cannot be inferred"):  # any size fits an empty blob
+            forward_again(net, x=np.zeros((0, 3, 2, 2)))
 
 
 @pytest.mark.parametrize("type, param, error, field", [
@@ -141,18 +130,13 @@ def test_wrong_views(type, param, error, field):
         layer_net(view(type, param, "x"), [X])
 
 
-# ---- Silence and Parameter
-
-def test_silence_zeroes_needed_diffs():
+def test_silence_and_parameter():
     net = forward_net('layer { name: "s" type: "Silence" bottom: "a" bottom: "b" }', [X, X], Dtype.FLOAT)
     for blob in net.bottoms[-1]:
         blob.diff[...] = 5
     run_backward(net, [1])
     assert (net.blob_by_name("a").diff == 5).all() and (net.blob_by_name("b").diff == 0).all()
     assert net.output_blobs == []
-
-
-def test_parameter_is_a_learned_top():
     net = build('layer { name: "p" type: "Parameter" top: "w" parameter_param { shape { dim: 2 dim: 2 } } }')
     param, top = net.layers[0].blobs[0], net.blob_by_name("w")
     assert net.params_lr == [1.0] and not param.data.any()
@@ -167,9 +151,3 @@ def test_parameter_is_a_learned_top():
     net.layers[0].blobs[0].data[...] = [7, 8]
     run_forward(net)
     assert net.blob_by_name("w1").data.tolist() == [7, 8]
-
-
-@pytest.mark.parametrize("shape, error", [("", "must be given"), ("parameter_param { shape { dim: 2 dim: -1 } }", "axis 1 must have a size from 0")])
-def test_parameter_needs_a_shape(shape, error):
-    with pytest.raises((ConfigError, ShapeError), match=rf"layer 'p' \(Parameter\): parameter_param.shape: {error}"):
-        build(f'layer {{ name: "p" type: "Parameter" top: "w" {shape} }}')

@@ -9,6 +9,7 @@ cv2 = pytest.importorskip("cv2")
 h5py = pytest.importorskip("h5py")
 
 from annotated import annotated, rectangle, write_annotated  # noqa: E402
+from helpers import layer_text, net_solver  # noqa: E402
 from pictures import source_net, write_pictures  # noqa: E402
 from test_window_data import OBJECT, windows_of  # noqa: E402
 
@@ -18,8 +19,6 @@ from minicaffe.layer import register_layer  # noqa: E402
 from minicaffe.layers.data import hdf5_data  # noqa: E402
 from minicaffe.layers.data.sources import NumberedSource, RankSharding, log_undivided_sources, why_not_divisible  # noqa: E402
 from minicaffe.proto import caffe_pb2  # noqa: E402
-from minicaffe.proto.text import parse_text  # noqa: E402
-from minicaffe.solver import create_solver  # noqa: E402
 
 RECORDS, SIZE = 7, 32
 RANDOM = "transform_param { crop_size: 24 mirror: true }"
@@ -68,11 +67,10 @@ def folder(filled, monkeypatch):
 
 
 def text(kind, batch):
-    return f'layer {{ name: "d" type: "{kind}" top: "data" top: "label" {SOURCES[kind] % batch} }}'
+    return layer_text(kind, "d", tops="data label", more=SOURCES[kind] % batch)
 
 
 def records_of(net):
-    """Run a net; return its records, each as a list of numbers."""
     net.forward_from_to(0, len(net.layers) - 1)
     data, label = (blob.cpu_data for blob in net.tops[0])
     if label.ndim == 4:     # rows of boxes, each with the place of its picture
@@ -85,8 +83,6 @@ def state_of(net):
 
 
 class Counted(NumberedSource):
-    """Gives the numbers of its records."""
-
     batch_size, exact_num_top_blobs = 2, 1
 
     def reshape(self, bottom, top):
@@ -98,11 +94,15 @@ class Counted(NumberedSource):
         self.position += step
 
 
+def be_rank(monkeypatch, rank, count):
+    monkeypatch.setattr(caffe, "solver_count", count)
+    monkeypatch.setattr(caffe, "solver_rank", rank)
+
+
 def test_user_source_shares_records(monkeypatch):
     register_layer("Counted", Counted)
-    net = source_net('layer { name: "n" type: "Counted" top: "n" }')
-    monkeypatch.setattr(caffe, "solver_count", 3)
-    monkeypatch.setattr(caffe, "solver_rank", 1)
+    net = source_net(layer_text("Counted", "n"))
+    be_rank(monkeypatch, 1, 3)
     given = [(net.forward_from_to(0, 0), *net.blobs["n"].data)[1:] for _ in range(3)]
     assert given == [(1, 4), (7, 10), (13, 16)] and state_of(net) == {"position": 18}
     net.layers[0].set_state({"position": 7})
@@ -117,16 +117,12 @@ def test_rank_and_windows_of_processes(folder, monkeypatch):
     monkeypatch.setattr(caffe, "solver_rank", 1)
     with pytest.raises(ConfigError, match=r"layer 'd' \(Data\): solver_rank: must be from 0 to 0, got 1"):
         source_net(text("Data", 1)).forward_from_to(0, 0)
-    monkeypatch.undo()
-    monkeypatch.chdir(folder)
+    monkeypatch.setattr(caffe, "solver_rank", 0)
     net = source_net(text("WindowData", 1).replace("fg_fraction", "fg_threshold: 0.95 fg_fraction"))    # of one window 0.4 are none
-    monkeypatch.setattr(caffe, "solver_count", 3)
-    monkeypatch.setattr(caffe, "solver_rank", 2)
+    be_rank(monkeypatch, 2, 3)
     with pytest.raises(DataError, match=r"windows.txt: layer 'd' .*has 7 windows of background and 0 of objects, and .* 3 processes"):
         net.forward_from_to(0, 0)
 
-
-# ---- divided
 
 BATCHES = 5     # no multiple of 2 or 3
 
@@ -170,7 +166,7 @@ def test_early_end_of_turns(folder):
         assert records_of(net) == records_of(alone)
 
 
-def test_threads_continue_between_tests(folder):
+def test_what_a_process_reads(folder, monkeypatch, tmp_path):
     net = source_net(text("Data", 2), phase=TEST)
     assert list(scored(net, 3, 1)) == [1, 4]
     first = net.layers[0].prefetcher
@@ -178,9 +174,10 @@ def test_threads_continue_between_tests(folder):
     assert net.layers[0].prefetcher is first
     assert list(scored(net, 2, 1)) == [1, 3]
     assert net.layers[0].prefetcher is not first
-
-
-def test_what_others_read_is_not_decoded(tmp_path, monkeypatch):
+    net, read = source_net(text("HDF5Data", 1).replace("shuffle: true", ""), phase=TEST), []
+    monkeypatch.setattr(hdf5_data, "read_array", lambda dataset: read.append(dataset.name) or dataset[...])
+    assert [one[0][-1] for one in scored(net, RECORDS, 4, 2 * RECORDS).values()] == [4, 4]
+    assert read == ["/data", "/label"]
     monkeypatch.chdir(tmp_path)
     good = datum(np.zeros((SIZE, SIZE, 3), np.uint8), 0)
     write_annotated("db", [good, good, b"\x08", b"\x08"])
@@ -190,30 +187,7 @@ def test_what_others_read_is_not_decoded(tmp_path, monkeypatch):
         scored(net, 2, 1, 8)
 
 
-def test_foreign_hdf5_file_only_measured(folder, monkeypatch):
-    net, read = source_net(text("HDF5Data", 1).replace("shuffle: true", ""), phase=TEST), []
-    monkeypatch.setattr(hdf5_data, "read_array", lambda dataset: read.append(dataset.name) or dataset[...])
-    assert [one[0][-1] for one in scored(net, RECORDS, 4, 2 * RECORDS).values()] == [4, 4]
-    assert read == ["/data", "/label"]
-
-
-def test_other_sources_run_for_all(folder):
-    more = ('layer { name: "m" type: "MemoryData" top: "memory" top: "number" memory_data_param { batch_size: 1 channels: 1 height: 1 '
-            'width: 1 } }')
-    net = source_net(text("Data", 2) + more, phase=TEST)
-    net.layers[1].reset(np.arange(10, dtype=np.float32).reshape(10, 1, 1, 1), np.zeros(10, np.float32))
-    sharding, seen = RankSharding(net, 3, 2), []
-    for batch in (2, 5):
-        sharding.advance_to(batch)
-        net.forward_from_to(0, 1)
-        seen.append((net.blobs["memory"].cpu_data.item(), *net.blobs["label"].cpu_data))
-    sharding.end(8)
-    net.forward_from_to(0, 1)
-    assert seen == [(2, 4, 5), (5, 10 % RECORDS, 11 % RECORDS)]
-    assert (net.blobs["memory"].cpu_data.item(), *net.blobs["label"].cpu_data) == (8, 16 % RECORDS, 17 % RECORDS)
-
-
-def test_stateful_nets_not_divided(folder):
+def test_nets_and_sources_not_divided(folder, caplog):
     lstm = ('layer { name: "r" type: "LSTM" bottom: "data" bottom: "label" top: "r" recurrent_param { num_output: 1 '
             'weight_filler { type: "constant" } } }')
     source = text("HDF5Data", 4) + 'layer { name: "s" type: "Reshape" bottom: "label" top: "cont" reshape_param { shape { dim: 2 dim: 2 } } }'
@@ -221,9 +195,6 @@ def test_stateful_nets_not_divided(folder):
     assert why_not_divisible(source_net(source)) is None
     net = source_net(source + steps + lstm.replace('"data"', '"steps"').replace('"label"', '"cont"'))
     assert why_not_divisible(net) == "layer 'r' (LSTM) keeps something from one batch to the next"
-
-
-def test_undivided_sources_logged(folder, caplog):
     blob = 'input_param { shape { dim: 1 } }'
     filler = 'dummy_data_param { shape { dim: 1 } data_filler { type: "%s" } }'
     net = source_net(text("Data", 2) + f'layer {{ name: "given" type: "Input" top: "a" {blob} }}'
@@ -234,26 +205,31 @@ def test_undivided_sources_logged(folder, caplog):
         log_undivided_sources(net)
     assert [r.getMessage() for r in caplog.records if r.name.endswith("sources")] == ["layer 'given' (Input) gives each rank what it is given",
                                                         "layer 'noise' (DummyData) gives each rank what it is given"]
+    memory = layer_text("MemoryData", "m", tops="memory number", more="memory_data_param { batch_size: 1 channels: 1 height: 1 width: 1 }")
+    net = source_net(text("Data", 2) + memory, phase=TEST)
+    net.layers[1].reset(np.arange(10, dtype=np.float32).reshape(10, 1, 1, 1), np.zeros(10, np.float32))
+    sharding = RankSharding(net, 3, 2)
+    for batch in (2, 5, 8):
+        sharding.advance_to(batch) if batch < 8 else sharding.end(8)
+        net.forward_from_to(0, 1)
+        assert [net.blobs["memory"].cpu_data.item(), *net.blobs["label"].cpu_data] == [batch, 2 * batch % RECORDS, (2 * batch + 1) % RECORDS]
 
 
 @pytest.mark.parametrize("kind, wrong", [("Data", r"record 3 \(key '00000003'\)"), ("ImageData", "list.txt:4: .*record 3")])
 def test_bad_record_named_as_by_one(tmp_path, monkeypatch, kind, wrong):
     monkeypatch.chdir(tmp_path)
-    pictures = write_pictures(tmp_path, 4, SIZE, SIZE)
+    pictures, messages = write_pictures(tmp_path, 4, SIZE, SIZE), []
     write_annotated("db", [*(datum(picture, 0) for picture in pictures[:3]), b"\x08"])
     (tmp_path / "list.txt").write_text("".join(f"{i}.png {i}\n" for i in range(4)))
     (tmp_path / "3.png").unlink()
-    plain = text(kind, 2).replace("shuffle: true rand_skip: 4", "")
-    messages = []
     for count in (1, 2):
-        net = source_net(plain)
-        monkeypatch.setattr(caffe, "solver_count", count)
-        monkeypatch.setattr(caffe, "solver_rank", count - 1)
+        be_rank(monkeypatch, 0, 1)
+        net = source_net(text(kind, 2).replace("shuffle: true rand_skip: 4", ""))
+        be_rank(monkeypatch, count - 1, count)
         with pytest.raises((DataError, FileError), match=wrong) as error:
             for _ in range(3):
                 net.forward_from_to(0, 0)
         messages.append(str(error.value))
-        monkeypatch.setattr(caffe, "solver_rank", 0)
     assert messages[0] == messages[1]
 
 
@@ -297,27 +273,15 @@ def test_source_overwritten_in_place(tmp_path, monkeypatch, kind, view, phase):
     assert array.item() == 1 and all(blob.data.item() == 1 for blob in net.layers[0].blobs)
 
 
-def test_source_overwritten_by_dropout():
-    net = source_net("""layer { name: "d" type: "DummyData" top: "d"
-        dummy_data_param { shape { dim: 64 } data_filler { type: "constant" value: 1 } } }
-        layer { name: "x" type: "Dropout" bottom: "d" top: "d" }""", phase=TRAIN)
-    for _ in range(4):
-        net.forward_from_to(0, 1)
-        assert set(net.blobs["d"].data.tolist()) == {0, 2}
-
-
 @pytest.mark.parametrize("plan", [None, "memory"])
 @pytest.mark.parametrize("kind, loss", [("DummyData", 8), ("Parameter", 2)])
 def test_source_overwritten_in_training(kind, loss, plan):
     """Also by the CUDA graph that a device may record."""
-    param, _ = parse_text(f"""layer {{ name: "d" type: "{kind}" {IN_PLACE[kind]} }}
-        layer {{ name: "r" type: "Reshape" bottom: "d" top: "r" reshape_param {{ shape {{ dim: 1 dim: -1 }} }} }}
-        layer {{ name: "x" type: "Power" bottom: "r" top: "r" power_param {{ scale: 3 shift: 1 }} }}
-        layer {{ name: "i" type: "InnerProduct" bottom: "r" top: "i" inner_product_param {{ num_output: 2 weight_filler {{ value: 1 }} }} }}
-        layer {{ name: "l" type: "Reduction" bottom: "i" top: "l" loss_weight: 1 }}""", caffe_pb2.NetParameter)
-    solver = create_solver(caffe_pb2.SolverParameter(base_lr=0, lr_policy="fixed", snapshot_after_train=False, net_param=param), plan=plan)
-    losses = []
+    solver = net_solver(f'layer {{ name: "d" type: "{kind}" {IN_PLACE[kind]} }}'
+                        + layer_text("Reshape", "r", "d", more="reshape_param { shape { dim: [1, -1] } }")
+                        + layer_text("Power", "x", "r", "r", "power_param { scale: 3 shift: 1 }")
+                        + layer_text("InnerProduct", "i", "r", more="inner_product_param { num_output: 2 weight_filler { value: 1 } }")
+                        + layer_text("Reduction", "l", "i", more="loss_weight: 1"), plan, base_lr=0, momentum=0)
     for _ in range(6):
         solver.step(1)
-        losses.append(solver.smoothed_loss)
-    assert losses == [loss] * 6
+        assert solver.smoothed_loss == loss

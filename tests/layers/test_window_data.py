@@ -1,16 +1,19 @@
 """WindowData: what is cut out, what is drawn, resuming, and window files that are wrong."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 cv2 = pytest.importorskip("cv2")
 
+from helpers import layer_text  # noqa: E402
 from pictures import batch, source_net, write_pictures  # noqa: E402
 
 from minicaffe.blob import Dtype  # noqa: E402
 from minicaffe.common import TEST  # noqa: E402
+from minicaffe.data import window_batches  # noqa: E402
 from minicaffe.data.mean_file import write_mean  # noqa: E402
 from minicaffe.data.prefetch import BatchArrays  # noqa: E402
 from minicaffe.data.window_batches import LINE, WindowBatches, WindowList  # noqa: E402
@@ -20,28 +23,31 @@ HEIGHT, WIDTH, CROP = 20, 24, 8
 OBJECT, BACKGROUND = (3, 4, 12, 15), (0, 0, 7, 9)
 
 
-def text(fields="", transform="", source="windows.txt"):
-    return (f'layer {{ name: "d" type: "WindowData" top: "data" top: "label" window_data_param {{ source: "{source}" {fields} }} '
-            f"transform_param {{ crop_size: {CROP} {transform} }} }}")
+FIELDS = "batch_size: 4 fg_fraction: 0.25 bg_threshold: 0.3"
+
+
+def text(fields="", transform="", source="windows.txt", crop=CROP):
+    return layer_text("WindowData", "d", tops="data label", more=(
+        f'window_data_param {{ source: "{source}" {fields} }} transform_param {{ crop_size: {crop} {transform} }}'))
 
 
 def windows_of(name, *rows, number=0, channels=3):
     return f"# {number}\n{name}\n{channels}\n{HEIGHT}\n{WIDTH}\n{len(rows)}\n" + "".join(" ".join(map(str, r)) + "\n" for r in rows)
 
 
+def write_windows(*rows):
+    Path("windows.txt").write_text(windows_of("0.png", *rows))
+
+
 @pytest.fixture
 def picture(tmp_path, monkeypatch):
-    """One picture with a window of an object, one of background, and one that is neither."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "windows.txt").write_text(windows_of("0.png", (2, 0.9, *OBJECT), (1, 0.1, *BACKGROUND), (1, 0.4, 0, 0, 0, 0)))
+    write_windows((2, 0.9, *OBJECT), (1, 0.1, *BACKGROUND), (1, 0.4, 0, 0, 0, 0))
     return write_pictures(tmp_path, 1, HEIGHT, WIDTH)[0]
 
 
 def warped(picture, x1, y1, x2, y2):
     return cv2.resize(picture[y1:y2 + 1, x1:x2 + 1], (CROP, CROP)).transpose(2, 0, 1).astype(float)
-
-
-FIELDS = "batch_size: 4 fg_fraction: 0.25 bg_threshold: 0.3"
 
 
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
@@ -51,12 +57,8 @@ def test_background_first_then_objects(picture, dtype):
     data, labels = batch(net)
     assert labels.tolist() == [0, 0, 0, 2] and data.dtype == (np.float32, np.float64)[dtype]
     np.testing.assert_array_equal(data, [warped(picture, *BACKGROUND)] * 3 + [warped(picture, *OBJECT)])
-
-
-def test_threshold_of_objects_not_background(tmp_path):
-    rows = [(1, overlap, 0, 0, 1, 1) for overlap in (0.8, 0.7, 0.5, 0.3, 0.2)]
-    (tmp_path / "windows.txt").write_text(windows_of("0.png", *rows))
-    windows = WindowList(str(tmp_path / "windows.txt"), "", 0.7, 0.3)
+    write_windows(*((1, overlap, 0, 0, 1, 1) for overlap in (0.8, 0.7, 0.5, 0.3, 0.2)))
+    windows = WindowList("windows.txt", "", 0.7, 0.3)
     assert windows.foreground[:, LINE].tolist() == [7, 8]  # the lines of 0.8 and 0.7
     assert windows.background[:, LINE].tolist() == [11]
 
@@ -75,15 +77,23 @@ def test_mirror_mean_and_scale(picture, phase):
     assert seen == {True, False}
 
 
-def test_mean_file_read_about_centre(picture, tmp_path):
+def test_mean_files(picture, tmp_path):
     mean = np.random.default_rng(1).uniform(0, 255, (3, 11, 13)).astype(np.float32)
     write_mean(tmp_path / "mean", mean)
     data = batch(source_net(text(FIELDS, 'mean_file: "mean"')))[0]
     np.testing.assert_allclose(data[0], warped(picture, *BACKGROUND) - mean[:, 2:10, 2:10], rtol=1e-5)
+    # For windows of 8 x 8; the offset of their first row, too, is that of the width.
+    for shape in (3, 8, 8), (3, 8, 9), (3, 9, 10):
+        write_mean(tmp_path / "mean", np.zeros(shape, np.float32))
+        assert batch(source_net(text("batch_size: 1", "mean_file: 'mean'")))[0].shape == (1, 3, 8, 8)
+    for shape in (3, 8, 10), (1, 9, 9), (4, 9, 9), (3, 9, 7), (3, 7, 8):
+        write_mean(tmp_path / "mean", np.zeros(shape, np.float32))
+        with pytest.raises(ShapeError, match=rf"mean_file: 'mean' is {shape[0]} x {shape[1]} x {shape[2]}, too small for windows of 3 x 8 x 8"):
+            source_net(text("batch_size: 1", "mean_file: 'mean'"))
 
 
-def round_half_away(x):
-    return math.copysign(math.floor(abs(x) + 0.5), x)
+def nearest(x):
+    return int(math.copysign(math.floor(abs(x) + 0.5), x))
 
 
 def with_context(picture, box, context, square, flip, mean=None, scale_of_values=1):
@@ -93,21 +103,16 @@ def with_context(picture, box, context, square, flip, mean=None, scale_of_values
         x2, y2 = x2 - 1, y2 - 1     # both edges belong to the window, which grows by nothing
     half = np.array([x2 - x1 + 1, y2 - y1 + 1]) / 2
     centre = np.array([x1, y1]) + half
-    half = np.full(2, half.max()) if square else half
-    grow = CROP / (CROP - 2 * context)
-    first = [int(round_half_away(v)) for v in centre - half * grow]
-    last = [int(round_half_away(v)) for v in centre + half * grow]
-    out = np.zeros((3, CROP, CROP))
-    begin, size, after, cut = [], [], [], []
-    for a, b, limit in zip(first, last, (WIDTH, HEIGHT)):
-        scale = CROP / (b - a + 1)
-        low, high = max(0, -a), max(0, b - limit + 1)
+    half = (np.full(2, half.max()) if square else half) * CROP / (CROP - 2 * context)
+    out, begin, size, after, cut = np.zeros((3, CROP, CROP)), [], [], [], []
+    for a, b, limit in zip(map(nearest, centre - half), map(nearest, centre + half), (WIDTH, HEIGHT)):
+        scale, low, high = CROP / (b - a + 1), max(0, -a), max(0, b - limit + 1)
         if a + low > b - high or not context and not square and (low or high):
             raise IndexError
         cut.append(slice(a + low, b - high + 1))
-        begin.append(int(round_half_away(low * scale)))
-        after.append(int(round_half_away(high * scale)))
-        size.append(int(round_half_away((b - high - a - low + 1) * scale)))
+        begin.append(nearest(low * scale))
+        after.append(nearest(high * scale))
+        size.append(nearest((b - high - a - low + 1) * scale))
     left = after[0] if flip else begin[0]
     w, h = min(size[0], CROP - left), min(size[1], CROP - begin[1])
     if min(w, h) < 1:
@@ -122,68 +127,49 @@ def with_context(picture, box, context, square, flip, mean=None, scale_of_values
 
 
 @pytest.mark.parametrize("context, square", [(1, False), (3, False), (2, True), (0, True)])
-@pytest.mark.parametrize("box", [(0, 0, 9, 5), (14, 3, 23, 19), (8, 8, 13, 11), (20, 0, 23, 19), (5, 5, 5, 5)])
 @pytest.mark.parametrize("mirror", [False, True])
-def test_context_and_squares(picture, tmp_path, box, context, square, mirror):
-    (tmp_path / "windows.txt").write_text(windows_of("0.png", (1, 1, *box)))
-    mode = "square" if square else "warp"
-    net = source_net(text(f'batch_size: 6 fg_fraction: 1 context_pad: {context} crop_mode: "{mode}"', f"mirror: {str(mirror).lower()}"),
-                     Dtype.DOUBLE)
-    plain, flipped = (with_context(picture, box, context, square, flip) for flip in (False, True))
-    for window in batch(net)[0]:
-        assert np.array_equal(window, plain) or mirror and np.array_equal(window, flipped)
+def test_context_and_squares(picture, context, square, mirror):
+    for box in (0, 0, 9, 5), (14, 3, 23, 19), (8, 8, 13, 11), (20, 0, 23, 19), (5, 5, 5, 5):
+        write_windows((1, 1, *box))
+        fields = f'batch_size: 6 fg_fraction: 1 context_pad: {context} crop_mode: "{"square" if square else "warp"}"'
+        net = source_net(text(fields, f"mirror: {str(mirror).lower()}"), Dtype.DOUBLE)
+        plain, flipped = (with_context(picture, box, context, square, flip) for flip in (False, True))
+        for window in batch(net)[0]:
+            assert np.array_equal(window, plain) or mirror and np.array_equal(window, flipped), box
 
 
-# ---- faults
-
-@pytest.mark.parametrize("fields, transform, error", [
-    ("batch_size: 0", "", "window_data_param.batch_size: must be at least 1"),
-    ("batch_size: 4294967295", "", "window_data_param.batch_size: must be at most"),
-    ("batch_size: 1", "crop_size: 0", "transform_param.crop_size: must be given"),
-    ("batch_size: 1", "crop_size: 4294967295", "transform_param.crop_size"),
-    ("batch_size: 1 context_pad: 4", "", "window_data_param.context_pad: must be less than half of crop_size 8, got 4"),
-    ("batch_size: 1 context_pad: 4294967295", "", "window_data_param.context_pad"),
-    ("batch_size: 1 crop_mode: 'round'", "", "window_data_param.crop_mode: must be 'warp' or 'square', got 'round'"),
-    ("batch_size: 1 fg_fraction: 1.5", "", "window_data_param.fg_fraction: must be from 0 to 1"),
-    ("batch_size: 1 fg_fraction: nan", "", "window_data_param.fg_fraction: must be from 0 to 1"),
-    ("batch_size: 1", "mean_value: 1 mean_value: 2", "transform_param.mean_value: give one value"),
-    ("batch_size: 1", "mean_value: 1 mean_file: 'mean'", "cannot both be set"),
-    ("batch_size: 1", "mean_file: 'mean'", "transform_param.mean_file: 'mean' is 3 x 7 x 9, too small"),
-    ("batch_size: 1 bg_threshold: 0", "", "has no window with an overlap below 0"),
-    ("batch_size: 1 fg_fraction: 1 fg_threshold: 2", "", "has no window with an overlap of at least 2"),
+@pytest.mark.parametrize("fields, transform, crop, error", [
+    ("batch_size: 0", "", 8, "window_data_param.batch_size: must be at least 1"),
+    ("batch_size: 4294967295", "", 8, "window_data_param.batch_size: must be at most"),
+    ("batch_size: 1", "", 0, "transform_param.crop_size: must be given"),
+    ("batch_size: 1", "", 4294967295, "transform_param.crop_size"),
+    ("batch_size: 1 context_pad: 4", "", 8, "window_data_param.context_pad: must be less than half of crop_size 8, got 4"),
+    ("batch_size: 1 context_pad: 4294967295", "", 8, "window_data_param.context_pad"),
+    ("batch_size: 1 crop_mode: 'round'", "", 8, "window_data_param.crop_mode: must be 'warp' or 'square', got 'round'"),
+    ("batch_size: 1 fg_fraction: 1.5", "", 8, "window_data_param.fg_fraction: must be from 0 to 1"),
+    ("batch_size: 1 fg_fraction: nan", "", 8, "window_data_param.fg_fraction: must be from 0 to 1"),
+    ("batch_size: 1", "mean_value: 1 mean_value: 2", 8, "transform_param.mean_value: give one value"),
+    ("batch_size: 1", "mean_value: 1 mean_file: 'mean'", 8, "cannot both be set"),
+    ("batch_size: 1 bg_threshold: 0", "", 8, "has no window with an overlap below 0"),
+    ("batch_size: 1 fg_fraction: 1 fg_threshold: 2", "", 8, "has no window with an overlap of at least 2"),
 ])
-def test_wrong_fields(picture, tmp_path, fields, transform, error):
-    write_mean(tmp_path / "mean", np.zeros((3, 7, 9), np.float32))
+def test_wrong_fields(picture, fields, transform, crop, error):
     with pytest.raises((ConfigError, ShapeError, DataError), match=rf"layer 'd' \(WindowData\): .*{error}"):
-        source_net(text(fields, transform) if "crop_size" not in transform else text(fields, transform).replace("crop_size: 8", ""))
-
-
-def test_which_means_are_large_enough(picture, tmp_path):
-    """For windows of 8 x 8; the offset of their first row, too, is that of the width."""
-    for shape in (3, 8, 8), (3, 8, 9), (3, 9, 10):
-        write_mean(tmp_path / "mean", np.zeros(shape, np.float32))
-        assert batch(source_net(text("batch_size: 1", "mean_file: 'mean'")))[0].shape == (1, 3, 8, 8)
-    for shape in (3, 8, 10), (1, 9, 9), (4, 9, 9), (3, 9, 7), (3, 7, 8):
-        write_mean(tmp_path / "mean", np.zeros(shape, np.float32))
-        with pytest.raises(ShapeError, match=rf"mean_file: 'mean' is {shape[0]} x {shape[1]} x {shape[2]}, too small for windows of 3 x 8 x 8"):
-            source_net(text("batch_size: 1", "mean_file: 'mean'"))
+        source_net(text(fields, transform, crop=crop))
 
 
 GOOD = windows_of("0.png", (2, 0.9, *OBJECT), (1, 0.1, *BACKGROUND))
 
 
 @pytest.mark.parametrize("content, error", [
-    ("", "windows.txt: the window file is empty"),
-    (GOOD.replace("# 0", "# 1"), "windows.txt:1: must be '# 0'"),
-    (GOOD.replace("# 0", "## 0"), "windows.txt:1: must be '# 0'"),
-    (GOOD + GOOD, "windows.txt:9: must be '# 1'"),
+    ("", "windows.txt: the window file is empty"), (GOOD.replace("# 0", "# 1"), "windows.txt:1: must be '# 0'"),
+    (GOOD.replace("# 0", "## 0"), "windows.txt:1: must be '# 0'"), (GOOD + GOOD, "windows.txt:9: must be '# 1'"),
     (GOOD.replace("\n3\n", "\nthree\n"), "windows.txt:3: channels, height, width or the number of windows .three. is not an integer"),
     (GOOD.replace("\n3\n", "\n1\n"), "windows.txt: says that the last picture has 1 channels"),
     (GOOD.replace("\n2\n", "\n3\n"), "windows.txt:6: 3 windows are announced, the file ends after 2"),
     (GOOD.replace("\n2\n", "\n999999999\n"), "windows.txt:6: 999999999 windows are announced"),
     (GOOD.replace("\n2\n", "\n99999999999999999999\n"), "windows.txt:6: channels, height, width or the number of windows 99999999999999999999 does not fit"),
-    (GOOD.replace("0.9", "x"), "windows.txt:7: a window is"),
-    (GOOD.replace("0.9", "nan"), "windows.txt:7: a window is"),
+    (GOOD.replace("0.9", "x"), "windows.txt:7: a window is"), (GOOD.replace("0.9", "nan"), "windows.txt:7: a window is"),
     (GOOD.replace("0.9 3", "0.9 3.5"), "windows.txt:7: a window is"),
     (GOOD.replace("2 0.9", "2.5 0.9"), "windows.txt:7: a window is"),
     (GOOD.replace("2 0.9", "1_0 0.9"), "windows.txt:7: a window is"), (GOOD.replace("2 0.9", "\u0662 0.9"), "windows.txt:7: a window is"),
@@ -209,21 +195,17 @@ def test_files_that_are_gone(picture, tmp_path):
     with pytest.raises(FileError, match=r"window_data_param.source: nowhere: no such file"):
         source_net(text("batch_size: 1", source="nowhere"))
     (tmp_path / "0.png").unlink()
-    net = source_net(text(FIELDS))
     with pytest.raises(FileError, match=r"windows.txt:8: layer 'd' \(WindowData\): record 0: '0.png' cannot be read"):
-        batch(net)
+        batch(source_net(text(FIELDS)))
 
 
 @pytest.mark.parametrize("row, fields, error", [
     ((0, 0, 24, 5), "", r"the window x1 y1 x2 y2 = 0 0 24 5 reaches beyond '0.png', which is 20 x 24"),
-    ((-1, 0, 4, 5), "", "reaches beyond"),
-    ((90, 90, 95, 95), "context_pad: 1", "lies outside '0.png'"),
-])
-def test_windows_outside_name_line_and_record(picture, tmp_path, row, fields, error):
-    (tmp_path / "windows.txt").write_text(windows_of("0.png", (1, 1, *row)))
-    net = source_net(text("batch_size: 1 fg_fraction: 1 " + fields))
+    ((-1, 0, 4, 5), "", "reaches beyond"), ((90, 90, 95, 95), "context_pad: 1", "lies outside '0.png'")])
+def test_windows_outside_name_line_and_record(picture, row, fields, error):
+    write_windows((1, 1, *row))
     with pytest.raises(DataError, match=rf"windows.txt:7: layer 'd' \(WindowData\): record 0: .*{error}"):
-        batch(net)
+        batch(source_net(text("batch_size: 1 fg_fraction: 1 " + fields)))
 
 
 @pytest.mark.parametrize("context, square", [(1, False), (3, False), (2, True), (0, True), (0, False)])
@@ -257,17 +239,8 @@ def test_random_windows_like_the_plain_version(picture, context, square):
     assert kinds >= ({"outside", "all", "a part"} if context or square else {"outside", "all"})
 
 
-def test_batches_without_one_of_the_kinds(picture, tmp_path):
-    (tmp_path / "windows.txt").write_text(windows_of("0.png", (1, 1, 0, 0, 1, 1), (1, 1, 0, 0, 2, 2)))
-    batches = WindowBatches(WindowList("windows.txt", "", 0.5, 0.5), 0.5, 0, CROP, 0)
-    with pytest.raises(DataError) as caught:
-        batches.fill(range(0, 12, 3), BatchArrays(np.dtype(np.float32), True, np.empty))
-    assert str(caught.value) == "windows.txt: has 0 windows of background and 2 of objects, and the batches of 3 processes need both"
-
-
 @pytest.mark.parametrize("cache", [False, True])
 def test_pictures_read_once_with_cache(picture, tmp_path, cache, monkeypatch):
-    from minicaffe.data import window_batches
     read, files = window_batches.read_content, []
     monkeypatch.setattr(window_batches, "read_content", lambda path, within: (files.append((path, within)), read(path, within))[1])
     batches = WindowBatches(WindowList("windows.txt", "", 0.5, 0.5), 0.5, 0, CROP, 0, cache=cache, within=str(tmp_path))
@@ -276,6 +249,11 @@ def test_pictures_read_once_with_cache(picture, tmp_path, cache, monkeypatch):
     assert files == [("0.png", str(tmp_path))] * (1 if cache else 6)
 
 
-def test_transform_param_ignored(picture, caplog):
+def test_ignored_fields_and_missing_kinds(picture, caplog):
     source_net(text("batch_size: 1", "scale: 2 mirror: true force_gray: true"))
     assert "layer 'd' (WindowData): transform_param: scale, force_gray ignored: " in caplog.text
+    write_windows((1, 1, 0, 0, 1, 1), (1, 1, 0, 0, 2, 2))
+    batches = WindowBatches(WindowList("windows.txt", "", 0.5, 0.5), 0.5, 0, CROP, 0)
+    with pytest.raises(DataError) as caught:
+        batches.fill(range(0, 12, 3), BatchArrays(np.dtype(np.float32), True, np.empty))
+    assert str(caught.value) == "windows.txt: has 0 windows of background and 2 of objects, and the batches of 3 processes need both"

@@ -1,8 +1,8 @@
-"""Which engine computes an operation, and what is said of those that do not (minicaffe/engines/engine.pyx)."""
+"""Which engine computes an operation, what is said of those that do not, and what an epilogue takes (minicaffe/engines/)."""
 
 import importlib
+import itertools
 import logging
-import random
 import re
 from pathlib import Path
 
@@ -11,8 +11,9 @@ from helpers import layer_text, make_net
 
 import minicaffe as caffe
 from minicaffe import errors
+from minicaffe.blob import Blob
 from minicaffe.common import caffe as settings
-from minicaffe.engines import engine
+from minicaffe.engines import engine, epilogue
 from minicaffe.engines.table import CAFFE, CUDNN, ONEDNN, WINOGRAD
 from minicaffe.memory import SyncedHead
 
@@ -20,15 +21,11 @@ PACKAGE = Path(caffe.__file__).parent
 
 
 class Probe(engine.Operation):
-    """A kind of operation for which two engines answer with their names."""
+    pass
 
 
 class Answer(engine.Primitive):
     pass
-
-
-def refuses(operation):
-    return "probes of odd size"
 
 
 def fail(operation):
@@ -37,7 +34,6 @@ def fail(operation):
 
 @pytest.fixture
 def probes(monkeypatch):
-    """CAFFE and CUDNN compute Probe; settings are put back."""
     monkeypatch.setattr(engine, "_logged_refusals", set())
     for one in engine.ENGINES.values():
         monkeypatch.setattr(one, "kinds", {})
@@ -53,13 +49,12 @@ def probes(monkeypatch):
     (CUDNN.layer_field, "", True, False, "CUDNN"), (CUDNN.layer_field, "", False, False, "CAFFE"), (CAFFE.layer_field, "CUDNN", True, False, "CAFFE"),
     (engine.DEFAULT, "", True, True, "CAFFE"), (engine.DEFAULT, "CUDNN", True, True, "CUDNN"), (CUDNN.layer_field, "", True, True, "CUDNN")])
 def test_who_is_asked(probes, monkeypatch, field, preferred, device, absent, who):
-    """One that is absent by its name alone."""
     monkeypatch.setattr(CUDNN, "absent", absent)
     engine.prefer(preferred)
     assert Probe(caffe.blob.Dtype.FLOAT, field)._choose(device).engine == who
 
 
-@pytest.mark.parametrize("how", [(Answer, refuses), (fail,)])
+@pytest.mark.parametrize("how", [(Answer, lambda operation: "probes of odd size"), (fail,)])
 def test_refusal_is_reported_once(probes, caplog, how):
     CUDNN.computes(Probe, *how)
     with caplog.at_level(logging.WARNING):
@@ -71,15 +66,21 @@ def test_refusal_is_reported_once(probes, caplog, how):
         "engine CUDNN refuses: probes of odd size; engine CAFFE computes instead"]
 
 
-def test_default_refusal_at_level_debug(probes, caplog):
+def test_refusals_by_level_and_name(probes, caplog):
     """Unless the engine is preferred by name."""
-    CUDNN.computes(Probe, Answer, refuses)
+    CUDNN.computes(Probe, Answer, lambda operation: "probes of odd size")
     for preferred, level in ("", logging.DEBUG), ("CUDNN", logging.WARNING):
         engine.prefer(preferred)
         caplog.clear()
         with caplog.at_level(logging.DEBUG, engine.log.name):
             assert Probe(caffe.blob.Dtype.FLOAT)._choose(True).engine == "CAFFE"
         assert [record.levelno for record in caplog.records] == [level]
+    # A fact, of which the rule of speed knows nothing; nothing is made.
+    WINOGRAD.computes(Probe, fail, lambda operation: "odd", lambda operation: pytest.fail("compared"))
+    for preferred in "", "WINOGRAD":
+        engine.prefer(preferred)
+        operation = Probe(caffe.blob.Dtype.FLOAT)
+        assert operation._choose(False).engine == "CAFFE" and operation.describe()["refused"] == {"WINOGRAD": "odd"}
 
 
 @pytest.mark.parametrize(("preferred", "who", "refused"), [
@@ -91,15 +92,6 @@ def test_speed_rule_unless_engine_named(probes, preferred, who, refused):
     assert (operation._choose(False).engine, operation.describe()["refused"]) == (who, refused)
 
 
-def test_refusal_holds_by_name(probes):
-    """A fact, of which the rule of speed knows nothing; nothing is made."""
-    WINOGRAD.computes(Probe, fail, lambda operation: "odd", lambda operation: pytest.fail("compared"))
-    for preferred in "", "WINOGRAD":
-        engine.prefer(preferred)
-        operation = Probe(caffe.blob.Dtype.FLOAT)
-        assert operation._choose(False).engine == "CAFFE" and operation.describe()["refused"] == {"WINOGRAD": "odd"}
-
-
 @pytest.mark.parametrize("name", ["WINOGRAD", "ONEDNN"])
 def test_engines_for_float32_refuse_float64(probes, name):
     engine.ENGINES[name].computes(Probe, Answer)
@@ -109,16 +101,23 @@ def test_engines_for_float32_refuse_float64(probes, name):
     assert operation._choose(False).engine == "CAFFE" and operation.describe()["refused"][name].startswith("float64 data: ")
 
 
-def test_engine_of_precision_first(probes, monkeypatch):
+def test_precision_and_epoch(probes, monkeypatch):
     for one in WINOGRAD, ONEDNN:
         one.computes(Probe, Answer)
     engine.prefer("")
     for precision, dtype, who in (("float32", "FLOAT", "WINOGRAD"), ("bf16", "FLOAT", "ONEDNN"), ("bf16", "DOUBLE", "CAFFE")):
         monkeypatch.setattr(engine, "_precision", precision)
         assert Probe(caffe.blob.Dtype[dtype])._choose(False).engine == who
+    # Changes with the preferred engine and the precision (solver/step.py).
+    seen = [engine.settings_epoch()]
+    for change in (lambda: engine.prefer("CAFFE"), lambda: caffe.set_precision("tf32"), lambda: caffe.set_precision("float32")):
+        change()
+        seen.append(engine.settings_epoch())
+    assert len(set(seen)) == 4
+    assert engine.settings_epoch() == seen[-1]
 
 
-def test_engine_files_load_with_operation():
+def test_engines_are_named_in_their_files():
     files = sorted((PACKAGE / "ops").glob("*/engine_*.pyx"))
     for path in files:
         folder, name = path.parent.name, path.stem.removeprefix("engine_").upper()
@@ -126,23 +125,10 @@ def test_engine_files_load_with_operation():
         made = [make.__module__ for make, *_ in engine.ENGINES[name].computed_kinds().values()]
         assert f"minicaffe.ops.{folder}.{path.stem}" in made, f"ops/{folder}/__init__.py does not import {path.stem}"
     assert len(files) > len(engine.ENGINES)
-
-
-def test_chooser_and_layouts_name_no_engine():
-    """Outside of docstrings: a new engine changes neither."""
+    # Outside of docstrings: a new engine changes neither.
     for name in ("engine.pyx", "engine.pxd", "layouts.pyx", "layouts.pxd"):
         code = re.sub(r'""".*?"""', "", (PACKAGE / "engines" / name).read_text(), flags=re.S)
         assert not re.findall(rf"\b({'|'.join(engine.ENGINES)})\b|onednn|cudnn|winograd", code), name
-
-
-def test_the_epoch_of_the_settings(probes):
-    """Changes with the preferred engine and the precision (solver/step.py)."""
-    seen = [engine.settings_epoch()]
-    for change in (lambda: engine.prefer("CAFFE"), lambda: caffe.set_precision("tf32"), lambda: caffe.set_precision("float32")):
-        change()
-        seen.append(engine.settings_epoch())
-    assert len(set(seen)) == 4
-    assert engine.settings_epoch() == seen[-1]
 
 
 @pytest.mark.parametrize(("kind", "name"), [("Convolution", "CAFFE"), ("Deconvolution", "CAFFE"), ("Convolution", "WINOGRAD")])
@@ -160,50 +146,39 @@ def test_scratch_memory_returned(kind, name):
     assert {row["engine"] for row in net.engines()} == {name if settings.mode == "cpu" else "CAFFE"}
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_choice_holds_until_setting_changes(seed):
+def test_choice_holds_until_setting_changes():
     """It is made again by the next forward after a change, for a backward never: that is the engine's of forward."""
-    dice = random.Random(seed)
     text = 'force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 16, 12, 12] } } } '
     text += layer_text("Convolution", "c", "x", more="convolution_param { num_output: 16 kernel_size: 3 }")
     text += layer_text("Pooling", "p", "c", more="pooling_param { kernel_size: 2 }")
     text += layer_text("InnerProduct", "i", "p", more="inner_product_param { num_output: 3 }")
-    net = make_net(text)
-    changes = {
-        "threads": lambda: caffe.set_num_threads(caffe.get_num_threads() % 3 + 1),
-        "exact": lambda: engine.set_exact(dice.random() < 0.5),
-        "engine": lambda: engine.prefer(dice.choice(["", "CAFFE", "ONEDNN", "PLAIN", "WINOGRAD"])),
-        "precision": lambda: caffe.set_precision("float32"),
-        "release": net.release}
-    primitives = lambda: [op.primitives() for layer in net.layers for op in layer.operations()]  # noqa: E731
-    last, changed, ran = [], True, False
-    for _ in range(40):
-        name = dice.choice([*changes, "forward", "forward", "backward"])
-        if name in changes:
-            changes[name]()
-            changed = True
-            ran = ran and name != "release"
-            assert name != "release" or primitives() == [[], [], []]
-        elif name == "forward":
-            net.forward_from_to(0, 3)
-            now, ran = primitives(), True
-            assert all(len({*map(id, made)}) == 1 for made in now)     # one engine for all
-            if last:
-                assert [a[0] is b[0] for a, b in zip(now, last, strict=True)] == [not changed] * 3
-            last, changed = now, False
-        elif ran:
+    net, last = make_net(text), [[None]] * 3
+    for change in (lambda: None, lambda: caffe.set_num_threads(caffe.get_num_threads() % 3 + 1), lambda: engine.set_exact(not engine.get_exact()),
+                   *(lambda name=name: engine.prefer(name) for name in ("", "CAFFE", "ONEDNN", "PLAIN", "WINOGRAD")),
+                   lambda: caffe.set_precision("float32"), net.release):
+        change()
+        if change == net.release:
+            assert primitives(net) == [[], [], []]
+        elif last[0][0] is not None:
             net.backward_from_to(3, 0)
-            assert primitives() == last
+            assert primitives(net) == last
+        for changed in (True, False):
+            net.forward_from_to(0, 3)
+            now = primitives(net)
+            assert all(len({*map(id, made)}) == 1 for made in now)     # one engine for all
+            assert [a[0] is b[0] for a, b in zip(now, last, strict=True)] == [not changed] * 3
+            last = now
 
 
-def test_an_unknown_engine_in_the_environment(monkeypatch):
+def primitives(net):
+    return [operation.primitives() for layer in net.layers for operation in layer.operations()]
+
+
+def test_engine_of_environment_and_layer(monkeypatch, tmp_path):
     monkeypatch.setattr(engine, "_preferred", None)
     monkeypatch.setenv("MINICAFFE_ENGINE", "mkl")
     with pytest.raises(errors.ConfigError, match="MINICAFFE_ENGINE: must be caffe or cudnn or onednn or plain or winograd, got 'mkl'"):
         engine.preferred()
-
-
-def test_a_layer_says_who_computed(tmp_path, monkeypatch):
     monkeypatch.setattr(engine, "_preferred", "CAFFE")
     path = tmp_path / "net.prototxt"
     path.write_text("""
@@ -214,3 +189,29 @@ def test_a_layer_says_who_computed(tmp_path, monkeypatch):
     assert net.engines() == [{**asked, "engine": None}]
     net.forward()
     assert net.engines() == [{**asked, "engine": "CAFFE"}]
+
+
+TOP, ONE, PER_CHANNEL = Blob((2, 3, 4)), Blob((1,)), Blob((3,))
+CALLS = {       # of an epilogue, by letters
+    "s": lambda it: it.standardize(PER_CHANNEL, PER_CHANNEL, ONE, 1e-5),
+    "a": lambda it: it.affine(PER_CHANNEL, PER_CHANNEL, (True, True)),
+    "m": lambda it: it.affine(PER_CHANNEL, None, (True, True)),
+    "b": lambda it: it.affine(None, PER_CHANNEL, (True, True)),
+    "+": lambda it: it.add(TOP),
+    "r": lambda it: it.rectify(0),
+    "l": lambda it: it.rectify(0.25),
+    "n": lambda it: it.rectify(-0.5),
+    "p": lambda it: it.rectify(PER_CHANNEL)}
+
+
+@pytest.mark.parametrize(("kind", "adds", "taken"), [
+    ("Channel", False, "[samb]*[rlnp]?"), ("Channel", True, r"[samb]*\+?[rlnp]?"), ("Relu", False, "r?"), ("Relu", True, "r?"),
+    ("Norm", False, "[amb]?[rl]?"), ("Norm", True, "[amb]?[rl]?")])
+def test_which_layers_an_epilogue_takes(kind, adds, taken):
+    """An affine map before an addend before slopes, or fewer: what is refused leaves what was taken."""
+    for calls in itertools.product(CALLS, repeat=4):
+        made, done = getattr(epilogue, f"{kind}Epilogue")(TOP, False, adds), ""
+        for letter in calls:
+            fits = re.fullmatch(taken, done + letter) is not None
+            assert CALLS[letter](made) == fits, (done, letter)
+            done += letter * fits

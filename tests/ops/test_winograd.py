@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from helpers import layer_text, make_net
 
 import minicaffe
 from minicaffe import cli
@@ -15,9 +16,6 @@ from minicaffe.device import threads
 from minicaffe.engines import engine
 from minicaffe.engines.onednn import library
 from minicaffe.errors import DependencyError
-from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
 
 # Relative to the root of the mean square: seen are 8e-6 at most, sums of float32 themselves have 1e-6.
 TOLERANCE = 2e-5
@@ -73,22 +71,19 @@ def use(on_cpu):
 
 def make(shape, fields, behind="", dtype=Dtype.FLOAT, phase=TRAIN):
     """A net of one convolution and what is behind it, with gradients for all, filled from one seed."""
-    dims = " ".join(f"dim: {size}" for size in shape)
-    param, _ = parse_text(f"""
-        layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ {dims} }} }} }}
-        layer {{ name: "conv" type: "Convolution" bottom: "x" top: "y" convolution_param {{ {fields}
-                 weight_filler {{ type: "xavier" }} bias_filler {{ type: "uniform" }} }} }} {behind}""",
-        caffe_pb2.NetParameter, "test.prototxt", keep_layer_fields=True)  # fmt: skip
-    param.force_backward = phase == TRAIN
-    param.state.phase = phase
     caffe.seed(5)
-    net = Net(param, dtype, file="test.prototxt")
+    net = make_net(f"force_backward: {str(phase == TRAIN).lower()} " + conv_text(shape, fields) + behind, phase, dtype)
     net.blob_by_name("x").data[...] = np.random.default_rng(3).standard_normal(shape)
     return net
 
 
+def conv_text(shape, fields):
+    fillers = 'weight_filler { type: "xavier" } bias_filler { type: "uniform" }'
+    return (layer_text("Input", "x", more=f"input_param {{ shape {{ dim: {list(shape)} }} }}")
+            + layer_text("Convolution", "conv", "x", "y", f"convolution_param {{ {fields} {fillers} }}"))
+
+
 def step(net, dtype=np.float64):
-    """All that one forward and backward pass computes, from a fixed gradient with numbers of this type, by name."""
     last = net.tops[-1][0]
     net.forward_from_to(0, len(net.layers) - 1)
     last.diff[...] = np.random.default_rng(4).standard_normal(last.shape, dtype)
@@ -132,16 +127,12 @@ def test_convolution(use, case):
     exact = step(make(*SHAPES[case], dtype=Dtype.DOUBLE))
     use("WINOGRAD")
     net = make(*SHAPES[case])
-    ours = step(net)
+    close(step(net), exact)
     assert who(net) == "WINOGRAD"
-    close(ours, exact)
     net.forward_from_to(0, 1)
     layout = net.tops[-1][0].data_memory.layout()
     assert bool(layout and layout.lanes) == (case in IN_LANES and has_onednn())
-    again = step(net)
-    for name in exact:
-        added = 2 if name.startswith("dconv") else 1      # to gradients of parameters a second step adds
-        close({name: again[name]}, {name: added * exact[name]})
+    close(step(net), {name: values * (2 if name.startswith("dconv") else 1) for name, values in exact.items()})   # a second step adds
 
 
 @pytest.mark.parametrize("case", ROUNDED)
@@ -171,7 +162,7 @@ def test_rounding(use, case):
 def test_other_processors(on_cpu, isa):
     code = f"""
 import sys
-sys.path.insert(0, {os.path.dirname(__file__)!r})
+sys.path[:0] = [{os.path.dirname(__file__)!r}, {os.path.dirname(os.path.dirname(__file__))!r}]
 import test_winograd as t
 for case in t.SHAPES:
     t.engine.prefer("CAFFE")
@@ -195,13 +186,12 @@ def test_the_number_of_threads_changes_nothing(use, case):
     for count in (1, 2, 3):
         threads.set_num_threads(count)
         results.append(step(make(*SHAPES[case])))
-    for other in results[1:]:
         for name, values in results[0].items():
-            np.testing.assert_array_equal(other[name], values, err_msg=name)
+            np.testing.assert_array_equal(results[-1][name], values, err_msg=name)
 
 
 def behind(kind, fields=""):
-    return f'layer {{ name: "{kind}" type: "{kind}" bottom: "y" top: "y" {fields} }}'
+    return layer_text(kind, kind, "y", "y", fields)
 
 
 PRELU = 'prelu_param { filler { type: "uniform" } }'
@@ -223,19 +213,15 @@ UNIFORM = 'filler { type: "uniform" min: 1 max: 2 }'
 
 
 @pytest.mark.parametrize(("kind", "fields"), [
-    ("BatchNorm", ""), ("Scale", f"scale_param {{ bias_term: true {UNIFORM} bias_{UNIFORM} }}"),
-    ("Bias", f"bias_param {{ {UNIFORM} }}")])
+    ("BatchNorm", ""), ("Scale", f"scale_param {{ bias_term: true {UNIFORM} bias_{UNIFORM} }}"), ("Bias", f"bias_param {{ {UNIFORM} }}")])
 def test_relu_after_sum(use, kind, fields):
-    """And not of what the convolution adds to it."""
-    more = 'layer { name: "sum" type: "Eltwise" bottom: "y" bottom: "x" top: "z" } ' + behind(kind, fields).replace('"y"', '"z"')
-
     def run(net):
         if kind == "BatchNorm":
             for blob, value in zip(net.layers[-1].blobs, (0.5, 3, 2)):
                 blob.data[...] = value
         net.set_plan("memory", net.output_blobs, False)     # only then is the sum computed along
         return forward(net)
-
+    more = layer_text("Eltwise", "sum", "y x", "z") + layer_text(kind, kind, "z", "z", fields)
     net = check(use, (2, 16, 9, 9), "num_output: 16 kernel_size: 3 pad: 1", more, phase=TEST, run=run)
     assert who(net) == "WINOGRAD" and net.engines()[0]["fused"] == ["sum"]
 
@@ -247,7 +233,7 @@ def test_other_channel_axis_not_fused(use, engine_):
           engines=("CAFFE", engine_), types=(Dtype.FLOAT, Dtype.FLOAT))
 
 
-def test_zeros_and_nan_of_relu(use):
+def test_special_values_and_many_tiles(use):
     use("WINOGRAD")
     net = make(*SHAPES["3x3"], behind("ReLU"))
     y = forward(net)["y"]
@@ -256,14 +242,10 @@ def test_zeros_and_nan_of_relu(use):
     y = forward(net)["y"]
     assert np.isnan(y[1, :, :2, :2]).all()              # as everywhere; with it the rest of the tile
     assert np.isfinite(y[0]).all() and np.isfinite(y[1, :, 4:]).all() and np.isfinite(y[1, :, :, 4:]).all()
-
-
-def test_sum_over_many_tiles(use):
-    """The gradient of weights over positive numbers, as after ReLU, grows with each of 12,544 tiles."""
+    # The gradient of weights over positive numbers, as after ReLU, grows with each of 12,544 tiles.
     def run(net):
         net.blob_by_name("x").data[...] = np.random.default_rng(3).random((4, 16, 224, 224))
         return {name: values for name, values in step(net).items() if name.startswith("dconv")}
-
     check(use, (4, 16, 224, 224), "num_output: 16 kernel_size: 3 pad: 1", run=run)
 
 
@@ -294,7 +276,7 @@ def test_where_it_pays(use, shape, fields, expected):
     assert (who(net) == "WINOGRAD") is expected
 
 
-def test_a_refusal_is_of_one_shape(use):
+def test_shapes_refused_and_exact_sums(use, monkeypatch):
     use("")
     net = make((1, 64, 4, 4), "num_output: 64 kernel_size: 3 pad: 1")
     for side, pays in ((4, False), (40, True), (4, False)):
@@ -302,34 +284,22 @@ def test_a_refusal_is_of_one_shape(use):
         net.forward_from_to(0, 1)
         found = net.engines()[0]
         assert (found["engine"] == "WINOGRAD", "WINOGRAD" not in found["refused"]) == (pays, pays), side
+    net = make(*PAYS)
+    for preferred, exact, engine_, refused in (
+            ("", False, "WINOGRAD", {}), ("", True, "CAFFE", None), ("", False, "WINOGRAD", None), ("WINOGRAD", False, "WINOGRAD", {}),
+            ("WINOGRAD", True, "CAFFE", {"WINOGRAD": "exact sums are asked for (--exact, set_exact, MINICAFFE_EXACT)"})):
+        use(preferred)
+        minicaffe.set_exact(exact)
+        net.forward_from_to(0, 1)
+        assert minicaffe.get_exact() is exact and (who(net) == "WINOGRAD") is (engine_ == "WINOGRAD")
+        assert preferred == "" or (who(net), net.engines()[0]["refused"]) == (engine_, refused)
+    for value, exact in ("1", True), ("0", False), ("", False):
+        monkeypatch.setattr(engine, "_exact", None)
+        monkeypatch.setenv("MINICAFFE_EXACT", value)
+        assert minicaffe.get_exact() is exact
 
 
 PAYS = ((8, 64, 56, 56), "num_output: 64 kernel_size: 3 pad: 1")    # a convolution that WINOGRAD computes by default
-
-
-def test_exact_sums(use):
-    use("")
-    net = make(*PAYS)
-    for exact in (False, True, False):
-        minicaffe.set_exact(exact)
-        net.forward_from_to(0, 1)
-        row = net.engines()[0]
-        assert minicaffe.get_exact() is exact and (row["engine"] == "WINOGRAD") is not exact
-    minicaffe.set_exact()
-    use("WINOGRAD")
-    net.forward_from_to(0, 1)
-    row = net.engines()[0]
-    assert row["engine"] == "CAFFE" and row["refused"]["WINOGRAD"] == "exact sums are asked for (--exact, set_exact, MINICAFFE_EXACT)"
-    minicaffe.set_exact(False)
-    net.forward_from_to(0, 1)
-    assert net.engines()[0]["engine"] == "WINOGRAD" and not net.engines()[0]["refused"]
-
-
-@pytest.mark.parametrize(("value", "exact"), [("1", True), ("0", False), ("", False)])
-def test_exact_sums_by_the_environment(monkeypatch, value, exact):
-    monkeypatch.setattr(engine, "_exact", None)
-    monkeypatch.setenv("MINICAFFE_EXACT", value)
-    assert minicaffe.get_exact() is exact
 
 
 def test_exact_sums_by_an_option(use, tmp_path, monkeypatch, capsys):
@@ -337,11 +307,7 @@ def test_exact_sums_by_an_option(use, tmp_path, monkeypatch, capsys):
     minicaffe.set_exact(False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINICAFFE_DEVICE", "cpu")
-    dims = " ".join(f"dim: {size}" for size in PAYS[0])
-    (tmp_path / "net.prototxt").write_text(f"""
-        layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ {dims} }} }} }}
-        layer {{ name: "conv" type: "Convolution" bottom: "x" top: "y" convolution_param {{ {PAYS[1]} }} }}""")
-    assert cli.main(["time", "net.prototxt", "--iterations", "1", "--verbose"]) == 0
-    assert "WINOGRAD" in capsys.readouterr().out and not minicaffe.get_exact()
-    assert cli.main(["time", "net.prototxt", "--iterations", "1", "--exact", "--verbose"]) == 0
-    assert "WINOGRAD refused: exact sums are asked for" in capsys.readouterr().out and minicaffe.get_exact()
+    (tmp_path / "net.prototxt").write_text(conv_text(*PAYS))
+    for option, words in ((), "WINOGRAD"), (("--exact",), "WINOGRAD refused: exact sums are asked for"):
+        assert cli.main(["time", "net.prototxt", "--iterations", "1", *option, "--verbose"]) == 0
+        assert words in capsys.readouterr().out and minicaffe.get_exact() is bool(option)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import net_solver
 from test_engine_onednn import SHAPES, STACK, TOLERANCE, conv, engines, input_layer, layer, make, numbers, step
 from test_library import run
 
@@ -16,7 +17,6 @@ from minicaffe.inspection import cost
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
-from minicaffe.solver.sgd import SGDSolver
 
 ROOT = Path(__file__).resolve().parents[3]
 STEPS = 60
@@ -32,24 +32,19 @@ def bf16(onednn, monkeypatch):
         pytest.skip(str(error))
     monkeypatch.setattr(engine, "_logged_refusals", set())
     engine.set_precision("bf16")
-    yield
-    engine.set_precision("float32")
 
 
 def rounded(values):
-    """Float32 values to the nearest that are bf16."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32).astype(np.uint64)
     return ((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000).astype(np.uint32).view(np.float32)
 
 
 def assert_near(ours, exact, names=None, tolerance=NEAR):
-    """Compare numbers by name, relative to the largest of each."""
     for name in names or exact:
         assert np.abs(ours[name] - exact[name]).max() <= tolerance * np.abs(exact[name]).max(), name
 
 
 def both(text, prepare=lambda net: None, steps=2):
-    """The numbers of some steps in bf16 and in float32, by name."""
     found = []
     for name in ("bf16", "float32"):
         engine.set_precision(name)
@@ -78,12 +73,26 @@ def test_convolution(bf16, case):
     assert_near(ours, exact)
 
 
-def test_one_channel_gradient_by_caffe_engine(bf16):
+def test_convolutions_computed_in_float32(bf16, caplog):
     (net, ours), (_, exact) = both(input_layer((3, 1, 9, 7)) + conv("conv", "x", "y", "num_output: 20 kernel_size: 3"))
     assert engines(net) == ["ONEDNN/CAFFE"]
     forward, backward, weights, last = net.layers[-1].operations()[0].primitives()
     assert forward is backward is last and (forward.engine, weights.engine) == ("ONEDNN", "CAFFE")
     assert_near(ours, exact)
+    engine.set_precision("bf16")
+    caplog.clear()
+    engine.prefer("")
+    fields = "num_output: 50 kernel_size: 5"
+    text = input_layer((8, 20, 24, 24)) + conv("a", "x", "a", fields) + conv("b", "x", "b", f"{fields} engine: CAFFE") + conv(
+        "c", "x", "c", "num_output: 20 kernel_size: 1") + conv("d", "c", "d", fields) + conv(
+        "e", "x", "e", "num_output: 32 kernel_size: 3 group: 4")
+    net = make(text)
+    with caplog.at_level(logging.WARNING, engine.log.name):
+        step(net)
+    assert engines(net) == ["WINOGRAD", "CAFFE", "CAFFE", "WINOGRAD", "CAFFE"]
+    (record,) = caplog.records
+    assert record.getMessage() == ("engine ONEDNN refuses: channels that do not fill blocks of 16; MINICAFFE_ENGINE=onednn computes "
+                                   "them all the same; float32 instead")
 
 
 @pytest.mark.parametrize("rows, phase, param, expected", [
@@ -92,7 +101,6 @@ def test_one_channel_gradient_by_caffe_engine(bf16):
 def test_few_rows_multiplied_in_float32(bf16, caplog, rows, phase, param, expected):
     """Unless the engine was named: rounding the weights after each update takes longer than bf16 saves."""
     text = input_layer((rows, 64)) + layer("InnerProduct", "x", "y", param + " inner_product_param { num_output: 32 }")
-
     def computed():
         definition = parse_text(text, caffe_pb2.NetParameter, "test.prototxt")[0]
         definition.state.phase = phase
@@ -108,22 +116,6 @@ def test_few_rows_multiplied_in_float32(bf16, caplog, rows, phase, param, expect
     assert all(f"inner product of {rows} rows" in line and "float32 instead" in line for line in messages)
 
 
-def test_partial_blocks_convolved_in_float32(bf16, caplog):
-    """By WINOGRAD where that pays; a layer that has an engine of its own keeps it."""
-    engine.prefer("")
-    fields = "num_output: 50 kernel_size: 5"
-    text = input_layer((8, 20, 24, 24)) + conv("a", "x", "a", fields) + conv("b", "x", "b", f"{fields} engine: CAFFE") + conv(
-        "c", "x", "c", "num_output: 20 kernel_size: 1") + conv("d", "c", "d", fields) + conv(
-        "e", "x", "e", "num_output: 32 kernel_size: 3 group: 4")
-    net = make(text)
-    with caplog.at_level(logging.WARNING, engine.log.name):
-        step(net)
-    assert engines(net) == ["WINOGRAD", "CAFFE", "CAFFE", "WINOGRAD", "CAFFE"]
-    (record,) = caplog.records
-    assert record.getMessage() == ("engine ONEDNN refuses: channels that do not fill blocks of 16; MINICAFFE_ENGINE=onednn computes "
-                                   "them all the same; float32 instead")
-
-
 @pytest.mark.parametrize("kind", ["Pooling", "LRN"])
 def test_layout_dependence_is_no_warning(bf16, caplog, kind):
     """A bottom in plain order is float32 already, so nothing is lost there."""
@@ -134,7 +126,7 @@ def test_layout_dependence_is_no_warning(bf16, caplog, kind):
     assert engines(net) == ["CAFFE"] and "ONEDNN" in net.engines()[0]["refused"] and not caplog.records
 
 
-def test_a_stack_rounds_between_layers(bf16):
+def test_stack_concat_and_slice(bf16):
     (net, ours), (_, exact) = both(STACK)
     a, b, c, d, e = (ours[f"{name} data"] for name in "abcde")
     for name in "abcde":
@@ -144,21 +136,6 @@ def test_a_stack_rounds_between_layers(bf16):
     windows = np.lib.stride_tricks.sliding_window_view(np.pad(d, [(0, 0), (0, 0), (0, 1), (0, 1)]), (3, 3), (2, 3))[:, :, ::2, ::2]
     assert np.array_equal(e, windows.max((-1, -2)))
     assert_near(ours, exact, [f"{name} data" for name in "abcdey"])
-
-
-@pytest.mark.parametrize("operation", ["SUM", "PROD", "MAX"])
-def test_eltwise(bf16, operation):
-    text = (input_layer((2, 16, 6, 6)) + conv("one", "x", "a", "num_output: 16 kernel_size: 3")
-            + conv("two", "x", "b", "num_output: 16 kernel_size: 3") + conv("three", "x", "c", "num_output: 16 kernel_size: 3")
-            + layer("Eltwise", "a b c", "y", f"eltwise_param {{ operation: {operation} }}"))
-    (net, ours), _ = both(text)
-    a, b, c = (ours[f"{name} data"] for name in "abc")
-    found = {"SUM": a + b + c, "PROD": a * b * c, "MAX": np.maximum(np.maximum(a, b), c)}[operation]
-    assert net.blob_by_name("y").layout_of_data() is not None
-    assert np.array_equal(ours["y data"], rounded(found))
-
-
-def test_concat_and_slice(bf16):
     text = (input_layer((2, 3, 9, 7)) + conv("one", "x", "a", "num_output: 16 kernel_size: 3 pad: 1")
             + conv("two", "x", "b", "num_output: 32 kernel_size: 3 pad: 1") + layer("Concat", "a b", "c")
             + 'layer { name: "slice" type: "Slice" bottom: "c" top: "d" top: "e" slice_param { slice_point: 32 } }'
@@ -173,16 +150,28 @@ def test_concat_and_slice(bf16):
     assert_near(ours, exact)
 
 
+CONV3 = "num_output: 16 kernel_size: 3"
+
+
+@pytest.mark.parametrize("operation", ["SUM", "PROD", "MAX"])
+def test_eltwise(bf16, operation):
+    text = input_layer((2, 16, 6, 6)) + "".join(conv(name, "x", name, CONV3) for name in "abc")
+    (net, ours), _ = both(text + layer("Eltwise", "a b c", "y", f"eltwise_param {{ operation: {operation} }}"))
+    a, b, c = (ours[f"{name} data"] for name in "abc")
+    found = {"SUM": a + b + c, "PROD": a * b * c, "MAX": np.maximum(np.maximum(a, b), c)}[operation]
+    assert net.blob_by_name("y").layout_of_data() is not None
+    assert np.array_equal(ours["y data"], rounded(found))
+
+
 @pytest.mark.parametrize("behind", [
     layer("LRN", "a", "y", "lrn_param { alpha: 0.5 k: 2 }"), layer("Pooling", "a", "y", "pooling_param { pool: AVE kernel_size: 3 stride: 2 }"),
     layer("Eltwise", "a a", "b", "eltwise_param { operation: SUM coeff: 2 coeff: 0.5 }") + conv("end", "b", "y", "num_output: 16 kernel_size: 1")])
 def test_layers_behind_a_convolution(bf16, behind):
-    """Means of neighbours; backward adds what a Split gives."""
     (_, ours), (_, exact) = both(input_layer((2, 3, 9, 7)) + conv("conv", "x", "a", "num_output: 32 kernel_size: 3 pad: 1") + behind)
     assert_near(ours, exact)
 
 
-def test_nan_and_infinity_stay(bf16):
+def test_special_values_and_updates(bf16):
     net = make(input_layer((1, 16, 4, 4)) + conv("conv", "x", "a", "num_output: 16 kernel_size: 1") + layer("ReLU", "a", "b")
                + layer("Eltwise", "a b", "y"))
     x = net.blob_by_name("x")
@@ -193,6 +182,17 @@ def test_nan_and_infinity_stay(bf16):
     for name in "aby":
         values = net.blob_by_name(name).cpu_data[0, :, 0]
         assert np.isnan(values[:, 0]).all() and np.isposinf(values[:, 1:3]).all() and np.isfinite(values[:, 3]).all()
+    # Steps much smaller than the distance of neighbours in bf16 add up.
+    net = make(STACK)
+    blob = net.layers[1].blobs[0]
+    before = blob.cpu_data.copy()
+    for _ in range(3):
+        net.clear_param_diffs()
+        step(net)
+        blob.diff[...] = 1e-6
+        blob.update()
+    assert np.allclose(blob.cpu_data, before - np.float32(3e-6), rtol=0, atol=1e-7)
+    assert not np.array_equal(blob.cpu_data, rounded(blob.cpu_data))
 
 
 @pytest.mark.no_plan("goes backward in phase TEST, in which a plan has forward alone")
@@ -230,21 +230,19 @@ def test_recurrent_layers_round_products(bf16, kind, steps, sequences, size):
 @pytest.mark.parametrize("kind", ["RNN", "LSTM"])
 def test_recurrent_layers_follow_sequence_count(bf16, kind):
     fields = 'recurrent_param { num_output: 16 weight_filler { type: "uniform" min: -0.3 max: 0.3 } }'
-    nets = [make(input_layer((4, n, 32)) + input_layer((4, n), "cont") + layer(kind, "x cont", "y", fields)) for n in (2, 7, 3)]
-    first = nets[0]
+    first, *nets = (make(input_layer((4, n, 32)) + input_layer((4, n), "cont") + layer(kind, "x cont", "y", fields)) for n in (2, 7, 3))
     step(first)
-    for net in nets[1:]:
+    for net in nets:
         for ours, theirs in zip(first.layers[-1].blobs, net.layers[-1].blobs):
             ours.data[...], ours.diff[...] = theirs.cpu_data, 0
-        for name in ("x", "cont"):
-            values = net.blob_by_name(name).cpu_data
-            first.blob_by_name(name).reshape(*values.shape)
-            first.blob_by_name(name).data[...] = values
+        for ours, theirs in zip(first.input_blobs, net.input_blobs):
+            ours.reshape(*theirs.shape)
+            ours.data[...] = theirs.cpu_data
         for each in (first, net):
             step(each)
-        ours, wanted = numbers(first), numbers(net)
-        for name, values in wanted.items():
-            np.testing.assert_allclose(ours[name], values, rtol=1e-5, atol=1e-5 * np.abs(values).max(), err_msg=name)
+        found = numbers(first)
+        for name, values in numbers(net).items():
+            np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-5 * np.abs(values).max(), err_msg=name)
 
 
 NORMS = (input_layer((4, 16, 14, 14)) + conv("conv1", "x", "a", "num_output: 20 kernel_size: 3")
@@ -273,12 +271,8 @@ def test_batch_norm_stays_in_bf16(bf16):
 
 
 def accuracy(name, seed):
-    """Of a short training on the bundled pictures."""
-    text = (ROOT / "models" / name / "net.prototxt").read_text()
-    param = caffe_pb2.SolverParameter(base_lr=0.02, lr_policy="fixed", momentum=0.9, weight_decay=0.0005, random_seed=seed, max_iter=1000, test_iter=[10],
-                                      test_interval=1000, test_initialization=False)
-    param.net_param.CopyFrom(parse_text(text.replace("models/data/", f"{ROOT}/models/data/"), caffe_pb2.NetParameter, name)[0])
-    solver = SGDSolver(param)
+    text = (ROOT / "models" / name / "net.prototxt").read_text().replace("models/data/", f"{ROOT}/models/data/")
+    solver = net_solver(text, base_lr=0.02, weight_decay=0.0005, random_seed=seed, test_iter=[10], test_interval=1000, test_initialization=False)
     solver.step(STEPS)
     for values in (blob.cpu_data for blob in solver.net.learnable_params):
         assert values.dtype == np.float32
@@ -289,7 +283,6 @@ def accuracy(name, seed):
 @pytest.mark.slow(5)
 @pytest.mark.parametrize("name", ["lenet", "mlp"])
 def test_bf16_training_accuracy(bf16, name):
-    """The mean over three seeds is within the spread of float32's."""
     found = {}
     for precision in ("float32", "bf16"):
         engine.set_precision(precision)
@@ -298,21 +291,13 @@ def test_bf16_training_accuracy(bf16, name):
     assert abs(np.mean(found["bf16"]) - np.mean(found["float32"])) <= max(np.ptp(found["float32"]), 0.01), found
 
 
-def test_parameters_and_updates_are_float32(bf16):
-    """Steps much smaller than the distance of neighbours in bf16 add up."""
-    net = make(STACK)
-    blob = net.layers[1].blobs[0]
-    before = blob.cpu_data.copy()
-    for _ in range(3):
-        net.clear_param_diffs()
-        step(net)
-        blob.diff[...] = 1e-6
-        blob.update()
-    assert np.allclose(blob.cpu_data, before - np.float32(3e-6), rtol=0, atol=1e-7)
-    assert not np.array_equal(blob.cpu_data, rounded(blob.cpu_data))
-
-
-def test_an_unknown_precision(monkeypatch):
+def test_refused_precisions(bf16, monkeypatch):
+    engine.prefer("CAFFE")
+    with pytest.raises(errors.ConfigError, match="only engine CUDNN or ONEDNN computes in bf16, and MINICAFFE_ENGINE is caffe; unset one"):
+        caffe.set_precision("bf16")
+    monkeypatch.setattr(library, "AVX512_BF16", 0x1000e7)
+    with pytest.raises(errors.DependencyError, match="precision bf16 needs a processor with AVX512_BF16 or AMX; use float32"):
+        library.check_bf16()
     with pytest.raises(errors.ConfigError, match="precision: must be float32 or tf32 or bf16, got 'half'"):
         caffe.set_precision("half")
     monkeypatch.setattr(engine, "_precision", None)
@@ -321,22 +306,8 @@ def test_an_unknown_precision(monkeypatch):
         caffe.get_precision()
 
 
-def test_processor_or_engine_without_bf16(bf16, monkeypatch):
-    engine.prefer("CAFFE")
-    with pytest.raises(errors.ConfigError, match="only engine CUDNN or ONEDNN computes in bf16, and MINICAFFE_ENGINE is caffe; unset one"):
-        caffe.set_precision("bf16")
-    monkeypatch.setattr(library, "AVX512_BF16", 0x1000e7)
-    with pytest.raises(errors.DependencyError, match="precision bf16 needs a processor with AVX512_BF16 or AMX; use float32"):
-        library.check_bf16()
-
-
 def test_bf16_without_library(tmp_path):
-    code = """
-try:
-    net.forward()
-except caffe.errors.DependencyError as error:
-    print(error)
-"""
+    code = "try:\n    net.forward()\nexcept caffe.errors.DependencyError as error:\n    print(error)"
     out, _ = run(code, tmp_path, MINICAFFE_PRECISION="bf16", MINICAFFE_ONEDNN="off", MINICAFFE_ENGINE="")
     assert "oneDNN is switched off by MINICAFFE_ONEDNN=off" in out
 
@@ -355,13 +326,10 @@ def test_the_environment_and_the_option(bf16, tmp_path, monkeypatch, capsys):
 
 
 def test_bytes_of_step_by_element(bf16):
-    """Two of each value between layers that keep bf16, four of what is kept in float32."""
-    text = (input_layer((4, 16, 12, 12)) + conv("one", "x", "y", "num_output: 32 kernel_size: 3 bias_term: false")
-            + conv("two", "y", "z", "num_output: 32 kernel_size: 3 bias_term: false"))
-    found = {}
+    fields, found = "num_output: 32 kernel_size: 3 bias_term: false", {}
     for name in "float32", "bf16":
         engine.set_precision(name)
-        net = make(text)
+        net = make(input_layer((4, 16, 12, 12)) + conv("one", "x", "y", fields) + conv("two", "y", "z", fields))
         for _ in range(2):
             net.forward_from_to(0, 2)
         found[name] = cost.step(net.nodes[-1:], "forward"), net.nodes[-1].bottoms[0], cost.of_node(net.nodes[-1], "forward")

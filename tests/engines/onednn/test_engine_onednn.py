@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from helpers import layer_text, make_net
 
 from minicaffe import memory
 from minicaffe.blob import Dtype
@@ -12,38 +13,29 @@ from minicaffe.device import threads
 from minicaffe.engines import engine
 from minicaffe.engines.table import ONEDNN
 from minicaffe.errors import RecycledError
-from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
 
 TOLERANCE = 1e-4    # relative to the largest value: sums of float32 in another order
 
 
 def input_layer(shape, name="x"):
-    dims = " ".join(f"dim: {size}" for size in shape)
-    return f'layer {{ name: "{name}" type: "Input" top: "{name}" input_param {{ shape {{ {dims} }} }} }}'
+    return layer_text("Input", name, more=f"input_param {{ shape {{ dim: {list(shape)} }} }}")
 
 
 def conv(name, bottom, top, fields):
-    return (f'layer {{ name: "{name}" type: "Convolution" bottom: "{bottom}" top: "{top}" convolution_param {{ {fields} '
-            'weight_filler { type: "xavier" } bias_filler { type: "uniform" } } }')
+    fillers = 'weight_filler { type: "xavier" } bias_filler { type: "uniform" }'
+    return layer_text("Convolution", name, bottom, top, f"convolution_param {{ {fields} {fillers} }}")
 
 
 def layer(kind, bottoms, top, fields=""):
-    names = " ".join(f'bottom: "{bottom}"' for bottom in bottoms.split())
-    return f'layer {{ name: "{kind}_{top}" type: "{kind}" {names} top: "{top}" {fields} }}'
+    return layer_text(kind, f"{kind}_{top}", bottoms, top, fields)
 
 
 def make(text, dtype=Dtype.FLOAT):
     """A net with gradients for all, filled from one seed."""
-    param, _ = parse_text(text, caffe_pb2.NetParameter, "test.prototxt", keep_layer_fields=True)
-    param.force_backward = True
-    param.state.phase = TRAIN
     caffe.seed(5)
-    net = Net(param, dtype, file="test.prototxt")
-    random = np.random.default_rng(3)
+    net = make_net("force_backward: true " + text, TRAIN, dtype)
     blob = net.blob_by_name("x")
-    blob.data[...] = random.standard_normal(blob.shape)
+    blob.data[...] = np.random.default_rng(3).standard_normal(blob.shape)
     return net
 
 
@@ -56,38 +48,37 @@ def step(net):
 
 
 def numbers(net):
-    """All that a step computed, by name."""
-    found = {}
-    for name in net.blob_names:
-        blob = net.blob_by_name(name)
-        found[f"{name} data"], found[f"{name} diff"] = blob.cpu_data.copy(), blob.cpu_diff.copy()
-    for one in net.layers:
-        for i, blob in enumerate(one.blobs):
-            found[f"{one.name}[{i}] diff"] = blob.cpu_diff.copy()
-    return found
+    named = {name: net.blob_by_name(name) for name in net.blob_names}
+    found = {f"{name} data": blob.cpu_data.copy() for name, blob in named.items()}
+    named |= {f"{one.name}[{i}]": blob for one in net.layers for i, blob in enumerate(one.blobs)}
+    return found | {f"{name} diff": blob.cpu_diff.copy() for name, blob in named.items()}
 
 
 def engines(net):
-    """Who computes the operations that oneDNN knows."""
     return [op.describe()["engine"] for one in net.layers for op in one.operations() if type(op) in ONEDNN.kinds]
 
 
+def assert_near(ours, others, names=None):
+    for name in others if names is None else names:
+        values = others[name]
+        assert np.abs(ours[name] - values).max() <= TOLERANCE * max(np.abs(values).max(), 1e-3), name
+
+
 def compare(text, onednn, expected="ONEDNN", steps=2):
-    results = []
+    nets = []
     for use in (True, False):
         onednn(use)
-        net = make(text)
+        nets.append(make(text))
         for _ in range(steps):
-            step(net)
-        if use:
-            assert expected is None or set(engines(net)) == {expected}
-        results.append(numbers(net))
-    ours, caffes = results
+            step(nets[-1])
+        assert not use or expected is None or set(engines(nets[0])) == {expected}
+    ours, caffes = map(numbers, nets)
     assert ours.keys() == caffes.keys()
+    assert_near(ours, caffes)
     for name, values in caffes.items():
-        limit = TOLERANCE * max(np.abs(values).max(), 1e-3)
-        assert np.abs(ours[name] - values).max() <= limit, name
         assert np.abs(values).max() > 0 or name.startswith("BatchNorm"), name   # something was computed; its sums have no gradient
+    onednn(True)
+    return nets[0]
 
 
 SHAPES = {
@@ -118,14 +109,12 @@ def test_convolution(onednn, case, kind):
 
 
 POOLINGS = {
-    "max": "pool: MAX kernel_size: 2 stride: 2",
-    "max, rounded up": "pool: MAX kernel_size: 3 stride: 2",
+    "max": "pool: MAX kernel_size: 2 stride: 2", "max, rounded up": "pool: MAX kernel_size: 3 stride: 2",
     "max, padded": "pool: MAX kernel_size: 3 stride: 2 pad: 1",
     "max, sides": "pool: MAX kernel_h: 3 kernel_w: 2 stride_h: 1 stride_w: 3",
     "max, padded sides": "pool: MAX kernel_h: 2 kernel_w: 3 stride_h: 2 stride_w: 1 pad_h: 0 pad_w: 1",
     "max, rounded down": "pool: MAX kernel_size: 2 stride: 2 round_mode: FLOOR",
-    "mean": "pool: AVE kernel_size: 2 stride: 2",
-    "mean, rounded up": "pool: AVE kernel_size: 3 stride: 2",
+    "mean": "pool: AVE kernel_size: 2 stride: 2", "mean, rounded up": "pool: AVE kernel_size: 3 stride: 2",
     "mean, padded": "pool: AVE kernel_size: 3 stride: 1 pad: 1",
     "mean, beyond the padding": "pool: AVE kernel_size: 3 stride: 2 pad: 1",
     "mean, sides": "pool: AVE kernel_h: 3 kernel_w: 2 stride: 1 pad_h: 1 pad_w: 0",
@@ -137,12 +126,8 @@ POOLINGS = {
 @pytest.mark.parametrize("shape", [(2, 3, 12, 10), (1, 3, 11, 13)])
 def test_pooling(onednn, case, shape):
     """Behind a ReLU, whose zeros make windows of many maxima: the gradient goes to the first."""
-    text = (input_layer(shape) + conv("conv", "x", "a", "num_output: 18 kernel_size: 3 pad: 1") + layer("ReLU", "a", "a")
-            + layer("Pooling", "a", "y", f"pooling_param {{ {POOLINGS[case]} }}"))
-    compare(text, onednn, None)
-    onednn(True)
-    net = make(text)
-    step(net)
+    net = compare(input_layer(shape) + conv("conv", "x", "a", "num_output: 18 kernel_size: 3 pad: 1") + layer("ReLU", "a", "a")
+                  + layer("Pooling", "a", "y", f"pooling_param {{ {POOLINGS[case]} }}"), onednn, None)
     private = net.blob_by_name("y").layout_of_data() is not None
     assert private == (case != "mean, beyond the padding" or shape[2:] == (11, 13))
     assert engines(net) == ["ONEDNN", "ONEDNN" if private else "CAFFE"]
@@ -152,28 +137,20 @@ def test_pooling(onednn, case, shape):
 @pytest.mark.parametrize(("fields", "private"), [
     ("", True), ("alpha: 0.5 k: 2", True), ("local_size: 3 beta: 0.6", False), ("norm_region: WITHIN_CHANNEL local_size: 3", False)])
 def test_lrn(onednn, fields, private):
-    text = (input_layer((2, 3, 9, 7)) + conv("conv", "x", "a", "num_output: 32 kernel_size: 3 pad: 1")
-            + layer("LRN", "a", "y", f"lrn_param {{ {fields} }}"))
-    compare(text, onednn, None)
-    onednn(True)
-    net = make(text)
-    step(net)
+    net = compare(input_layer((2, 3, 9, 7)) + conv("conv", "x", "a", "num_output: 32 kernel_size: 3 pad: 1")
+                  + layer("LRN", "a", "y", f"lrn_param {{ {fields} }}"), onednn, None)
     assert (net.blob_by_name("y").layout_of_data() is not None) == private
     assert engines(net) == ["ONEDNN", "ONEDNN" if private else "CAFFE"]
 
 
 @pytest.mark.parametrize(("channels", "private"), [((16, 32), True), ((16, 20), False)])
 def test_concat_and_slice(onednn, channels, private):
-    """Channels in whole blocks are joined as they are; others in plain order."""
     text = (input_layer((2, 3, 9, 7)) + conv("conv1", "x", "a", f"num_output: {channels[0]} kernel_size: 3 pad: 1")
             + conv("conv2", "x", "b", f"num_output: {channels[1]} kernel_size: 3 pad: 1") + layer("Concat", "a b", "c")
             + 'layer { name: "slice" type: "Slice" bottom: "c" top: "d" top: "e" slice_param { slice_point: 16 } }'
             + conv("conv3", "d", "f", "num_output: 16 kernel_size: 1") + conv("conv4", "e", "g", "num_output: 16 kernel_size: 1")
             + layer("Eltwise", "f g", "y"))
-    compare(text, onednn)
-    onednn(True)
-    net = make(text)
-    step(net)
+    net = compare(text, onednn)
     assert (net.blob_by_name("c").layout_of_data() is not None) == private
     assert (net.blob_by_name("c").layout_of_diff() is not None) == private
     if private:
@@ -185,19 +162,18 @@ def test_concat_and_slice(onednn, channels, private):
 
 def test_threads_change_between_forward_and_backward(onednn):
     """The engine of forward knows the maxima, and goes backward; and between steps."""
-    text = (input_layer((2, 3, 12, 12)) + conv("conv", "x", "a", "num_output: 16 kernel_size: 3")
-            + layer("Pooling", "a", "y", "pooling_param { kernel_size: 2 stride: 2 }"))
-    net = make(text)
+    net = make(input_layer((2, 3, 12, 12)) + conv("conv", "x", "a", "num_output: 16 kernel_size: 3")
+               + layer("Pooling", "a", "y", "pooling_param { kernel_size: 2 stride: 2 }"))
     step(net)
-    expected = numbers(net)["x diff"]
+    expected = numbers(net)
     net.forward_from_to(0, len(net.layers) - 1)
     threads.set_num_threads(threads.get_num_threads() + 1)
     net.backward_from_to(len(net.layers) - 1, 0)
-    assert np.abs(numbers(net)["x diff"] - expected).max() <= TOLERANCE * np.abs(expected).max()
+    assert_near(numbers(net), expected, ["x diff"])
     for count in 1, 2, 3:
         threads.set_num_threads(count)
         step(net)
-        assert np.abs(numbers(net)["x diff"] - expected).max() <= TOLERANCE * np.abs(expected).max()
+        assert_near(numbers(net), expected, ["x diff"])
 
 
 STACK = (input_layer((2, 3, 16, 16))
@@ -209,14 +185,37 @@ STACK = (input_layer((2, 3, 16, 16))
          + conv("conv3", "e", "y", "num_output: 18 kernel_size: 1"))
 
 
-def test_a_stack(onednn):
+def test_stack_read_and_reshaped(onednn):
     compare(STACK, onednn)
+    onednn(False)
+    plain = make(STACK)
+    step(plain)
+    onednn(True)
+    net = make(STACK)
+    kept = net.blob_by_name("b").data       # a script may hold a view all the time
+    step(net)
+    assert_near(numbers(net), numbers(plain), ["a data", "b data", "c data"])
+    assert np.array_equal(kept, net.blob_by_name("b").cpu_data)
+    for each in (net, plain):
+        each.blob_by_name("x").data[...] *= 2
+        each.forward_from_to(0, len(each.layers) - 1)
+    assert_near({"b data": kept}, numbers(plain), ["b data"])
+    net = make(STACK)
+    step(net)
+    for images in (1, 3):
+        other, x = make(STACK), np.random.default_rng(images).standard_normal((images, 3, 16, 16))
+        for each, use in ((net, True), (other, False)):
+            onednn(use)
+            each.blob_by_name("x").reshape_to(x.shape)
+            each.blob_by_name("x").data[...] = x
+            step(each)
+        assert_near(numbers(net), numbers(other), ["y data", "x diff"])
 
 
 @pytest.mark.parametrize("asked", ["ONEDNN", ""])
 def test_stack_reorders_at_ends(onednn, asked):
     engine.prefer(asked)
-    net = make(STACK if asked else re.sub("dim: 16", "dim: 32", re.sub("num_output: (20|18)", "num_output: 64", STACK)))
+    net = make(STACK if asked else re.sub("16, 16", "32, 32", re.sub("num_output: (20|18)", "num_output: 64", STACK)))
     for _ in range(2):
         step(net)
     with memory.record() as events:
@@ -227,48 +226,7 @@ def test_stack_reorders_at_ends(onednn, asked):
     assert set(reordered) <= {"y diff"}, reordered
 
 
-def test_reader_in_the_middle(onednn):
-    onednn(False)
-    plain = make(STACK)
-    step(plain)
-    onednn(True)
-    net = make(STACK)
-    kept = net.blob_by_name("b").data       # a script may hold a view all the time
-    step(net)
-    for name in ("a", "b", "c"):
-        values = plain.blob_by_name(name).cpu_data
-        assert np.abs(net.blob_by_name(name).cpu_data - values).max() <= TOLERANCE * np.abs(values).max()
-    assert np.array_equal(kept, net.blob_by_name("b").cpu_data)
-    net.blob_by_name("x").data[...] *= 2
-    net.forward_from_to(0, len(net.layers) - 1)
-    plain.blob_by_name("x").data[...] *= 2
-    plain.forward_from_to(0, len(plain.layers) - 1)
-    values = plain.blob_by_name("b").cpu_data
-    assert np.abs(kept - values).max() <= TOLERANCE * np.abs(values).max()
-
-
-def test_another_batch_size(onednn):
-    net = make(STACK)
-    step(net)
-    blob = net.blob_by_name("x")
-    for images in (1, 3):
-        blob.reshape_to((images, 3, 16, 16))
-        blob.data[...] = np.random.default_rng(images).standard_normal(blob.shape)
-        step(net)
-        mine = numbers(net)
-        onednn(False)
-        other = make(STACK)
-        other.blob_by_name("x").reshape_to((images, 3, 16, 16))
-        other.blob_by_name("x").data[...] = blob.cpu_data
-        step(other)
-        onednn(True)
-        for name in ("y data", "x diff"):
-            values = numbers(other)[name]
-            assert np.abs(mine[name] - values).max() <= TOLERANCE * np.abs(values).max(), name
-
-
 def test_views_show_what_layers_have_written(onednn):
-    """Without an access to the blobs: every layer's tops, bottoms' gradients and parameters' gradients."""
     net = make(STACK)
     step(net)
     named = {f"{name} {what}": getattr(net.blob_by_name(name), what) for name in net.blob_names for what in ("data", "diff")}
@@ -295,7 +253,7 @@ def test_refused_operation_by_caffe_engine(onednn, text, dtype, reason):
     assert description["engine"] == "CAFFE" and reason in description["refused"]["ONEDNN"]
 
 
-def test_bias_that_learns_sometimes(onednn):
+def test_gradients_of_some_parameters(onednn):
     """oneDNN has a primitive for the gradient of weights with that of a bias, and one without."""
     net = make(input_layer((2, 16, 9, 7)) + conv("conv", "x", "y", "num_output: 32 kernel_size: 3"))
     one, found = net.layers[-1], []
@@ -309,29 +267,7 @@ def test_bias_that_learns_sometimes(onednn):
     assert not found[1][1].any() and np.array_equal(found[2][1], found[0][1])
     for weights, _ in found:
         np.testing.assert_allclose(weights, found[0][0], 1e-5, 1e-5)
-
-
-@pytest.mark.parametrize("order", ["Convolution Deconvolution", "Deconvolution Convolution", "Deconvolution Deconvolution"])
-@pytest.mark.parametrize("outputs", [16, 20])
-def test_weight_shared_with_deconvolution(onednn, order, outputs):
-    """Which take its first two axes the other way round: one's order in memory is not the other's, whatever it is called."""
-    text, names = input_layer((2, outputs, 9, 7)), ["x", "a", "y"]
-    for kind, bottom, top in zip(order.split(), names, names[1:]):
-        text += conv(f"conv{top}", bottom, top, f"num_output: {outputs} kernel_size: 3 pad: 1 bias_term: false").replace(
-            "Convolution", kind).replace("convolution_param", 'param { name: "w" } convolution_param')
-    compare(text, onednn, steps=3)
-    onednn(True)
-    net, plain = make(text), None
-    for use in (True, False, True):     # one by one, so that each changes the order that the other left
-        onednn(use)
-        step(net)
-        found = numbers(net)["y data"]
-        plain = found if plain is None else plain
-        assert np.abs(found - plain).max() <= TOLERANCE * np.abs(plain).max()
-
-
-def test_unwritten_gradient_after_error_is_zero(onednn):
-    """Not that of the iteration before, which is still in its memory."""
+    # Not that of the iteration before, which is still in its memory.
     net = make(input_layer((2, 16, 9, 7)) + conv("conv", "x", "y", "num_output: 32 kernel_size: 3"))
     weight, bottom = net.layers[-1].blobs[0], net.blob_by_name("x")
     step(net)
@@ -343,3 +279,21 @@ def test_unwritten_gradient_after_error_is_zero(onednn):
     with pytest.raises(RecycledError):
         net.backward_from_to(1, 1)
     assert not weight.cpu_diff.any()
+
+
+@pytest.mark.parametrize("order", ["Convolution Deconvolution", "Deconvolution Convolution", "Deconvolution Deconvolution"])
+@pytest.mark.parametrize("outputs", [16, 20])
+def test_weight_shared_with_deconvolution(onednn, order, outputs):
+    """Which take its first two axes the other way round: one's order in memory is not the other's, whatever it is called."""
+    text, names = input_layer((2, outputs, 9, 7)), ["x", "a", "y"]
+    for kind, bottom, top in zip(order.split(), names, names[1:]):
+        text += conv(f"conv{top}", bottom, top, f"num_output: {outputs} kernel_size: 3 pad: 1 bias_term: false").replace(
+            "Convolution", kind).replace("convolution_param", 'param { name: "w" } convolution_param')
+    compare(text, onednn, steps=3)
+    net, plain = make(text), None
+    for use in (True, False, True):     # one by one, so that each changes the order that the other left
+        onednn(use)
+        step(net)
+        found = numbers(net)["y data"]
+        plain = found if plain is None else plain
+        assert np.abs(found - plain).max() <= TOLERANCE * np.abs(plain).max()

@@ -21,15 +21,10 @@ BETWEEN = {
     "Scale": ("Scale", 'scale_param { filler { type: "uniform" min: -1 max: 2 } }'),
     "Scale with bias": ("Scale", 'scale_param { bias_term: true filler { type: "uniform" } bias_filler { type: "uniform" } }'),
     "Bias": ("Bias", 'bias_param { filler { type: "uniform" } }'),
-    "PReLU": ("PReLU", 'prelu_param { filler { type: "uniform" } }'),
-    "ELU": ("ELU", ""),
+    "PReLU": ("PReLU", 'prelu_param { filler { type: "uniform" } }'), "ELU": ("ELU", ""),
     "Sigmoid": ("Sigmoid", ""),     # not 0 for 0, and the next three
-    "Exp": ("Exp", ""),
-    "Power": ("Power", "power_param { shift: 1 scale: 0.5 }"),
-    "BNLL": ("BNLL", ""),
-    "TanH": ("TanH", ""),
-    "AbsVal": ("AbsVal", ""),
-    "Dropout": ("Dropout", "phase: TEST"),
+    "Exp": ("Exp", ""), "Power": ("Power", "power_param { shift: 1 scale: 0.5 }"), "BNLL": ("BNLL", ""), "TanH": ("TanH", ""),
+    "AbsVal": ("AbsVal", ""), "Dropout": ("Dropout", "phase: TEST"),
 }
 NEEDS_BOTTOM = {"BNLL", "AbsVal"}
 
@@ -57,9 +52,7 @@ def test_a_layer_between_convolutions(onednn, case, in_place, channels):
     """In 18 channels blocks have padding, which stays zero: the gradient of the second convolution's weights would show it."""
     kind, fields = BETWEEN[case]
     text = between(kind, fields, channels, in_place)
-    compare(text, onednn)
-    onednn(True)
-    net = make(text)
+    net = compare(text, onednn)
     assert set(reorders(net)) <= {"y diff"}     # which comes from outside
     for name in ("a",) if in_place else ("a", "b"):
         assert net.blob_by_name(name).layout_of_data() is not None
@@ -96,7 +89,7 @@ def test_training_step_without_inner_reorder(onednn, model):
     assert set(reorders(net)) <= {"pool5 diff", "fc7 data", "fc7 diff", "conv1 diff"}
 
 
-def test_array_from_several_layouts(onednn):
+def test_layouts_convert_and_end(onednn):
     """Convolutions of 48, 24, and 12 channels a group have layouts of their own for one shape; each converts to each, in any order."""
     onednn(True)
     shape, layouts, nets = (2, 48, 6, 5), {}, []
@@ -119,14 +112,9 @@ def test_array_from_several_layouts(onednn):
                 found = np.zeros(layouts[target].nbytes, np.uint8)
                 assert layouts[target].from_layout(found.ctypes.data, layouts[source], arrays[source].ctypes.data)
                 np.testing.assert_array_equal(found, arrays[target])
-
-
-def test_layouts_end_with_users(onednn):
-    """A net that sees pictures of many sizes has the layouts of the last ones."""
     onednn(True)
     net = make(input_layer((1, 16, 8, 8)) + conv("conv", "x", "y", "num_output: 32 kernel_size: 3 pad: 1")
                + conv("again", "y", "z", "num_output: 32 kernel_size: 3 pad: 1"))
-
     def live():
         gc.collect()
         return sum(map(len, library._layouts.values()))

@@ -1,5 +1,7 @@
-"""Where oneDNN is looked for, what is said when it is missing, and our declarations of it."""
+"""Where oneDNN is looked for, what is said when it is missing, our declarations of it, and what it computes where no engine was named: what was
+measured to be faster (minicaffe/ops/conv/engine_onednn.pyx)."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -7,23 +9,22 @@ from pathlib import Path
 
 import pytest
 from cplusplus import compiler
+from helpers import layer_text, make_net
 
+import minicaffe as caffe
 from minicaffe import errors
+from minicaffe.blob import Dtype
+from minicaffe.common import TEST
+from minicaffe.engines import engine
 from minicaffe.engines.onednn import library
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+CONV = 'convolution_param { num_output: 16 kernel_size: 3 weight_filler { type: "xavier" } }'
+TEXT = (layer_text("Input", "x", more="input_param { shape { dim: [1, 16, 8, 8] } }") + layer_text("Convolution", "conv", "x", "y", CONV)
+        + layer_text("Convolution", "conv2", "y", "z", CONV))
 NET = """
 import minicaffe as caffe
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
-text = '''
-layer { name: "data" type: "Input" top: "x" input_param { shape { dim: 1 dim: 16 dim: 8 dim: 8 } } }
-layer { name: "conv" type: "Convolution" bottom: "x" top: "y" convolution_param { num_output: 16 kernel_size: 3
-        weight_filler { type: "xavier" } } }
-layer { name: "conv2" type: "Convolution" bottom: "y" top: "z" convolution_param { num_output: 16 kernel_size: 3
-        weight_filler { type: "xavier" } } }'''
-open("net.prototxt", "w").write(text)
 net = caffe.Net("net.prototxt", caffe.TEST)
 net.blobs["x"].data[...] = 1
 """
@@ -31,6 +32,7 @@ net.blobs["x"].data[...] = 1
 
 def run(code, folder, **environment):
     """Run a program that makes `net` in a process of its own; return what it writes, and what it logs."""
+    (folder / "net.prototxt").write_text(TEXT)
     done = subprocess.run([sys.executable, "-c", NET + code], cwd=folder, capture_output=True, text=True,
                           env={**os.environ, "MINICAFFE_DEVICE": "cpu", **environment})
     assert done.returncode == 0, done.stderr
@@ -59,7 +61,7 @@ def test_library_not_opened_early(tmp_path):
     assert out.split() == ["CAFFE", "CAFFE", "False"]
 
 
-def test_places(tmp_path, monkeypatch):
+def test_places_tried_once(tmp_path, monkeypatch):
     (tmp_path / "lib").mkdir()
     assert library.candidates(prefixes=[str(tmp_path), None]) == ["libdnnl.so.3"]
     (tmp_path / "lib" / "libdnnl.so.3").touch()
@@ -67,11 +69,7 @@ def test_places(tmp_path, monkeypatch):
     monkeypatch.setenv("CONDA_PREFIX", str(tmp_path))
     assert str(tmp_path / "lib" / "libdnnl.so.3") in library.candidates()
     assert library.candidates("mine.so") == ["mine.so"]
-
-
-def test_library_that_cannot_open_tried_once(monkeypatch):
     tried = []
-
     def fail():
         tried.append(1)
         raise errors.DependencyError(f"none, try {len(tried)}")
@@ -108,3 +106,56 @@ def test_declarations_against_the_headers():
     done = subprocess.run([*compiler(), "-std=c++17", "-fsyntax-only", "-w", f"-I{ROOT}", "-isystem", str(folder),
                            str(HERE / "declarations.cpp")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+# ---- where no engine was named
+
+@pytest.fixture
+def default(onednn):
+    engine.prefer("")
+
+
+def net(shape, fields, dtype=Dtype.FLOAT, more=""):
+    text = (layer_text("Input", "x", more=f"input_param {{ shape {{ dim: {list(shape)} }} }}")
+            + layer_text("Convolution", "conv", "x", "y", f"convolution_param {{ {fields} }}"))
+    made = make_net(text + more, TEST, dtype)
+    made.forward_from_to(0, len(made.layers) - 1)
+    return made
+
+
+def engines(made):
+    return [one["engine"] for one in made.engines()]
+
+
+@pytest.mark.parametrize(("shape", "fields", "expected"), [
+    ((2, 3, 9, 9), "num_output: 32 kernel_size: 3", "ONEDNN"),      # few channels: a first layer, which has kernels of its own
+    ((2, 64, 9, 9), "num_output: 48 kernel_size: 1", "ONEDNN"), ((2, 24, 9, 9), "num_output: 144 kernel_size: 1", "ONEDNN"),
+    ((2, 32, 9, 9), "num_output: 32 kernel_size: 3 group: 32", "ONEDNN"),
+    ((2, 96, 9, 9), "num_output: 96 kernel_size: 3 group: 2", "ONEDNN"),
+    ((2, 1, 28, 28), "num_output: 20 kernel_size: 5", "CAFFE"),     # LeNet's
+    ((2, 20, 12, 12), "num_output: 50 kernel_size: 5", "CAFFE"), ((2, 8, 9, 9), "num_output: 16 kernel_size: 3", "CAFFE"),
+    ((2, 20, 9, 9), "num_output: 20 kernel_size: 3 group: 20", "CAFFE"),
+    ((2, 96, 9, 9), "num_output: 96 kernel_size: 3 group: 8", "ONEDNN"),
+    ((2, 64, 9, 9), "num_output: 64 kernel_size: 3 group: 8", "CAFFE"),
+    ((2, 64, 9, 9), "num_output: 64 kernel_size: 3 engine: CAFFE", "CAFFE"),
+])
+def test_which_convolutions(default, shape, fields, expected):
+    assert engines(net(shape, fields)) == [expected]
+
+
+def test_layouts_and_silent_refusals(default, monkeypatch, caplog):
+    few, pooling = ((2, 3, 9, 9), "num_output: 32 kernel_size: 3"), layer_text("Pooling", "pool", "y", "z", "pooling_param { kernel_size: 2 stride: 2 }")
+    assert engines(net(*few, more=pooling)) == ["ONEDNN", "ONEDNN"]
+    assert engines(net((2, 3, 9, 9), "num_output: 20 kernel_size: 3", more=pooling)) == ["CAFFE", "CAFFE"]
+    with caplog.at_level(logging.INFO):
+        assert engines(net(*few, Dtype.DOUBLE)) == ["CAFFE"]
+        monkeypatch.setattr(library, "_trouble", "there is none")
+        made = net(*few)
+    assert made.engines()[0]["refused"]["ONEDNN"] == "there is none" and engines(made) == ["CAFFE"]
+    assert not [record for record in caplog.records if "refuses" in record.getMessage()]
+    made = caffe.Net("models/lenet/deploy.prototxt", caffe.TEST)
+    made.forward()
+    assert not any("there is none" in str(one) for one in made.engines())      # it would not have been opened
+    engine.prefer("CAFFE")
+    found = net(*few).engines()[0]
+    assert (found["engine"], found["refused"]) == ("CAFFE", {})

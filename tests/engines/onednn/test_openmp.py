@@ -1,14 +1,16 @@
-"""oneDNN's parallel regions on the threads of our own loops (engines/onednn/openmp.hpp), by a small library that calls OpenMP as it does."""
+"""oneDNN's parallel regions on the threads of our own loops (engines/onednn/openmp.hpp), by a small library that calls OpenMP as it does.
+Small work is not divided: a region would wait until the system has scheduled each of the threads."""
 
 import ctypes
 import os
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import in_threads
-from test_engine_onednn import conv, engines, input_layer, make, numbers, step
+from test_engine_onednn import conv, engines, input_layer, layer, make, step
 
 from minicaffe.device.threads import set_num_threads
 from minicaffe.engines import engine
@@ -95,14 +97,9 @@ def regions(onednn, loaded):
 
 
 def make_net(threads, images=8):
-    """A net that oneDNN computes, with 64 images by so many threads."""
     set_num_threads(threads)
     return make(input_layer((images, 32, 20, 20)) + conv("a", "x", "y", "num_output: 32 kernel_size: 1")
                 + conv("b", "y", "z", "num_output: 32 kernel_size: 1 stride: 2"))
-
-
-def tasks():
-    return len(os.listdir("/proc/self/task"))
 
 
 def integers(count):
@@ -113,7 +110,7 @@ def integers(count):
 def test_region_members_run_at_once(regions, threads):
     engine.prefer("CAFFE")
     step(make_net(threads, images=64))     # starts the threads
-    there = tasks()
+    there = len(os.listdir("/proc/self/task"))
     engine.prefer("ONEDNN")
     net = make_net(threads, images=64)
     step(net)
@@ -124,7 +121,7 @@ def test_region_members_run_at_once(regions, threads):
         assert list(size) == list(seen) == [threads] * threads
         # Alone in a region of its own, which is one of several threads outside.
         assert list(inner) == ([110] * threads if threads > 1 else [10])
-    assert regions.most() == threads and tasks() == there
+    assert regions.most() == threads and len(os.listdir("/proc/self/task")) == there
 
 
 @pytest.mark.parametrize("begin, end, by", [(0, 17, 1), (0, 3, 1), (2, 17, 3), (16, -1, -1), (15, 2, -4), (5, 5, 1)])
@@ -149,17 +146,43 @@ def test_library_with_unknown_calls_unchanged(onednn, tmp_path):
     assert handle.count() >= 1
 
 
-def test_two_python_threads_compute(regions):
-    nets = [make_net(2) for _ in range(3)]
-    step(nets[2])
-    expected = numbers(nets[2])
+# ---- small work
 
-    def compute(which):
-        for _ in range(200):
-            nets[which].clear_param_diffs()
-            step(nets[which])
-        return numbers(nets[which])
+SMALL_STACK = input_layer((1, 16, 7, 7)) + conv("c", "x", "y", "num_output: 16 kernel_size: 3") + layer("LRN", "y", "n")
+SMALL = {
+    "few channels": input_layer((1, 3, 7, 7)) + conv("c", "x", "y", "num_output: 16 kernel_size: 3 pad: 1"),
+    "deconvolution": input_layer((1, 16, 7, 7)) + conv("c", "x", "y", "num_output: 16 kernel_size: 2").replace("Con", "Decon"),
+    "stack": SMALL_STACK + layer("Pooling", "n", "p", "pooling_param { kernel_size: 3 stride: 2 pool: MAX }"),
+    "recurrent": input_layer((3, 8, 8)) + input_layer((3, 8), "cont")
+    + layer("LSTM", "x cont", "h", 'recurrent_param { num_output: 8 weight_filler { type: "xavier" } }'),
+}
+# A loop of our own, which waits for no thread, is divided from a tenth of that on.
+SMALL_REGION = {"kernel 7x7": input_layer((1, 3, 12, 12)) + conv("c", "x", "y", "num_output: 16 kernel_size: 7 pad: 3")}
+LARGE = input_layer((4, 32, 40, 40)) + conv("c", "x", "y", "num_output: 32 kernel_size: 3 pad: 1")
+# Prints the number of threads that some steps of each net start.
+STARTED = """
+import os, sys
+engine_requested, folder, *nets = sys.argv[1:]
+sys.path[:0] = [folder, os.path.dirname(os.path.dirname(folder))]
+from test_engine_onednn import make, step
+from minicaffe.device.threads import set_num_threads
+from minicaffe.engines import engine
+engine.prefer(engine_requested)
+for text in nets:
+    before = len(os.listdir("/proc/self/task"))
+    set_num_threads(1)
+    net = make(text)
+    set_num_threads(3)
+    for _ in range(3):
+        step(net)
+    print(len(os.listdir("/proc/self/task")) - before)
+"""
 
-    for found in in_threads(compute, range(2)).values():
-        for name, values in expected.items():
-            np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+@pytest.mark.parametrize(("name", "small"), [("ONEDNN", SMALL | SMALL_REGION), ("WINOGRAD", SMALL), ("CAFFE", SMALL)])
+def test_small_work_starts_no_thread(onednn, name, small):
+    arguments = [name, str(Path(__file__).parent), *small.values(), LARGE]
+    done = subprocess.run([sys.executable, "-c", STARTED, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert dict(zip([*small, "large"], map(int, done.stdout.split()))) == {**dict.fromkeys(small, 0), "large": 2}
