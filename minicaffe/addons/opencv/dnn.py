@@ -234,7 +234,7 @@ class Net:
             return self.caffe.layer_index(name)
         makers = [index for index, node in enumerate(self.caffe.nodes) if name in [top.name for top in node.tops]]
         if not makers:
-            raise MissingNameError(f"the net has no layer '{name}'{close_matches(name, self._layers)}")
+            raise MissingNameError(f"the net has no layer '{name}'{close_matches(name, [*self._layers, *self.caffe.layer_names])}")
         return makers[-1]
 
     def _fill_inputs(self):

@@ -214,9 +214,11 @@ def test_files_of_read_net(files):
     (lambda net: dnn.readNet("a.caffemodel"), "got a.caffemodel; "), (lambda net: dnn.readNet("a.prototxt", "a.prototxt"), "got a.prototxt, a.prototxt; "),
     (lambda net: dnn.readNet("a.prototxt", "a.caffemodel", "darknet"), " of darknet; "), (lambda net: dnn.readNet(""), "got nothing"),
     (lambda net: net.forward("pol"), r"^the net has no layer 'pol'; did you mean 'pool'\?$"), (lambda net: net.forward(5), "outputName must be a list"),
+    (lambda net: dnn.readNetFromCaffe(b"layer { name: 'in' type: 'Input' top: 'x' input_param { shape { dim: 1 } } }"
+                                      b"layer { name: 'unit' type: 'ReLU' bottom: 'x' top: 'y' }").forward("uit"), "did you mean 'unit'"),
     (lambda net: net.setInput(np.zeros((1, 3, 8, 8)), "dta"), r"^the net has no input 'dta'; did you mean 'data'\?; its inputs are data$"),
     (lambda net: net.setInput(None), "blob: must be an array"), (lambda net: net.setInput("a"), "blob: must be an array"),
-    (lambda net: net.setInput(np.zeros((8, 8, 3), np.uint8), "", None), "scalefactor")], ids=range(19))
+    (lambda net: net.setInput(np.zeros((8, 8, 3), np.uint8), "", None), "scalefactor")], ids=range(20))
 def test_wrong_arguments(files, call, words):
     net = dnn.readNet(files[0])
     with pytest.raises(Error, match=words) as caught:
