@@ -8,14 +8,19 @@ run in a process of their own, as cuDNN is opened once.
 import json
 import os
 import sys
+import tempfile
 import traceback
 
 import numpy as np
+from training import make_solver
 
 import minicaffe
 from minicaffe import memory
-from minicaffe.blob import Dtype
+from minicaffe.blob import Blob, Dtype
 from minicaffe.common import TEST, TRAIN
+from minicaffe.layers.python import Layer
+from minicaffe.memory.registry import registry
+from minicaffe.net import recorded
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
@@ -55,6 +60,7 @@ SCALE_RELU = ("layer {{ name: 'sc' type: 'Scale' bottom: '{0}' top: '{0}' scale_
               "bias_filler {{ type: 'uniform' }} }} }}\nlayer {{ name: 're' type: 'ReLU' bottom: '{0}' top: '{0}' }}\n")
 DROPPED = "dropout_param { dropout_ratio: 0.4 }"
 IP = "inner_product_param { num_output: 3 weight_filler { type: 'xavier' } }"
+OTHER_SHAPE = "shape { dim: 0 dim: 4 dim: -1 dim: 6 }"
 GLOBAL = "batch_norm_param { use_global_stats: true }"
 # name: the net after its inputs `x`, `other` of c's shape and `t`, labels of c's pixels, where the text names them
 LAYERS = {
@@ -123,25 +129,19 @@ LAYERS = {
     "split with a reader of plain order": {"net": FIRST + conv("c", "y") + layer("InnerProduct", "c", "b", IP) + LAST, "keeps": True},
     "dropout": after("Dropout", "c", "c", DROPPED, tail=conv("c", "z", 4)), "dropout not in place": after("Dropout", "c", "y", DROPPED),
     "dropout of 5 channels": after("Dropout", "c", "c", DROPPED, first=conv("x", "c", 5), tail=conv("c", "z", 4)),
-    "dropout flattened": {"net": FIRST + layer("Flatten", "c", "y") + layer("Dropout", "y", "b", DROPPED, "d") + layer("InnerProduct", "b", "z", IP, "ip"), "keeps": True},
     "softmax": after("Softmax", "c", "y"),
     "softmax rows": after("Softmax", "c", "y", "softmax_param { axis: 2 }", keeps=False),
     "softmax loss": after("SoftmaxWithLoss", "c t", "y", "loss_param { ignore_label: 1 }", tail="", keeps=False),
-    "softmax loss with softmax": after("SoftmaxWithLoss", "c t", "y p", "", tail="", keeps=False),
     "accuracy": after("Accuracy", "c t", "y", "accuracy_param { top_k: 2 }", tail="", backward=False, keeps=False),
     "accuracy of classes": after("Accuracy", "c t", "y p", "", tail="", backward=False, keeps=False),
     "euclidean loss": after("EuclideanLoss", "c other", "y", tail="", keeps=False),
     "sigmoid loss": after("SigmoidCrossEntropyLoss", "c t8", "y", tail="", keeps=False),
-    "flatten": {"net": FIRST + layer("Flatten", "c", "y") + layer("InnerProduct", "y", "z", IP, "ip"), "keeps": True},
-    "flatten relu": {"net": FIRST + layer("Flatten", "c", "y") + layer("ReLU", "y", "y", name="r") + layer("InnerProduct", "y", "z", IP, "ip"), "keeps": True},
-    "flatten relu not in place": {"net": FIRST + layer("Flatten", "c", "y") + layer("ReLU", "y", "b", name="r") + layer("InnerProduct", "b", "z", IP, "ip"), "keeps": True},
-    "reshape": {"net": FIRST + layer("Reshape", "c", "y", "reshape_param { shape { dim: 0 dim: 4 dim: -1 dim: 6 } }") + LAST},
-    "reshape pooling": {"net": FIRST + layer("Reshape", "c", "b", "reshape_param { shape { dim: 0 dim: 4 dim: -1 dim: 6 } }")
-                        + layer("Pooling", "b", "y", "pooling_param { kernel_size: 2 }", "p") + LAST},
-    "reshape batch norm": {"net": FIRST + layer("Reshape", "c", "b", "reshape_param { shape { dim: 0 dim: 4 dim: -1 dim: 6 } }")
-                           + layer("BatchNorm", "b", "y", name="p") + LAST},
-    "reshape softmax": {"net": FIRST + layer("Reshape", "c", "b", "reshape_param { shape { dim: 0 dim: 4 dim: -1 dim: 6 } }")
-                        + layer("Softmax", "b", "y", name="p") + LAST},
+    **{f"flatten{name}": {"net": FIRST + layer("Flatten", "c", "y") + between + layer("InnerProduct", last, "z", IP, "ip"), "keeps": True}
+       for name, between, last in (("", "", "y"), (" relu", layer("ReLU", "y", "y", name="r"), "y"), (" relu not in place", layer("ReLU", "y", "b", name="r"), "b"),
+                                   (" dropout", layer("Dropout", "y", "b", DROPPED, "d"), "b"))},
+    "reshape": {"net": FIRST + layer("Reshape", "c", "y", f"reshape_param {{ {OTHER_SHAPE} }}") + LAST},
+    **{f"reshape {name}": {"net": FIRST + layer("Reshape", "c", "b", f"reshape_param {{ {OTHER_SHAPE} }}") + layer(type, "b", "y", param, "p") + LAST}
+       for name, type, param in (("pooling", "Pooling", "pooling_param { kernel_size: 2 }"), ("batch norm", "BatchNorm", ""), ("softmax", "Softmax", ""))},
     **{f"inner product{name}": {"net": FIRST + layer("InnerProduct", "c", "y", IP.replace("num_output: 3", f"num_output: 3 {fields}")), "keeps": keeps}
        for name, fields, keeps in (("", "", True), (" without bias", "bias_term: false", True), (" transposed", "transpose: true", False),
                                    (" of rows", "axis: 2", False))},
@@ -179,7 +179,6 @@ LAYERS = {
                                                "shape": (2, 3, 2, 5, 4)},
     "batch norm after a convolution along axis 2": {"net": conv("x", "c", 4, "kernel_size: 2 axis: 2") + layer("BatchNorm", "c", "y"), "shape": (2, 3, 2, 5, 4)},
     "engine caffe between": {"net": FIRST + conv("c", "y", 6, "kernel_size: 3 engine: CAFFE") + LAST},
-    "im2col": after("Im2col", "c", "y", "convolution_param { kernel_size: 3 pad: 1 }", keeps=False),
     **{f"mvn {name}": after("MVN", "c", "y", f"mvn_param {{ {fields} }}") for name, fields in (
         ("", ""), ("across", "across_channels: true"), ("without variance", "normalize_variance: false"),
         ("across without variance", "across_channels: true normalize_variance: false"))},
@@ -192,10 +191,6 @@ LAYERS = {
        for axis, name in enumerate(("all", "images", "pixels", "columns")) for operation in ("SUM", "ASUM", "SUMSQ", "MEAN")},
     "reduction of 5 channels": after("Reduction", "c", "y", "reduction_param { axis: 2 operation: SUMSQ }", first=conv("x", "c", 5), tail=""),
     "argmax": after("ArgMax", "c", "y", "argmax_param { axis: 1 top_k: 2 }", tail="", backward=False, keeps=False),
-    "tile": after("Tile", "c", "y", "tile_param { axis: 1 tiles: 2 }", keeps=False),
-    "spp": after("SPP", "c", "y", "spp_param { pyramid_height: 2 }", tail=layer("InnerProduct", "y", "z", IP, "ip"), keeps=False),
-    "embed of argmax": after("ArgMax", "c", "y", "argmax_param { axis: 1 }", tail="", backward=False, keeps=False),
-    "batch reindex": after("BatchReindex", "c i", "y", keeps=False),
     "python": after("Python", "c", "y", "python_param { module: '__main__' layer: 'Doubles' }", keeps=False),
     "python in place": after("Python", "c", "c", "python_param { module: '__main__' layer: 'Doubles' }", tail=conv("c", "z", 4), keeps=False),
     **{f"permute {name}": after("Permute", "c", "y", "permute_param { " + " ".join(f"order: {axis}" for axis in order) + " }", keeps=False)
@@ -211,7 +206,6 @@ LAYERS = {
     "prior box": after("PriorBox", "c x", "y", "prior_box_param { min_size: 2 aspect_ratio: 2 }", tail="", backward=False, keeps=False),
     "parameter": {"net": layer("Parameter", "", "x3", "parameter_param { shape { dim: 2 dim: 3 dim: 7 dim: 6 } }", "p") + conv("x3", "c") + conv("c", "y")},
     "silence": {"net": FIRST + conv("c", "y") + layer("Silence", "y", "")},
-    "filter": after("Filter", "c k", "y", keeps=False, tail=""),
     "shared weights": {"net": conv("x", "c", 3).replace("convolution_param", "param { name: 'w' } param { name: 'b' } convolution_param")
                        + conv("c", "y", 3).replace("convolution_param", "param { name: 'w' } param { name: 'b' } convolution_param"), "keeps": True},
     **{f"interp {name}": after("Interp", "c", "y", f"interp_param {{ {fields} }}", first=conv("x", "c", outputs)) for name, outputs, fields in (
@@ -232,8 +226,18 @@ LAYERS = {
 }
 
 
-class Doubles:
-    """Filled in by `main`: a layer type needs minicaffe's base class."""
+class Doubles(Layer):
+    def setup(self, bottom, top):
+        pass
+
+    def reshape(self, bottom, top):
+        top[0].reshape(*bottom[0].shape)
+
+    def forward(self, bottom, top):
+        top[0].data[...] = 2 * bottom[0].data
+
+    def backward(self, top, propagate_down, bottom):
+        bottom[0].diff[...] = 2 * top[0].diff
 
 
 def inputs_of(text, shape, rng):
@@ -245,20 +249,18 @@ def inputs_of(text, shape, rng):
     return {name: array for name, array in arrays.items() if f"'{name}'" in text.replace('"', "'").replace("top: 'x'", "").replace("name: 'p'", "")}
 
 
-def net_of(text, inputs, phase=TRAIN, dtype=Dtype.FLOAT, **fields):
-    head = "force_backward: true\n"
-    for name, array in inputs.items():
-        dims = " ".join(f"dim: {size}" for size in array.shape)
-        head += f'layer {{ name: "in_{name}" type: "Input" top: "{name}" input_param {{ shape {{ {dims} }} }} }}\n'
+def net_of(text, inputs, phase=TRAIN, dtype=Dtype.FLOAT):
+    head = "force_backward: true\n" + "".join(
+        layer("Input", "", name, "input_param { shape { " + " ".join(f"dim: {size}" for size in array.shape) + " } }", f"in_{name}")
+        for name, array in inputs.items())
     param, _ = parse_text(head + text, caffe_pb2.NetParameter, "case.prototxt", keep_layer_fields=True)
     param.state.phase = phase
     minicaffe.set_random_seed(5)
-    net = Net(param, dtype, file="case.prototxt", **fields)
-    return net
+    return Net(param, dtype, file="case.prototxt")
 
 
 def run_case(case, layout):
-    """Return the results by name, and which blobs were reordered in the third pass."""
+    """Return the results by name, and of the third pass which blobs were reordered, and how many to channels last."""
     os.environ[LAYOUT] = layout
     rng = np.random.default_rng(0)
     inputs = inputs_of(case["net"], case.get("shape", SHAPE), rng)
@@ -267,29 +269,24 @@ def run_case(case, layout):
         if node.type == "BatchNorm":    # statistics of some earlier training
             for blob, low in zip(node.layer.blobs, (-0.2, 0.5, 1)):
                 blob.data[...] = rng.uniform(low, 1, blob.shape)
-    last = len(net.nodes) - 1
-    backward = case.get("backward", True)
-    seeds, events = {}, []
-    for number in range(3):
+    last, backward, seeds = len(net.nodes) - 1, case.get("backward", True), {}
+    for _ in range(3):
         minicaffe.set_random_seed(6)
         for name, array in inputs.items():
             net.blob_by_name(name).data[...] = array
-        with memory.record() as seen:
+        with memory.record() as events:
             net.forward_from_to(0, last)
-        events += [("forward", event) for event in seen] if number == 2 else []
         for blob in net.output_blobs:
-            if blob.name not in seeds:
-                seeds[blob.name] = rng.standard_normal(blob.shape)
+            seed = seeds.setdefault(blob.name, rng.standard_normal(blob.shape))
             if not any(blob is top for node in net.nodes if node.layer.has_loss for top in node.tops):
-                blob.diff[...] = seeds[blob.name]
+                blob.diff[...] = seed
         net.clear_param_diffs()
         if backward:
             with memory.record() as seen:
                 net.backward_from_to(last, 0)
-            events += [("backward", event) for event in seen] if number == 2 else []
+            events += seen
     given = {f"{name} data" for name in inputs} | {f"{blob.name} diff" for blob in net.output_blobs}
-    reordered = [f"{event.name}: {event.detail}" for _, event in events if event.kind == "reorder" and event.name not in given]
-    kept = sum("channels last" in event.detail for _, event in events if event.kind == "reorder")
+    reorders = [event for event in events if event.kind == "reorder"]
     found = {}
     for blob in net.blob_list:
         found[f"{blob.name} data"] = np.array(blob.cpu_data)
@@ -297,7 +294,8 @@ def run_case(case, layout):
             found[f"{blob.name} diff"] = np.array(blob.cpu_diff)
     for i, blob in enumerate(net.param_table.params):
         found[f"parameter {i}"], found[f"gradient {i}"] = np.array(blob.cpu_data), np.array(blob.cpu_diff)
-    return found, reordered, kept, [row["engine"] for row in net.engines()]
+    return (found, [f"{event.name}: {event.detail}" for event in reorders if event.name not in given],
+            sum("channels last" in event.detail for event in reorders))
 
 
 def apart(a, b):
@@ -316,15 +314,13 @@ def layers(names):
     for name in names or LAYERS:
         case, result = LAYERS[name], {"name": name}
         try:
-            plain, none, zero, _ = run_case(case, "nchw")
-            last, reordered, converted, engines = run_case(case, "nhwc")
-            result.update(apart=apart(plain, last), reordered=reordered, plain_reordered=[*none, *["some"] * zero], converted=converted, engines=engines)
+            plain, none, zero = run_case(case, "nchw")
+            last, reordered, converted = run_case(case, "nhwc")
+            result.update(apart=apart(plain, last), reordered=reordered, plain_reordered=bool(none or zero), converted=converted)
         except Exception:
             result["error"] = traceback.format_exc()
         print("RESULT", json.dumps(result), flush=True)
 
-
-# ---- forwards
 
 # LRN computes in both orders of its bottom, with other bits. It reads `x`, or a view of it, before a convolution has converted it.
 VIEW = "reshape_param { shape { dim: 0 dim: 0 dim: 7 dim: 6 } }"
@@ -339,9 +335,8 @@ FORWARDS = {
 
 def forwards(names):
     os.environ[LAYOUT] = "nhwc"
-    counts = Graphs()
     for name in names or FORWARDS:
-        found, counts.replayed = [], 0
+        found, Graph.replayed = [], 0
         for graphs in (True, False):
             net = net_of(FORWARDS[name], {"x": np.empty(SHAPE)}, TEST)
             net.use_graphs = graphs
@@ -351,10 +346,8 @@ def forwards(names):
                 net.forward_from_to(0, len(net.nodes) - 1)
                 found[-1] += [np.array(blob.cpu_data) for blob in net.output_blobs]
         same = [bool(np.array_equal(*arrays)) for arrays in zip(*found, strict=True)]
-        print("RESULT", json.dumps({"name": name, "same": same, "replayed": counts.replayed}), flush=True)
+        print("RESULT", json.dumps({"name": name, "same": same, "replayed": Graph.replayed}), flush=True)
 
-
-# ---- trainings
 
 DATA = """layer {{ name: "data" type: "{0}" top: "x" top: "t" {1} {{ shape {{ dim: 4 dim: 3 dim: 8 dim: 8 }} shape {{ dim: 4 }} {2} }} }}
 """
@@ -362,11 +355,9 @@ DUMMY = DATA.format("DummyData", "dummy_data_param", "data_filler { type: 'gauss
 INPUT = DATA.format("Input", "input_param", "")
 
 
-def score(bottom):
-    return layer("InnerProduct", bottom, "score", "inner_product_param { num_output: 5 weight_filler { type: 'xavier' } }", "ip")
-
-
-LOSS = layer("SoftmaxWithLoss", "score t", "loss", name="loss") + layer("Accuracy", "score t", "accuracy", "include { phase: TEST }", name="acc")
+def loss(bottom):
+    return (layer("InnerProduct", bottom, "score", "inner_product_param { num_output: 5 weight_filler { type: 'xavier' } }", "ip")
+            + layer("SoftmaxWithLoss", "score t", "loss", name="loss") + layer("Accuracy", "score t", "accuracy", "include { phase: TEST }", name="acc"))
 
 
 def block(bottom, top):
@@ -377,53 +368,35 @@ def block(bottom, top):
 
 RESIDUAL = (block("x", "a") + layer("ReLU", "a", "a", name="relu_a") + block("a", "b") + layer("ReLU", "b", "b", name="relu_b") + block("b", "c")
             + layer("Eltwise", "a c", "d", name="sum") + layer("ReLU", "d", "d", name="relu_d")
-            + layer("Pooling", "d", "e", "pooling_param { pool: AVE global_pooling: true }", "pool") + score("e") + LOSS)
+            + layer("Pooling", "d", "e", "pooling_param { pool: AVE global_pooling: true }", "pool") + loss("e"))
 LENET = (conv("x", "a", 6, "kernel_size: 3") + layer("Pooling", "a", "b", "pooling_param { kernel_size: 2 stride: 2 }", "p1")
          + conv("b", "c", 8, "kernel_size: 2") + layer("Pooling", "c", "d", "pooling_param { kernel_size: 2 stride: 2 }", "p2")
-         + layer("ReLU", "d", "d", name="r") + score("d") + LOSS)
+         + layer("ReLU", "d", "d", name="r") + loss("d"))
 # A concatenation, LRN, dropout of no values, and a second reader of what is normalised apart.
 MIXED = (conv("x", "a") + conv("x", "b", 5) + layer("Concat", "a b", "c", name="join") + layer("LRN", "c", "n", "lrn_param { local_size: 3 }", "norm")
          + layer("BatchNorm", "n", "m", name="bn") + layer("Dropout", "m", "m", "dropout_param { dropout_ratio: 0 }", "drop")
          + layer("PReLU", "m", "m", name="prelu") + conv("m", "d", 4) + layer("Slice", "d", "e f", name="cut")
-         + layer("Eltwise", "e f", "g", "eltwise_param { operation: MAX }", "max") + score("g") + LOSS)
+         + layer("Eltwise", "e f", "g", "eltwise_param { operation: MAX }", "max") + loss("g"))
 # What keeps the layout besides: sums of rows and of planes, interpolation, a box, another order; their tables and scratch memory.
 PLANES = (conv("x", "a") + layer("Normalize", "a", "n", "norm_param { across_spatial: false channel_shared: false }", "norm")
           + layer("Interp", "n", "i", "interp_param { zoom_factor: 2 }", "up") + layer("MVN", "i", "m", name="mvn") + conv("x", "r", 8, "kernel_size: 1")
           + layer("Crop", "m r", "k", "crop_param { axis: 2 offset: 3 }", "cut") + layer("Reduction", "r", "s", "reduction_param { axis: 2 operation: MEAN }", "mean")
           + layer("Scale", "k s", "q", "scale_param { axis: 0 }", "scale") + layer("Permute", "q", "p", "permute_param { order: 0 order: 2 order: 3 order: 1 }", "turn")
-          + score("p") + LOSS)
+          + loss("p"))
 
 
-class Graphs:
-    """How many CUDA graphs of nets were recorded, and replayed."""
+class Graph(recorded.cuda.Graph):
+    """Counts how many CUDA graphs of nets were recorded, and replayed."""
 
-    def __init__(self):
-        from minicaffe.net import recorded
-        self.recorded = self.replayed = 0
-        counts, plain = self, recorded.cuda.Graph
+    recorded = replayed = 0
 
-        class Graph(plain):
-            def __init__(self, device):
-                super().__init__(device)
-                counts.recorded += 1
+    def __init__(self, device):
+        super().__init__(device)
+        Graph.recorded += 1
 
-            def replay(self, rate, drawn):
-                counts.replayed += 1
-                super().replay(rate, drawn)
-
-        recorded.cuda.Graph = Graph
-
-
-def solver_of(text, plan=None, graphs=True, **fields):
-    from minicaffe.solver import create_solver
-    minicaffe.set_random_seed(3)
-    fields = {"base_lr": 0.05, "lr_policy": "fixed", "momentum": 0.9, "weight_decay": 0.01, "type": "SGD", "max_iter": 99, "random_seed": 3,
-              "snapshot_after_train": False, **fields}
-    param = caffe_pb2.SolverParameter(**{name: value for name, value in fields.items() if value is not None})
-    param.net_param.CopyFrom(parse_text(text, caffe_pb2.NetParameter, keep_layer_fields=True)[0])
-    solver = create_solver(param, plan=plan)
-    solver.use_graphs = graphs
-    return solver
+    def replay(self, rate, drawn):
+        Graph.replayed += 1
+        super().replay(rate, drawn)
 
 
 def blob(solver, name):
@@ -431,16 +404,14 @@ def blob(solver, name):
 
 
 def weights(solver):
-    found = {f"{i}": np.array(blob.cpu_data) for i, blob in enumerate(solver.net.param_table.params)}
-    found.update({f"history {i}": np.array(blob.cpu_data) for i, blob in enumerate(solver.history)})
-    return found
+    groups = {"": solver.net.param_table.params, "history ": solver.history}
+    return {f"{group}{i}": np.array(blob.cpu_data) for group, blobs in groups.items() for i, blob in enumerate(blobs)}
 
 
-def steps(solver, between=lambda number: None, count=6):
-    """Train; return the weights, and what `between` returned of each iteration."""
+def steps(solver, between):
+    """Train after each value of a generator; return what is not None of them, the losses and the weights."""
     found = {}
-    for number in range(count):
-        seen = between(number)
+    for number, seen in enumerate(between):
         if seen is not None:
             found[f"seen {number}"] = np.array(seen)
         solver.step(1)
@@ -448,288 +419,199 @@ def steps(solver, between=lambda number: None, count=6):
     return {**found, **weights(solver)}
 
 
-def read(solver, plan):
-    """Blobs, gradients and parameters are read between iterations."""
-    names = ("x", "t") if plan else [blob.name for blob in solver.net.blob_list]
+# What is done before each iteration: generators for `steps`.
 
-    def between(number):
-        if number:
-            seen = [np.array(blob(solver, name).cpu_data).ravel() for name in names]
-            if not plan:
-                seen += [np.array(blob(solver, name).cpu_diff).ravel() for name in names if name not in ("x", "t", "accuracy")]
-                seen += [np.array(param.cpu_diff).ravel() for param in solver.net.learnable_params]
-            return np.concatenate(seen + [np.array(param.cpu_data).ravel() for param in solver.net.learnable_params])
-    return steps(solver, between)
+
+def plain_steps(solver, plan):
+    """Nothing; a replay needs no reorder that is not in the graph."""
+    counts = []
+    for _ in range(8):
+        yield
+        blobs = [*solver.net.blob_list, *solver.net.param_table.params, *solver.history]
+        counts.append(sum(each.reorders for blob in blobs for each in (blob.data_memory, blob.diff_memory)))
+    assert solver.training_step.recorded.graph is None or counts[-1] == counts[-2], counts
+
+
+def read(solver, plan):
+    """Blobs, gradients and parameters are read."""
+    names, params = ("x", "t") if plan else [blob.name for blob in solver.net.blob_list], solver.net.learnable_params
+    yield
+    for _ in range(5):
+        seen = [blob(solver, name).cpu_data.ravel() for name in names]
+        if not plan:
+            seen += [blob(solver, name).cpu_diff.ravel() for name in names if name not in ("x", "t", "accuracy")]
+            seen += [param.cpu_diff.ravel() for param in params]
+        yield np.concatenate(seen + [param.cpu_data.ravel() for param in params])
 
 
 def read_now_and_then(solver, plan):
-    return steps(solver, lambda number: solver.net.learnable_params[0].cpu_data.copy() if number % 2 else None, 8)
+    for number in range(8):
+        yield solver.net.learnable_params[0].cpu_data.copy() if number % 2 else None
 
 
 def write(solver, plan):
-    """Parameters and blobs are written between iterations, on the host and on the device."""
-    def between(number):
+    """Parameters and blobs are written, on the host and on the device, copied there, and updated by calls of their own."""
+    net, weight, other = solver.net, solver.net.learnable_params[0], Blob(solver.net.learnable_params[0].shape)
+    for number in range(12):
         if number in (1, 4):
-            solver.net.learnable_params[0].data[...] *= 0.5
+            weight.data[...] *= 0.5
         if number in (2, 5):
-            solver.net.learnable_params[0].scale_data(1.5)
+            weight.scale_data(1.5)
+            other.copy_from(weight)
+        if number in (6, 7):
+            weight.copy_from(other)
         if number == 3 and not plan:
-            blob(solver, "a").data[...] = 7
-            blob(solver, "a").diff[...] = 7
-            solver.net.learnable_params[0].diff[...] = 7
-    return steps(solver, between, 8)
+            for array in blob(solver, "a").data, blob(solver, "a").diff, weight.diff:
+                array[...] = 7
+        if number > 8:
+            net.clear_param_diffs()
+            net.forward_backward()
+            for param in net.learnable_params:
+                param.scale_diff(0.01)
+            net.update()
+        yield other.cpu_data.copy()
 
 
-def kept(solver, plan):
-    """A snapshot, three iterations, the snapshot again, three iterations."""
-    import tempfile
+def restored(solver, plan):
+    """Four iterations after a snapshot are computed twice."""
     with tempfile.TemporaryDirectory() as folder:
-        steps(solver, count=4)
-        path = take_snapshot(solver, folder)
-        first = steps(solver, count=4)
-        solver.restore(path)
-        again = steps(solver, count=4)
-    return {**{f"first {name}": value for name, value in first.items()}, **again}
+        solver.param.snapshot_prefix = os.path.join(folder, "s")
+        for number in range(12):
+            if number == 4:
+                _, state = solver.snapshot()
+            if number == 8:
+                solver.restore(state)
+            yield
 
 
-def take_snapshot(solver, folder):
-    solver.param.snapshot_prefix = os.path.join(folder, "s")
-    done = solver.snapshot()
-    found = [os.path.join(folder, name) for name in os.listdir(folder) if "solverstate" in name]
-    assert len(found) == 1, (done, found)
-    return found[0]
-
-
-def cpu_and_back(solver, plan):
-    def between(number):
-        if number == 3:
-            minicaffe.set_mode_cpu()
-        elif number == 5:
-            minicaffe.set_mode_gpu()
-    return steps(solver, between, 8)
-
-
-def precisions(solver, plan):
-    """tf32 for three iterations; the fake's products are exact in both."""
-    try:
-        return steps(solver, lambda number: minicaffe.set_precision("tf32" if number == 3 else "float32") if number in (3, 6) else None, 10)
-    finally:
-        minicaffe.set_precision("float32")
+def settings_changed(solver, plan):
+    """The mode, the precision (the fake's products are exact in both), and what the net holds."""
+    changes = {3: minicaffe.set_mode_cpu, 5: minicaffe.set_mode_gpu, 8: lambda: minicaffe.set_precision("tf32"),
+               11: lambda: minicaffe.set_precision("float32"), 14: solver.net.release}
+    for number in range(17):
+        changes.get(number, lambda: None)()
+        yield
 
 
 def views(solver, plan):
     """What a view on the device shows is what was computed last."""
-    net, held = solver.net, []
-    names = () if plan else ("a", "c", "d")
+    (weight, bias, *_), held = solver.net.learnable_params, []
+    blobs = [] if plan else [blob(solver, name) for name in ("a", "c", "d")]
 
     def content(array):
         out = np.empty(array.shape, np.float32)
-        from minicaffe.memory import CUDAPlace
-        from minicaffe.memory.registry import registry
         minicaffe.cuda.current().synchronize()
-        registry.device_side(CUDAPlace(0)).copy_to_host(out.ctypes.data, array.address, out.nbytes)
-        return out
+        registry.device_side(memory.CUDAPlace(0)).copy_to_host(out.ctypes.data, array.address, out.nbytes)
+        return out.ravel()
 
-    def between(number):
+    for number in range(9):
         seen = [content(array) for array in held]
         if number == 1:
-            held.extend([net.learnable_params[0].gpu_data, *[net.learnable_params[1].mutable_gpu_data], *[blob(solver, name).gpu_data for name in names],
-                         *[blob(solver, name).gpu_diff for name in names], net.learnable_params[0].gpu_diff])
+            held = [weight.gpu_data, bias.mutable_gpu_data, *[each.gpu_data for each in blobs], *[each.gpu_diff for each in blobs], weight.gpu_diff]
         if number == 7:
-            del held[:]
-        return np.concatenate([array.ravel() for array in seen]) if seen else None
-    return steps(solver, between, 9)
-
-
-def released(solver, plan):
-    return steps(solver, lambda number: solver.net.release() if number in (2, 5) else None, 8)
-
-
-def hooked(solver, plan):
-    from minicaffe.net.run import AFTER_BACKWARD, AFTER_FORWARD
-    net, seen = solver.net, []
-
-    def hook(index):
-        seen.append(np.array(net.tops[index][0].cpu_data).sum() if net.tops[index] else 0)
-
-    def between(number):
-        if number in (3, 5):
-            for when in AFTER_FORWARD, AFTER_BACKWARD:
-                (net.add_hook if number == 3 else net.remove_hook)(when, hook)
-        if number == 6:
-            return np.array(seen)
-    return steps(solver, between, 8)
+            held = []
+        yield np.concatenate(seen) if seen else None
 
 
 def partly(solver, plan):
-    """Parts of the net, and the whole, are run between iterations."""
-    net = solver.net
-
-    def between(number):
-        if number in (3, 5):
-            net.forward_from_to(0, len(net.nodes) - 1)
+    """Parts of the net, and the whole, are run; the mode may change between forward and backward."""
+    net, last = solver.net, len(solver.net.nodes) - 1
+    for number in range(9):
+        if number in (2, 4):
+            net.forward_from_to(0, last)
             if not plan:    # which frees what the parts read
                 net.forward_from_to(2, 4)
-        if number == 4 and not plan:
-            net.forward_from_to(0, len(net.nodes) - 1)
-            net.backward_from_to(len(net.nodes) - 1, 0)
-            return net.learnable_params[0].cpu_diff.copy()
-    return steps(solver, between, 8)
+        if number in (3, 5, 6, 7):
+            net.clear_param_diffs()
+            net.forward_from_to(0, last)
+            if not plan and number > 5:     # a plan frees what the other mode would need
+                minicaffe.set_mode_cpu()
+            net.backward_from_to(last, 0)
+            minicaffe.set_mode_gpu()
+        yield np.concatenate([param.cpu_diff.ravel() for param in net.learnable_params]) if number in (3, 5, 6, 7) else None
 
 
 def tested(solver, plan):
-    """A test net with the same weights runs, and is read, between iterations."""
+    """A test net with the same weights runs, and is read."""
     test = solver.test_nets[0]
-
-    def between(number):
+    for _ in range(8):
         minicaffe.set_random_seed(9)
         test.forward_from_to(0, len(test.nodes) - 1)
-        return np.concatenate([test.blob_by_name("loss").cpu_data.ravel(), test.blob_by_name("accuracy").cpu_data.ravel()])
-    return steps(solver, between, 8)
+        yield np.concatenate([test.blob_by_name(name).cpu_data.ravel() for name in ("loss", "accuracy")])
 
 
 def other_batches(solver, plan):
     """Inputs are written; the batch gets smaller, and larger again."""
-    rng = np.random.default_rng(8)
-
-    def between(number):
-        images = 2 if number in (3, 4, 5, 6) else 4
-        blob(solver, "x").reshape(images, 3, 8, 8)
-        blob(solver, "t").reshape(images)
-        blob(solver, "x").data[...] = rng.standard_normal((images, 3, 8, 8))
-        blob(solver, "t").data[...] = rng.integers(0, 5, images)
-    return steps(solver, between, 9)
+    rng, x, t = np.random.default_rng(8), blob(solver, "x"), blob(solver, "t")
+    for number in range(9):
+        images = 2 if 3 <= number < 7 else 4
+        x.reshape(images, 3, 8, 8)
+        t.reshape(images)
+        x.data[...] = rng.standard_normal((images, 3, 8, 8))
+        t.data[...] = rng.integers(0, 5, images)
+        yield
 
 
 def fed(solver, plan):
     rng = np.random.default_rng(8)
-    return steps(solver, lambda number: solver.net.feed(x=rng.standard_normal((4, 3, 8, 8)).astype(np.float32), t=rng.integers(0, 5, 4).astype(np.float32)), 8)
+    for _ in range(8):
+        solver.net.feed(x=rng.standard_normal((4, 3, 8, 8), np.float32), t=rng.integers(0, 5, 4).astype(np.float32))
+        yield
 
 
 def sums(solver, plan):
     """Norms of blobs that the device has, in each mode."""
-    net = solver.net
-
-    def between(number):
-        if not number:
-            return None
+    blobs = [*solver.net.learnable_params, *([] if plan else solver.net.blob_list)]
+    yield
+    for number in range(1, 6):
         if number % 2:
             minicaffe.set_mode_cpu()
-        try:
-            blobs = net.learnable_params if plan else [*net.learnable_params, *net.blob_list]
-            return np.array([value for each in blobs for value in (each.asum_data(), each.sumsq_data(), each.asum_diff())])
-        finally:
-            minicaffe.set_mode_gpu()
-    return steps(solver, between)
-
-
-def backward_on_the_cpu(solver, plan):
-    """The mode changes between forward and backward."""
-    net, last = solver.net, len(solver.net.nodes) - 1
-
-    def between(number):
-        net.clear_param_diffs()
-        net.forward_from_to(0, last)
-        if not plan:    # which frees what the other mode would need
-            (minicaffe.set_mode_cpu if number % 2 else minicaffe.set_mode_gpu)()
-        net.backward_from_to(last, 0)
+        found = [value for each in blobs for value in (each.asum_data(), each.sumsq_data(), each.asum_diff())]
         minicaffe.set_mode_gpu()
-        return np.concatenate([param.cpu_diff.ravel() for param in net.learnable_params])
-    return steps(solver, between)
-
-
-def copied(solver, plan):
-    """Blobs are copied, on the device, to others, and from them."""
-    from minicaffe.blob import Blob
-    net = solver.net
-    other = Blob(net.learnable_params[0].shape)
-
-    def between(number):
-        if number in (2, 5):
-            other.copy_from(net.learnable_params[0])
-        if number in (4, 6):
-            net.learnable_params[0].copy_from(other)
-        return other.cpu_data.copy()
-    return steps(solver, between, 8)
-
-
-def updated(solver, plan):
-    """Gradients and updates by calls of their own."""
-    net = solver.net
-
-    def between(number):
-        net.clear_param_diffs()
-        net.forward_backward()
-        for param in net.learnable_params:
-            param.scale_diff(0.01)
-        net.update()
-    return steps(solver, between)
-
-
-def plain_steps(solver, plan):
-    """Nothing between iterations; a replay needs no reorder that is not in the graph."""
-    found = steps(solver)
-    blobs = [*solver.net.blob_list, *solver.net.param_table.params, *solver.history]
-    counts = []
-    for _ in range(2):
-        solver.step(1)
-        counts.append(sum(each.reorders for blob in blobs for each in (blob.data_memory, blob.diff_memory)))
-    assert solver.training_step.recorded.graph is None or counts[0] == counts[1], counts
-    return found
+        yield np.array(found)
 
 
 # name: net, what is done, fields of the solver
 TRAININGS = {
-    "residual": (DUMMY + RESIDUAL, plain_steps, {}),
-    "lenet": (DUMMY + LENET, plain_steps, {}),
-    "mixed": (DUMMY + MIXED, plain_steps, {}),
-    "planes": (DUMMY + PLANES, plain_steps, {}), "planes read": (DUMMY + PLANES, read, {}), "planes on the cpu and back": (DUMMY + PLANES, cpu_and_back, {}),
-    "residual read": (DUMMY + RESIDUAL, read, {}), "mixed read": (DUMMY + MIXED, read, {}),
-    "read now and then": (DUMMY + LENET, read_now_and_then, {}),
-    "residual written": (DUMMY + RESIDUAL, write, {}), "lenet written": (DUMMY + LENET, write, {}),
-    "snapshot": (DUMMY + RESIDUAL, kept, {}),
-    "to the cpu and back": (DUMMY + RESIDUAL, cpu_and_back, {}),
-    "precision": (DUMMY + RESIDUAL, precisions, {}),
-    "residual views": (DUMMY + RESIDUAL, views, {}), "lenet views": (DUMMY + LENET, views, {}),
-    "release": (DUMMY + RESIDUAL, released, {}), "hooks": (DUMMY + RESIDUAL, hooked, {}),
-    "parts": (DUMMY + RESIDUAL, partly, {}),
+    **{name: (DUMMY + net, plain_steps, {}) for name, net in (("residual", RESIDUAL), ("lenet", LENET), ("mixed", MIXED), ("planes", PLANES))},
+    **{f"{name} read": (DUMMY + net, read, {}) for name, net in (("residual", RESIDUAL), ("mixed", MIXED), ("planes", PLANES))},
+    **{f"{name} settings": (DUMMY + net, settings_changed, {}) for name, net in (("residual", RESIDUAL), ("planes", PLANES))},
+    **{f"{name} {work.__name__}": (DUMMY + net, work, {}) for name, net in (("residual", RESIDUAL), ("lenet", LENET)) for work in (write, views)},
+    **{f"{name} partly": (DUMMY + net, partly, {}) for name, net in (("residual", RESIDUAL), ("mixed", MIXED))},
+    **{work.__name__: (DUMMY + RESIDUAL, work, {}) for work in (restored, sums)},
     "test net": (DUMMY + RESIDUAL, tested, {"test_iter": [1], "test_interval": 3}),
-    "batches": (INPUT + RESIDUAL, other_batches, {}), "mixed batches": (INPUT + MIXED, other_batches, {}),
-    "feed": (INPUT + LENET, fed, {}), "sums": (DUMMY + RESIDUAL, sums, {}),
-    "residual backward on the cpu": (DUMMY + RESIDUAL, backward_on_the_cpu, {}),
-    "mixed backward on the cpu": (DUMMY + MIXED, backward_on_the_cpu, {}),
-    "copies": (DUMMY + LENET, copied, {}), "updates": (DUMMY + RESIDUAL, updated, {}),
-    "two passes": (DUMMY + RESIDUAL, plain_steps, {"iter_size": 2}), "lenet two passes": (DUMMY + LENET, read_now_and_then, {"iter_size": 2}),
-    "debug info": (DUMMY + LENET, plain_steps, {"debug_info": True}), "clipped": (DUMMY + LENET, plain_steps, {"clip_gradients": 0.5}),
-    **{name: (DUMMY + LENET, plain_steps, {"type": name, "momentum": momentum, **more}) for name, momentum, more in (
-        ("Nesterov", 0.9, {}), ("AdaGrad", None, {}), ("RMSProp", None, {"rms_decay": 0.9}), ("AdaDelta", 0.9, {"delta": 1e-6, "base_lr": 1}), ("Adam", 0.9, {"base_lr": 0.01}))},
+    "batches": (INPUT + RESIDUAL, other_batches, {}), "mixed batches": (INPUT + MIXED, other_batches, {}), "feed": (INPUT + LENET, fed, {}),
+    "read now and then": (DUMMY + LENET, read_now_and_then, {}), "two passes": (DUMMY + RESIDUAL, plain_steps, {"iter_size": 2}),
+    "lenet two passes": (DUMMY + LENET, read_now_and_then, {"iter_size": 2}),
+    **{name: (DUMMY + LENET, plain_steps, fields) for name, fields in (
+        ("debug info", {"debug_info": True}), ("clipped", {"clip_gradients": 0.5}), ("Nesterov", {"type": "Nesterov", "momentum": 0.9}),
+        ("AdaGrad", {"type": "AdaGrad"}), ("RMSProp", {"type": "RMSProp", "rms_decay": 0.9}),
+        ("AdaDelta", {"type": "AdaDelta", "momentum": 0.9, "delta": 1e-6, "base_lr": 1}), ("Adam", {"type": "Adam", "momentum": 0.9, "base_lr": 0.01}))},
 }
-# The plan, and whether a CUDA graph is replayed, which two iterations by single launches precede.
-VARIANTS = [(None, True), ("memory", True)]
-EVERY_VARIANT = [*VARIANTS, (None, False), ("memory", False)]
-IN_EVERY_VARIANT = "residual", "lenet", "mixed", "mixed read"
 
 
 def variants(name):
-    return EVERY_VARIANT if name in IN_EVERY_VARIANT else VARIANTS
+    """The plan, and whether a CUDA graph is replayed, which two iterations by single launches precede."""
+    every = name in ("residual", "lenet", "mixed", "mixed read")
+    return [(None, True), ("memory", True), *([(None, False), ("memory", False)] if every else [])]
 
 
 def trainings(names):
-    graphs = Graphs()
     for name in names or TRAININGS:
         text, work, fields = TRAININGS[name]
         for plan, replays in variants(name):
-            result = {"name": name, "plan": plan, "graph": replays}
-            found = []
+            result, found = {"name": name, "plan": plan, "graph": replays}, []
             try:
                 for layout in "nchw", "nhwc":
                     os.environ[LAYOUT] = layout
-                    graphs.recorded = graphs.replayed = 0
+                    Graph.recorded = Graph.replayed = 0
                     minicaffe.set_mode_gpu()
-                    solver = solver_of(text, plan, replays and len(found) == 1, **fields)
-                    found.append(work(solver, plan))
-                    minicaffe.set_mode_gpu()
-                result.update(apart=apart(*found), recorded=graphs.recorded, replayed=graphs.replayed)
+                    minicaffe.set_precision("float32")
+                    minicaffe.set_random_seed(3)
+                    solver = make_solver(text, plan, weight_decay=0.01, random_seed=3, **fields)
+                    solver.use_graphs = replays and layout == "nhwc"
+                    found.append(steps(solver, work(solver, plan)))
+                result.update(apart=apart(*found), recorded=Graph.recorded, replayed=Graph.replayed)
             except Exception:
                 result["error"] = traceback.format_exc()
             print("RESULT", json.dumps(result), flush=True)
@@ -737,65 +619,38 @@ def trainings(names):
 
 def peers(_):
     """What GPU 0 has with channels last, looked at while GPU 1 is the current one."""
-    from minicaffe.blob import Blob
     os.environ[LAYOUT] = "nhwc"
-    rng = np.random.default_rng(1)
-    net = net_of(FIRST + LAST.replace("'y'", "'c'").replace('"y"', '"c"'), {"x": rng.standard_normal(SHAPE)})
+    net = net_of(FIRST + LAST.replace('"y"', '"c"'), {"x": np.empty(SHAPE)})
     first = net.blob_by_name("c")
 
-    def computed(number):
+    def computed():
         minicaffe.set_device(0)
-        net.blob_by_name("x").data[...] = number + 1
+        net.blob_by_name("x").data[...] = 1
         net.forward_from_to(0, len(net.nodes) - 1)
         assert first.layout_of_data() is not None
         minicaffe.set_device(1)
+        return first
 
-    computed(0)
-    expected = first.cpu_data.copy()        # a copy to the host needs no peer access
+    expected = computed().cpu_data.copy()        # a copy to the host needs no peer access
     other = Blob(first.shape)
-    computed(0)
-    other.copy_from(first)
+    other.copy_from(computed())
     np.testing.assert_array_equal(other.cpu_data, expected)
-    computed(0)
+    computed()
+    refused = False
     try:
         first.gpu_data  # noqa: B018
     except minicaffe.errors.WrongDeviceError:
         refused = True
-    else:
-        refused = False
     minicaffe.cuda.enable_peer_access(1, 0)
-    computed(0)
-    shown = Blob(first.shape)
-    shown.share_data(first)
-    total = first.asum_data()
-    np.testing.assert_allclose(total, np.abs(expected).sum(), rtol=1e-5)
-    computed(0)
-    first.scale_data(2)
+    Blob(first.shape).share_data(computed())
+    np.testing.assert_allclose(first.asum_data(), np.abs(expected).sum(), rtol=1e-5)
+    computed().scale_data(2)
     np.testing.assert_array_equal(first.cpu_data, 2 * expected)
     minicaffe.set_device(0)
     print("RESULT", json.dumps({"refused": refused}))
 
 
-def main():
-    global Doubles
-    from minicaffe.layers.python import Layer
-
-    class Doubles(Layer):
-        def setup(self, bottom, top):
-            pass
-
-        def reshape(self, bottom, top):
-            top[0].reshape(*bottom[0].shape)
-
-        def forward(self, bottom, top):
-            top[0].data[...] = 2 * bottom[0].data
-
-        def backward(self, top, propagate_down, bottom):
-            bottom[0].diff[...] = 2 * top[0].diff
-
-    minicaffe.set_mode_gpu()
-    {"layers": layers, "trainings": trainings, "forwards": forwards, "peers": peers}[sys.argv[1]](json.loads(sys.argv[2]) if len(sys.argv) > 2 else None)
-
-
 if __name__ == "__main__":
-    main()
+    minicaffe.set_mode_gpu()
+    recorded.cuda.Graph = Graph
+    {"layers": layers, "trainings": trainings, "forwards": forwards, "peers": peers}[sys.argv[1]](json.loads(sys.argv[2]))

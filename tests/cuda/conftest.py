@@ -13,10 +13,8 @@ import minicaffe
 
 
 @pytest.fixture(scope="session")
-def fake(place, tmp_path_factory):  # noqa: F811
-    """The path of a library that records the calls of cuDNN and cuBLAS (fake_cudnn.cpp), for the simulated device."""
-    if place != "sim":
-        pytest.skip("the recorded calls compute nothing; on a GPU the engines are compared")
+def fake(only_sim, tmp_path_factory):
+    """The path of a library that records the calls of cuDNN and cuBLAS (fake_cudnn.cpp); on a GPU the engines are compared."""
     path = tmp_path_factory.mktemp("fake") / "libfake.so"
     source = Path(__file__).resolve().parent / "fake_cudnn.cpp"
     headers = Path(minicaffe.__file__).resolve().parent.parent
@@ -29,6 +27,13 @@ def no_earlier_choices(request, tmp_path, monkeypatch):
     """No plan of cuDNN that another test measured, and none in the user's folder."""
     if "fake" in request.fixturenames:
         monkeypatch.setenv("MINICAFFE_CACHE", os.fspath(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="session")
+def only_sim(place):  # noqa: F811
+    """For what only the simulated device has or shows: several GPUs, bounds of blocks, settings."""
+    if place != "sim":
+        pytest.skip("for the simulated device")
 
 
 @pytest.fixture(scope="module")

@@ -22,20 +22,13 @@ from minicaffe import cuda  # noqa: E402
 from minicaffe.blob import Dtype  # noqa: E402
 from minicaffe.engines import engine  # noqa: E402
 
-CONVOLUTION = """layer {{ name: "layer" type: "{type}" bottom: "x" top: "y" convolution_param {{ {fields} engine: ENGINE
-  weight_filler {{ type: "gaussian" std: 0.5 }} bias_filler {{ type: "gaussian" std: 1 }} }} }}"""
-OTHER = """layer {{ name: "layer" type: "{type}" bottom: "x" top: "y" {param} {{ {fields} engine: ENGINE }} }}"""
-
-# It has no field `engine`.
-BATCH_NORM = """layer { name: "layer" type: "BatchNorm" bottom: "x" top: "y" batch_norm_param { eps: 1e-3 } }"""
-
 
 def conv(fields, type="Convolution"):
-    return CONVOLUTION.format(type=type, fields=fields)
+    return other(type, "convolution_param", fields + ' weight_filler { type: "gaussian" std: 0.5 } bias_filler { type: "gaussian" std: 1 }')
 
 
-def other(type, param, fields=""):
-    return OTHER.format(type=type, param=param, fields=fields)
+def other(type, param, fields="", engine="engine: ENGINE"):
+    return f'layer {{ name: "layer" type: "{type}" bottom: "x" top: "y" {param} {{ {fields} {engine} }} }}'
 
 
 # name: layer, shape of the bottom
@@ -61,7 +54,7 @@ CASES = {
     "lrn empty": (other("LRN", "lrn_param"), (0, 7, 3, 4)),
     "softmax": (other("Softmax", "softmax_param", "axis: 2"), (2, 3, 5, 4)),
     "relu": (other("ReLU", "relu_param"), (2, 3, 5)),
-    "batch norm": (BATCH_NORM, (4, 3, 5, 2)),
+    "batch norm": (other("BatchNorm", "batch_norm_param", "eps: 1e-3", engine=""), (4, 3, 5, 2)),
 }
 
 
@@ -82,14 +75,13 @@ def step(net, rng, start=0.5):
     run_backward(net, [0], [rng.standard_normal(top.shape)])
 
 
+def results(net):
+    return [np.array(a) for a in (net.tops[-1][0].data, net.bottoms[-1][0].diff, *[blob.diff for blob in net.layers[-1].blobs])]
+
+
 def addresses(net):
-    blobs = {"x": net.bottoms[-1][0], "y": net.tops[-1][0]}
-    blobs.update({f"w{i}": blob for i, blob in enumerate(net.layers[-1].blobs)})
-    found = {}
-    for name, blob in blobs.items():
-        found[name] = blob.mutable_gpu_data.__cuda_array_interface__["data"][0]
-        found["d" + name] = blob.mutable_gpu_diff.__cuda_array_interface__["data"][0]
-    return found
+    blobs = {"x": net.bottoms[-1][0], "y": net.tops[-1][0], **{f"w{i}": blob for i, blob in enumerate(net.layers[-1].blobs)}}
+    return {**{name: blob.mutable_gpu_data.address for name, blob in blobs.items()}, **{f"d{name}": blob.mutable_gpu_diff.address for name, blob in blobs.items()}}
 
 
 class Refusals(logging.Handler):
@@ -155,17 +147,15 @@ def compare(specs):
     minicaffe.set_mode_gpu()
     for spec in specs:
         del log.texts[:]
-        results = []
+        found = []
         for name in "CAFFE", "CUDNN":
             cuda.use_cudnn(name == "CUDNN")
             minicaffe.set_precision(spec.get("precision", "float32") if name == "CUDNN" else "float32")
             net, rng = make_net(spec["name"], name, Dtype[spec["dtype"]])
-            step(net, rng, spec.get("start", 0.5))
-            step(net, rng, spec.get("start", 0.5))
-            blobs = [net.tops[-1][0].data, net.bottoms[-1][0].diff]
-            blobs += [array for blob in net.layers[-1].blobs for array in (blob.data, blob.diff)]
-            results.append([np.array(blob) for blob in blobs])
-        worst = max((float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-30)) for a, b in zip(*results) if a.size), default=0.0)
+            for _ in range(2):
+                step(net, rng, spec.get("start", 0.5))
+            found.append(results(net))
+        worst = max((float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-30)) for a, b in zip(*found) if a.size), default=0.0)
         done.append({"worst": worst, "log": list(log.texts)})
     print("RESULT", json.dumps(done))
 

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <string>
 #include "slow_cudnn.hpp"
-#include "slow_launch.hpp"
 
 namespace {
 
@@ -51,17 +50,22 @@ template <class... Pairs> int call(const char* name, Pairs... pairs) {
     }
   return failing(name);
 }
+void require(bool holds, const std::string& text) {
+  if (!holds) throw std::runtime_error(text);
+}
+/// work(), or `status` where it throws, with a line on standard error.
+template <class Work> int checked(const char* name, int status, const Work& work) {
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "the slow cuDNN: %s: %s\n", name, error.what());
+    return status;
+  }
+}
 /// The status of a call that was noted; what it computes follows only if it succeeds. `work` holds all it needs: it may run later, often.
 template <class Work> int computed(int status, const Work& work) {
   if (status || !std::getenv("FAKE_COMPUTES")) return status;
-  auto guarded = [work] {
-    try {
-      work();
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "the slow cuDNN: %s\n", error.what());
-    }
-  };
-  if (int code = slow::launch(guarded)) return std::fprintf(stderr, "the slow cuDNN: the launch fails, %d\n", code), 5000;
+  if (int code = slow::launch([work] { checked("a kernel", 0, [&] { return work(), 0; }); })) return std::fprintf(stderr, "the slow cuDNN: the launch fails, %d\n", code), 5000;
   return 0;
 }
 int create(const char* name, D* made) {

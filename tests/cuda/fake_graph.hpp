@@ -80,12 +80,6 @@ std::map<void*, Shared> live;
 std::atomic<long long> clock{0};  // microseconds
 std::atomic<int> calls{0}, fail_at{-1}, fail_status{0}, busy{0};
 
-struct Wrong : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-void require(bool holds, const std::string& text) {
-  if (!holds) throw Wrong(text);
-}
 Shared find(void* handle) {
   auto at = live.find(handle);
   require(at != live.end(), "a descriptor that is not there, or no longer");
@@ -101,18 +95,14 @@ std::string list(const std::vector<int64_t>& values) {
 template <class Work> int guarded(const char* name, int kind, const Work& work) {
   const bool alone = busy++ == 0;
   std::lock_guard<std::mutex> lock(mutex);
-  int status = 0;
   const std::string full = std::string(name) + " " + (kNames.count(kind) ? kNames.at(kind) : "nothing");
-  try {
-    require(alone, full + ": two threads at once");
-    if (calls++ == fail_at) status = fail_status;
-    if (!status) status = failing(name);
-    if (!status) status = failing(full);
-    if (!status) status = work();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "the slow cuDNN: %s: %s\n", full.c_str(), error.what());
-    status = 2000;
-  }
+  const int status = checked(full.c_str(), 2000, [&] {
+    require(alone, "two threads at once");
+    if (calls++ == fail_at && fail_status) return int(fail_status);
+    for (const std::string& call : {std::string(name), full})
+      if (int code = failing(call)) return code;
+    return work();
+  });
   --busy;
   return status;
 }
@@ -363,12 +353,9 @@ int execute(void* handle, const Node& plan, const Node& pack) {
   if (!status) status = int(settings.offer.run);
   if (!status) clock += settings.offer.microseconds;
   if (!status && std::getenv("FAKE_SLEEP")) usleep(useconds_t(settings.offer.microseconds));
-  return computed(status, [graph = settings.graph, bound, workspace, bytes = settings.offer.workspace, at] {
+  // The nodes live as long as their graph.
+  return computed(status, [graph = settings.graph, &op, &conv, &w, &x, &y, bias, bound, workspace, bytes = settings.offer.workspace, at] {
     if (workspace) std::memset(workspace, 0xff, size_t(bytes));  // all of it is there, and no code relies on what it held: NaN
-    const Node& op = *graph->values.at(801).nodes[0];
-    const Node &conv = op.node(at + 2), &w = op.node(at + 3), &x = op.node(at + 4);
-    const Node& y = biased(*graph) ? graph->values.at(801).nodes[1]->node(753) : op.node(at + 5);
-    const Node* bias = biased(*graph) ? &graph->values.at(801).nodes[1]->node(752) : nullptr;
     const Array image(x), weights(w), columns(y);
     auto at_node = [&](const Node& node) { return bound.at(node.number(906)); };
     auto ints = [](const std::vector<int64_t>& values) { return slow::Shape(values.begin(), values.end()); };
@@ -406,7 +393,7 @@ void fake_fail_at(int call, int status) { graph::fail_status = status, graph::fa
 
 int cudnnBackendCreateDescriptor(int kind, void** made) {
   return graph::guarded("cudnnBackendCreateDescriptor", kind, [&] {
-    graph::require(graph::kRules.count(kind), "is no descriptor of a convolution");
+    require(graph::kRules.count(kind), "is no descriptor of a convolution");
     auto node = std::make_shared<graph::Node>();
     node->kind = kind;
     *made = node.get(), graph::live[*made] = node;

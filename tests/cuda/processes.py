@@ -11,9 +11,9 @@ from sim_checks import under_checks
 PATIENCE = 120  # seconds that a process may take for what should take one
 
 TESTS = Path(__file__).resolve().parent.parent
-PREAMBLE = f"""
+FOLDERS = [str(TESTS / folder) for folder in ("cuda", "layers", "")]    # of modules that the programs import
+PREAMBLE = """
 import gc, os, sys
-sys.path[:0] = {[str(TESTS / folder) for folder in ("cuda", "layers", "")]}
 import numpy as np
 import minicaffe
 from minicaffe import cuda, errors, memory
@@ -25,9 +25,9 @@ def refused(kind, call, *words):
         call()
     except kind as error:
         for word in words:
-            assert word in str(error), f"{{word!r}} is not in {{str(error)!r}}"
+            assert word in str(error), f"{word!r} is not in {str(error)!r}"
         return error
-    raise AssertionError(f"no {{kind.__name__}}")
+    raise AssertionError(f"no {kind.__name__}")
 """
 
 
@@ -59,7 +59,7 @@ def command(*arguments, device=None, settings="", status=0, cwd=None, **environm
 
 def start(arguments, device, settings, status, cwd, **environment):
     env = {k: v for k, v in os.environ.items() if k not in ("MINICAFFE_DEVICE", "MINICAFFE_SIM", "PYTHONFAULTHANDLER")}
-    env.update(MINICAFFE_SIM=under_checks(settings), OPENBLAS_NUM_THREADS="1", **environment)
+    env.update(MINICAFFE_SIM=under_checks(settings), OPENBLAS_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(FOLDERS), **environment)
     if device is not None:
         env["MINICAFFE_DEVICE"] = device
     done = subprocess.run(arguments, cwd=cwd, env=env, capture_output=True, text=True, timeout=PATIENCE)

@@ -62,8 +62,6 @@ class Program:
         self.blobs.append(Used(device, self.dice))
         return self.blobs[-1]
 
-    # ---- steps
-
     def change_allocator(self, device):
         """What is allocated from here on comes from another one."""
         memory.use(CUDAPlace(device), self.dice.choice(self.allocators))
@@ -93,27 +91,21 @@ class Program:
         self.join(x), self.join(y)
         minicaffe.set_device(device)
         key, number = dice.choice(VIEWS), dice.randint(-3, 3)
-        kind = dice.choice(["same", "row", "turned", "number", "backward", "one"])
+        a, b = x.blob.gpu_data, y.blob.mutable_gpu_data
+        kind = dice.choice(["number", "same", "turned", "one", "one", "one"])
         if kind == "number":
-            ADD(x.blob.gpu_data[key], number, y.blob.mutable_gpu_data[key])
+            ADD(a[key], number, b[key])
             y.values[key] = np.fmod(x.values[key] - y.values[key] + number, 2**20)
-            return
-        a = x.blob.gpu_data
-        if kind == "row":
-            ADD(a[0:1, 0:1], number, y.blob.mutable_gpu_data)
-            y.values[...] = x.values[0:1, 0:1] - y.values + number
-        elif kind == "backward":
-            ADD(a[::-1, ::-1, ::-1], number, y.blob.mutable_gpu_data)
-            y.values[...] = x.values[::-1, ::-1, ::-1] - y.values + number
-        elif kind == "one":
-            ADD(a[1:2, 2:3, 3:4], number, y.blob.mutable_gpu_data)
-            y.values[...] = x.values[1, 2, 3] - y.values + number
-        elif kind == "turned":
-            ADD(a[:, 0:5].transpose(0, 2, 1), number, y.blob.mutable_gpu_data[:, 0:5])
-            y.values[:, 0:5] = x.values[:, 0:5].transpose(0, 2, 1) - y.values[:, 0:5] + number
-        else:
-            ADD(a[key], a[key], y.blob.mutable_gpu_data[key])
+        elif kind == "same":
+            ADD(a[key], a[key], b[key])
             y.values[key] = 2 * x.values[key] - y.values[key]
+        elif kind == "turned":
+            ADD(a[:, 0:5].transpose(0, 2, 1), number, b[:, 0:5])
+            y.values[:, 0:5] = x.values[:, 0:5].transpose(0, 2, 1) - y.values[:, 0:5] + number
+        else:       # a row, a number, the other order
+            source = dice.choice([np.s_[0:1, 0:1], np.s_[1:2, 2:3, 3:4], np.s_[::-1, ::-1, ::-1]])
+            ADD(a[source], number, b)
+            y.values[...] = x.values[source] - y.values + number
 
     def launch(self, device):
         """A kernel on the computing stream, or on another one whose order with it events give."""
@@ -124,7 +116,6 @@ class Program:
         for used in (x, y):
             if used.stream is not stream:
                 self.join(used)
-        minicaffe.set_device(device)
         arguments = y.blob, x.blob.gpu_data, np.float32(self.dice.randint(-5, 5)), x.values.size
         if stream is not None:
             event = cuda.Event(cuda.get_device(device))
@@ -136,10 +127,8 @@ class Program:
 
     def free_in_use(self, device):
         """On another stream than that of its allocation; a new blob of the size comes at once."""
-        gone = self.dice.choice(self.blobs)
-        self.blobs.remove(gone)
-        self.graphs = [graph for graph in self.graphs if gone not in graph[1:3]]
-        device = gone.device
+        gone = self.blobs.pop(self.dice.randrange(len(self.blobs)))
+        self.graphs, device = [graph for graph in self.graphs if gone not in graph[1:3]], gone.device
         del gone
         self.new_blob(device)
 
@@ -153,16 +142,13 @@ class Program:
             y.values[...] = x.values
 
     def lend(self, device):
-        pair = device, 1 - device
-        if pair in self.lent:
+        pair = {(device, 1 - device)}
+        if pair <= self.lent:
             for used in self.blobs:
                 self.join(used)
-            cuda.disable_peer_access(*pair)
-            self.lent.remove(pair)
             self.graphs = []
-        else:
-            cuda.enable_peer_access(*pair)
-            self.lent.add(pair)
+        (cuda.disable_peer_access if pair <= self.lent else cuda.enable_peer_access)(device, 1 - device)
+        self.lent ^= pair
 
     def refuse(self, device):
         """Memory that is not lent."""
@@ -212,8 +198,7 @@ class Program:
         for graph, x, y in self.graphs[-2:]:
             for used in x, y:
                 self.join(used)
-            minicaffe.set_device(y.device)
-            for used in x, y:
+                minicaffe.set_device(y.device)
                 used.blob.data_memory.mutable_gpu_data()
             graph.replay(0, 0)
             y.values[:, ::-1] = x.values[::-1] - y.values[:, ::-1] + 1
@@ -232,8 +217,8 @@ class Program:
             self.new_blob(used.device)
 
     def run(self, steps):
-        choices = [self.add] * 4 + [self.launch] * 4 + [self.copy, self.free_in_use, self.read] * 2 + [
-            self.lend, self.refuse, self.scale, self.write, self.record, self.replay, self.replay, self.change_allocator, self.change_streams, self.buffer]
+        choices = [self.add, self.launch] * 4 + [self.copy, self.free_in_use, self.read, self.replay] * 2 + [
+            self.lend, self.refuse, self.scale, self.write, self.record, self.change_allocator, self.change_streams, self.buffer]
         for _ in range(steps):
             self.dice.choice(choices)(self.dice.randrange(2))
             if any(np.abs(used.values).max() > 1e6 for used in self.blobs):

@@ -1,18 +1,18 @@
-"""Allocators on a device with several streams: blocks belong to one, wait for the others, and are never shared in flight."""
+"""Allocators on a device with several streams: blocks belong to one, wait for the others, and are never shared in flight.
 
+Allocators written in Python that serve a device and its page-locked host memory.
+"""
 
-import numpy as np
+import gc
+
 import pytest
 
-import minicaffe
 from minicaffe import cuda, memory
+from minicaffe.blob import Blob
 from minicaffe.errors import ConfigError, OutOfMemoryError
-from minicaffe.memory import Buffer, CUDAPlace, PinnedPlace
+from minicaffe.memory import Allocator, BuddyAllocator, Buffer, CachingAllocator, CachingHostAllocator, CUDAPlace, PinnedPlace
 
 KINDS = ["caching", "caching:thc", "buddy", "buddy:min_chunk_size=4KiB,max_chunk_size=1MiB"]
-MIB = 1 << 20
-
-
 @pytest.fixture(params=KINDS)
 def allocator(request):
     return memory.allocator_of(CUDAPlace(0), request.param)
@@ -41,8 +41,8 @@ def test_a_block_of_another_stream_waits(allocator):
     block.record_stream(line)
     del block
     line.synchronize()
-    blocks = [Buffer(allocator, 5000) for _ in range(3)]
-    assert address in [b.address for b in blocks]
+    blocks = [Buffer(allocator, nbytes) for nbytes in (5000, 5000, 5000, 1, 513, 3 << 20)]
+    assert address in [block.address for block in blocks] and all(block.address % 64 == 0 for block in blocks)
     allocator.empty_cache()
     del blocks
     allocator.empty_cache()
@@ -76,31 +76,11 @@ def test_block_dropped_by_a_recording():
     assert waiting_bytes() - before >= 1 << 16
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_net_trains_on_it(kind):
-    """The results are those of the default allocator; red zones lie between the blocks where the device watches them."""
-    def values():
-        minicaffe.set_random_seed(3)
-        net = minicaffe.Net("models/lenet/deploy.prototxt", minicaffe.TEST)
-        net.blobs["data"].data[...] = np.linspace(0, 1, net.blobs["data"].data.size).reshape(net.blobs["data"].data.shape)
-        return net.forward()["prob"].copy()
-
-    expected = values()
-    memory.use(CUDAPlace(0), kind)
-    memory.use(PinnedPlace(), "buddy")
-    assert (values() == expected).all()
-
-
 def test_percentage_of_the_device():
     total = cuda.get_device(0).memory_info()[1]
     assert memory.allocator_of(CUDAPlace(0), "limit:25%").max_bytes == total // 4
     with pytest.raises(ConfigError, match="alignment can be chosen where the C library gives the memory; here it comes from a DriverAllocator"):
         memory.allocator_of(CUDAPlace(0), "plain:alignment=4096")
-
-
-def test_blocks_are_aligned(allocator):
-    blocks = [Buffer(allocator, n) for n in (1, 100, 513, 5000, 3 * MIB)]
-    assert all(block.address % 64 == 0 for block in blocks)
 
 
 def test_pools_below_a_red_zone():
@@ -114,3 +94,69 @@ def test_pools_below_a_red_zone():
         buddy.free(block)
     buddy.empty_cache()
     assert buddy.stats().reserved == buddy.stats().live == 0
+
+
+class Watch(Allocator):
+    """Note each block."""
+
+    def __init__(self, upstream):
+        super().__init__(upstream.place, upstream)
+        self.live = {}
+
+    def alloc(self, nbytes):
+        address = super().alloc(nbytes)
+        self.live[address] = nbytes
+        return address
+
+    def free(self, address):
+        del self.live[address]
+        super().free(address)
+
+
+@pytest.mark.parametrize("where", ["above", "below"])
+def test_each_place_takes_one(where):
+    places = CUDAPlace(0), PinnedPlace()
+    watches = [Watch(memory.allocator_of(place, "caching" if where == "above" else "plain")) for place in places]
+    serving = watches if where == "above" else [CachingAllocator(watches[0]), CachingHostAllocator(watches[1])]
+    for allocator in serving:
+        memory.use(allocator.place, allocator)
+    blobs = [Blob((n, 1000)) for n in (1, 3, 700)]
+    for n, blob in enumerate(blobs):
+        blob.data[...] = n
+        assert blob.gpu_data.address in watches[0].live or where == "below"
+    for watch in watches:
+        assert watch.stats().live == sum(watch.live.values()) >= 4000 * 704 and memory.stats(watch.place).reserved >= 4000 * 704
+    del blob, blobs
+    gc.collect()
+    for place, watch in zip(places, watches):
+        memory.empty_cache(place)
+        assert (watch.live, watch.stats().count) == ({}, 0)
+
+
+class Header(Allocator):
+    """Blocks that begin in the middle of one."""
+
+    def __init__(self, upstream):
+        super().__init__(upstream.place, upstream)
+
+    def alloc(self, nbytes):
+        return super().alloc(nbytes + 64) + 64
+
+    def free(self, address):
+        super().free(address - 64)
+
+
+@pytest.mark.parametrize("above", [CachingAllocator, BuddyAllocator])
+def test_middle_of_a_block(above):
+    """No red zones lie there then, as they begin with an allocation of the driver."""
+    cut = above(Header(memory.allocator_of(CUDAPlace(0), "plain")))
+    memory.use(cut.place, cut)
+    blobs = [Blob((n,)) for n in (1, 100, 5000, 2_000_000)]
+    for n, blob in enumerate(blobs):
+        blob.data[...] = n
+        str(blob.mutable_gpu_data)
+        assert (blob.data == n).all()
+    del blob, blobs
+    gc.collect()
+    cut.empty_cache()
+    assert cut.stats().reserved == 0

@@ -9,7 +9,7 @@ import strided_arrays
 from minicaffe import memory
 from minicaffe.blob import Blob
 from minicaffe.errors import ConfigError, ShapeError, WrongTypeError
-from minicaffe.memory import Buffer, CUDAPlace, SyncedHead
+from minicaffe.memory import Buffer, CUDAPlace
 from minicaffe.memory.registry import registry
 
 # access -> copies where the host alone is current, where the device alone is, and whether it is to be read
@@ -18,29 +18,20 @@ ACCESS = {"cpu_": (0, 1, True), "mutable_cpu_": (0, 1, False), "": (0, 1, False)
 
 @pytest.mark.parametrize("part", ["data", "diff"])
 @pytest.mark.parametrize("start", ["cpu", "gpu"])
-@pytest.mark.parametrize("access", ACCESS)
-def test_copies_of_each_access(access, start, part):
+def test_copies_of_each_access(start, part):
     """The first access copies what is stale; the next one, of the other side, shows whether the first was to read or to write."""
-    blob, (from_host, from_device, const) = Blob((5,)), ACCESS[access]
-    mem, other = getattr(blob, part + "_memory"), "cpu_" if "gpu" in access else "gpu_"
-    if start == "cpu":
-        getattr(blob, part)[:] = 3
-    else:
-        registry.device_side(CUDAPlace(0)).zero(getattr(blob, "mutable_gpu_" + part).address, 20)
-    array, copied = getattr(blob, access + part), from_host if start == "cpu" else from_device
-    assert mem.copies == copied
-    assert const == (array.readonly if "gpu" in access else not array.flags.writeable)
-    getattr(blob, other + part)
-    assert mem.copies == 1 if const else copied + 1
-    assert set(getattr(blob, "cpu_" + part)) == {3 if start == "cpu" else 0}
-
-
-def test_value_by_index():
-    blob = Blob((4,))
-    blob.diff[...] = 2
-    blob.mutable_gpu_diff  # noqa: B018
-    assert blob.diff_at(3) == blob.diff_at(0) == 2
-    assert blob.diff_memory.copies == 2 and blob.diff_memory.head == SyncedHead.SYNCED  # there, and back once
+    for access, (from_host, from_device, const) in ACCESS.items():
+        blob, other = Blob((5,)), "cpu_" if "gpu" in access else "gpu_"
+        if start == "cpu":
+            getattr(blob, part)[:] = 3
+        else:
+            registry.device_side(CUDAPlace(0)).zero(getattr(blob, "mutable_gpu_" + part).address, 20)
+        mem, array, copied = getattr(blob, part + "_memory"), getattr(blob, access + part), from_host if start == "cpu" else from_device
+        assert mem.copies == copied, access
+        assert const == (array.readonly if "gpu" in access else not array.flags.writeable), access
+        getattr(blob, other + part)
+        assert mem.copies == (1 if const else copied + 1), access
+        assert set(getattr(blob, "cpu_" + part)) == {3 if start == "cpu" else 0}, access
 
 
 def ints(array):
@@ -49,7 +40,11 @@ def ints(array):
     return host.tolist()
 
 
-def test_shape_on_the_device():
+def test_values_and_shape_on_the_device():
+    four = Blob((4,))
+    four.diff[...] = 2
+    four.mutable_gpu_diff  # noqa: B018
+    assert four.diff_at(3) == four.diff_at(0) == 2 and four.diff_memory.copies == 2     # there, and back once
     blob, used = Blob((2, 3, 4)), memory.used(CUDAPlace(0))
     assert memory.used(CUDAPlace(0)) == used  # not before the first access
     array = blob.gpu_shape
@@ -64,14 +59,13 @@ def test_shape_on_the_device():
     assert Blob().gpu_shape.shape == (0,)
 
 
-class Foreign:
+class Foreign(strided_arrays.Foreign):
     """Device memory of another library."""
 
-    def __init__(self, values, readonly=False, **more):
+    def __init__(self, values, **more):
         self.buffer = Buffer(registry.allocator(CUDAPlace(0)), max(values.nbytes, 1), "foreign")
         registry.device_side(CUDAPlace(0)).copy_to_device(self.buffer.address, values.ctypes.data, values.nbytes)
-        self.__cuda_array_interface__ = {"shape": values.shape, "typestr": values.dtype.str, "data": (self.buffer.address, readonly),
-                                         "version": 3, **more}
+        super().__init__(self.buffer.address, values.shape, values.dtype.str, **more)
 
 
 def test_foreign_device_memory():
@@ -90,26 +84,21 @@ def test_foreign_device_memory():
     assert kept() is None and blob.data_at(0) == 7
     blob.reshape(100)
     assert not blob.data.any()
-
-
-def test_device_memory_without_elements_is_nowhere():
-    blob = Blob((0, 3))
+    blob = Blob((0, 3))     # without elements it is nowhere
     blob.set_gpu_data(strided_arrays.Foreign(0, (0, 3)))
     assert blob.gpu_data.shape == (0, 3)
 
 
-@pytest.mark.parametrize(("source", "error", "words"), [
-    (lambda: Foreign(np.zeros(6, np.float64)), ShapeError, "needs 6 writable float32 values, got 6 of float64"),
-    (lambda: Foreign(np.zeros(5, np.float32)), ShapeError, "got 5 of float32"),
-    (lambda: Foreign(np.zeros(6, np.float32), readonly=True), ShapeError, "got 6 read-only of float32"),
-    (lambda: Foreign(np.zeros((2, 3), np.float32), strides=(4, 8)), ShapeError, "not C-contiguous"),
-    (lambda: np.zeros(6, np.float32), WrongTypeError, "needs an array on the device"),
-    (lambda: 0, ConfigError, "needs a device address, got 0"),
-])
-def test_foreign_memory_refused(source, error, words):
+def test_foreign_memory_refused():
     blob = Blob((9, 9))
     blob.reshape(2, 3)  # in more memory than that takes
     blob.data[...] = 4
-    with pytest.raises(error, match=words):
-        blob.set_gpu_data(source())
-    assert (blob.cpu_data == 4).all()
+    for source, error, words in (
+            (Foreign(np.zeros(6, np.float64)), ShapeError, "needs 6 writable float32 values, got 6 of float64"),
+            (Foreign(np.zeros(5, np.float32)), ShapeError, "got 5 of float32"),
+            (Foreign(np.zeros(6, np.float32), readonly=True), ShapeError, "got 6 read-only of float32"),
+            (Foreign(np.zeros((2, 3), np.float32), strides=(4, 8)), ShapeError, "not C-contiguous"),
+            (np.zeros(6, np.float32), WrongTypeError, "needs an array on the device"), (0, ConfigError, "needs a device address, got 0")):
+        with pytest.raises(error, match=words):
+            blob.set_gpu_data(source)
+        assert (blob.cpu_data == 4).all()

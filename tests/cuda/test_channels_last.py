@@ -56,17 +56,17 @@ def test_trainings(trainings, name, plan, graph):
     check_training(trainings[name, plan, graph])
 
 
+# A CUDA graph is not recorded again because a caller read or wrote; it is after a change of the mode, as in "sums".
+REPLAYED = {"residual", "lenet", "mixed", "planes", "planes read", "residual read", "mixed read", "read now and then", "restored", "feed",
+            "residual views", "lenet views"}
+
+
 def check_training(result):
     assert "error" not in result, result["error"]
     worst, where = result["apart"]
     assert worst < 1e-4, where
     if result["graph"] and result["name"] in REPLAYED:
         assert result["recorded"] == 1 and result["replayed"] >= 4
-
-
-# A CUDA graph is not recorded again because a caller read or wrote; it is after a change of the mode, as in "sums".
-REPLAYED = {"residual", "lenet", "mixed", "planes", "planes read", "residual read", "mixed read", "read now and then", "snapshot", "feed",
-            "residual views", "lenet views"}
 
 
 def test_forwards_by_a_graph(request, place):
@@ -77,9 +77,7 @@ def test_forwards_by_a_graph(request, place):
 
 
 @pytest.mark.parametrize("check", ["race=1", "uninitialized=1", "deferred=1"])
-def test_under_the_checks(request, place, check):
-    if place != "sim":
-        pytest.skip("for the simulated device")
+def test_under_the_checks(request, only_sim, place, check):
     found = results(request, place, "trainings", CHECKED, check)
     assert len(found) == sum(len(variants(name)) for name in CHECKED)
     for result in found:
@@ -87,7 +85,5 @@ def test_under_the_checks(request, place, check):
 
 
 @pytest.mark.parametrize("check", ["race=1", "deferred=1"])
-def test_of_a_peer(request, place, check):
-    if place != "sim":
-        pytest.skip("needs two GPUs: the simulated device has them")
+def test_of_a_peer(request, only_sim, place, check):
     assert results(request, place, "peers", settings=f"devices=2,peers=0-1,{check}") == [{"refused": True}]

@@ -6,32 +6,28 @@ Layers whose backward uses what their forward kept, with a change of the mode be
 import helpers
 import numpy as np
 import pytest
-from training import NET, losses, make_solver
+from helpers import layer_text
+from training import NET, XAVIER, losses, make_solver
 
 import minicaffe
 
-RECURRENT = """
-name: "steps"
-layer {{ name: "in" type: "DummyData" top: "x" top: "cont" top: "label" dummy_data_param {{
-  shape {{ dim: 5 dim: 3 dim: 4 }} shape {{ dim: 5 dim: 3 }} shape {{ dim: 15 }}
-  data_filler {{ type: "gaussian" std: 1 }} data_filler {{ type: "constant" value: 1 }} data_filler {{ type: "constant" value: 2 }} }} }}
-layer {{ name: "r" type: "{kind}" bottom: "x" bottom: "cont" top: "y" recurrent_param {{ num_output: 6
-  weight_filler {{ type: "uniform" min: -0.5 max: 0.5 }} }} }}
-layer {{ name: "flat" type: "Reshape" bottom: "y" top: "flat" reshape_param {{ shape {{ dim: 15 dim: 6 }} }} }}
-layer {{ name: "ip" type: "InnerProduct" bottom: "flat" top: "ip" inner_product_param {{ num_output: 4 weight_filler {{ type: "xavier" }} }} }}
-layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }}
-"""
-PYRAMID = """
-name: "pyramid"
-layer { name: "in" type: "DummyData" top: "x" top: "label" dummy_data_param { shape { dim: 4 dim: 2 dim: 9 dim: 7 } shape { dim: 4 }
-  data_filler { type: "gaussian" std: 1 } data_filler { type: "constant" value: 2 } } }
-layer { name: "conv" type: "Convolution" bottom: "x" top: "conv"
-  convolution_param { num_output: 3 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
-layer { name: "spp" type: "SPP" bottom: "conv" top: "spp" spp_param { pyramid_height: 2 } }
-layer { name: "ip" type: "InnerProduct" bottom: "spp" top: "ip" inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
-"""
-NETS = {"LSTM": RECURRENT.format(kind="LSTM"), "RNN": RECURRENT.format(kind="RNN"), "SPP": PYRAMID}
+
+def source(*shapes):
+    """Tops x, cont and label, or x and label: normal numbers, ones and twos."""
+    fillers = ['type: "gaussian" std: 1', *['type: "constant" value: 1'] * (len(shapes) - 2), 'type: "constant" value: 2']
+    return layer_text("DummyData", "in", "", "x cont label" if len(shapes) == 3 else "x label", "dummy_data_param { " + " ".join(
+        f"shape {{ dim: {shape} }}" for shape in shapes) + " ".join(f" data_filler {{ {filler} }}" for filler in fillers) + " }")
+
+
+def classified(bottom):
+    return layer_text("InnerProduct", "ip", bottom, "ip", f"inner_product_param {{ num_output: 4 {XAVIER} }}") + layer_text("SoftmaxWithLoss", "loss", "ip label")
+
+
+NETS = {kind: source([5, 3, 4], [5, 3], [15]) + layer_text(kind, "r", "x cont", "y", 'recurrent_param { num_output: 6 weight_filler { type: "uniform" '
+        "min: -0.5 max: 0.5 } }") + layer_text("Reshape", "flat", "y", "flat", "reshape_param { shape { dim: 15 dim: 6 } }") + classified("flat")
+        for kind in ("LSTM", "RNN")}
+NETS["SPP"] = (source([4, 2, 9, 7], [4]) + layer_text("Convolution", "conv", "x", "conv", f"convolution_param {{ num_output: 3 kernel_size: 3 pad: 1 {XAVIER} }}")
+               + layer_text("SPP", "spp", "conv", "spp", "spp_param { pyramid_height: 2 }") + classified("spp"))
 
 
 def trained(name, graphs, look=False, n=9):
@@ -100,9 +96,6 @@ LAYERS = {
     "Crop": "crop_param { axis: 2 offset: 1 }",
     "LRN": "",
     "Pooling": "pooling_param { kernel_size: 3 stride: 2 }"}
-CROPPED = 'layer { name: "size" type: "Input" top: "size" input_param { shape { dim: [2, 4, 3, 3] } } }'
-
-
 def results(net, forward, backward):
     """Return the top and the gradient of the bottom, forward and backward in these modes."""
     modes = {"cpu": minicaffe.set_mode_cpu, "gpu": minicaffe.set_mode_gpu}
@@ -117,9 +110,8 @@ def results(net, forward, backward):
 
 @pytest.mark.parametrize("kind", LAYERS)
 def test_tops_and_gradients_are_the_same(kind):
-    text = ('force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 4, 6, 5] } } } '
-            + (CROPPED if kind == "Crop" else "") + f'layer {{ name: "l" type: "{kind}" bottom: "x" '
-            + ('bottom: "size" ' if kind == "Crop" else "") + f'top: "y" {LAYERS[kind]} }}')
+    text = ("force_backward: true " + layer_text("Input", "in", "", "x size", "input_param { shape { dim: [2, 4, 6, 5] } shape { dim: [2, 4, 3, 3] } }")
+            + layer_text(kind, "l", "x size" if kind == "Crop" else "x", "y", LAYERS[kind]))
     values = np.random.default_rng(1).normal(size=(2, 4, 6, 5))
 
     def made():

@@ -19,27 +19,26 @@ ROOT = HERE.parent.parent
 
 SETUP = """
 import itertools, json
+import helpers
+from helpers import layer_text
 from training import losses, make_solver
 from minicaffe.blob import Dtype
-from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2, text
+from minicaffe.common import TEST, TRAIN
 minicaffe.set_mode_gpu()
+
+def product(name, bottom, fields, weights="xavier", biases="gaussian", before=""):
+    return layer_text("InnerProduct", name, bottom, name, before + ' inner_product_param { weight_filler { type: "' + weights
+                      + '" } bias_filler { type: "' + biases + '" } ' + fields + ' }')
 
 def layers(fields, relu=None):
     "The text of an inner product; `relu`: the fields of a ReLU behind it, in place unless they name a top."
-    ip = ('layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { weight_filler { type: "gaussian" } '
-          'bias_filler { type: "gaussian" } ' + fields + ' } } ')
-    if relu is None:
-        return ip
-    return ip + 'layer { name: "relu" type: "ReLU" bottom: "y" ' + (relu if "top" in relu else 'top: "y" ' + relu) + ' }'
+    text = product("y", "x", fields, "gaussian")
+    return text if relu is None else text + layer_text("ReLU", "relu", "y", "" if "top" in relu else "y", relu)
 
-def make_net(body, shape=(3, 4), dtype=Dtype.FLOAT, phase=caffe_pb2.TEST):
+def make_net(body, shape=(3, 4), dtype=Dtype.FLOAT, phase=TEST):
     minicaffe.set_random_seed(3)
-    dims = " ".join(f"dim: {size}" for size in shape)
-    param = text.parse_text('force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { '
-                            + dims + ' } } } ' + body, caffe_pb2.NetParameter)[0]
-    param.state.phase = phase
-    net = Net(param, dtype)
+    body = "force_backward: true " + layer_text("Input", "in", "", "x", f"input_param {{ shape {{ dim: {list(shape)} }} }}") + body
+    net = helpers.make_net(body, phase, dtype)
     net.blob_by_name("x").data[...] = np.random.default_rng(1).standard_normal(shape)
     return net
 
@@ -55,7 +54,7 @@ def products():
     return [call for call in calls("cublasLtMatmul", "cublasSgemm", "cublasDgemm") if "Algo" not in call["call"]]
 
 def at(blob):
-    return blob.gpu_data.__cuda_array_interface__["data"][0]
+    return blob.gpu_data.address
 """
 
 
@@ -89,11 +88,12 @@ for precision, rtol in PRECISIONS:
 
 
 @pytest.mark.slow(5)
-def test_results(place, request, tmp_path):
-    """Those of NumPy, for shapes of one and of odd sizes; NaN in one row is NaN in that row alone, also behind a ReLU."""
+@pytest.mark.parametrize("none", ["", "relu", "bias,relu"])
+def test_results(place, request, tmp_path, none):
+    """Those of NumPy, for shapes of one and of odd sizes, also where the library has no algorithm for an epilogue; NaN in one row is NaN in that row alone."""
     fake = request.getfixturevalue("fake") if place == "sim" else None
     precisions = [("float32", 1e-5)] if place == "sim" else [("float32", 1e-5), ("tf32", 2e-3)]
-    go(place, f"PRECISIONS = {precisions}\n" + AGAINST_NUMPY, fake, tmp_path)
+    go(place, f"PRECISIONS = {precisions}\n" + AGAINST_NUMPY, fake, tmp_path, FAKE_LT=none)
 
 
 def test_one_call(fake, tmp_path):
@@ -167,35 +167,6 @@ assert len(calls()) == before
 """, fake, tmp_path, MINICAFFE_DETERMINISTIC=deterministic)
 
 
-@pytest.mark.parametrize("none", ["", "relu", "bias,relu"])
-def test_training(fake, tmp_path, none):
-    """By single launches and by replays, also where there is no algorithm for an epilogue: the losses of the CPU."""
-    go("sim", """
-NET = 'layer { name: "in" type: "DummyData" top: "x" top: "label" dummy_data_param { shape { dim: 6 dim: 9 } shape { dim: 6 } ' \\
-    'data_filler { type: "gaussian" std: 1 } data_filler { type: "constant" value: 2 } } } ' + layers("num_output: 8", "") + \\
-    'layer { name: "two" type: "InnerProduct" bottom: "y" top: "b" inner_product_param { num_output: 4 ' \\
-    'weight_filler { type: "xavier" } } } ' \\
-    'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "b" bottom: "label" top: "loss" }'
-found, by_library = [], []
-for mode, graphs in (minicaffe.set_mode_gpu, False), (minicaffe.set_mode_gpu, True), (minicaffe.set_mode_cpu, False):
-    mode()
-    before = len(calls())
-    solver = make_solver(NET)
-    solver.use_graphs = graphs
-    found.append(losses(solver, 6))
-    by_library.append([call["what"].split(" ")[-3] for call in calls()[before:]])
-for other in found[:2]:
-    np.testing.assert_allclose(other, found[2], rtol=1e-4)
-assert found[2][5] < found[2][0]
-none = os.environ["FAKE_LT"]
-# A graph has the calls of its recording, after two iterations by single launches. What is refused with a ReLU is computed with the bias
-# alone from the second iteration on. Backward computes the gradients of weights and biases by one call for each layer.
-step = [*([] if "bias" in none else ["4", "4"] if none else ["6", "4"]), "512", "512"]
-skipped = none == "relu"
-assert by_library == [(step * 6)[skipped:], (step * 3)[skipped:], []], by_library
-""", fake, tmp_path, "uninitialized=1,race=1", FAKE_LT=none)  # fmt: skip
-
-
 BACKWARD = """
 def backward(net):
     net.backward_from_to(len(net.layers) - 1, 0)
@@ -235,9 +206,9 @@ for dtype, (rows, inputs, outputs) in itertools.product((Dtype.FLOAT, Dtype.DOUB
 def test_parameter_gradients_in_one_call(fake, tmp_path, deterministic):
     """The first of an iteration: the library overwrites the gradient of a bias. Nothing is launched besides."""
     go("sim", BACKWARD + """
-def count(fields="", before="", passes=1, dtype=Dtype.FLOAT):
+def count(fields="", passes=1, dtype=Dtype.FLOAT):
     "The calls and launches of the last of several passes of backward."
-    net = make_net((layers("num_output: 5 " + fields)).replace("inner_product_param", before + " inner_product_param"), dtype=dtype)
+    net = make_net(layers("num_output: 5 " + fields), dtype=dtype)
     net.use_graphs = False
     gradients(net)      # the next iteration overwrites what this one wrote
     forward(net)
@@ -253,10 +224,8 @@ sgemm = "cublasSgemmStridedBatched"
 names, launches, made, net = count()
 assert (names, launches) == ([sgemm, "512 compute 68"], 0), (names, launches)
 call, (weight, bias) = made[1], net.layers[1].blobs
-def at_diff(blob):
-    return blob.gpu_diff.__cuda_array_interface__["data"][0]
 assert call["what"].startswith("[4,5,3] trans [0,1] ld [4,5,4]"), call
-assert (call["d"], call["bias"], call["beta"]) == (at_diff(weight), at_diff(bias), 0)
+assert (call["d"], call["bias"], call["beta"]) == (weight.gpu_diff.address, bias.gpu_diff.address, 0)
 names, launches, made, net = count("transpose: true")
 assert (names, launches) == ([sgemm, "256 compute 68"], 0)
 assert made[1]["what"].startswith("[5,4,3] trans [0,1] ld [5,4,5]"), made[1]
@@ -278,10 +247,9 @@ assert count("axis: 1")[:2] == ([sgemm, "512 compute 68"], 0)     # the algorith
 def test_shared_weights_with_own_biases(fake, tmp_path):
     """The product is added to the gradient of the weights, by beta 1, and the gradients of the biases are overwritten: as on the CPU."""
     go("sim", """
-NET = ('layer { name: "in" type: "Input" top: "x" top: "t" input_param { shape { dim: 6 dim: 5 } shape { dim: 6 dim: 5 } } }' + "".join(
-    f'layer {{ name: "{name}" type: "InnerProduct" bottom: "{bottom}" top: "{name}" param {{ name: "w" }} param {{ name: "{name}" }} '
-    'inner_product_param { num_output: 5 weight_filler { type: "xavier" } bias_filler { type: "gaussian" } } }'
-    for name, bottom in (("a", "x"), ("b", "a"))) + 'layer { name: "loss" type: "EuclideanLoss" bottom: "b" bottom: "t" top: "loss" }')
+NET = layer_text("Input", "in", "", "x t", "input_param { shape { dim: [6, 5] } shape { dim: [6, 5] } }") + "".join(
+    product(name, bottom, "num_output: 5", before=f'param {{ name: "w" }} param {{ name: "{name}" }}') for name, bottom in (("a", "x"), ("b", "a"))
+    ) + layer_text("EuclideanLoss", "loss", "b t")
 found = []
 for mode in minicaffe.set_mode_gpu, minicaffe.set_mode_cpu:
     mode()
@@ -297,18 +265,16 @@ assert [call["beta"] for call in last] == [0, 1], last
 
 
 OF_BF16 = """
-def conv_net(rows=96, phase=caffe_pb2.TRAIN):
+CONV = layer_text("Convolution", "c", "x", "c", 'convolution_param { num_output: 4 kernel_size: 3 weight_filler { type: "msra" } }')
+
+def conv_net(rows=96, phase=TRAIN):
     def ip(name, bottom, outputs, more=""):
-        return (f'layer {{ name: "{name}" type: "InnerProduct" bottom: "{bottom}" top: "{name}" inner_product_param {{ num_output: {outputs} '
-                f'weight_filler {{ type: "xavier" }} bias_filler {{ type: "gaussian" std: 0.2 }} {more} }} }} ')
+        return product(name, bottom, f"num_output: {outputs} {more}").replace('"gaussian"', '"gaussian" std: 0.2')
     def relu(name):
-        return f'layer {{ name: "relu_{name}" type: "ReLU" bottom: "{name}" top: "{name}" }} '
-    return make_net('layer { name: "t" type: "Input" top: "t" input_param { shape { dim: %d } } }' % rows
-        + 'layer { name: "conv" type: "Convolution" bottom: "x" top: "c" convolution_param { num_output: 4 kernel_size: 3 '
-          'weight_filler { type: "msra" } } } ' + relu("c") + ip("a", "c", 16) + relu("a")
-        + 'layer { name: "drop" type: "Dropout" bottom: "a" top: "a" dropout_param { dropout_ratio: 0 } }'
-        + ip("b", "a", 8, "bias_term: false") + relu("b") + ip("d", "b", 5)
-        + 'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "d" bottom: "t" top: "loss" }', (rows, 3, 5, 4), phase=phase)
+        return layer_text("ReLU", "relu_" + name, name, name)
+    return make_net(layer_text("Input", "t", more=f"input_param {{ shape {{ dim: {rows} }} }}") + CONV + relu("c") + ip("a", "c", 16) + relu("a")
+        + layer_text("Dropout", "drop", "a", "a", "dropout_param { dropout_ratio: 0 }") + ip("b", "a", 8, "bias_term: false") + relu("b")
+        + ip("d", "b", 5) + layer_text("SoftmaxWithLoss", "loss", "d t"), (rows, 3, 5, 4), phase=phase)
 
 def step(net):
     rng = np.random.default_rng(1)
@@ -361,7 +327,7 @@ for param in net.learnable_params:
 assert net.learnable_params[2].layout_of_diff().dims == (16, 4, 3, 2)
 # Few rows, learned or not, are computed from float32.
 before = len(rounded_products())
-for few in conv_net(64), conv_net(phase=caffe_pb2.TEST):
+for few in conv_net(64), conv_net(phase=TEST):
     step(few)
 assert len(rounded_products()) == before
 """, fake, tmp_path, "uninitialized=1,race=1", MINICAFFE_CUDNN=str(fake), MINICAFFE_CUDNN_TUNE="0")
@@ -390,16 +356,11 @@ assert kinds == {"bf16": set(), "forward": set(), "bias": set(), "data": {"forwa
 def test_training_in_bf16(fake, tmp_path, plan):
     """By single launches and by replays of a graph: the same losses, near those of float32."""
     go("sim", OF_BF16 + f"plan = {plan!r}\n" + """
-BODY = '''
-layer { name: "in" type: "DummyData" top: "x" top: "t" dummy_data_param { shape { dim: 80 dim: 3 dim: 5 dim: 4 } shape { dim: 80 }
-  data_filler { type: "gaussian" std: 1 } data_filler { type: "constant" value: 2 } } }
-layer { name: "conv" type: "Convolution" bottom: "x" top: "c" convolution_param { num_output: 4 kernel_size: 3 weight_filler { type: "msra" } } }
-layer { name: "a" type: "InnerProduct" bottom: "c" top: "a" inner_product_param { num_output: 16 weight_filler { type: "xavier" } } }
-layer { name: "relu" type: "ReLU" bottom: "a" top: "a" }
-layer { name: "b" type: "InnerProduct" bottom: "a" top: "b" inner_product_param { num_output: 5 weight_filler { type: "xavier" } } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "b" bottom: "t" top: "loss" }'''
+BODY = layer_text("DummyData", "in", "", "x t", 'dummy_data_param { shape { dim: [80, 3, 5, 4] } shape { dim: 80 } '
+    'data_filler { type: "gaussian" std: 1 } data_filler { type: "constant" value: 2 } }') + CONV + product("a", "c", "num_output: 16", biases="constant") + (
+    layer_text("ReLU", "relu", "a", "a") + product("b", "a", "num_output: 5", biases="constant") + layer_text("SoftmaxWithLoss", "loss", "b t"))
 found = []
-for precision, graphs in ("float32", False), ("bf16", False), ("bf16", True):
+for precision, graphs in ("float32", False), ("bf16", False), ("bf16", True), ("float32", True):
     minicaffe.set_precision(precision)
     minicaffe.set_random_seed(1)
     solver = make_solver(BODY, plan)
@@ -407,7 +368,7 @@ for precision, graphs in ("float32", False), ("bf16", False), ("bf16", True):
     found.append(losses(solver, 6))
     assert not graphs or solver.training_step.recorded.graph is not None
 np.testing.assert_allclose(found[1], found[0], rtol=0.03)
-np.testing.assert_array_equal(found[2], found[1])
+np.testing.assert_array_equal(found[2:], [found[1], found[0]])
 assert found[0][5] < found[0][0] and rounded_products()
 """, fake, tmp_path, "uninitialized=1,race=1", MINICAFFE_CUDNN=str(fake), MINICAFFE_CUDNN_TUNE="0")
 
@@ -415,10 +376,8 @@ assert found[0][5] < found[0][0] and rounded_products()
 def test_layers_of_several_products_fuse_nothing(fake, tmp_path):
     """An LSTM computes its gates by inner products: a ReLU behind it is not theirs."""
     go("sim", """
-LSTM = ('layer { name: "begin" type: "Input" top: "cont" input_param { shape { dim: 3 dim: 2 } } } '
-        'layer { name: "lstm" type: "LSTM" bottom: "x" bottom: "cont" top: "y" recurrent_param { num_output: 5 '
-        'weight_filler { type: "gaussian" } bias_filler { type: "gaussian" } } } '
-        'layer { name: "relu" type: "ReLU" bottom: "y" top: "y" }')
+LSTM = layer_text("Input", "cont", more="input_param { shape { dim: [3, 2] } }") + layer_text("LSTM", "lstm", "x cont", "y",
+    'recurrent_param { num_output: 5 weight_filler { type: "gaussian" } bias_filler { type: "gaussian" } }') + layer_text("ReLU", "relu", "y", "y")
 found = []
 for mode in minicaffe.set_mode_gpu, minicaffe.set_mode_cpu:
     mode()
@@ -432,24 +391,21 @@ assert found[0].min() == 0 and found[0].max() > 0
 
 
 @pytest.mark.slow(5)
-@pytest.mark.parametrize("call", ["cublasLtMatmul", "cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmulDescCreate",
-                                  "cublasLtMatmulPreferenceSetAttribute"])  # fmt: skip
-def test_what_fails(fake, tmp_path, call):
+def test_what_fails(fake, tmp_path):
     """It is an error with the name of the call; another forward tries again."""
-    go("sim", f"""
-net = make_net(layers("num_output: 5", ""))
-os.environ["FAKE_FAIL"] = "{call}=13"
-refused(errors.DeviceError, lambda: forward(net), "{call}: CUBLAS_STATUS_EXECUTION_FAILED", "nvidia-cublas")
-os.environ["FAKE_FAIL"] = ""
-forward(net)
-assert net.blob_by_name("y").data.max() > 0 and calls()
+    go("sim", """
+for outputs, call in enumerate(("cublasLtMatmul", "cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmulDescCreate", "cublasLtMatmulPreferenceSetAttribute"), 5):
+    net = make_net(layers(f"num_output: {outputs}", ""))
+    os.environ["FAKE_FAIL"] = call + "=13"
+    refused(errors.DeviceError, lambda: forward(net), call + ": CUBLAS_STATUS_EXECUTION_FAILED", "nvidia-cublas")
+    os.environ["FAKE_FAIL"] = ""
+    forward(net)
+    assert net.blob_by_name("y").data.max() > 0 and calls()
 """, fake, tmp_path)
 
 
 @pytest.mark.slow(5)
-def test_a_cublas_without_it(place, tmp_path):
-    if place != "sim":
-        pytest.skip("a library of the tests, for the simulated device")
+def test_a_cublas_without_it(only_sim, tmp_path):
     library = tmp_path / "libwithout.so"
     subprocess.run([*compiler(), "-std=c++17", "-O0", "-DWITHOUT_CUBLASLT", "-shared", "-fPIC", f"-I{ROOT}",
                     str(HERE / "fake_cudnn.cpp"), "-o", str(library)], check=True)  # fmt: skip
@@ -459,9 +415,6 @@ def test_a_cublas_without_it(place, tmp_path):
     calls.write_text("")
     text = run(logged + SETUP + code, "sim", MINICAFFE_CUBLAS=str(library), FAKE_LOG=str(calls), FAKE_COMPUTES="1")
     assert text.count("no cuBLASLt (") == 1 and "biases are added by our own kernel" in text
-
-
-# ---- NVIDIA's declarations, where they are installed
 
 
 def test_declarations_against_the_header(tmp_path):

@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 from cudnn_cases import CASES
 from declarations import check_declarations
-from processes import command, run, run_gpu, start
-from sim_checks import checks_on
+from processes import run, run_gpu, start
 
 pytestmark = pytest.mark.slow(42)    # all together
 
@@ -64,20 +63,13 @@ def recorded(fake, tmp_path_factory):
     return dict(zip(CASES, results))
 
 
-# ---- the fake: calls
-
-
-def test_library_opened_once(recorded):
-    first = recorded["conv"]["calls"]
-    assert [call["call"] for call in first[:2]] == ["cudnnCreate", "cudnnSetStream"]
-    assert first[1]["handle"] == 0x1234 and first[1]["stream"]
-    assert sum(call["call"] == "cudnnCreate" for result in recorded.values() for call in result["calls"]) == 1
-
-
 def test_convolution(recorded):
     """Each product is measured in the first step and computed in both; weights add to their gradient, nothing else does."""
     result, at = recorded["conv"], recorded["conv"]["at"]
     assert result["error"] is None and not result["log"]
+    assert [call["call"] for call in result["calls"][:2]] == ["cudnnCreate", "cudnnSetStream"]
+    assert result["calls"][1]["handle"] == 0x1234 and result["calls"][1]["stream"]
+    assert sum(call["call"] == "cudnnCreate" for other in recorded.values() for call in other["calls"]) == 1
     found = products(result)
     assert [product for product, _, _ in found] == ["forward", "data", "weights"] * 2
     places = {"forward": ("x", "w0", "y"), "data": ("dx", "w0", "dy"), "weights": ("x", "dw0", "dy")}
@@ -98,36 +90,32 @@ def test_convolution(recorded):
         assert engines == ({10, 11, 15} | ({110, 111, 115} if whole else set()) if i < 3 else set())
 
 
-# ---- the fake: who computes
-
-
 def test_engines_that_use_cudnn(fake, tmp_path):
     uses = [{}, {"use": False}, {"use": True}]      # use_cudnn; by default it is not called
     specs = [{"name": "lrn", "engine": engine, **use} for engine in ("CAFFE", "DEFAULT", "CUDNN") for use in uses]
     asked = [bool(named(result)) for result in record(fake, tmp_path, *specs)]
     assert asked == [False, False, False, True, False, True, True, True, True]
-    assert not any(named(result) for result in record(fake, tmp_path, *({"name": "lrn", "engine": "DEFAULT"},), MINICAFFE_ENGINE="caffe"))
-    code = "minicaffe.set_mode_gpu(); from cudnn_cases import make_net, step; step(*make_net('lrn', 'DEFAULT'))"
-    calls = tmp_path / "calls"
-    calls.write_text("")
-    run(code, "sim", MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(calls), MINICAFFE_ENGINE="cudnn")
-    assert "cudnnLRNCrossChannelForward" in calls.read_text()
+    for environment in "caffe", "cudnn":
+        code = "minicaffe.set_mode_gpu(); from cudnn_cases import make_net, step; step(*make_net('lrn', 'DEFAULT'))"
+        calls = tmp_path / environment
+        calls.write_text("")
+        run(code, "sim", MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(calls), MINICAFFE_ENGINE=environment)
+        assert ("cudnnLRNCrossChannelForward" in calls.read_text()) == (environment == "cudnn")
 
 
-@pytest.mark.parametrize(("name", "why"), [
-    ("conv 4 axes", "more than 3 axes"), ("conv large window", "larger than the padded image"),
-    ("lrn within", "within a channel"), ("lrn 17", "local_size above 16")])  # fmt: skip
-def test_what_is_refused_here(recorded, name, why):
-    result = recorded[name]
-    assert not named(result) and result["error"] is None
-    assert len(result["log"]) == 1 and why in result["log"][0] and "engine CAFFE computes instead" in result["log"][0]
+LEFT_TO_CAFFE = {"conv 4 axes": "more than 3 axes", "conv large window": "larger than the padded image", "lrn within": "within a channel",
+                 "lrn 17": "local_size above 16"}
 
 
-@pytest.mark.parametrize("name", ["relu", "softmax", "ave", "lrn empty", "batch norm"])
-def test_what_is_never_asked_for(recorded, name):
-    """Engine CAFFE computes it, also with ``engine: CUDNN`` or, of BatchNorm, after `use_cudnn`, without a warning."""
-    result = recorded[name]
-    assert result["engines"] == ["CAFFE"] and not result["calls"] and not result["log"] and result["error"] is None
+def test_what_is_refused_here(recorded):
+    """Engine CAFFE computes it; with a warning, unless cuDNN is never asked for it."""
+    for name in *LEFT_TO_CAFFE, "relu", "softmax", "ave", "lrn empty", "batch norm":
+        result, why = recorded[name], LEFT_TO_CAFFE.get(name)
+        assert not named(result) and result["error"] is None, name
+        if why:
+            assert len(result["log"]) == 1 and why in result["log"][0] and "engine CAFFE computes instead" in result["log"][0], name
+        else:
+            assert result["engines"] == ["CAFFE"] and not result["calls"] and not result["log"], name
 
 
 def test_refused_by_default(fake, tmp_path):
@@ -177,16 +165,6 @@ def test_what_fails(fake, tmp_path):
         assert f"{said}: CUDNN_STATUS_EXECUTION_FAILED: said the fake" in text and "engine: CAFFE" in text
 
 
-def test_layer_continues_after_a_failure(fake, tmp_path):
-    again = {"name": "conv", "images": 3}
-    failed, result = record(fake, tmp_path, {**again, "fail": "cudnnBackendFinalize data=5000"}, again)
-    assert failed["error"] and result["error"] is None
-    assert [(product, bool(trials)) for product, trials, _ in products(result)] == [("forward", False), ("data", True), ("weights", True)]
-
-
-# ---- the fake: which plan
-
-
 def engines(result):
     """The engines that compute, by the product."""
     return {product: last["engine"] for product, _, last in products(result)}
@@ -224,17 +202,6 @@ def test_choice_of_plans(fake, tmp_path):
         assert not apart or not weights["workspace"] or weights["workspace"] == weights["pw"] + 256
 
 
-@pytest.mark.skipif("deferred=1" in checks_on(), reason="with deferred=1 both events of a call come when the host waits for them")
-def test_time_of_the_device(fake, tmp_path):
-    """By events of the stream, not by the fake's clock."""
-    run_gpu("""
-    from cudnn_cases import make_net, run_forward
-    run_forward(make_net("conv without bias")[0])
-    """, "sim", MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(tmp_path / "calls"), FAKE_SLEEP="1", FAKE_OFFERS="10//0/80000/0/0;11//0/1/0/0;12/T/0/0/0/0")
-    ran = [call["engine"] for call in named({"calls": calls_of(tmp_path)})]
-    assert ran.count(10) == 4 and ran.count(11) == 11 and ran[-1] == 11     # the slow one in the first turn only
-
-
 @pytest.mark.parametrize(("environment", "why"), [
     ({"FAKE_NONE": "instant,fallback"}, "convolution: no plan"),
     ({"FAKE_NONE": "fallback", "FAKE_OFFERS": "11/N/0/0/0/0", "MINICAFFE_DETERMINISTIC": "1"}, "convolution: no plan that repeats its results"),
@@ -262,9 +229,6 @@ def test_plan_that_fails_running(fake, tmp_path, tune):
     ran = [call["engine"] for call in calls_of(tmp_path) if call["call"] == "cudnnBackendExecute"]
     assert all(ran.count(engine) == (2 if engine > 100 else 3 if tune == "1" else 1) for engine in (10, 11)), ran
     assert ran[-1] in (12, 112) and "leaves out a plan of a convolution: cudnnBackendExecute: CUDNN_STATUS_EXECUTION_FAILED" in text
-
-
-# ---- the fake: the choice is kept
 
 
 @pytest.mark.slow(6)
@@ -300,29 +264,6 @@ def test_choices_are_kept(fake, tmp_path):
     for path in files:
         path.write_bytes(files[path])
     assert trials(FAKE_OFFERS="10//0/4000/0/0;11//0/1/3000/0;17//0/9000/0/0") == (3, {10, 110})     # it can no longer be made
-
-
-def test_a_cache_that_cannot_be_written(fake, tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    text = run("""
-    import logging
-    logging.basicConfig()
-    from cudnn_cases import make_net, step
-    minicaffe.set_mode_gpu()
-    for _ in range(2):
-        step(*make_net("conv"))
-    """, "sim", MINICAFFE_CUDNN=str(fake), MINICAFFE_CACHE=str(tmp_path / "file"))
-    assert "cannot keep what is compiled and measured" in text and "MINICAFFE_CACHE names another folder" in text
-
-
-def test_the_command_shows_choices(fake, tmp_path):
-    environment = {"MINICAFFE_CACHE": str(tmp_path / "cache")}
-    record(fake, tmp_path, {"name": "conv 1x1"}, **environment)
-    assert command("cache", **environment).count("convolution by cuDNN 92800 on minicaffe simulated device") == 3
-    assert "removed 3 files" in command("cache", "clear", **environment) and not list((tmp_path / "cache").iterdir())
-
-
-# ---- the fake: gradients that are not added to
 
 
 def test_a_first_gradient_is_overwritten(fake, tmp_path):
@@ -363,53 +304,35 @@ def test_bf16_bias_alignment(fake, tmp_path):
     assert [(call["product"], call["engine"] >= 100, call["pbias"] % 16) for call in found] == [("forward", True, 4)]
 
 
-# ---- the fake: who computes without it
-
-
 def test_without_cudnn(fake, tmp_path):
     """Missing, of an old version, no cuDNN at all, or one that does not start."""
     code = """
     import logging
-    logging.basicConfig()
+    logging.basicConfig(level=logging.INFO)
     from cudnn_cases import make_net, step
     minicaffe.set_mode_gpu()
-    for _ in range(2):
-        step(*make_net("conv"))
-        step(*make_net("lrn"))
+    for name in "conv", "lrn", "conv", "lrn":
+        net, rng = make_net(name, ENGINE)
+        step(net, rng)
+        assert net.engines()[0]["engine"] == "CAFFE"
+        assert ENGINE == "CUDNN" or ("CUDNN" in net.engines()[0]["refused"]) == ("MINICAFFE_CUDNN" in os.environ)
     """
-    for environment, words in (
-            ({}, "the simulated device has none"), ({"MINICAFFE_CUDNN": str(tmp_path / "none.so")}, "none.so"),
-            ({"MINICAFFE_CUDNN": str(fake), "FAKE_VERSION": "8907"}, "version 8907"),
-            ({"MINICAFFE_CUDNN": "libm.so.6"}, "cudnnCreate")):  # fmt: skip
-        text = run(code, "sim", **environment)
+    none = {"MINICAFFE_CUDNN": str(tmp_path / "none.so")}
+    for environment, words in (({}, "the simulated device has none"), (none, "none.so"), ({"MINICAFFE_CUDNN": str(fake), "FAKE_VERSION": "8907"}, "version 8907"),
+                               ({"MINICAFFE_CUDNN": "libm.so.6"}, "cudnnCreate")):
+        text = run(code.replace("ENGINE", "'CUDNN'"), "sim", **environment)
         assert text.count("engine CAFFE computes instead") == 1 and words in text, text
-    text = run_gpu("""
+    # By default one line where a library was expected, on the simulated device no sign of cuDNN; never a warning.
+    text = run(code.replace("ENGINE", "'DEFAULT'"), "sim", **none)
+    assert text.count("no cuDNN") == 1 and "INFO:minicaffe.cuda.libraries:no cuDNN" in text and "WARNING" not in text
+    assert "cuDNN" not in run(code.replace("ENGINE", "'DEFAULT'"), "sim")
+    run_gpu("""
     from cudnn_cases import make_net, step
     for _ in range(2):
         error = refused(errors.DeviceError, lambda: step(*make_net("conv")), "cudnnCreate: CUDNN_STATUS_NOT_INITIALIZED", "engine: CAFFE")
         assert error.code == "CUDNN_STATUS_NOT_INITIALIZED"
     step(*make_net("conv", "CAFFE"))
     """, "sim", MINICAFFE_CUDNN=str(fake), FAKE_FAIL="cudnnCreate=1001")
-
-
-def test_without_cudnn_by_default(place, tmp_path):
-    """One line in the log where a library was expected, on the simulated device no sign of cuDNN; never a warning."""
-    if place != "sim":
-        pytest.skip("for the simulated device")
-    code = """
-    import logging
-    logging.basicConfig(level=logging.INFO)
-    from cudnn_cases import make_net, step
-    minicaffe.set_mode_gpu()
-    for name in "conv", "lrn":
-        net, rng = make_net(name, "DEFAULT")
-        step(net, rng)
-        assert net.engines()[0]["engine"] == "CAFFE"
-        assert ("CUDNN" in net.engines()[0]["refused"]) == ("MINICAFFE_CUDNN" in os.environ)
-    """
-    text = run(code, "sim", MINICAFFE_CUDNN=str(tmp_path / "none.so"))
-    assert text.count("no cuDNN") == 1 and "INFO:minicaffe.cuda.libraries:no cuDNN" in text and "WARNING" not in text
-    assert "cuDNN" not in run(code, "sim")
 
 
 @pytest.mark.parametrize(("variable", "value", "words"), [
@@ -461,21 +384,15 @@ def test_new_shape_in_a_recording(fake, tmp_path):
         record(fake, tmp_path, {"name": "conv"}, MINICAFFE_CACHE=str(tmp_path / "cache"))
 
 
-# ---- the fake: what goes wrong in the middle
-
-
 @pytest.mark.parametrize("tune", ["0", "1"])
 def test_any_call_that_fails(fake, tmp_path, tune):
     """An error or a right result, and no descriptor is left behind; the next step computes."""
     run(f"""
     import ctypes
-    from cudnn_cases import CASES, conv, make_net, step
+    from cudnn_cases import CASES, conv, make_net, results, step
     fake = ctypes.CDLL({str(fake)!r})
     minicaffe.set_mode_gpu()
     layer = conv("num_output: 2 kernel_h: 2 kernel_w: 1 pad_h: 1 group: 2")
-
-    def results(net):
-        return [np.array(a) for a in (net.tops[-1][0].data, net.bottoms[-1][0].diff, *[b.diff for b in net.layers[-1].blobs])]
 
     def check(width):
         "The calls, and the descriptors that stay."
@@ -508,32 +425,23 @@ def test_any_call_that_fails(fake, tmp_path, tune):
         assert fake.fake_live() - before <= stay + 1, (at, fake.fake_live() - before, stay)
     # Which calls fail depends on which plan was the fastest; while plans are measured, most failures only leave one out.
     assert errors_seen and right > 5, (errors_seen, right)
-    """, "sim", MINICAFFE_CUDNN=str(fake), MINICAFFE_CACHE=str(tmp_path / "cache"), MINICAFFE_CUDNN_TUNE=tune, FAKE_COMPUTES="1",
+    """, "sim", MINICAFFE_CUDNN=str(fake), MINICAFFE_CUDNN_TUNE=tune, FAKE_COMPUTES="1",
         FAKE_OFFERS="10//4096/0/0/0;11/N/0/0/0/0;14//0/0/3000/0", FAKE_LOG=os.devnull)  # fmt: skip
 
 
-def test_threads(fake, tmp_path):
+def test_threads(fake):
     """They meet the same new shape at once."""
     text = run_gpu("""
-    import threading
-    from concurrent.futures import ThreadPoolExecutor
-    from cudnn_cases import make_net, step
+    import helpers
+    from cudnn_cases import make_net, results, step
     nets = [make_net("conv", images=3) for _ in range(4)]
     expected, rng = make_net("conv", "CAFFE", images=3)
     step(expected, rng)
-    barrier = threading.Barrier(4)
-
-    def work(pair):
-        minicaffe.set_mode_gpu()
-        barrier.wait()
-        step(*pair)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, nets))
+    helpers.in_threads(lambda number: (minicaffe.set_mode_gpu(), step(*nets[number])), range(4))
     for net, _ in nets:
-        np.testing.assert_allclose(net.tops[-1][0].data, expected.tops[-1][0].data, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(net.layers[-1].blobs[0].diff, expected.layers[-1].blobs[0].diff, rtol=1e-4, atol=1e-4)
-    """, "sim", MINICAFFE_CUDNN=str(fake), MINICAFFE_CACHE=str(tmp_path / "cache"), FAKE_COMPUTES="1", FAKE_LOG=os.devnull)
+        for one, other in zip(results(net), results(expected)):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+    """, "sim", MINICAFFE_CUDNN=str(fake), FAKE_COMPUTES="1", FAKE_LOG=os.devnull)
     assert "the slow cuDNN" not in text, text
 
 
@@ -541,7 +449,7 @@ def test_threads(fake, tmp_path):
 def test_nan(fake, tmp_path, none):
     """What was in a result does not matter, a NaN in an operand does as with engine CAFFE."""
     run_gpu("""
-    from cudnn_cases import make_net, run_backward, run_forward
+    from cudnn_cases import make_net, results, run_backward, run_forward
     found = []
     for engine in "CAFFE", "CUDNN":
         for name in "conv", "deconv":
@@ -556,19 +464,19 @@ def test_nan(fake, tmp_path, none):
             dy = rng.standard_normal(y.shape)
             dy[1, 2, 1, 1] = np.nan
             run_backward(net, [0], [dy])
-            found.append([np.array(a) for a in (y.data, x.diff, *[blob.diff for blob in net.layers[-1].blobs])])
+            found.append(results(net))
     for a, b in zip(found[:2], found[2:]):
         for one, other in zip(a, b):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
             assert np.isnan(one).any()
         assert not all(np.isnan(one).all() for one in a[:2])
-    """, "sim", MINICAFFE_CUDNN=str(fake), MINICAFFE_CACHE=str(tmp_path / "cache"), FAKE_COMPUTES="1", FAKE_NONE=none, FAKE_LOG=os.devnull)
+    """, "sim", MINICAFFE_CUDNN=str(fake), FAKE_COMPUTES="1", FAKE_NONE=none, FAKE_LOG=os.devnull)
 
 
 def test_arrays_at_any_element(fake, tmp_path):
     """Arrays that are aligned to their elements alone give the same numbers."""
     run_gpu("""
-    from cudnn_cases import Dtype, make_net, step
+    from cudnn_cases import Dtype, make_net, results, step
     for dtype in Dtype.FLOAT, Dtype.DOUBLE:
         found = []
         for engine in "CAFFE", "CUDNN":
@@ -579,14 +487,11 @@ def test_arrays_at_any_element(fake, tmp_path):
                 blob.data[...] = values
             for _ in range(2):
                 step(net, rng)
-            found.append([np.array(a) for a in (net.tops[-1][0].data, net.bottoms[-1][0].diff, *[blob.diff for blob in net.layers[-1].blobs])])
+            found.append(results(net))
         for a, b in zip(*found):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
     """, "sim", MINICAFFE_CUDNN=str(fake), FAKE_COMPUTES="1", FAKE_LOG=str(tmp_path / "calls"), MINICAFFE_CACHE=str(tmp_path / "cache"))
     assert {re.sub(r".*\] ", "", call["x"]) for call in named({"calls": calls_of(tmp_path)})} >= {"4", "8"}
-
-
-# ---- NVIDIA's declarations, where they are installed
 
 
 def test_declarations_against_the_headers(tmp_path):
@@ -629,37 +534,27 @@ static_assert(CUDNN_LRN_MAX_N == 16 && CUDNN_LRN_MIN_K == 1e-5 && CUDNN_LRN_MIN_
 """
 
 
-# ---- both engines
-
-
-LEFT_TO_CAFFE = {"conv 4 axes", "conv large window", "lrn within", "lrn 17"}
-
-
-def apart(place, **environment):
-    """The cases, and how far the results of both engines are from each other."""
-    pairs = [{"name": name, "dtype": dtype} for name in CASES for dtype in ("FLOAT", "DOUBLE")]
-    return zip(pairs, cases("compare", pairs, place, **environment))
-
-
 def check_engines(place, refusals_logged, **environment):
-    for case, result in apart(place, **environment):
+    """Compare the results of both engines; return in how many cases they differ at all."""
+    pairs = [{"name": name, "dtype": dtype} for name in CASES for dtype in ("FLOAT", "DOUBLE")]
+    results = cases("compare", pairs, place, **environment)
+    for case, result in zip(pairs, results, strict=True):
         # Sums of some dozens of terms in another order, or by way of a Winograd or Fourier transform.
         assert result["worst"] < (1e-4 if case["dtype"] == "FLOAT" else 1e-11), case
         text = "\n".join(result["log"])
         assert "no cuDNN" not in text, text
         if case["name"] not in LEFT_TO_CAFFE and (case["dtype"] == "FLOAT" or refusals_logged):
             assert not text, (case, text)
+    return sum(result["worst"] > 0 for result in results)
 
 
 @pytest.mark.slow(7)
 def test_what_the_calls_mean(fake):
     """cuDNN as its book has it gives engine CAFFE's results: pointers, shapes and factors are right."""
     environment = {"MINICAFFE_CUDNN": str(fake), "FAKE_COMPUTES": "1", "FAKE_LOG": os.devnull}
-    check_engines("sim", True, **environment)
-    for other in {"FAKE_NONE": "beta,bias"}, {"FAKE_NONE": "instant"}, {"MINICAFFE_CUDNN_TUNE": "0"}:
-        check_engines("sim", True, **environment, **other)
-    # Not because both were engine CAFFE: sums in another order differ.
-    assert sum(result["worst"] > 0 for _, result in apart("sim", **environment)) > len(CASES) // 2
+    for other in {}, {"FAKE_NONE": "beta,bias"}, {"FAKE_NONE": "instant"}, {"MINICAFFE_CUDNN_TUNE": "0"}:
+        # Not because both were engine CAFFE: sums in another order differ.
+        assert check_engines("sim", True, **environment, **other) > len(CASES) // 2, other
 
 
 def test_against_engine_caffe(place):
@@ -668,18 +563,23 @@ def test_against_engine_caffe(place):
     check_engines("gpu", False)
 
 
-# ---- cuBLAS
-
-
 def test_open_libraries(fake, tmp_path):
-    """cuBLAS opens with the device, cuDNN with the first layer that asks."""
+    """cuBLAS opens with the device, cuDNN with the first layer that asks. A call of cuBLAS that fails is no event."""
     text = run_gpu("""
     from gradient import layer_net, run_forward
     assert cuda.state().devices[0].handles == {"cuBLAS": 130100, "cuDNN": None}
     run_forward(layer_net('layer { name: "n" type: "LRN" bottom: "x" top: "y" lrn_param { engine: CUDNN } }', [np.ones((2, 3, 1, 1))]))
     assert cuda.state().devices[0].handles == {"cuBLAS": 130100, "cuDNN": 92800}
     print(cuda.state())
-    """, "sim", MINICAFFE_CUBLAS=str(fake), MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(tmp_path / "calls"))
+    from training import make_solver
+    solver = make_solver()
+    with memory.record() as events:
+        cuda.current().record_launches(True)
+        refused(errors.DeviceError, lambda: solver.step(1), "cublasGemmStridedBatched: CUBLAS_STATUS_EXECUTION_FAILED", "nvidia-cublas")
+    kinds = [event.kind for event in events]
+    assert "launch" in kinds and "call" not in kinds
+    """, "sim", MINICAFFE_CUBLAS=str(fake), MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(tmp_path / "calls"), MINICAFFE_ENGINE="caffe",
+                   FAKE_FAIL="cublasSgemmStridedBatched=13")
     assert "cuBLAS 130100, cuDNN 92800" in text
     calls = calls_of(tmp_path)
     assert [call["call"] for call in calls[:4]] == ["cublasCreate_v2", "cublasSetStream_v2", "cublasSetMathMode", "cublasSetWorkspace_v2"]
@@ -689,32 +589,28 @@ def test_open_libraries(fake, tmp_path):
 def test_trace_of_library_calls(fake):
     """Each with its time, in the step that makes it; without a record no thread waits for one."""
     run_gpu("""
+    import helpers
     from minicaffe.addons import trace
-    from minicaffe.net.net import Net
-    from minicaffe.proto import caffe_pb2, text
     from minicaffe.addons.trace import perfetto, table
-    net = Net(text.parse_text('force_backward: true '
-        'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 4 dim: 6 dim: 6 } } } '
-        'layer { name: "conv" type: "Convolution" bottom: "x" top: "y" convolution_param { num_output: 4 kernel_size: 3 engine: CUDNN } } '
-        'layer { name: "lrn" type: "LRN" bottom: "y" top: "l" lrn_param { engine: CUDNN } } '
-        'layer { name: "norm" type: "BatchNorm" bottom: "l" top: "n" batch_norm_param { use_global_stats: false } } '
-        'layer { name: "ip" type: "InnerProduct" bottom: "n" top: "z" inner_product_param { num_output: 3 } }',
-        caffe_pb2.NetParameter)[0])
+    from minicaffe.inspection import timing
+    net = helpers.make_net('force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 4, 6, 6] } } }'
+        + helpers.layer_text("Convolution", "conv", "x", "y", "convolution_param { num_output: 4 kernel_size: 3 engine: CUDNN }")
+        + helpers.layer_text("LRN", "lrn", "y", "l", "lrn_param { engine: CUDNN }")
+        + helpers.layer_text("BatchNorm", "norm", "l", "n", "batch_norm_param { use_global_stats: false }")
+        + helpers.layer_text("InnerProduct", "ip", "n", "z", "inner_product_param { num_output: 3 }"))
     for _ in range(2):
         net.forward_backward()
     with trace.record(net) as made:
         net.forward_backward()
     found = {}
     for number, step in enumerate(made.steps):
-        events = made.events[step["first"]:step["last"]]
-        busy = [event for event in events if event.kind in ("launch", "call")]
+        busy = [event for event in made.events[step["first"]:step["last"]] if event.kind in ("launch", "call")]
         calls = [event for event in busy if event.kind == "call"]
         found[step["kind"], step["layer"]] = [event.name for event in calls]
         assert all(event.took > 0 and event.place == "CUDAPlace(0)" for event in calls), calls
         if calls:
             there, lines, row = sum(event.took for event in busy), table.describe(made, number), table.row(made, number)
-            assert f"{there / 1e6:.3f} ms of it on the device" in lines[1], lines
-            assert f"  call {calls[0].name}, {calls[0].took / 1e6:.3f} ms" in lines
+            assert f"{there / 1e6:.3f} ms of it on the device" in lines[1] and f"  call {calls[0].name}, {calls[0].took / 1e6:.3f} ms" in lines, lines
             assert (row[3], row[5], row[-2]) == (f"{there / 1e6:.3f}", f"{step['bytes'] / there:.1f}", str(len(busy))), row
     assert found["forward", "conv"] == ["cudnnBackendExecute"] and found["forward", "ip"] == ["cublasLtMatmul"], found
     assert found["forward", "lrn"] == ["cudnnLRNCrossChannelForward"] and found["backward", "lrn"] == ["cudnnLRNCrossChannelBackward"]
@@ -726,30 +622,9 @@ def test_trace_of_library_calls(fake):
     with memory.record() as events:
         net.forward_backward()
     assert not [event for event in events if event.kind in ("launch", "call")]
-    """, "sim", MINICAFFE_CUBLAS=str(fake), MINICAFFE_CUDNN=str(fake), MINICAFFE_CUDNN_TUNE="0")
-
-
-def test_failed_call_of_cublas(fake):
-    run_gpu("""
-    from training import make_solver
-    solver = make_solver()
-    with memory.record() as events:
-        cuda.current().record_launches(True)
-        refused(errors.DeviceError, lambda: solver.step(1), "cublasGemmStridedBatched: CUBLAS_STATUS_EXECUTION_FAILED", "nvidia-cublas")
-    kinds = [event.kind for event in events]
-    assert "launch" in kinds and "call" not in kinds
-    """, "sim", MINICAFFE_CUBLAS=str(fake), FAKE_FAIL="cublasSgemmStridedBatched=13")
-
-
-def test_times_of_steps_by_libraries(fake):
-    """In the precision that is set."""
-    run_gpu("""
-    from training import make_solver
-    from minicaffe.inspection import timing
     minicaffe.set_precision("tf32")
-    times = timing.measure(make_solver().net, 2)
-    assert times.total_ms > 0 and all(step.ms >= 0 for step in times.steps)
-    """, "sim", MINICAFFE_CUBLAS=str(fake))
+    assert timing.measure(net, 1).total_ms > 0
+    """, "sim", MINICAFFE_CUBLAS=str(fake), MINICAFFE_CUDNN=str(fake), MINICAFFE_CUDNN_TUNE="0")
 
 
 def test_product_without_nhwc_plans(fake, tmp_path):

@@ -7,26 +7,24 @@ from processes import command
 from test_driver import DRIVERLESS
 
 pytestmark = pytest.mark.slow(12)    # all together
+CHOSEN = "Use GPU with device ID "
 
-@pytest.mark.parametrize("arguments", [["--device", "sim"], ["-device=sim"]])
-def test_train_on_the_simulated_device(folder, arguments):
-    text = command("train", "net.prototxt", "--max-iter", "3", "--display", "1", "--snapshot-after-train", "false", *arguments,
-                   cwd=folder)
-    assert "Use GPU with device ID 0" in text and "GPU 0: minicaffe simulated device" in text
+
+@pytest.mark.parametrize("option", ["--device=sim", "-device=sim"])
+def test_train_on_the_simulated_device(folder, option):
+    text = command("train", "net.prototxt", "--max-iter", "3", "--display", "1", "--snapshot-after-train", "false", option, cwd=folder)
+    assert CHOSEN + "0" in text and "GPU 0: minicaffe simulated device" in text
     assert "Iteration 2" in text and text.count("some 100 times slower than the CPU") == 1
 
 
-def test_gpu_numbers(folder, place):
-    assert "Use GPU with device ID 0" in command("train", "solver.prototxt", "--gpu", "0", cwd=folder, device=place)
-    text = command("train", "solver.prototxt", "--gpu", "7", cwd=folder, device=place, status=1)
-    assert "no device 7" in text and "this machine has" in text and "device_query" in text
-    text = command("train", "solver.prototxt", "--gpu", "x", cwd=folder, device=place, status=2)
-    assert "--gpu" in text and "'x'" in text
-
-
-def test_solver_mode_gpu(folder, place):
-    assert "Use GPU with device ID 0" in command("train", "solver.prototxt", cwd=folder, device=place)
-    assert "Use CPU" in command("train", "solver.prototxt", "--device", "cpu", cwd=folder)
+def test_chosen_device(folder, place):
+    """By the solver file and by options."""
+    for options, device, settings, status, words in (
+            ([], place, "", 0, [CHOSEN + "0"]), (["--device", "cpu"], None, "", 0, ["Use CPU"]), (["--gpu", "0"], place, "", 0, [CHOSEN + "0"]),
+            (["--gpu", "1"], "sim", "devices=2", 0, [CHOSEN + "1"]), (["--gpu", "x"], place, "", 2, ["--gpu", "'x'"]),
+            (["--gpu", "7"], place, "", 1, ["no device 7", "this machine has", "device_query"])):
+        text = command("train", "solver.prototxt", *options, cwd=folder, device=device, settings=settings, status=status)
+        assert all(word in text for word in words), text
 
 
 @DRIVERLESS
@@ -49,12 +47,14 @@ def test_device_query_without_a_driver():
 
 
 def test_device_query(place):
-    text = command("device_query", device=place)
+    settings = "devices=2,memory=1GiB,peers=0-1" if place == "sim" else ""
+    text = command("device_query", device=place, settings=settings)
     for label in ("Compute capability", "Total global memory", "Free global memory", "Warp size", "Maximum threads per block",
                   "Maximum dimension of grid", "Number of multiprocessors", "Peers that it reaches"):
         assert label + ":" in text, label
     if place == "sim":
-        assert "minicaffe simulated device" in text and "9.0" in text
+        assert text.count("minicaffe simulated device") == 2 and "9.0" in text and "1,073,741,824 bytes" in text
+        assert [line.split()[-1] for line in text.splitlines() if line.startswith("Peers")] == ["1", "0"]
 
 
 def test_device_failure_in_one_line(folder):

@@ -43,58 +43,48 @@ def twice(source=SOURCE, architecture="sm_90", options=()):
     return compile.image(source, "twice", architecture, options=options)
 
 
-def test_cache_hit(cache, compiled):
+def test_key_of_a_kernel(cache, compiled, monkeypatch):
+    """It has the source, the GPU, each option, the version of NVRTC and minicaffe's headers."""
     cubin, name = twice()
     assert cubin[:4] == b"\x7fELF" and name == "twice"
     assert twice() == (cubin, name) and len(compiled) == 1
-    file, = cache.glob("*.cubin")
-    assert file.read_bytes().startswith(compile.MAGIC)
-    assert not [p for p in cache.iterdir() if p.suffix != ".cubin"]  # no temporary file is left
-
-
-@pytest.mark.parametrize(("first", "other"), [
-    ({}, {"source": SOURCE.replace("2", "3")}), ({}, {"architecture": "sm_80"}), ({}, {"options": ["-DN=1"]}), ({}, {"options": ["-DN=1", "-DM=2"]}),
-    ({}, {"options": ["--use_fast_math"]}), ({"options": ["-DA=1", "-DB"]}, {"options": ["-DA=1-DB"]})])
-def test_key_has_each_input(cache, compiled, first, other):
-    twice(**first)
-    twice(**other)
-    assert len(compiled) == 2 and len(list(cache.glob("*.cubin"))) == 2
-
-
-def test_key_has_version_and_texts(cache, compiled, monkeypatch):
-    twice()
+    file, = cache.iterdir()         # no temporary file is left
+    assert file.suffix == ".cubin" and file.read_bytes().startswith(compile.MAGIC)
+    for others, changed in enumerate((
+            {"source": SOURCE.replace("2", "3")}, {"architecture": "sm_80"}, {"options": ["-DN=1"]}, {"options": ["-DN=1", "-DM=2"]},
+            {"options": ["--use_fast_math"]}, {"options": ["-DA=1", "-DB"]}, {"options": ["-DA=1-DB"]}), 2):
+        twice(**changed)
+        assert len(compiled) == len(list(cache.glob("*.cubin"))) == others, changed
     monkeypatch.setattr(compile, "_nvrtc_version", lambda: (99, 0))
     twice()
     texts = compile._kernel_texts()
     monkeypatch.setattr(compile, "_kernel_texts", lambda: [*texts[:-1], texts[-1] + "// changed"])
     twice()
-    assert len(compiled) == 3
+    assert len(compiled) == 10
 
 
-@pytest.mark.parametrize("damage", [
-    lambda content: b"", lambda content: content[:10], lambda content: content[:-1], lambda content: content + b"\0",
-    lambda content: content[:60] + bytes([content[60] ^ 1]) + content[61:], lambda content: b"\0" * len(content),
-    lambda content: b"minicaffe cubin 0\n" + content[18:],
-], ids=["empty", "head only", "one byte short", "one byte long", "one bit", "zeros", "another format"])  # fmt: skip
-def test_damaged_entry_is_recompiled(cache, compiled, damage, caplog):
+def test_damaged_entry_is_recompiled(cache, compiled, caplog):
     cubin, _ = twice()
     file, = cache.glob("*.cubin")
     whole = file.read_bytes()
-    file.write_bytes(damage(whole))
-    assert twice()[0] == cubin and len(compiled) == 2
-    assert "is damaged; it is made again" in caplog.text
-    assert file.read_bytes() == whole
-    assert twice()[0] == cubin and len(compiled) == 2
+    for number, damaged in enumerate((b"", whole[:10], whole[:-1], whole + b"\0", whole[:60] + bytes([whole[60] ^ 1]) + whole[61:],
+                                      b"\0" * len(whole), b"minicaffe cubin 0\n" + whole[18:]), 2):
+        file.write_bytes(damaged)
+        caplog.clear()
+        assert twice()[0] == cubin and len(compiled) == number, damaged[:100]
+        assert "is damaged; it is made again" in caplog.text and file.read_bytes() == whole
+        assert twice()[0] == cubin and len(compiled) == number
 
 
-@pytest.mark.parametrize("obstacle", ["a file", "a file above"])
-def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch, compiled, caplog, obstacle):
+@pytest.mark.parametrize("below", ["", "below"])
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch, compiled, caplog, below):
     (tmp_path / "cache").write_text("in the way")
-    monkeypatch.setenv("MINICAFFE_CACHE", os.fspath(tmp_path / "cache" / ("below" if "above" in obstacle else "")))
+    monkeypatch.setenv("MINICAFFE_CACHE", os.fspath(tmp_path / "cache" / below))
     for _ in range(2):
         assert twice()[0][:4] == b"\x7fELF"
-    assert len(compiled) == 2  # it works, compiled every time
-    assert "cannot keep what is compiled" in caplog.text and "MINICAFFE_CACHE names another folder" in caplog.text
+    compile.write_cached_plan("a", "1")
+    assert len(compiled) == 2 and compile.read_cached_plan("a") is None     # it works, compiled every time
+    assert "cannot keep what is compiled and measured" in caplog.text and "MINICAFFE_CACHE names another folder" in caplog.text
     assert (tmp_path / "cache").read_text() == "in the way"
 
 
@@ -130,14 +120,13 @@ def test_limit_removes_the_oldest(cache, compiled, monkeypatch):
     for n in range(3):
         twice(options=[f"-DN={n}"])
     files = sorted(cache.glob("*.cubin"), key=lambda p: p.stat().st_mtime_ns)
-    size = files[0].stat().st_size
-    now = time.time()
+    size, now = files[0].stat().st_size, time.time()
     for age, file in zip((300, 200, 100), files):
         os.utime(file, (now - age, now - age))
     monkeypatch.setattr(compile, "LIMIT", 3 * size + size // 2)
     twice(options=["-DN=0"])                # used again: no longer the oldest
-    assert len(compiled) == 3
     twice(options=["-DN=3"])
+    assert len(compiled) == 4
     left = set(cache.glob("*.cubin"))
     assert files[1] not in left and {files[0], files[2]} <= left and len(left) == 3
     monkeypatch.setattr(compile, "LIMIT", 10)
@@ -172,31 +161,24 @@ def test_what_is_said_of_compiling(cache, monkeypatch, caplog, what):
     assert [(level, re.sub("[0-9]+ ms", "0 ms", line)) for level, line in lines] == 2 * [("INFO", f"compiled {what or 'mc::run<mc::A>'} in 0 ms")]
 
 
-@pytest.mark.parametrize("keep", [0, 9, 10, 29, 30, 59, 60, 61])
-def test_what_is_cleared_first(cache, keep):
-    """The least recently used, until the rest fits; names of other endings are no files of the cache."""
+def test_what_is_cleared_first(cache, monkeypatch):
+    """The least recently used, until the rest fits; names of other endings are no files of the cache, and files may have gone."""
     cache.mkdir()
-    sizes = {"a.cubin": 10, "b.so": 20, "c.plan": 30}       # the most recently used first
-    for age, (name, size) in enumerate([*sizes.items(), ("d.txt", 99)]):
-        (cache / name).write_bytes(b"x" * size)
-        os.utime(cache / name, (10**9 - age, 10**9 - age))
-    assert [(path.name, size) for path, size, _ in compile.cached()] == list(sizes.items())
-    left = [name for name, total in zip(sizes, (10, 30, 60)) if total <= keep]
-    assert compile.clear(keep) == 3 - len(left)
-    assert sorted(p.name for p in cache.iterdir()) == sorted([*left, "d.txt"])
-
-
-def test_files_cleared_by_another(cache, monkeypatch):
-    cache.mkdir()
-    for name in "ab":
-        (cache / f"{name}.plan").write_bytes(b"x")
     (cache / "gone.cubin").symlink_to(cache / "nothing")    # listed, but no file any more
+    sizes = {"a.cubin": 10, "b.so": 20, "c.plan": 30}       # the most recently used first
+    for keep in (0, 9, 10, 29, 30, 59, 60, 61):
+        for age, (name, size) in enumerate([*sizes.items(), ("d.txt", 99)]):
+            (cache / name).write_bytes(b"x" * size)
+            os.utime(cache / name, (10**9 - age, 10**9 - age))
+        assert [(path.name, size) for path, size, _ in compile.cached()] == list(sizes.items())
+        left = [name for name, total in zip(sizes, (10, 30, 60)) if total <= keep]
+        assert compile.clear(keep) == 3 - len(left)
+        assert sorted(p.name for p in cache.iterdir()) == sorted([*left, "d.txt", "gone.cubin"]), keep
     listed = compile.cached()
-    assert sorted(path.name for path, _, _ in listed) == ["a.plan", "b.plan"]
-    (cache / "a.plan").unlink()
+    (cache / "a.cubin").unlink()
     monkeypatch.setattr(compile, "cached", lambda: listed)
     compile.clear()
-    assert [p.name for p in cache.iterdir()] == ["gone.cubin"]
+    assert sorted(p.name for p in cache.iterdir()) == ["d.txt", "gone.cubin"]
 
 
 def test_compile_error_numbers_lines(cache, nvrtc):
@@ -210,28 +192,24 @@ def test_compile_error_numbers_lines(cache, nvrtc):
     assert not list(cache.glob("*"))
 
 
-@pytest.mark.parametrize(("name", "gpu", "options", "words"), [
-    ("twice", "sm_12345", (), "architecture"), ("twice", "sm_90", ("--no-such-option",), "no-such-option"), ("thrice", "sm_90", (), "thrice")])
-def test_what_nvrtc_does_not_know(cache, nvrtc, name, gpu, options, words):
-    with pytest.raises(DeviceError, match=words):
-        compile.image(SOURCE, name, gpu, options=options)
+def test_what_nvrtc_does_not_know(cache, nvrtc):
+    for name, gpu, options, words in (("twice", "sm_12345", (), "architecture"), ("twice", "sm_90", ("--no-such-option",), "no-such-option"),
+                                      ("thrice", "sm_90", (), "thrice")):
+        with pytest.raises(DeviceError, match=words):
+            compile.image(SOURCE, name, gpu, options=options)
 
 
-def test_size_of_a_kernel(cache, nvrtc):
+def test_kernel_of_the_package(cache, nvrtc, tmp_path, monkeypatch):
+    """Its parameters have the size that the host compiler gave; in a checkout of minicaffe headers are those of the package that runs."""
+    (tmp_path / "minicaffe" / "kernels").mkdir(parents=True)
+    (tmp_path / "minicaffe" / "kernels" / "config.hpp").write_text("#error the wrong one\n")
+    monkeypatch.chdir(tmp_path)
     cubin, name = compile.kernel_image(FILL, 24, "sm_90")
     assert cubin[:4] == b"\x7fELF" and "Fill" in name
     assert compile.cache_entry_name(next(cache.glob("*.cubin"))) == name
     with pytest.raises(DeviceError, match="lay this kernel's parameters out differently"):
         compile.kernel_image(FILL, 16, "sm_90")
     assert compile.short_name(FILL) == "Each<Fill<float> >"
-
-
-def test_headers_of_a_checkout_are_ignored(cache, nvrtc, tmp_path, monkeypatch):
-    """In a checkout of minicaffe its headers must not be taken for those of the package that runs."""
-    (tmp_path / "minicaffe" / "kernels").mkdir(parents=True)
-    (tmp_path / "minicaffe" / "kernels" / "config.hpp").write_text("#error the wrong one\n")
-    monkeypatch.chdir(tmp_path)
-    assert compile.kernel_image(FILL, 24, "sm_90")[0][:4] == b"\x7fELF"
 
 
 def test_message_without_nvrtc(cache, monkeypatch):
@@ -264,10 +242,11 @@ def test_the_command_shows_and_clears(cache, nvrtc):
     assert "0 files, 0 bytes of at most" in command("cache")  # the folder is not even there
     twice()
     compile.kernel_image(FILL, 24, "sm_90")
+    compile.write_cached_plan("convolution by cuDNN", "1")
     (cache / "notes.txt").write_text("not ours")
     (cache / "broken.cubin").write_bytes(b"damaged")
     text = command("cache", "show")
-    assert os.fspath(cache) in text and "3 files" in text and "twice" in text and "Fill" in text and "broken.cubin" in text
-    assert "removed 3 files" in command("cache", "clear")
+    assert all(word in text for word in (os.fspath(cache), "4 files", "twice", "Fill", "broken.cubin", "convolution by cuDNN")), text
+    assert "removed 4 files" in command("cache", "clear")
     assert [p.name for p in cache.iterdir()] == ["notes.txt"]
     assert "removed 0 files" in command("cache", "clear")

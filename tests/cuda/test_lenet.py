@@ -59,14 +59,10 @@ def test_lenet(monkeypatch, graphs, iterations):
         np.testing.assert_allclose(ours.cpu_data, theirs.cpu_data, atol=TOLERANCE, rtol=0, err_msg=ours.name)
 
 
-WIDE = """
-layer {{ name: "in" type: "DummyData" top: "data" top: "label" dummy_data_param {{
-  shape {{ dim: {batch} dim: 4 }} shape {{ dim: {batch} dim: {channels} }}
-  data_filler {{ type: "gaussian" std: 1 }} data_filler {{ type: "uniform" }} }} }}
-layer {{ name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param {{
-  num_output: {channels} weight_filler {{ type: "xavier" }} }} }}
-layer {{ name: "loss" type: "EuclideanLoss" bottom: "ip" bottom: "label" top: "loss" }}
-"""
+WIDE = """layer {{ name: "in" type: "DummyData" top: "data" top: "label" dummy_data_param {{ shape {{ dim: [{batch}, 4] }}
+  shape {{ dim: [{batch}, {channels}] }} data_filler {{ type: "gaussian" std: 1 }} data_filler {{ type: "uniform" }} }} }}
+layer {{ name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param {{ num_output: {channels} weight_filler {{ type: "xavier" }} }} }}
+layer {{ name: "loss" type: "EuclideanLoss" bottom: "ip" bottom: "label" top: "loss" }}"""
 
 
 @pytest.mark.parametrize(("channels", "batch"), [
@@ -81,24 +77,3 @@ def test_sums_beside_the_learning_rate(channels, batch):
     device, cpu, *_ = on_both(new_solver, 6)
     np.testing.assert_allclose(device, losses(new_solver(graphs=False), 6), rtol=1e-6)
     np.testing.assert_allclose(device, cpu, rtol=TOLERANCE)
-
-
-def test_testing_between_iterations(monkeypatch):
-    """A test net shares the parameters; it runs between replays of the training's graph."""
-    def run():
-        solver = make_solver(test_iter=[2], test_interval=3, max_iter=20)
-        found = []
-
-        class Listener:
-            def on_test(self, solver, record):
-                found.append([output["value"] for output in record["outputs"]])
-
-        solver.listeners.append(Listener())
-        return losses(solver, 9) + [value for row in found for value in row]
-
-    device = run()
-    minicaffe.set_mode_cpu()
-    cpu = run()
-    minicaffe.set_mode_gpu()
-    assert len(device) > 9
-    np.testing.assert_allclose(device, cpu, atol=TOLERANCE)

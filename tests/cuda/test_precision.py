@@ -38,8 +38,6 @@ def product(dtype=Dtype.FLOAT):
     return layer_net(PRODUCT.format(outputs=3), [np.ones((2, 4))], dtype)
 
 
-# ---- what cuBLAS and cuDNN are set to
-
 TRAINING = """
 import json
 from cudnn_cases import take_fake_times
@@ -75,51 +73,48 @@ solver = make_solver(NET)
 def test_change_in_a_training(fake, tmp_path):
     """The iteration after a change is computed, and then recorded, again."""
     run(TRAINING + """
-for _ in range(3):
-    first = step()
-assert step() == ([], 0)
+def check_replay():
+    step(), step()
+    assert step() == ([], 0)
 
-found = calls_of(lambda: minicaffe.set_precision("tf32"))
-assert [(call["call"], call["mode"]) for call in found] == [("cublasSetMathMode", 3)], found    # CUBLAS_TF32_TENSOR_OP_MATH
+def check_mode(precision, mode):
+    found = calls_of(lambda: minicaffe.set_precision(precision))
+    assert [(call["call"], call["mode"]) for call in found] == [("cublasSetMathMode", mode)], found
+
+step()
+check_replay()
+
+check_mode("tf32", 3)       # CUBLAS_TF32_TENSOR_OP_MATH
 calls, launches = step()
 assert launches and any(call["call"] == "cublasSgemmStridedBatched" for call in calls)
 assert measured(calls) and convolutions(calls) == [("forward", 112), ("weights", 12)], convolutions(calls)     # on tensor cores
-step(), step()
-assert step() == ([], 0)
-
-found = calls_of(lambda: minicaffe.set_precision("float32"))
-assert [(call["call"], call["mode"]) for call in found] == [("cublasSetMathMode", 0)], found
+check_replay()
+check_mode("float32", 0)
 calls, launches = step()
 assert launches and convolutions(calls) == [("forward", 111), ("weights", 11)] and not measured(calls)     # that was before
 for use in False, True:     # so does another engine
-    step(), step()
-    assert step() == ([], 0)
+    check_replay()
     cuda.use_cudnn(use)
     calls, launches = step()
     assert launches and bool(convolutions(calls)) == use
 """, "sim", MINICAFFE_CUDNN=str(fake), MINICAFFE_CUBLAS=str(fake), FAKE_LOG=str(tmp_path / "calls"))
 
 
-def test_every_device(fake, tmp_path):
-    """Those in use change, those that are used later begin with it."""
+@pytest.mark.parametrize("setting", ["float32", "tf32"])
+def test_every_device(fake, tmp_path, setting):
+    """Those in use change, those that are used later begin with it; the first setting is that of the environment."""
     run_gpu("""
+    from cudnn_cases import make_net, step
+    step(*make_net("conv 1x1"))
     cuda.get_device(1)
     minicaffe.set_precision("tf32")
     cuda.get_device(2)
     minicaffe.set_precision("float32")
-    """, "sim", "devices=3", MINICAFFE_CUBLAS=str(fake), FAKE_LOG=str(tmp_path / "calls"))
+    """, "sim", "devices=3", MINICAFFE_PRECISION=setting, MINICAFFE_CUBLAS=str(fake), MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(tmp_path / "calls"))
     found = calls_of(tmp_path)
-    assert [call["mode"] for call in found if call["call"] == "cublasSetMathMode"] == [0, 0, 3, 3, 3, 0, 0, 0]
-
-
-def test_from_the_environment(fake, tmp_path):
-    run_gpu("""
-    from cudnn_cases import make_net, step
-    step(*make_net("conv 1x1"))
-    """, "sim", MINICAFFE_PRECISION="tf32", MINICAFFE_CUBLAS=str(fake), MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(tmp_path / "calls"))
-    found = calls_of(tmp_path)
-    assert {call["mode"] for call in found if call["call"] == "cublasSetMathMode"} == {3}
-    assert 12 in {call["engine"] for call in found if call["call"] == "cudnnBackendExecute"}    # on tensor cores
+    modes = [call["mode"] for call in found if call["call"] == "cublasSetMathMode"]
+    assert modes == [3 if setting == "tf32" else 0] * 3 + [3] * 3 + [0] * 3     # the first device: when it starts, and when a layer asks for the setting
+    assert (12 in {call["engine"] for call in found if call["call"] == "cudnnBackendExecute"}) == (setting == "tf32")    # on tensor cores
 
 
 def test_algorithms(fake, tmp_path):
@@ -145,9 +140,6 @@ def test_tf32_on_a_gpu(place, set_precision):
         return np.abs(net.tops[-1][0].data - exact).max() / np.abs(exact).max()
 
     assert error("float32") < 2e-6 and 2e-5 < error("tf32") < 5e-3 and error("float32") < 2e-6
-
-
-# ---- where it is refused
 
 
 def test_the_cpu_refuses_tf32(set_precision):
@@ -183,22 +175,22 @@ def test_bf16_without_onednn(set_precision, monkeypatch):
 
 
 @pytest.mark.parametrize("environment", [{}, {"MINICAFFE_PRECISION": "tf32"}], ids=["call", "environment"])
-def test_an_older_gpu_refuses_tf32(environment):
-    field = "MINICAFFE_PRECISION" if environment else "precision"
+def test_an_older_gpu_refuses_tf32(environment, folder):
     run_gpu(f"""
     from gradient import layer_net, run_forward
     from minicaffe.blob import Dtype
     if {not environment}:
         minicaffe.set_precision("tf32")
     net = layer_net({PRODUCT.format(outputs=3)!r}, [np.ones((2, 4))], Dtype.FLOAT)
-    refused(errors.ConfigError, lambda: run_forward(net), {field!r} + ": must be float32 on GPU 0 of compute capability 7.5, got 'tf32'; "
+    field = {"MINICAFFE_PRECISION" if environment else "precision"!r}
+    refused(errors.ConfigError, lambda: run_forward(net), field + ": must be float32 on GPU 0 of compute capability 7.5, got 'tf32'; "
             "use float32, or compute on a GPU of compute capability 8.0 or more")
     minicaffe.set_precision("float32")
     run_forward(net)
     """, "sim", "capability=7.5", **environment)
-
-
-# ---- the command line
+    if not environment:
+        text = command("train", "net.prototxt", "--precision", "bf16", cwd=folder, device="sim", settings="capability=7.5", status=2)
+        assert "minicaffe: precision: must be float32 on GPU 0 of compute capability 7.5, got 'bf16'; use float32, or compute on the CPU, or a GPU" in text
 
 
 @pytest.mark.parametrize("arguments", [
@@ -207,7 +199,7 @@ def test_an_older_gpu_refuses_tf32(environment):
     ["classify", "x.npy", "--model", "net.prototxt", "--weights", "w"],
     ["detect", "x.npy", "--model", "net.prototxt", "--weights", "w"],
 ], ids=lambda arguments: arguments[0])  # fmt: skip
-def test_commands_refuse_it_before_anything_runs(folder, arguments):
+def test_commands_refuse_it_before_anything_runs(folder, arguments, place):
     np.save(folder / "x.npy", np.zeros((1, 5, 5, 3)))
     text = command(*arguments, "--precision", "tf32", cwd=folder, device="cpu", status=2)
     assert text.strip().splitlines()[-1] == (
@@ -217,15 +209,5 @@ def test_commands_refuse_it_before_anything_runs(folder, arguments):
     if arguments[0] == "time":
         text = command(*arguments, cwd=folder, device="cpu", status=2, MINICAFFE_PRECISION="tf32")
         assert "minicaffe: MINICAFFE_PRECISION: must be float32 or bf16 on the CPU" in text
-
-
-def test_solver_file_with_gpu(folder, place):
-    """The mode is known only when the file is read."""
-    assert "Use GPU with device ID 0" in command("train", "solver.prototxt", "--precision", "tf32", cwd=folder, device=place)
-
-
-def test_command_refuses_bf16(folder, place):
-    if place != "sim":
-        pytest.skip("the compute capability of the simulated device can be chosen")
-    text = command("train", "net.prototxt", "--precision", "bf16", cwd=folder, device="sim", settings="capability=7.5", status=2)
-    assert "minicaffe: precision: must be float32 on GPU 0 of compute capability 7.5, got 'bf16'; use float32, or compute on the CPU, or a GPU" in text
+    if arguments[0] == "train":     # the mode is known only when the solver file is read
+        assert "Use GPU with device ID 0" in command("train", "solver.prototxt", "--precision", "tf32", cwd=folder, device=place)

@@ -11,10 +11,7 @@ from minicaffe.device import strided
 from minicaffe.device.strided import DeviceArray
 from minicaffe.errors import ConfigError, ShapeError, WrongTypeError
 
-ALL = np.s_[...]
-
-
-KEYS = [0, -1, np.s_[:], np.s_[1:3], np.s_[::2], np.s_[::-1], np.s_[5:0:-2], np.s_[3:3], np.s_[9:], np.s_[-2:], None, ALL,
+KEYS = [0, -1, np.s_[:], np.s_[1:3], np.s_[::2], np.s_[::-1], np.s_[5:0:-2], np.s_[3:3], np.s_[9:], np.s_[-2:], None, ...,
         np.s_[:, 1], np.s_[1, :, 2], np.s_[..., 1], np.s_[..., None, ::-2], np.s_[1, ..., 1:2], np.s_[None, 0, None, ..., None],
         np.s_[0, 1, 2], (), np.int64(1), np.s_[:, :, 7:], np.s_[-3:, ::-1, ::-1]]  # fmt: skip
 
@@ -27,7 +24,7 @@ def test_views_of_numpy(key, turned):
     if turned:
         host, array = host.transpose(2, 0, 1), array.transpose(2, 0, 1)
     view = array[key]
-    want = host[(*(key if isinstance(key, tuple) else (key,)), *(() if "Ellipsis" in str(key) else (ALL,)))]  # an array, never a number
+    want = host[(*(key if isinstance(key, tuple) else (key,)), *(() if "Ellipsis" in str(key) else (...,)))]  # an array, never a number
     assert view.shape == want.shape and view.ndim == want.ndim and view.size == want.size
     assert view.dtype == np.float32 and view.readonly is False
     if want.size:
@@ -45,6 +42,9 @@ def test_transposes():
         with pytest.raises(ShapeError, match="each of 3 axes once"):
             array.transpose(*axes)
     assert "2x3x4 float32" in repr(array) and "(48, 16, 4)" in repr(array)
+    assert array.__cuda_array_interface__["strides"] is None
+    interface = array[0, 1:, ::-2].__cuda_array_interface__
+    assert interface["strides"] == (16, -8) and interface["shape"] == (2, 2) and interface["data"] == (array.address + 16 + 12, False)
 
 
 @pytest.mark.parametrize(("key", "error", "words"), [
@@ -60,8 +60,9 @@ def test_indices_that_are_refused(key, error, words):
 
 
 def test_view_keeps_memory():
-    blob = numbered(4, 6)
+    blob, used = numbered(4, 6), memory.used(memory.CUDAPlace(0))
     want, view = blob.cpu_data[::2, 1].copy(), blob.mutable_gpu_data[::2, 1]
+    assert memory.used(memory.CUDAPlace(0)) == used + 96
     del blob
     out = np.zeros((2, 1), np.float32)
     for i in range(2):
@@ -71,6 +72,8 @@ def test_view_keeps_memory():
         iter(view)
     with pytest.raises(WrongTypeError, match="has no values on the host; take them from blob.cpu_data"):
         np.asarray(view)
+    del view
+    assert memory.used(memory.CUDAPlace(0)) == used
 
 
 @pytest.mark.parametrize("take", [
@@ -91,13 +94,6 @@ def test_read_only_views(take):
     np.testing.assert_array_equal(blob.cpu_data, np.arange(24).reshape(4, 6))
 
 
-def test_interface_of_a_view():
-    array = numbered(4, 6).mutable_gpu_data
-    assert array.__cuda_array_interface__["strides"] is None
-    interface = array[1:, ::-2].__cuda_array_interface__
-    assert interface["strides"] == (24, -8) and interface["shape"] == (3, 3) and interface["data"] == (array.address + 24 + 20, False)
-
-
 def test_sizes_and_strides():
     array = DeviceArray(2**40, np.array([2, 3], np.int32), "f4", None, np.array([12, 4], np.int32))
     assert array[1, ::-1].address == 2**40 + 20 and array.bounds() == (2**40, 2**40 + 24)
@@ -110,9 +106,8 @@ def test_sizes_and_strides():
 @pytest.mark.parametrize(("channels", "word"), [((4, 8), "Pack<float>"), ((3, 8), "float"), ((4, 7), "float")])
 def test_rows_copied_by_words(channels, word):
     """Concat copies rows of `channels` pixels; one that is no multiple of 4 moves the next row off the words."""
-    net = helpers.make_net(f"""layer {{ name: "in" type: "Input" top: "a" top: "b"
-      input_param {{ shape {{ dim: 2 dim: {channels[0]} dim: 3 }} shape {{ dim: 2 dim: {channels[1]} dim: 3 }} }} }}
-      layer {{ name: "join" type: "Concat" bottom: "a" bottom: "b" top: "y" }}""")
+    shapes = " ".join(f"shape {{ dim: [2, {number}, 3] }}" for number in channels)
+    net = helpers.make_net(helpers.layer_text("Input", "in", "", "a b", f"input_param {{ {shapes} }}") + helpers.layer_text("Concat", "y", "a b"))
     values = [np.random.default_rng(0).standard_normal(blob.shape).astype(np.float32) for blob in net.input_blobs]
     for blob, value in zip(net.input_blobs, values, strict=True):
         blob.data[...] = value

@@ -4,11 +4,11 @@
 the same bytes without an order. Each run is a process of its own, since both are of the process.
 """
 
-import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import layer_text
 from processes import run, run_gpu
 from training import losses, make_solver
 
@@ -40,62 +40,58 @@ side = registry.device_side(CUDAPlace(0))
 """
 
 
-def batches(code):
-    return BATCHES + textwrap.dedent(code)
-
-
 ORDERS = ["deferred=1", "race=1", "deferred=1,race=1"]
 
 
 @pytest.mark.parametrize("settings", ORDERS)
 def test_order_of_batches(place, settings):
     """The host never waits for the device here, but where it must."""
-    run(batches("""
-    top, seen = Blob((N,)), [Blob((N,)) for _ in range(6)]
-    for blob in seen:
-        blob.gpu_data
-    upload = DeviceUpload()
+    run(BATCHES + """
+top, seen = Blob((N,)), [Blob((N,)) for _ in range(6)]
+for blob in seen:
+    blob.gpu_data
+upload = DeviceUpload()
+upload.send(fetch)
+for blob in seen:
+    upload.copy_to([top])
     upload.send(fetch)
-    for blob in seen:
-        upload.copy_to([top])
-        upload.send(fetch)
-        side.copy_within(on_device(blob), on_device(top), 4 * N)
-    assert [set(blob.cpu_data) for blob in seen] == [{k} for k in range(1, 7)], [set(blob.cpu_data) for blob in seen]
-    """), place, settings)
+    side.copy_within(on_device(blob), on_device(top), 4 * N)
+assert [set(blob.cpu_data) for blob in seen] == [{k} for k in range(1, 7)], [set(blob.cpu_data) for blob in seen]
+""", place, settings)
 
 
 @pytest.mark.parametrize("settings", ORDERS)
 def test_batches_of_several_sizes(place, settings):
     """The top keeps the memory of the largest; reading it does not write to arrays of earlier batches, which others fill by then."""
-    run(batches("""
-    sizes = [5, 3, 5, 2, 4, 5, 1]
-    def fetch():
-        global fetched
-        fetched += 1
-        array = arrays[fetched % 2][:sizes[fetched - 1]]
-        array[:] = fetched
-        return (array,)
+    run(BATCHES + """
+sizes = [5, 3, 5, 2, 4, 5, 1]
+def fetch():
+    global fetched
+    fetched += 1
+    array = arrays[fetched % 2][:sizes[fetched - 1]]
+    array[:] = fetched
+    return (array,)
 
-    top, upload = Blob((5,)), DeviceUpload()
-    before = top.data_memory
+top, upload = Blob((5,)), DeviceUpload()
+before = top.data_memory
+upload.send(fetch)
+for k in range(1, 7):
+    upload.copy_to([top])
     upload.send(fetch)
-    for k in range(1, 7):
-        upload.copy_to([top])
-        upload.send(fetch)
-        values = [array[0] for array in arrays]
-        assert top.shape == (sizes[k - 1],) and top.data_memory is before
-        assert (top.cpu_data == k).all(), (k, top.cpu_data)
-        assert [array[0] for array in arrays] == values
-    """), place, settings)
+    values = [array[0] for array in arrays]
+    assert top.shape == (sizes[k - 1],) and top.data_memory is before
+    assert (top.cpu_data == k).all(), (k, top.cpu_data)
+    assert [array[0] for array in arrays] == values
+""", place, settings)
 
 
-DATA = """
-layer { name: "in" type: "Data" top: "data" top: "label" include { phase: TRAIN } transform_param { scale: 0.00390625 }
-  data_param { source: "models/data/fashion_mnist_test_lmdb" backend: LMDB batch_size: 4 } }
-layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 10
-  weight_filler { type: "xavier" } } }
-layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
-"""
+PRODUCT = 'inner_product_param { num_output: 10 weight_filler { type: "xavier" } }'
+PRODUCT = 'inner_product_param { num_output: 10 weight_filler { type: "xavier" } }'
+# A Split gives the labels to both losses. Its tops are the blob of the source, which the host checks while the iteration is recorded.
+DATA = layer_text("Data", "in", "", "data label", """include { phase: TRAIN } transform_param { scale: 0.00390625 }
+  data_param { source: "models/data/fashion_mnist_test_lmdb" backend: LMDB batch_size: 4 }""") + (
+    layer_text("InnerProduct", "ip", "data", "ip", PRODUCT) + layer_text("SoftmaxWithLoss", "loss", "ip label")
+    + layer_text("InnerProduct", "ip2", "data", "ip2", PRODUCT) + layer_text("SoftmaxWithLoss", "loss2", "ip2 label", "loss2", "loss_weight: 0.3"))
 
 
 @pytest.mark.parametrize(("settings", "allocator"), [("deferred=1,race=1,uninitialized=1", "plain"), ("race=1", "caching")])
@@ -104,41 +100,20 @@ def test_a_training_from_a_database(place, settings, allocator):
     run_gpu(f"""
     from training import make_solver, losses
     memory.use(memory.CUDAPlace(0), {allocator!r})
-    late = losses(make_solver({DATA!r}), 7)
+    solver = make_solver({DATA!r})
+    late = losses(solver, 7)
+    assert solver.training_step.recorded.graph is not None
     minicaffe.set_mode_cpu()
     np.testing.assert_allclose(late, losses(make_solver({DATA!r}), 7), atol=1e-5)
     """, place, settings, cwd=ROOT)
 
 
-def test_labels_of_two_losses(monkeypatch):
-    """A Split gives the labels to both. Its tops are the blob of the source, which the host checks while the iteration is recorded."""
-    monkeypatch.chdir(ROOT)
-    net = DATA + """
-    layer { name: "ip2" type: "InnerProduct" bottom: "data" top: "ip2" inner_product_param { num_output: 10
-      weight_filler { type: "xavier" } } }
-    layer { name: "loss2" type: "SoftmaxWithLoss" bottom: "ip2" bottom: "label" top: "loss2" loss_weight: 0.3 }
-    """
-    solver, plain = make_solver(net), make_solver(net)
-    assert "Split" in {layer.type for layer in solver.net.layers}
-    late = losses(solver, 6)
-    assert solver.training_step.recorded.graph is not None
-    plain.use_graphs = False
-    np.testing.assert_allclose(late, losses(plain, 6), rtol=1e-5)
-
-
-WRONG_LABELS = """
-layer {{ name: "in" type: "Input" top: "data" top: "label" input_param {{ shape {{ dim: 4 dim: 3 }} shape {{ dim: 4 }} }} }}
-layer {{ name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param {{ num_output: 5
-  weight_filler {{ type: "xavier" }} }} }}
-layer {{ name: "loss" type: "{loss}" bottom: "ip" bottom: "label" top: "loss" }}
-"""
-
-
-@pytest.mark.parametrize("second", ["", 'layer { name: "second" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "second" }'])
+@pytest.mark.parametrize("second", ["", layer_text("SoftmaxWithLoss", "second", "ip label")], ids=["one", "two"])
 @pytest.mark.parametrize("loss", ["SoftmaxWithLoss", "MultinomialLogisticLoss", "HingeLoss"])
 def test_labels_checked_before_replays(loss, second):
     """Kernels cannot raise, so the host does; weights stay as they were. A Split gives the labels to two losses."""
-    solver = make_solver(WRONG_LABELS.format(loss=loss) + second)
+    solver = make_solver(layer_text("Input", "in", "", "data label", "input_param { shape { dim: [4, 3] } shape { dim: 4 } }")
+                         + layer_text("InnerProduct", "ip", "data", "ip", PRODUCT.replace("10", "5")) + layer_text(loss, "loss", "ip label") + second)
     data, label = map(solver.net.blob_by_name, ("data", "label"))
     data.data[...] = 1
     losses(solver, 5)
