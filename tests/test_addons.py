@@ -93,13 +93,13 @@ TYPES = 'LAYERS = {{"{0}": "addon_types:{0}Layer"}}\nimport minicaffe\nclass {0}
 
 def test_two_packages_of_one_name(add):
     for package in ("addon_one", "addon_two"):
-        add(package, 'LAYERS = {"Twice": "nowhere:X"}\nCOMMANDS = {"twice": ("", "nowhere:x", "")}',
+        add(package, 'LAYERS = {"Doubled": "nowhere:X"}\nCOMMANDS = {"doubled": ("", "nowhere:x", "")}',
             {"layers": f"{package}:LAYERS", "commands": f"{package}:COMMANDS"})
     both = "of two add-ons, 'addon_one' of package addon_one and 'addon_two' of package addon_two; uninstall one"
-    with pytest.raises(ConfigError, match=f"'Twice' is among the layer types {both}"):
-        layer_class("Twice")
-    with pytest.raises(ConfigError, match=f"'twice' is among the commands {both}"):
-        app.minicaffe.get_command(None, "twice")
+    with pytest.raises(ConfigError, match=f"'Doubled' is among the layer types {both}"):
+        layer_class("Doubled")
+    with pytest.raises(ConfigError, match=f"'doubled' is among the commands {both}"):
+        app.minicaffe.get_command(None, "doubled")
 
 
 def test_broken_packages(add, caplog):

@@ -97,12 +97,13 @@ def test_commands_that_read_nets():
 
 
 @pytest.mark.parametrize("module, words", [
-    ("twice.py", None), ("./twice.py", None), ("nowhere", "--import: module 'nowhere' cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
+    ("twice.py", None), *(pytest.param(name, None, marks=pytest.mark.slow(1)) for name in ("./twice.py", "time.py", "./my-twice.py", "sub/../queue.py")),
+    ("nowhere", "--import: module 'nowhere' cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
     ("fails", "fails.py:2: --import: module 'fails' cannot be imported: ZeroDivisionError: division by zero"),
     ("typo", "typo.py:1: --import: module 'typo' cannot be imported: SyntaxError: "), ("ends", "ends.py:1: --import: module 'ends' cannot be imported: SystemExit: 3"),
     ("needs", "needs.py:1: --import: module 'needs' cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
     ("of.nothing", "No module named 'of' in the working directory or on Python's path"),
-    ("queue.py", None), ("time.py", None), ("./my-twice.py", None), ("../{}.py", None), ("sub/../queue.py", None),
+    ("queue.py", None), ("../{}.py", None),
     ("../nowhere.py", "must be a file that ends in .py, or the dotted name of a module, got '../nowhere.py'"), ("sub/mine", "must be a file that ends in .py, or "),
     ("sub/", "must be a file that ends in .py, or the dotted name of a module, got 'sub/'"), ("", "or the dotted name of a module, got ''"),
     ("sub", "module 'sub' cannot be imported: ImportError: a folder without __init__.py"),

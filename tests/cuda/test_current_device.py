@@ -330,7 +330,8 @@ def test_work_after_a_recording(fails):
     assert memory.stats(place).live == before
 
 
-@pytest.mark.parametrize(("check", "allocators"), [("deferred=1", "caching,buddy,plain"), ("race=1", "plain"), ("uninitialized=1", "caching,buddy,plain")])
+@pytest.mark.parametrize(("check", "allocators"), [("race=1", "plain"), *(
+    pytest.param(check, "caching,buddy,plain", marks=pytest.mark.slow(1)) for check in ("deferred=1", "uninitialized=1"))])
 def test_random_programs_of_two_gpus(request, check, allocators):
     """Of blobs, kernels, streams and graphs: random_device_programs.py; with --every many more."""
     compiler()

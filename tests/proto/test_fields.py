@@ -62,7 +62,7 @@ def messages(draw, depth=2):
     return made
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(messages())
 def test_any_fields_are_read_back(made):
     text = "\n".join(lines_of(made))

@@ -396,7 +396,7 @@ SEQUENCES = {
 }
 
 
-@pytest.mark.parametrize("plan", ["memory", None])
+@pytest.mark.parametrize("plan", ["memory", pytest.param(None, marks=pytest.mark.slow(1))])
 @pytest.mark.parametrize("title", SEQUENCES)
 def test_sequences(machine, title, plan):
     """Those in which faults that were put in would not always be found by a few examples."""

@@ -351,7 +351,7 @@ def test_the_kernel_of_sleep_compiles(nvrtc, architecture):
     assert size > 0, log
 
 
-@pytest.mark.parametrize("kind", [CONTIGUOUS, 1, 2, 3, ANY, 12])
+@pytest.mark.parametrize("kind", [CONTIGUOUS, 3, ANY, *(pytest.param(axes, marks=pytest.mark.slow(1)) for axes in (1, 2, 12))])
 @pytest.mark.parametrize("index", ["unsigned", "unsigned long long"])
 def test_the_source_compiles_for_every_gpu(nvrtc, architecture, kind, index):
     f = cuda.elementwise("T x, float64 k, int32 n", "T y, T z", "y = x * k; z = y + n", "checked")

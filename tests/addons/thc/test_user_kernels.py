@@ -184,12 +184,14 @@ NAMES = {
         extern "C" __global__ void __launch_bounds__(sizeof(min(256, 512)))
         min  (float* out, float x) { /* min(x) */ out[threadIdx.x] = x; }'''),
     "of a template": ("put<float>", "template <class T> __global__ void put(T* out, T x) { out[threadIdx.x] = x; }"),
-    "of a template in a namespace": (
+    "in a namespace, of a template": (
         "mine::put<float, 1>", "namespace mine { template <class T, int N> __global__ void put(T* out, T x) { out[threadIdx.x] = N * x; } }"),
 }
 
 
-@pytest.mark.parametrize(("name", "source"), NAMES.values(), ids=NAMES)
+@pytest.mark.parametrize(("name", "source"), [
+    pytest.param(*case, marks=[pytest.mark.slow(1)] * title.startswith(("of a f", "of a template", "of one of", "with")), id=title)
+    for title, case in NAMES.items()])
 def test_names(name, source, cache):
     out = Blob((4,))
     cuda.kernel(source, name)((1,), (4,), (out, np.float32(3)))

@@ -12,7 +12,7 @@ from minicaffe.addons.trace.model import STATES
 from minicaffe.addons.trace.words import step_lines
 
 
-@pytest.fixture(scope="module", params=range(60))
+@pytest.fixture(scope="module", params=[*range(12), *(pytest.param(seed, marks=pytest.mark.slow(1)) for seed in range(12, 60))])
 def counted(request):
     """A recount, with the trace that minicaffe makes of the same record."""
     found = Recount(Story(request.param))

@@ -74,7 +74,7 @@ def test_plain_scale_and_mask_of_dropout(onednn, kind, fields, in_place):
     compare(between(kind, fields, 18, in_place), onednn)
 
 
-@pytest.mark.parametrize("model", ["resnet50", "mobilenet"])
+@pytest.mark.parametrize("model", [pytest.param("resnet50", marks=pytest.mark.slow(2)), "mobilenet"])
 def test_training_step_without_inner_reorder(onednn, model):
     param, _ = read_text(MODELS / model / "deploy.prototxt", caffe_pb2.NetParameter)
     param.state.phase, param.force_backward = TRAIN, True
