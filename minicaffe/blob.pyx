@@ -255,7 +255,7 @@ cdef class Blob(Shaped):
 
     @property
     def data(self):
-        """The values as a writable NumPy view; takes mutable CPU access, as in pycaffe."""
+        """The values as a writable NumPy view; takes mutable CPU access, as in pycaffe: the device's values then count as old."""
         return _view(self, self.data_memory, True)
 
     @property

@@ -90,7 +90,8 @@ struct HostKernel {
   unsigned shared_size;
   int max_threads;                 // K::kThreads, of which `launch` makes a block
   int barriers;
-  const void* (*const* pointers)();  // of each argument: returns a copy with ones in all pointers, else zeros; null: unknown
+  const void* (*const* pointers)();  // of each argument: returns a copy with ones in all pointers, else zeros: where the
+                                     // simulated device refuses addresses of the host; null: nowhere
 };
 
 /// The simulated device's cubin: the kernels of a module, by name. An argument of its cuModuleLoadData.
@@ -133,7 +134,8 @@ template <class T, size_t... i> __attribute__((cold)) const void* marked(std::in
 }
 
 /// The function in HostKernel::pointers for an argument of type T. T has `low` members or more, nested ones included, and less than
-/// `high`; bisection finds their number. In a class with a constructor or private members no pointer is found.
+/// `high` (an empty base class takes a mark and no byte); bisection finds their number. In a class with a constructor or private
+/// members no pointer is found.
 template <class T, size_t low = 0, size_t high = std::is_class_v<T> && !std::is_aggregate_v<T> ? 1 : 2 * sizeof(T) + 1>
 const void* pointers_in() {
   constexpr size_t middle = (low + high) / 2;

@@ -246,9 +246,9 @@ cdef class BuddyAllocator(StreamAllocator):
         return 0
 
     cdef int make_available(self, size_t address) except -1:
-        """Free a block for which `defer_free` waited, now that no stream uses it."""
+        """Free a block for which `defer_free` waited, now that no stream uses it: `reclaim_waiting` of StreamAllocator calls it."""
         cdef Pool* pool = self.pool_of(address)
-        self.usage.live += pool.requested[(address - pool.base) >> self.shift] - 1     # it was counted as freed by `defer_free`
+        self.usage.live += pool.requested[(address - pool.base) >> self.shift] - 1     # `free_ptr` counted it, and does again
         self.usage.count += 1
         return self.free_ptr(<void*>address)
 

@@ -7,7 +7,7 @@ cpdef enum SyncedHead:
     SYNCED_PRIVATE          # that and the host side
     HEAD_AT_GPU_PRIVATE     # the private side, on the device
     SYNCED_GPU_PRIVATE      # that and the device side
-    RECYCLED                # no side has memory, and reading is an error until the memory is written again
+    RECYCLED                # no side has memory, and each access is an error until all contents are replaced
 
 cpdef enum Action:
     KEEP            # nothing to do

@@ -81,7 +81,7 @@ class Builder:
                 node.tops.append(Blob(None, self.net.dtype, "(automatic)"))
 
     def _add_params(self, node):
-        """Add the layer's parameters to the table, and record which blobs need a gradient."""
+        """Add the layer's parameters to the table, and record which blobs need a gradient, so whether the layer runs backward."""
         specs = node.param.param
         if len(specs) > len(node.blobs):
             raise ConfigError(f"too many param entries: {len(specs)} for {len(node.blobs)} parameter blobs", field="param")

@@ -82,7 +82,7 @@ class Net(Runner):
     dtype : Dtype
         FLOAT or DOUBLE.
     workspace : Workspace, optional
-        Owns the parameters; nets with the same one share parameters of layers with the same name. The net's blobs go
+        Owns the parameters (`parameters` of a net); nets with the same one share those of layers with one name. The net's blobs go
         into a child of it. It lists the net (`Workspace.nets`) without owning it.
     file : str, optional
         Named in errors.
@@ -106,7 +106,7 @@ class Net(Runner):
     nodes : list of Node
         The layers with their blobs, in the order in which they run; all other lists of layers and blobs are views of them.
     workspace, parameters : Workspace
-        Those that own the blobs and the parameters by name.
+        The owner of the blobs, and its parent, the owner of the parameters, by name.
 
     Raises
     ------

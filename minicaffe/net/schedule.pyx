@@ -21,7 +21,7 @@ cdef class Schedule:
                 and self.device == (on.stream.device if on.stream != NULL else -1) and self.plan == plan)
 
     cdef bint check_unchanged(self, FusedStep step) noexcept:
-        """Return whether this step and all before it in this run have the shapes and memories for which they were compiled."""
+        """Set `stale` if a step has other shapes or memories than it was compiled for; return whether none had in this run."""
         self.stale = self.stale or step.stamp != stamps(step.blobs, [])
         return not self.stale
 

@@ -11,7 +11,7 @@ cdef class FusedStep:
     cdef readonly ConcatSlice concat_slice     # part of a Concat's top, where the result may be written directly; or None
     cdef list operations            # of the nodes' layers; what they save for backward is freed with it
     cdef Operation operation        # computes the other nodes and the slice as its epilogue; None: the first node runs alone
-    cdef list skipped_tops          # `Lifetime` of tops that are not written
+    cdef list skipped_tops          # `Lifetime` of tops that fused layers leave unwritten
     cdef list activations           # (ActivationLayer, its `deferred`: whether a Concat computes its gradient) among the nodes
     cdef list frees                 # `Lifetime` of memories whose last use this step is
     cdef readonly list updates      # learnable parameters, by number, whose gradients are complete after it (backward)
