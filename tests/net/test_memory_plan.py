@@ -93,10 +93,10 @@ def trace(net, steps=3, accumulate=1, backward=True):
 CHANNELS_LAST = os.environ.get("MINICAFFE_CUDNN_LAYOUT") == "nhwc"
 
 
-def same(one, other):
+def same(one, other, rtol=0):
     assert len(one) == len(other) and all(np.isfinite(x).all() for x in other)
     for i, (x, y) in enumerate(zip(one, other, strict=True)):
-        np.testing.assert_array_equal(x, y, err_msg=f"number {i}")
+        np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol * np.abs(y).max(initial=0), err_msg=f"number {i}")
 
 
 def recycled(net):
@@ -206,7 +206,9 @@ def test_numbers_are_those_without_a_plan(name, how, poison, device):
     options = {"accumulate": 2 if how == "iter_size" else 1, "backward": how != "test", "steps": 2}
     phase = "TEST" if how == "test" else "TRAIN"
     want = trace(net_of(NETS[name], phase), **options)
-    same(trace(net_of(NETS[name], phase, plan="memory"), **options), want)
+    # Where no backward follows, oneDNN scales and shifts within a convolution, with another rounding.
+    rtol = 1e-5 if how == "test" and engine.preferred() == "ONEDNN" else 0
+    same(trace(net_of(NETS[name], phase, plan="memory"), **options), want, rtol)
     assert poison.most > 0 or device != "cpu"
 
 
