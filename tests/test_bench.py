@@ -1,9 +1,12 @@
 """The benchmark of nets counts only what computes the same, and its report says where it was measured; that of GPUs can be rehearsed."""
 
+import functools
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -12,22 +15,28 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from minicaffe.cuda import compile
+from minicaffe.device import threads
 from minicaffe.net.net import Net
 
 TOOLS = Path(__file__).resolve().parents[1] / "tools"
 sys.path.insert(0, str(TOOLS / "bench"))
 import gpu_nets  # noqa: E402
+import gpu_table  # noqa: E402
 import nets  # noqa: E402
 import report  # noqa: E402
+import turns  # noqa: E402
 
 LENET = nets.Case("lenet", "forward", 2)
 
 
 @pytest.fixture
 def lenet():
+    before = threads.get_num_threads()
     made, net = nets.forwards(LENET, lambda who, make: {})
     made["minicaffe"]()
-    return made, net
+    yield made, net
+    threads.set_num_threads(before)
 
 
 def test_wrong_results(lenet):
@@ -48,6 +57,27 @@ def test_report():
     assert text.replace("\n", " ") == (
         "Measured: commit abc1234 on A. 5 turns were taken again, as the processors gave less than before; 1 count although they did. ")
     assert max(map(len, text.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("looks, patience, taken, count", [
+    ("ww", 60, "1", (0, 0)), ("w-ww", 60, "2", (1, 0)), ("--ww", 60, "1", (0, 0)), ("w-", 0, "1", (0, 1)), ("-", 0, "1", (0, 1))])
+def test_turns_and_processors(monkeypatch, looks, patience, taken, count):
+    processors = nets.Processors(2, patience)
+    looks, turns = iter(looks), iter("123")
+    monkeypatch.setattr(processors, "whole", lambda: next(looks) == "w")
+    assert processors.turn(lambda: next(turns)) == taken
+    assert (processors.count["again"], processors.count["shared"]) == count and next(looks, None) is None
+
+
+def test_looks_at_processors(monkeypatch):
+    times = iter([1.9] * 6 + [1.9] * 6 + [1.0] * 6 + [1.2] * 6 + [1.3] * 6 + [0.9] * 6)      # the first by one thread
+    monkeypatch.setattr(nets, "seconds_of", lambda run, calls: next(times))
+    monkeypatch.setattr(nets.Processors, "fastest", {})
+    before = threads.get_num_threads()
+    processors = nets.Processors(2, 60)
+    assert [processors.whole() for _ in range(5)] == [False, True, True, False, True] and next(times, None) is None
+    assert nets.Processors(1, 60).whole()
+    threads.set_num_threads(before)
 
 
 # ---- on a GPU
@@ -109,11 +139,46 @@ def test_numbers_of_gpu_check(gpu_check, tmp_path):
     assert gpu_check.shares([("a", 10), ("b", 30)], 15) == {"a": 10, "b": 15}
 
 
+TESTS = """
+import os, time
+
+def test_good():
+    pass
+
+def test_bad():
+    assert 1 == 2
+
+def test_that_hangs():
+    time.sleep(3)   # the process that counts takes the others' results in this time
+    if END:
+        os.kill(PID, END)
+    time.sleep(60)
+"""
+
+
 @pytest.fixture
 def slow(request):
     """For tests that run tools/gpu_check, which take their time whatever the machine."""
     if not request.config.getoption("--rehearse"):
         pytest.skip("rehearses tools/gpu_check for minutes: run it with --rehearse, as .ci/run does")
+
+
+@pytest.mark.parametrize("end", [None, signal.SIGTERM])
+def test_failed_tests_of_gpu_check(slow, tmp_path, end):
+    tests = tmp_path / "test_three.py"
+    tests.write_text(TESTS.replace("END", str(int(end or 0))).replace("PID", f"int(open({str(tmp_path / 'pid')!r}).read())"))
+    done = subprocess.Popen([sys.executable, TOOLS / "gpu_check", "--device", "sim", "--no-build", "--out", tmp_path, "--only", "tests",
+                             "--tests", "tests/addons/thc/test_state.py::test_what_is_no_number_of_cycles", tests, "--minutes", "1" if end is None else "5"],
+                            stdout=subprocess.PIPE, text=True, env={k: v for k, v in os.environ.items() if not k.startswith("PYTEST")})
+    (tmp_path / "pid").write_text(str(done.pid))
+    text, _ = done.communicate(timeout=240)
+    result = json.loads((tmp_path / "gpu_check.json").read_text())
+    found = result["steps"]["tests"]
+    assert done.returncode == 1 and found["ok"] is False and found["cut_off"] is True, text
+    (name, why), = found["failures"].items()
+    assert name.endswith("test_bad") and "1 == 2" in why and found["passed"] >= 1
+    assert [name.rpartition("::")[2] for name in found["not_ended"]] == ["test_that_hangs"]
+    assert "tests" in result["cut"] and result["finished"] is (end is None)
 
 
 def test_steps_of_gpu_check(slow, tmp_path):
@@ -138,3 +203,73 @@ def test_strided_part(tmp_path):
 
 
 # ---- the table of nets
+
+class Clock:
+    """In place of the module time: a clock that only `sleep` moves."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+def test_table_of_nets(tmp_path):
+    turns.write_json(tmp_path / "rows.json", {"rows": [], "failed": {}})
+    measurement = gpu_nets.Measurement.__new__(gpu_nets.Measurement)
+    measurement.rows = turns.Rows(tmp_path / "rows.json", "resnet50 tf32", rehearsal=False)
+    measurement.name, measurement.precision, measurement.batch, measurement.missing = "resnet50", "tf32", 64, {}
+    measurement.add("step", "step", 20.0, "ms", {"PyTorch": 25.0}, {"ratio_eager": 0.8, "ratio_graph": 0.91}, nchw_ms=30.0)
+    measurement.add("memory", "memory", 6000.0, "MiB", {"PyTorch": 8000.0}, {"ratio": 0.75})
+    measurement.add("one picture", "one picture", 1.0, "ms", {"PyTorch": 4.0}, {"ratio_eager": 0.25, "ratio_graph": None})
+    measurement.add("tuning", "tuning", 0.5, "s", {}, {}, measured=9, kept=2)
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert [(row["met"], row["aim"]) for row in rows] == [
+        (False, "0.88x eager, 0.9x graph"), (True, "0.75x PyTorch"), (None, "0.25x eager, 1x graph"), (None, None)]
+    lines = gpu_table.table(rows)
+    assert "| ResNet-50, 64 | 20 | 0.80 (0.88) | 0.91 (0.9) | 30 |  |  |  |  |  |  | 6,000 | 0.75 (0.75) |" in lines
+    assert "| ResNet-50 | 1 | 0.25 (0.25) |  |  |  |  |" in lines and "  resnet50 tf32: 0.50 s, 9 products" in lines
+    assert lines[0].count("|") == lines[1].count("|") == lines[2].count("|")
+    assert list(gpu_table.NAMES) == list(gpu_nets.BATCHES)
+
+
+def test_ratios(rehearsal, tmp_path, monkeypatch):
+    turns.write_json(tmp_path / "rows.json", {"rows": [], "failed": {}})
+    measurement = rehearsal("resnet50")
+    measurement.rows, measurement.missing = turns.Rows(tmp_path / "rows.json", "resnet50 tf32", rehearsal=True), {"CuPy": "none"}
+    seconds = {"minicaffe": 0.02, "minicaffe NCHW": 0.03, "PyTorch NCHW": 0.06, "PyTorch channels-last": 0.04,
+               "PyTorch NCHW, CUDA graph": 0.05, "PyTorch channels-last, CUDA graph": 0.01}
+    clock = Clock()     # a busy machine changes no time of it
+    monkeypatch.setattr(turns, "time", clock)
+    made = {who: functools.partial(clock.sleep, taken) for who, taken in seconds.items()}
+    assert measurement.row("step", "step", made) == "PyTorch channels-last, CUDA graph"
+    row, = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert row["ratio_eager"] == pytest.approx(0.5, rel=0.2) and row["ratio_graph"] == row["ratio"] == pytest.approx(2, rel=0.2)
+    assert row["nchw_ms"] == pytest.approx(30, rel=0.2) and row["peers"].keys() == {*seconds, "CuPy"} - {"minicaffe", "minicaffe NCHW"}
+
+
+def test_time_of_tuning(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINICAFFE_CACHE", str(tmp_path))
+    with gpu_nets.tuning() as first:
+        assert compile.read_cached_plan("a product") is None
+        time.sleep(0.02)
+        compile.write_cached_plan("a product", "0:engine")
+    with gpu_nets.tuning() as second:
+        assert compile.read_cached_plan("a product") == "0:engine"
+    assert first["measured"] == second["kept"] == 1 and 0.02 <= first["seconds"] < 1
+    assert second == {"seconds": 0, "measured": 0, "kept": 1}
+
+
+def test_net_on_a_gpu(slow, tmp_path):
+    done = subprocess.run([sys.executable, TOOLS / "bench/gpu.py", "--device", "sim", "--only", "^lenet tf32$", "--rounds", "1", "--json", tmp_path / "rows.json"],
+                          capture_output=True, text=True, timeout=300)
+    found = json.loads((tmp_path / "rows.json").read_text())
+    assert done.returncode == 0 and found["failed"] == {}, done.stdout + done.stderr
+    rows = {row["what"].partition(": ")[2]: row for row in found["rows"]}
+    assert rows["training step, data resident"]["graph"] is True
+    steps = rows["steps, forward and backward"]
+    assert {(step["direction"], *step["layers"]) for step in steps["times"]["steps"]} >= {("forward", "conv1"), ("backward", "conv1")}
+    assert steps["minicaffe"] == pytest.approx(sum(step["ms"] for step in steps["times"]["steps"]))

@@ -219,6 +219,16 @@ def test_whole_messages(text, message):
     assert str(caught.value) == f"f:{message}"
 
 
+def test_fields_that_messages_lack():
+    from minicaffe.proto.text import layer_fields, lines_of
+    layer = caffe_pb2.LayerParameter(name="a", convolution_param={"num_output": 3, "kernel_size": [1, 2]}, include=[{"phase": 0}, {"stage": ["s"]}])
+    plain = ['name: "a"', "include {", "  phase: TRAIN", "}", "include {", '  stage: "s"', "}", "convolution_param {", "  num_output: 3",
+             "  kernel_size: 1", "  kernel_size: 2", "}"]
+    assert list(lines_of(layer_fields(layer))) == plain
+    layer.fork_fields = "convolution_param { own: 5 }\nmore: 'x'"
+    assert list(lines_of(layer_fields(layer))) == [*plain[:-1], "  own: 5", "}", 'more: "x"']
+
+
 @pytest.mark.parametrize("field", ["layer", "layers"])
 def test_most_layers(monkeypatch, field):
     """Of other messages that are given several times the number is not limited."""
