@@ -16,6 +16,7 @@ from tiny import ESCAPES, LONG, Process, own_solver
 
 from minicaffe.cli.bars import progress
 from minicaffe.cli.display import LiveDisplay
+from minicaffe.cli.records import Result
 from minicaffe.cli.train import train
 
 
@@ -56,6 +57,34 @@ def test_rows_of_the_display(folder):
     lines = ESCAPES.sub("", display.console.file.getvalue()).splitlines()
     assert [line.split()[0] for line in lines] == ["iteration", "━━━━━━━━━━━━━━━━━━━━━━━━━━━━", "loss", "rate", "speed", "test", "snapshot"]
     assert "at 7: output0 0.5" in lines[5] and "at 0: a_long_folder" in lines[6]
+
+
+@pytest.mark.parametrize("stopped, state", [(True, "stopped"), (False, "done")])
+def test_first_speed_and_last_state(folder, stopped, state):
+    solver, display = own_solver(), display_of(40, 20)
+    solver.iter = 300       # of an earlier training
+    display.on_start(solver)
+    display.tick(solver)
+    assert display._speed(solver) == ("", "...")
+    display.on_end(solver, stopped)
+    assert f" of {solver.param.max_iter} {state}" in ESCAPES.sub("", display.console.file.getvalue())
+
+
+def test_hung_up_display(folder):
+    solver, display, drawn = own_solver(), display_of(40, 20), []
+
+    def hung_up():
+        drawn.append(solver.iter)
+        raise OSError
+
+    display.on_start(solver)
+    live, display.live.refresh = display.live, hung_up
+    for _ in range(2):
+        display.next_draw = 0
+        display.tick(solver)
+    del live.refresh
+    live.stop()
+    assert drawn == [0] and display.live is None
 
 
 @pytest.mark.parametrize("left, text", [(0, "0:00"), (65 * 100, "1:05"), (3725 * 100, "1:02:05")])
@@ -131,3 +160,25 @@ def test_progress_bars(quiet, terminal, monkeypatch):
         for done in range(4):
             report("pictures of a test", done, 3)
     assert ("pictures of a test" in stream.getvalue()) == (terminal and not quiet) and bool(stream.getvalue()) == (terminal and not quiet)
+
+
+@pytest.mark.parametrize("terminal, words, shown", [(True, [], True), (True, ["--quiet"], False), (True, ["--verbose"], False), (False, [], False)])
+def test_trainings_with_a_display(folder, minicaffe, monkeypatch, terminal, words, shown):
+    displays = []
+
+    class Display(Result):
+        def __init__(self):
+            super().__init__()
+            self.ticks, self.closed = 0, 0
+            displays.append(self)
+
+        def tick(self, solver):
+            self.ticks += 1
+
+        def close(self):
+            self.closed += 1
+
+    monkeypatch.setattr("minicaffe.cli.log.is_terminal", lambda stream: terminal)
+    monkeypatch.setattr("minicaffe.cli.display.LiveDisplay", Display)
+    assert "Finished at iteration 30 of 30" in minicaffe("train", "solver.prototxt", *words)
+    assert [(display.ticks > 30, display.closed) for display in displays] == [(True, 1)] * shown

@@ -438,3 +438,60 @@ def test_every_file_is_whole_after_kills(form):
     lines = []
     kill_test.run(3, form, seed=4, report=lines.append)
     assert len(lines) == 4 and lines[-1].startswith("3 kills")
+
+
+class OneOfRanks:
+    """A group as rank `rank` sees it: what rank 0 sends is given, and what this one sends is kept."""
+
+    def __init__(self, rank, size, sent=None, difference=None):
+        self.rank, self.size, self.sent, self.difference, self.comm, self.scattered = rank, size, sent, difference, self, None
+        self.arrays = 0
+
+    def Bcast(self, array):
+        self.arrays += 1
+        if self.rank:
+            array[...] = 5
+
+    def broadcast_from_root(self, value):
+        return self.sent if self.rank else value
+
+    def scatter(self, values):
+        self.scattered = values
+        return self.difference if self.rank else values[0]
+
+    def gather(self, value):
+        return [value] * self.size
+
+
+def test_what_another_rank_takes():
+    """All of rank 0, but for its own part of the state; a layer that refuses its part is an error after all else is taken."""
+    fields = "momentum: 0.9 lr_policy: 'plateau' gamma: 0.5 plateau_winsize: 2"
+    first, solver = make_solver(fields), make_solver(fields)
+    first.iter, first.current_step, first.minimum_loss, first.iter_last_event = 6, 1, 0.5, 4
+    policy = {name: getattr(first, name) for name in snapshot.POLICY_STATE}
+    assert list(policy.values()) == [6, 1, 0.5, 4]
+    first.net.layers[0].passes = 3
+    taken = []
+    best = SimpleNamespace(get_state=lambda: 1, set_state=taken.append)
+    sent = {**snapshot.own_state(first), "best": {"value": 2}}, policy
+    solver.group = OneOfRanks(1, 2, sent, {})
+    snapshot.share(solver)
+    solver.best = best
+    solver.group = OneOfRanks(1, 2, sent, {"generator": {"seed": 11, "offset": 12}})
+    snapshot.share(solver)
+    assert {name: getattr(solver, name) for name in policy} == policy and taken == [{"value": 2}]
+    assert solver.group.scattered is None and solver.net.layers[0].passes == 3
+    assert (solver.generator.seed, solver.generator.offset) == (11, 12)
+    assert all((array == 5).all() for array in weights(solver) + histories(solver))
+    solver.group.difference = {"train": {"bowl": {"passes": 8}}}
+    snapshot.share(solver)
+    assert solver.net.layers[0].passes == 8 and solver.generator.seed == sent[0]["generator"]["seed"]
+    solver.iter = 0
+
+    def refuse(state):
+        raise DataError("has no such record")
+
+    solver.net.layers[0].set_state = refuse
+    with pytest.raises(DataError, match="has no such record"):
+        snapshot.share(solver)
+    assert solver.iter == 6
