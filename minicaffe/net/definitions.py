@@ -81,7 +81,7 @@ def filter_layers(params, state, file=None, positions=None):
 
 
 def left_out(param, state):
-    """Return why the rules of a layer leave it out under a NetState: no include rule fits, or an exclude rule does; "" otherwise."""
+    """Return why a layer is left out under a NetState: no include rule fits, or an exclude rule does; "" otherwise."""
     if param.include:
         reasons = [unmet_condition(state, rule, param.name) for rule in param.include]
         return " and ".join(reasons) if all(reasons) else ""
