@@ -5,7 +5,7 @@ import math
 from minicaffe.kernels.types cimport item_size
 from minicaffe.layers.base.strips cimport Blob, Context, StripLayer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.eltwise.caffe cimport rectify
+from minicaffe.ops.eltwise.caffe cimport relu_gradient
 from minicaffe.engines.epilogue cimport ConcatSlice
 from minicaffe.engines.layouts cimport element, concat_layouts, stored
 
@@ -53,11 +53,11 @@ cdef class ConcatLayer(StripLayer):
         for i, part in enumerate(self.parts):
             if part.relu is not None and part.relu.deferred:    # this layer computes the ReLU's gradient, too
                 wanted[i] = False
-                self.relu_backward(on, i, bottom, top[0])
+                self.rectify(on, i, bottom, top[0])
         if len(bottom) > 1 and any(wanted):
             self.copy_parts(on, bottom, top[0], False, True, wanted)
 
-    cdef int relu_backward(self, const Context& on, int which, list bottom, Blob y) except -1:
+    cdef int rectify(self, const Context& on, int which, list bottom, Blob y) except -1:
         """Compute the gradient of bottom `which`, and of the ReLU in place on it: that of y, and 0 where y is 0.
 
         So a plan need not keep the ReLU's top for backward, if nothing else reads it (net/compile.pyx).
@@ -77,4 +77,4 @@ cdef class ConcatLayer(StripLayer):
         with nogil:
             for i in range(rows):
                 at = (i * row + offset) * size
-                rectify(on, dtype, strip, values + at, dy + at, dx + i * strip * size)
+                relu_gradient(on, dtype, strip, values + at, dy + at, dx + i * strip * size, 0)

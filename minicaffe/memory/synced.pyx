@@ -268,7 +268,7 @@ cdef class SyncedMemory:
     # ---- memory and values from elsewhere
 
     def set_cpu_data(self, source):
-        """Use the memory of `source` as the host side; the Buffer keeps `source` alive, which frees it.
+        """Use the memory of `source` as the host side; the Buffer keeps `source` alive, which owns it.
 
         Parameters
         ----------

@@ -159,7 +159,7 @@ def test_a_net_without_its_data(tmp_path):
 
 
 def test_sinks_without_their_files(tmp_path):
-    """An HDF5Output empties its file when it is set up: the stand-in has none."""
+    """An HDF5Output empties its file when it is set up: its replacement has none."""
     file = tmp_path / "out.h5"
     file.write_text("precious")
     sink = layer_text("HDF5Output", "out", "data label", "", f'hdf5_output_param {{ file_name: "{file}" }}')

@@ -99,6 +99,20 @@ def test_the_formula_and_the_fast_ways(values, shape, fields, dtype, device):
             np.testing.assert_allclose(a, b, rtol=0, atol=(2e-5 if dtype == Dtype.FLOAT else 1e-11) * max(1, np.abs(b).max()))
 
 
+@pytest.mark.parametrize("power", ["power: 0.5", "power: -1", "power: 3", "power: 0", "power: 0.5 scale: 0", "power: 2", ""])
+def test_gradient_of_power_at_zero(power, on_cpu):
+    """It is the power over the base, as in Caffe: NaN for exponents other than 1 and 2, and 0 where the scale or the exponent is 0."""
+    gradients = []
+    for name in "PLAIN", "CAFFE":
+        engine.prefer(name)
+        net = layer_net(f'layer {{ name: "one" type: "Power" bottom: "x" top: "y" power_param {{ {power} }} }}', [np.array([0.0, 4])])
+        run_forward(net)
+        run_backward(net, [0], [np.array([3.0, 3])])
+        gradients.append(net.bottoms[-1][0].cpu_diff.copy())
+    np.testing.assert_array_equal(*gradients)
+    assert np.isfinite(gradients[0][0]) == (power not in ("power: 0.5", "power: -1", "power: 3"))
+
+
 NET = """
     force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [3, 4, 9, 9] } } }
     layer { name: "c" type: "Convolution" bottom: "x" top: "c"

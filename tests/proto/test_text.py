@@ -102,7 +102,6 @@ def test_limits(tmp_path, monkeypatch):
     assert parse_text(nested + "}" * 100, descriptor_pb2.DescriptorProto)[0].nested_type
     with pytest.raises(ConfigError, match="more than 100 deep"):
         parse_text("nested_type {" + nested, descriptor_pb2.DescriptorProto)
-    # Files of the true limits, 256 MiB and 2,000,000 words, would take a while; test_hostile.py has the second
     assert (MAX_TEXT, MAX_TOKENS) == (256 << 20, 2_000_000)
     monkeypatch.setattr("minicaffe.proto.text.MAX_TEXT", 12)
     monkeypatch.setattr("minicaffe.proto.text_parser.MAX_TOKENS", 6)

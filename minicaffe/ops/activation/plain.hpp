@@ -43,8 +43,8 @@ inline double derivative(Function f, double x, double y, const double* p) {
     case kLog: return p[0] * p[2] / (p[0] * x + p[1]);
     case kPower: {
       const double base = p[2] + p[1] * x, slope = p[0] * p[1];
-      if (slope == 0 || p[0] == 1 || p[0] == 2) return slope * std::pow(base, p[0] - 1);
-      return slope * y / base;  // not a power: NaN at base 0, as in Caffe
+      if (p[0] == 1 || p[0] == 2) return slope * std::pow(base, p[0] - 1);
+      return slope == 0 ? 0 : slope * y / base;  // not a power: NaN at base 0, as in Caffe
     }
     case kRelu: return x > 0 ? 1 : p[0];
     case kReluX: return x > 0 ? x < p[1] : p[2];

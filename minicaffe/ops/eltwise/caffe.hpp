@@ -74,13 +74,4 @@ inline void spread(const Context& on, int dtype, index_t n, int outputs, const v
   });
 }
 
-/// dx = dy where the top of a ReLU is above 0, else 0 times dy.
-inline void rectify(const Context& on, int dtype, index_t n, const void* top, const void* dy, void* dx) {
-  dispatch_layout(dtype, [&](auto type) {
-    using T = decltype(type);
-    map(on, n, ReluBackward<typename Element<T>::Compute>{}, static_cast<const T*>(top), static_cast<const T*>(dy),
-        static_cast<T*>(dx));
-  });
-}
-
 }  // namespace mc

@@ -14,4 +14,5 @@ cdef extern from "minicaffe/ops/eltwise/caffe.hpp" namespace "mc" nogil:
     void quotient_gradient "mc::map3<mc::QuotientGradient>"(const Context&, int dtype, long long n, const void* x, const void* y,
                                                             const void* dy, void* dx)
     void spread(const Context&, int dtype, long long n, int outputs, const void* x, const double* c, void* const* y)
-    void rectify(const Context&, int dtype, long long n, const void* top, const void* dy, void* dx)
+    void relu_gradient "mc::map2<mc::ReluBackward>"(const Context&, int dtype, long long n, const void* top, const void* dy,
+                                                    void* dx, double slope)
