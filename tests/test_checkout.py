@@ -107,7 +107,7 @@ def test_versions_sources_and_large_files():
     config = (ROOT / ".pre-commit-config.yaml").read_text()
     assert set(re.findall("language: (.*)", config)) == {"system"} and "repo: local" in config and "http" not in config
     tools = {line.split()[0].removeprefix("git-") for line in re.findall("entry: (.*)", config)} - {"python"}
-    assert tools | {"pre-commit"} <= set(re.findall(r"^[\w-]+", (ROOT / "tests" / "requirements.txt").read_text(), re.M))
+    assert tools | {"pre-commit"} <= set(re.findall(r"^[\w-]+", (ROOT / "tools" / "requirements.txt").read_text(), re.M))
     assert "foreach source : run_command(py, 'tools/sources.py', check: true)" in (ROOT / "meson.build").read_text()
     installed = set(sources.sources(*sources.INSTALLED))
     assert {name for name in kept_files("minicaffe") if not name.endswith(".cpp")} <= installed

@@ -1,6 +1,6 @@
 """Write minicaffe/proto/caffe.descriptor and comments.tsv from proto/caffe.proto; ``--check`` only compares.
 
-It needs grpcio-tools.
+It needs grpcio-tools (tools/requirements.txt).
 
 The descriptor is compiled by protoc; caffe_pb2.py builds the classes of it when imported. The comments are not in it:
 `minicaffe layers` and `minicaffe train --help` show them.
