@@ -4,6 +4,7 @@ Imports inside functions and by importlib count like those at the top of a file.
 """
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -38,9 +39,13 @@ def room(module):
     return ".".join(parts)
 
 
+@functools.cache
 def imported(path):
     """The modules of minicaffe that a source file imports, at its top, in a function or by importlib, and the headers it includes."""
-    text = path.read_text()
+    return tuple(imports_of(path, path.read_text()))
+
+
+def imports_of(path, text):
     if path.suffix == ".py":
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.ImportFrom):

@@ -100,6 +100,7 @@ def test_a_read_only_folder(cache, compiled, caplog):
         cache.chmod(0o755)
 
 
+@pytest.mark.slow(2)
 def test_many_processes_at_once(nvrtc, cache):
     code = textwrap.dedent(f"""
         from minicaffe.cuda import compile

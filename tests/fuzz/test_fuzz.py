@@ -21,6 +21,7 @@ def fuzz(*arguments):
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow(2)
 def test_seeds_work():
     status, output = fuzz("--seeds")
     assert status == 0, output

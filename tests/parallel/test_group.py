@@ -103,6 +103,7 @@ def test_place_among_started_processes(monkeypatch, environment, count, numbers)
     assert (launched(), parallel.rank(), parallel.local_rank()) == (count, *numbers)
 
 
+@pytest.mark.slow(3)
 def test_process_ended_before_mpi_ends_all():
     if ranks.open_mpi():
         pytest.skip("Open MPI ends all itself then, and on a busy machine its mpiexec sometimes hangs after that (PMIX_ERR_UNREACH)")

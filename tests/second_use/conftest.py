@@ -1,7 +1,7 @@
 """State machines that use one object again after changes and errors, and compare it with a fresh object.
 
-A run tries a few sequences of calls, always the same, with --every three times as many; ``pytest tests/second_use --examples 5000``
-tries so many, at random.
+Written sequences of calls run always, random ones with --every, always the same; ``pytest tests/second_use --examples 5000`` tries so
+many other ones.
 """
 
 import ctypes
@@ -18,32 +18,33 @@ from minicaffe.errors import DependencyError
 
 
 @pytest.fixture
-def share(request):
-    """``share(count)`` is the part of some examples that a run without --every tries."""
-    return lambda count: count if request.config.getoption("--every") else -(-count // 3)
+def random_ones(request):
+    """A visible skip of a random test where no option asks for it."""
+    if not any(request.config.getoption(option) for option in ("--every", "--examples")) and request.config.getoption("--program") is None:
+        pytest.skip("random calls: run them with --every, as .ci/run does, or with --examples N")
 
 
 @pytest.fixture
-def search(request, share):
+def search(request, random_ones):
     """``search(machine, examples, steps)`` runs a machine in `examples` sequences of at most `steps` calls, or as --examples says."""
     asked = request.config.getoption("--examples")
 
     def run(machine, examples, steps):
         run_state_machine_as_test(machine, settings=settings(
-            max_examples=asked or share(examples), stateful_step_count=2 * steps if asked else steps, derandomize=not asked, database=None,
+            max_examples=asked or examples, stateful_step_count=2 * steps if asked else steps, derandomize=not asked, database=None,
             deadline=None, phases=(Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck), report_multiple_bugs=False))
 
     return run
 
 
 @pytest.fixture
-def programs(request, share):
+def programs(request, random_ones):
     """``programs(run, count)`` calls `run` with the seeds below `count`; with --examples with so many others, with --program with one."""
     examples, program = request.config.getoption("--examples"), request.config.getoption("--program")
 
     def run_all(run, count):
         begin = random.SystemRandom().randrange(1 << 40) if examples else 0
-        for seed in range(begin, begin + (examples or share(count))) if program is None else [program]:
+        for seed in range(begin, begin + (examples or count)) if program is None else [program]:
             try:
                 run(seed)
             except BaseException as error:

@@ -321,7 +321,6 @@ class SourceMachine(RuleBasedStateMachine):
             self.position += step
 
 
-@pytest.mark.slow(1)
 @pytest.mark.parametrize("name", SOURCES)
 def test_any_sequence(search, gpu, tmp_path, name):
     if name == "LevelDB":

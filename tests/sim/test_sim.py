@@ -86,7 +86,8 @@ def outcomes(kernels):
     return get
 
 
-@pytest.mark.parametrize("path, name", [pytest.param(p, n, id=f"{p.stem}-{n}") for p in TOGETHER for n in functions(p)])
+@pytest.mark.parametrize("path, name", [
+    pytest.param(p, n, id=f"{p.stem}-{n}", marks=pytest.mark.slow(1) if p.stem.startswith("random_") else ()) for p in TOGETHER for n in functions(p)])
 def test_case(outcomes, path, name):
     found, status, text = outcomes(path)
     assert name in found, f"the process ended (status {status}) before this case: {text}"
