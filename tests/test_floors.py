@@ -100,6 +100,12 @@ def test_imports_run_downwards(path):
     assert not upward, f"{own} (floor {FLOORS[room(own)]}) imports {upward}"
 
 
+def test_core_names_no_addon():
+    """In code and comments."""
+    core = [path for path in SOURCES if PACKAGE / "addons" not in path.parents]
+    assert len(core) > 200 and not [path for path in core if re.search(r"\baddons[./]\w", path.read_text())]
+
+
 def test_circles():
     assert (found := circle(edges(SOURCES))) is None, " -> ".join(found)
     rooms = {}

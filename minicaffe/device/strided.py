@@ -139,7 +139,7 @@ def c_strides(shape, itemsize):
 
 
 class HasDeviceArray(abc.ABC):  # noqa: B024 (classes are registered here, they derive nothing)
-    """Base of arguments of kernels (addons/thc) that hold an array on the device, as `gpu_data` and `mutable_gpu_data`: of Blob."""
+    """Base of arguments of users' kernels that hold an array on the device, as `gpu_data` and `mutable_gpu_data`: of Blob."""
 
 
 def device_array(value, name):

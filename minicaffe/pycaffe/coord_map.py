@@ -19,8 +19,8 @@ PASS_THROUGH_LAYERS = ["AbsVal", "BatchNorm", "Bias", "BNLL", "Dropout", "Eltwis
 def window_map(kind, stride, extent, pad):
     """Return scale and shift (a, b) of a layer with windows: of Fractions exactly, of pycaffe's arrays in float64.
 
-    `extent` is the kernel's with dilation. `coord_map` calls this with arrays, addons/forks/crop_offset.py with Fractions, as an
-    offset must be whole.
+    `extent` is the kernel's with dilation. `coord_map` calls this with arrays; Fractions show
+    whether an offset is whole.
     """
     middle = (extent - 1) / 2
     return (stride, middle - pad) if kind == "Deconvolution" else (1 / stride, (pad - middle) / stride)

@@ -88,8 +88,8 @@ class Solver:
     whole_tests : dict of int to RecordCounts
         Of test nets, by number: their tests give each record of the data once, whatever test_iter says
         (minicaffe.solver.report).
-    best : BestTest or None
-        Keeps the parameters of the best test, and ends `step` when tests no longer improve (addons/workflows/best_test.py).
+    best : object with `record_test`, `keep`, `exhausted`, `label_counts`, and get_state, check_state, set_state; or None
+        Keeps the parameters of the best test, and ends `step` when tests no longer improve.
     nan : str
         The effect of parameters or a history that are not finite: "warn", or "stop", which raises NotFiniteError from `step`
         and `solve`. In both cases the first loss that is not finite is reported in the log, and no snapshot is written.

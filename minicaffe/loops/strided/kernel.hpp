@@ -16,7 +16,7 @@ constexpr int kAnyAxes = -1;
 /// From a linear index to the offset of that element in each of N tensors of one shape. Index is unsigned where all indices and
 /// offsets fit in 31 bits, else unsigned long long; a negative stride is one modulo 2^32 or 2^64. Axes is their number where the
 /// compiler is to know it: one axis then costs no division, two cost one (THC's OffsetInfo); kAnyAxes: the member `axes` is it.
-/// Kernels that a program writes (addons/thc/walk.py) fix Axes, and get the members as bytes in this order.
+/// Kernels that a program writes, compiled at run time, fix Axes, and get the members as bytes in this order.
 template <class Index, int N, int Axes = kAnyAxes> struct OffsetInfo {
   static constexpr int kRoom = Axes == kAnyAxes ? kMaxStridedAxes : Axes;
   int axes;  // at least 1, the last moves fastest

@@ -18,7 +18,7 @@ template <class T> struct ReluBackward {
   MC_HD T operator()(T x, T dy) const { return x > T{} ? dy : slope * dy; }
 };
 
-/// ReLU with an upper bound, as ReLU6 and ReLUX of forks of Caffe have it (addons/forks); ReLUX's gradient has a slope of its own.
+/// ReLU with an upper bound, as ReLU6 and ReLUX of forks of Caffe have it; ReLUX's gradient has a slope of its own.
 /// y = min(max(x, 0) + slope min(x, 0), bound). NaN stays NaN.
 template <class T> struct ReluXForward {
   T slope, bound;
