@@ -23,7 +23,7 @@ FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-
 COLOURS = 224       # enough for this page, and a third of the bytes
 CONVOLUTION = ROOT / "minicaffe" / "addons" / "trace" / "view" / "convolution.html"
 SETTINGS = "#height=5&width=5&channels=1&outputs=1&kernel=3&stride=1&pad=1"
-LIGHT_UP = "Object.assign(convolutionPage.lit, {p: 1, q: 2, i: 2, j: 1}); settle(); show()"
+LIGHT_UP = "Object.assign(lit, {p: 1, q: 2, i: 2, j: 1}); settle(); show()"
 PICTURES = {        # name: width, height, colour scheme, what is done before
     "view-light": (1440, 1010, "light", ""),
     "view-dark": (1440, 1010, "dark", ""),

@@ -88,19 +88,6 @@ def register_serializer(kind, to, from_, name=None):
     _by_type[kind] = _by_name[name] = Registered(kind, name, to, from_)
 
 
-def _registered(name):
-    if name not in _by_name:
-        near = close_matches(name, [*BUILT_IN, *OTHERS, *_by_name])
-        raise DataError(f"holds an object of type '{name}', which is not registered; call "
-                        f"minicaffe.addons.caffe2.serialization.register_serializer for it before{near}")
-    return _by_name[name]
-
-
-def _unknown(kind):
-    return WrongTypeError(f"an object of type {kind.__module__}.{kind.__qualname__} cannot be stored; say how with "
-                          f"minicaffe.addons.caffe2.serialization.register_serializer({kind.__name__}, to, from_)")
-
-
 # ---- to bytes
 
 def serialize(value, name=""):
@@ -183,7 +170,8 @@ def _object_parts(value, count, depth):
         count.add(1)
         item = _object_parts(_call_user_function(registered.to, value, registered, "to"), count, depth + 1)
         return [*length_delimited(TYPE, [registered.name.encode()]), *length_delimited(ITEM, item)]
-    raise _unknown(kind)
+    raise WrongTypeError(f"an object of type {kind.__module__}.{kind.__qualname__} cannot be stored; say how with "
+                         f"minicaffe.addons.caffe2.serialization.register_serializer({kind.__name__}, to, from_)")
 
 
 def _blob_parts(blob, count):
@@ -315,7 +303,11 @@ def _read_object(fields, count, depth, name=""):
         return array if kind == "ndarray" else array[()]
     if kind == "Blob":
         return _read_blob(arrays, name)
-    registered = _registered(kind)
+    if kind not in _by_name:
+        near = close_matches(kind, [*BUILT_IN, *OTHERS, *_by_name])
+        raise DataError(f"holds an object of type '{kind}', which is not registered; call "
+                        f"minicaffe.addons.caffe2.serialization.register_serializer for it before{near}")
+    registered = _by_name[kind]
     value = _call_user_function(registered.from_, *_exactly_one(items, "object"), registered, "from_")
     if type(value) is not registered.kind:
         raise WrongTypeError(f"from_ of {kind} made an object of type {type(value).__name__}; correct from_")

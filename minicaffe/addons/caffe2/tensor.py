@@ -25,8 +25,6 @@ from minicaffe.memory.states import SyncedHead
 from minicaffe.memory.synced import SyncedMemory
 from minicaffe.shape import MAX_COUNT, checked_shape
 
-__all__ = ["Tensor"]
-
 
 class Storage:
     """The memory that tensors share, and whether its owner is outside."""

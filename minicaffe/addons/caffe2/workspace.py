@@ -34,7 +34,6 @@ class Workspace(workspace.Workspace):
 
     def __init__(self, parent=None, name=""):
         super().__init__(parent, name)
-        self._slots = self._items
         self._forwarded = {}  # own name -> name in the parent
         self._owned = {}  # nets of create_net; None in what such a net refers to
 
@@ -62,7 +61,7 @@ class Workspace(workspace.Workspace):
         self._check_name(name)
         if name in self._forwarded:
             return self.slot(name)
-        return self._slots.setdefault(name, Slot(name))
+        return self._items.setdefault(name, Slot(name))
 
     def set(self, name, value):
         """Put `value` into the slot that `create_slot` gives, and return the slot."""
@@ -76,7 +75,7 @@ class Workspace(workspace.Workspace):
 
     def names(self):
         """List all visible names: own, forwarded, then the parents'."""
-        known = [*self._slots, *self._forwarded, *(self.parent.names() if self.parent else ())]
+        known = [*self._items, *self._forwarded, *(self.parent.names() if self.parent else ())]
         return [name for name in dict.fromkeys(known) if self.has(name)]
 
     def remove(self, name):
@@ -88,7 +87,7 @@ class Workspace(workspace.Workspace):
             If `name` is not known, or belongs to a parent.
         """
         self._check_name(name)
-        if self._forwarded.pop(name, None) is None and self._slots.pop(name, None) is None:
+        if self._forwarded.pop(name, None) is None and self._items.pop(name, None) is None:
             self.slot(name)  # raises if the name is unknown
             raise MissingNameError(f"{self}: blob '{name}' belongs to a parent; remove it there")
 
@@ -105,7 +104,7 @@ class Workspace(workspace.Workspace):
         self._check_name(own_name)
         if self.parent is None:
             raise ConfigError(f"{self}: cannot forward '{own_name}', there is no parent")
-        if own_name in self._slots:
+        if own_name in self._items:
             raise ConfigError(f"{self}: cannot forward '{own_name}', an own slot has that name; remove it first")
         self.parent.slot(parent_name)
         self._forwarded[own_name] = parent_name
@@ -121,7 +120,7 @@ class Workspace(workspace.Workspace):
             If `new` is known already, here or in a parent, whose slot it would hide.
         """
         self._check_name(old)
-        if old not in self._slots:
+        if old not in self._items:
             if old in self._forwarded:
                 raise MissingNameError(f"{self}: '{old}' is forwarded to '{self._forwarded[old]}'; remove it, forward the new name")
             self.slot(old)  # raises if the name is unknown
@@ -129,9 +128,9 @@ class Workspace(workspace.Workspace):
         self._check_name(new)
         if new in self._forwarded or self.has(new):
             raise ConfigError(f"{self}: cannot rename blob '{old}', there is a '{new}' already; remove or rename that one first")
-        slot = self._slots[new] = self._slots[old]  # other threads find it under both names for a moment, and never under none
+        slot = self._items[new] = self._items[old]  # other threads find it under both names for a moment, and never under none
         slot.name = new
-        del self._slots[old]
+        del self._items[old]
         return slot
 
     # ---- sizes
@@ -158,7 +157,7 @@ class Workspace(workspace.Workspace):
 
     def _memories(self):
         """List name, `Slot.kind` and `memory_of` the object of each own slot, largest first."""
-        rows = [(name, slot.kind, {} if slot.is_external else memory_of(slot._value)) for name, slot in self._slots.copy().items()]
+        rows = [(name, slot.kind, {} if slot.is_external else memory_of(slot._value)) for name, slot in self._items.copy().items()]
         return sorted(rows, key=lambda row: -sum(row[2].values()))
 
     # ---- to bytes and files
@@ -178,7 +177,7 @@ class Workspace(workspace.Workspace):
         stored, value = serialization.deserialize(data)
         name = stored if name is None else name
         self._fill({name: value})
-        return self._slots[name]
+        return self._items[name]
 
     def save(self, path, names=None):
         """Write what slots hold to a file, which is replaced when the new one is whole; see `minicaffe.serialization`.
@@ -200,8 +199,8 @@ class Workspace(workspace.Workspace):
             Naming slot, type and file; what was at `path` stays.
         """
         if names is None:
-            names = [name for name, slot in self._slots.copy().items() if not slot.is_external]
-            if left := len(self._slots) - len(names):
+            names = [name for name, slot in self._items.copy().items() if not slot.is_external]
+            if left := len(self._items) - len(names):
                 log.info("%d slots of %s show objects of others and are left out of %s; name them to save them", left, self, path)
         names = self._listed(names)
         serialization.write_file(path, {name: self.slot(name)._value for name in names})
@@ -231,11 +230,11 @@ class Workspace(workspace.Workspace):
                 raise ConfigError(f"{self}: '{name}' is forwarded to '{self._forwarded[name]}' of the parent; fill that one, or "
                                   "remove the forwarding first", field=name)
             self._check_name(name)
-            slot = self._slots[name] if name in self._slots else Slot(name)
+            slot = self._items[name] if name in self._items else Slot(name)
             fills.append((name, slot, slot.prepare_fill(value)))
         with delayed_interrupts():
             for name, slot, fill in fills:
-                self._slots[name] = slot
+                self._items[name] = slot
                 fill()
 
     # ---- nets
@@ -295,15 +294,15 @@ class Workspace(workspace.Workspace):
         if name in self._nets and not overwrite:
             raise ConfigError(f"{self}: there is a net '{name}' already; give another name=, delete_net it, set "
                               "overwrite=True, or make the net in a Workspace() of its own, if it is to share nothing")
-        old, old_slots = self._nets.pop(name, None), set(self._slots)
+        old, old_slots = self._nets.pop(name, None), set(self._items)
         try:
             made = Net(definition, phase, workspace=self._without_nets(), **options)
         except BaseException:
             self._nets.pop(name, None)  # one whose weights could not be loaded
             if old is not None:
                 self._nets[name] = old
-            for slot in set(self._slots) - old_slots:
-                self._slots.pop(slot, None)
+            for slot in set(self._items) - old_slots:
+                self._items.pop(slot, None)
             raise
         self._owned[name] = made
         return made
@@ -338,7 +337,7 @@ class Workspace(workspace.Workspace):
     def _without_nets(self):
         """A workspace with the same slots and nets that owns no nets; an owned net refers to it, so that no cycle arises."""
         same = Workspace(self.parent, self.name)
-        same._items = same._slots = self._slots
+        same._items = self._items
         same._forwarded, same._nets, same._owned = self._forwarded, self._nets, None
         return same
 
@@ -346,7 +345,7 @@ class Workspace(workspace.Workspace):
         return list(dict.fromkeys([names] if isinstance(names, str) else names_of(names, "names")))
 
     def _find(self, name):
-        slot = self._slots.get(name)  # one step, as another thread may remove it
+        slot = self._items.get(name)  # one step, as another thread may remove it
         if slot is not None or self.parent is None:
             return slot
         return self.parent._find(self._forwarded.get(name, name))

@@ -9,7 +9,6 @@ import json
 import logging
 import math
 import random
-from collections import namedtuple
 from xml.etree import ElementTree
 
 import click
@@ -25,9 +24,6 @@ from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.files import parse_lines, read_bytes, read_lines
 
 log = logging.getLogger(__name__)
-
-Object = namedtuple("Object", "label box difficult")
-Object.__doc__ = "A label, the corners (xmin, ymin, xmax, ymax) in pixels, and whether it is marked difficult."
 
 
 def convert_annotated(root, list_file, path, *, label_map=None, label_type="xml", backend="lmdb", gray=False, shuffle=False,
@@ -73,14 +69,20 @@ def convert_annotated(root, list_file, path, *, label_map=None, label_type="xml"
     for name, length in (("min_dim", min_dim), ("max_dim", max_dim)):
         if length < 0:
             raise ConfigError(f"must be at least 1, or 0 for none, got {length}", field=name)
-    entries = _read_pairs(list_file)
+    wanted = "a list of pictures and annotations"
+    entries = parse_lines(list_file, read_lines(list_file, wanted), _pair, wanted)
+    if not entries:
+        raise DataError("the list is empty", file=str(list_file))
     if shuffle:
         random.shuffle(entries)
     oddities = {}
 
     def record_of(entry, file, image):
         annotation = root + entry[1]
-        objects, height, width = READERS[label_type](annotation, labels, *image.shape[:2])
+        with located(file=annotation):
+            objects, *size_given = READERS[label_type](annotation, labels)
+            height, width = (integer(str(given or 0).strip(), "the picture's size", least=0) or side     # 0 counts as not given
+                             for given, side in zip(size_given, image.shape))
         _count_oddities(oddities, annotation, objects, (width, height), image.shape[1::-1])
         resized = _resize(cv2, image, min_dim, max_dim, size)
         datum = picture_datum(resized, 0, file, encoded, encode_type, keep=resized is image and not gray)
@@ -133,14 +135,6 @@ def _count_oddities(oddities, file, objects, size, picture):
             count_oddity("objects have label 0, which SSD's layers use for background (background_label_id)", where)
 
 
-def _read_pairs(list_file):
-    wanted = "a list of pictures and annotations"
-    pairs = parse_lines(list_file, read_lines(list_file, wanted), _pair, wanted)
-    if not pairs:
-        raise DataError("the list is empty", file=str(list_file))
-    return pairs
-
-
 def _pair(line):
     picture, _, annotation = line.strip().rpartition(" ")
     if not picture:
@@ -177,39 +171,39 @@ def _record(datum, objects, height, width):
     return record.SerializeToString()
 
 
-# ---- the three forms of annotations: each reader returns the objects, and the height and width that their boxes refer to
+# ---- the three forms of annotations: each reader returns the objects, and the height and width, if given, that their boxes refer
+# to. An object is a label, the corners (xmin, ymin, xmax, ymax) in pixels, and whether it is marked difficult.
 
-def _object(file, labels, name, corners, difficult=False):
+def _object(labels, name, corners, difficult=False):
     """Check an object; `name` is looked up, or the number itself without `labels`."""
     try:
         box = tuple(float(corner) for corner in corners)
         if not all(map(math.isfinite, box)):
             raise ValueError
     except (TypeError, ValueError):
-        raise DataError(f"the box of {shown(str(name))} must be four numbers, got {shown(list(corners))}", file=file) from None
+        raise DataError(f"the box of {shown(str(name))} must be four numbers, got {shown(list(corners))}") from None
     if box[2] < box[0] or box[3] < box[1]:
-        raise DataError(f"the box of {shown(str(name))} is turned inside out: {list(box)}", file=file)
+        raise DataError(f"the box of {shown(str(name))} is turned inside out: {list(box)}")
     if labels is not None and name not in labels:
-        raise DataError(f"names {shown(name)}, which the label map lacks", file=file)
-    return Object(labels[name] if labels is not None else name, box, difficult)
+        raise DataError(f"names {shown(name)}, which the label map lacks")
+    return labels[name] if labels is not None else name, box, difficult
 
 
-def _read_xml(file, labels, height, width):
+def _read_xml(file, labels):
     content = read_bytes(file)
     try:
         tree = ElementTree.fromstring(content)
     except ElementTree.ParseError as error:
-        fault = DataError(f"is not XML: {error}", file=file)
-        raise kinds.with_kind(fault, content, "an annotation in XML", ("xml", "text")) from None
+        raise kinds.with_kind(DataError(f"is not XML: {error}"), content, "an annotation in XML", ("xml", "text")) from None
     objects = []
     for item in tree.iter("object"):
         corners = [item.findtext(f"bndbox/{edge}") for edge in ("xmin", "ymin", "xmax", "ymax")]
         difficult = (item.findtext("difficult") or "0").strip() not in ("0", "")
-        objects.append(_object(file, labels, (item.findtext("name") or "").strip(), corners, difficult))
-    return objects, *_size(file, tree.findtext("size/height"), tree.findtext("size/width"), height, width)
+        objects.append(_object(labels, (item.findtext("name") or "").strip(), corners, difficult))
+    return objects, tree.findtext("size/height"), tree.findtext("size/width")
 
 
-def _read_json(file, labels, height, width):
+def _read_json(file, labels):
     given = read_bytes(file)
     try:
         content = json.loads(given)
@@ -217,16 +211,16 @@ def _read_json(file, labels, height, width):
         objects = []
         for item in content["annotation"]:
             x, y, w, h = map(float, item["bbox"])
-            objects.append(_object(file, labels, str(item["category_id"]), (x, y, x + w, y + h), bool(item.get("iscrowd"))))
-        return objects, *_size(file, image.get("height"), image.get("width"), height, width)
+            objects.append(_object(labels, str(item["category_id"]), (x, y, x + w, y + h), bool(item.get("iscrowd"))))
+        return objects, image.get("height"), image.get("width")
     except DataError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        error = DataError(f"is not an annotation in JSON: {type(error).__name__}: {error}", file=file)
+        error = DataError(f"is not an annotation in JSON: {type(error).__name__}: {error}")
         raise kinds.with_kind(error, given, "an annotation in JSON", ("json", "text")) from None
 
 
-def _read_txt(file, labels, height, width):
+def _read_txt(file, labels):
     def read(line):
         words = line.split()
         if len(words) != 5:
@@ -234,17 +228,10 @@ def _read_txt(file, labels, height, width):
         label = integer(words[0], "label")
         if labels is not None and label not in labels.values():
             raise DataError(f"has label {label}, which the label map lacks")
-        return _object(file, None, label, words[1:])
+        return _object(None, label, words[1:])
 
     wanted = "an annotation of lines"
-    return parse_lines(file, read_lines(file, wanted), read, wanted), height, width
-
-
-def _size(file, stated_height, stated_width, height, width):
-    """The size in an annotation, or the picture's if the annotation has none or 0."""
-    with located(file=file):
-        return [integer(str(stated or 0).strip(), "the picture's size", least=0) or picture_side
-                for stated, picture_side in ((stated_height, height), (stated_width, width))]
+    return parse_lines(file, read_lines(file, wanted), read, wanted), None, None
 
 
 READERS = {"xml": _read_xml, "json": _read_json, "txt": _read_txt}

@@ -9,11 +9,10 @@ from contextlib import closing
 import numpy as np
 
 from minicaffe.addons.ssd.augment import Augmenter
-from minicaffe.addons.ssd.label_map import read_label_map
+from minicaffe.addons.ssd.label_map import read_given, read_label_map
 from minicaffe.addons.ssd.samplers import Samplers
-from minicaffe.common import caffe
 from minicaffe.data.record_batches import RecordBatches, picture
-from minicaffe.errors import ConfigError, DataError, in_field, located
+from minicaffe.errors import ConfigError, DataError, located
 from minicaffe.layers.data.data import DataLayer, first_record
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.wire import parse_message
@@ -44,17 +43,14 @@ class AnnotatedDataLayer(DataLayer):
         if resize.resize_mode == caffe_pb2.ResizeParameter.FIT_SMALL_SIZE and self.batch_size > 1:
             raise ConfigError(f"FIT_SMALL_SIZE gives each picture its own size; it needs batch_size 1, got {self.batch_size}",
                               field="transform_param.resize_param.resize_mode")
-        self.names = None
-        if annotated.label_map_file:
-            caffe.check_path(annotated.label_map_file, "annotated_data_param.label_map_file")
-            with in_field("annotated_data_param.label_map_file"):
-                self.names = read_label_map(annotated.label_map_file)
-        self.boxes = annotated.HasField("anno_type")
+        file = annotated.label_map_file
+        self.names = read_given(read_label_map, file, "annotated_data_param.label_map_file") if file else None
         with first_record(self.param.data_param) as record:
-            self.boxes = self.boxes or parse(bytes(record)).HasField("type")
+            self.boxes = annotated.HasField("anno_type") or parse(bytes(record)).HasField("type")
             with closing(self.make_batches()) as reader:
-                shape, self.label_shape = reader.shapes(record)
-        return shape
+                batch, labels = reader.load([record], range(1))
+        self.label_shape = labels.shape
+        return batch.shape[1:]
 
     def layer_setup(self, bottom, top):
         super().layer_setup(bottom, top)
@@ -79,39 +75,27 @@ class AnnotatedBatches(RecordBatches):
         super().__init__(source, backend, transformer, augmenter)
         self.boxes, self.names = boxes, names
 
-    def shapes(self, value):
-        """Return the shapes of the data, without its axis 0, and of the labels for one record as the first of a batch."""
-        batch, labels = self.load([value], range(1))
-        return batch.shape[1:], labels.shape
-
     def load(self, values, numbers):
         """Return the pictures as a Batch, and the labels: (1, 1, B, 8) boxes or (N, 1, 1, 1) classes."""
         pictures, classes, rows = [], [], []
         for i, (value, number) in enumerate(zip(values, numbers, strict=True)):
             with located(record=i):
-                picture, label, objects = self._one(bytes(value), number)
-            pictures.append(picture)
-            classes.append(label)
+                record = parse(bytes(value))
+                image, objects = picture(record.datum, self.augmenter.param), read_objects(record)
+                unknown = set(objects[:, 0].astype(int)) - set(self.names) if self.names is not None else ()
+                if unknown:
+                    raise DataError(f"has label {min(unknown)}, which label_map_file does not name")
+                image, objects = self.augmenter(image, objects, number)
+                height, width = image.shape[:2]
+                objects = self.augmenter.finish(objects, self.transformer.window(height, width, number), height, width)
+            pictures.append(image)      # crop and mirror follow
+            classes.append(record.datum.label)
             rows.append(np.column_stack([np.full(len(objects), i), objects]))
         batch = self.transformer.load_images(pictures)
         if not self.boxes:
             return batch, np.array(classes).reshape(-1, 1, 1, 1)
         found = np.concatenate(rows)
         return batch, (found if len(found) else np.full((1, COLUMNS), -1.0))[np.newaxis, np.newaxis]
-
-    def _one(self, value, number):
-        """Return picture, class and objects of a record for the net, before crop and mirror of the picture."""
-        record = parse(value)
-        image = picture(record.datum, self.augmenter.param)
-        objects = read_objects(record)
-        if self.names is not None:
-            unknown = set(objects[:, 0].astype(int)) - set(self.names)
-            if unknown:
-                raise DataError(f"has label {min(unknown)}, which label_map_file does not name")
-        image, objects = self.augmenter(image, objects, number)
-        height, width = image.shape[:2]
-        objects = self.augmenter.finish(objects, self.transformer.window(height, width, number), height, width)
-        return image, record.datum.label, objects
 
 
 def parse(value):

@@ -48,7 +48,9 @@ class Augmenter:
         emit = param.emit_constraint
         if emit.emit_type == caffe_pb2.EmitConstraint.MIN_OVERLAP:
             resize.check_probability(emit, "emit_overlap", "transform_param.emit_constraint")
-        self.border_colour = _mean_colour(param)
+        self.border_colour = np.array(param.mean_value or [0.0])   # of each channel, or of all
+        if param.mean_file and param.HasField("expand_param"):
+            self.border_colour = read_mean(param.mean_file).mean((1, 2))
 
     def picture(self, image, number):
         """Return a picture without objects, (H, W) or (H, W, C), after all steps."""
@@ -62,7 +64,7 @@ class Augmenter:
             image = distort(param.distort_param, image, random)
         if param.HasField("expand_param"):
             image, objects = self._expand(image, objects, random)
-        if self.samplers:
+        if self.samplers is not None:
             image, objects = self._sample(image, objects, random)
         if param.HasField("resize_param") and random.random() < param.resize_param.prob:
             frame = resize.content_box(param.resize_param, *image.shape[:2])
@@ -134,15 +136,6 @@ class Augmenter:
         return objects
 
 
-def _mean_colour(param):
-    """The mean of each channel, or one for all; 0 without a mean."""
-    if not param.HasField("expand_param"):
-        return np.zeros(1)
-    if param.mean_file:
-        return read_mean(param.mean_file).mean((1, 2))
-    return np.array(param.mean_value or [0.0])
-
-
 # ---- distortions of colour
 
 def _check_distortion(param):
@@ -186,7 +179,7 @@ def distort(param, image, random):
 
 def _linear(image, factor, offset):
     """factor x + offset, rounded and kept within 0..255."""
-    return _with_shape_of(opencv().addWeighted(image, factor, image, 0, offset), image)
+    return opencv().addWeighted(image, factor, image, 0, offset).reshape(image.shape)
 
 
 def _linear_in_hsv(image, plane, factor, offset, name):
@@ -221,16 +214,16 @@ def add_noise(param, image, random):
     if param.decolorize and colour:
         image = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_BGR2GRAY), cv2.COLOR_GRAY2BGR)
     if param.gauss_blur:
-        image = _with_shape_of(cv2.GaussianBlur(image, BLUR_SIZE, BLUR_SIGMA), image)
+        image = cv2.GaussianBlur(image, BLUR_SIZE, BLUR_SIGMA).reshape(image.shape)   # OpenCV drops the axis of one channel
     if param.hist_eq:
         image = _on_brightness(image, cv2.equalizeHist)
     if param.clahe:
         image = _on_brightness(image, cv2.createCLAHE(clipLimit=CLAHE_LIMIT).apply)
     if param.jpeg > 0:
         _, content = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, int(param.jpeg)])
-        image = _with_shape_of(cv2.imdecode(content, cv2.IMREAD_UNCHANGED), image)
+        image = cv2.imdecode(content, cv2.IMREAD_UNCHANGED).reshape(image.shape)
     if param.erode:
-        image = _with_shape_of(cv2.erode(image, cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (3, 3))), image)
+        image = cv2.erode(image, cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (3, 3))).reshape(image.shape)
     if param.posterize:
         image = image // POSTERIZE_STEP * POSTERIZE_STEP + POSTERIZE_STEP // 2
     if param.inverse:
@@ -267,11 +260,6 @@ def _salt_and_pepper(param, image, random):
     image = image.copy()
     image[random.integers(height, size=count), random.integers(width, size=count)] = np.clip(param.value, 0, 255)
     return image
-
-
-def _with_shape_of(image, like):
-    """Give a picture of one channel its third axis back, which OpenCV drops."""
-    return image.reshape(like.shape)
 
 
 def _need_bytes(image, field):

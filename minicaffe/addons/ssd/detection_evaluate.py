@@ -8,11 +8,10 @@ sizes of other images.
 import numpy as np
 
 from minicaffe.addons.ssd.detection_output import check_rows
-from minicaffe.addons.ssd.label_map import read_name_sizes
+from minicaffe.addons.ssd.label_map import read_given, read_name_sizes
 from minicaffe.addons.ssd.mean_precision import DetectionOutputs
 from minicaffe.addons.ssd.resize import boxes_to_pixels, check_resize, overlaps
-from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, ShapeError, in_field
+from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import Layer
 from minicaffe.layers.base.checks import check_size, state_numbers
 
@@ -60,9 +59,7 @@ class DetectionEvaluateLayer(Layer):
         self.sizes = self.resize = None     # (name, height, width) of the images
         self.seen = 0                       # images so far
         if param.name_size_file:
-            caffe.check_path(param.name_size_file, "detection_evaluate_param.name_size_file")
-            with in_field("detection_evaluate_param.name_size_file"):
-                self.sizes = read_name_sizes(param.name_size_file)
+            self.sizes = read_given(read_name_sizes, param.name_size_file, "detection_evaluate_param.name_size_file")
         if param.HasField("resize_param"):
             check_resize(param.resize_param, "detection_evaluate_param.resize_param")
             self.resize = param.resize_param

@@ -9,11 +9,11 @@ import os
 
 import numpy as np
 
-from minicaffe.addons.ssd.label_map import read_label_map, read_name_sizes
+from minicaffe.addons.ssd.label_map import read_given, read_label_map, read_name_sizes
 from minicaffe.addons.ssd.resize import boxes_to_pixels, check_resize
 from minicaffe.common import caffe
 from minicaffe.data.datum import opencv
-from minicaffe.errors import ConfigError, DataError, FileError, in_field
+from minicaffe.errors import ConfigError, DataError, FileError
 from minicaffe.proto.atomic import write_bytes
 
 log = logging.getLogger(__name__)
@@ -36,8 +36,8 @@ class DetectionFiles:
                               field=f"{SAVE_FIELD}.output_format")
         caffe.check_path(save.output_directory, f"{SAVE_FIELD}.output_directory", writes=True)
         self.directory, self.prefix, self.format = save.output_directory, save.output_name_prefix, save.output_format
-        self.names = _read(read_label_map, save.label_map_file, "label_map_file")
-        self.images = _read(read_name_sizes, save.name_size_file, "name_size_file")
+        self.names = read_given(read_label_map, save.label_map_file, f"{SAVE_FIELD}.label_map_file")
+        self.images = read_given(read_name_sizes, save.name_size_file, f"{SAVE_FIELD}.name_size_file")
         self.background = param.background_label_id
         for label in range(param.num_classes):
             if label != self.background and label not in self.names:
@@ -126,13 +126,6 @@ def check_finite(rows):
         edges = ", ".join(f"{edge:g}" for edge in box)
         raise DataError(f"a box of picture {image:g} of the batch, label {label:g}, is ({edges}) with score {score:g}; it cannot "
                         "be written: look for NaN in the net's weights and data")
-
-
-def _read(read, path, name):
-    """Read a file named by a field of save_output_param."""
-    caffe.check_path(path, f"{SAVE_FIELD}.{name}")
-    with in_field(f"{SAVE_FIELD}.{name}"):
-        return read(path)
 
 
 def _number(name):

@@ -88,9 +88,6 @@ cdef class DetectionOutputLayer(Layer):
         (<Blob> top[0]).reshape(1, 1, 1, 7)
 
     cpdef reshape(self, list bottom, list top):
-        for i, blob in enumerate(bottom):
-            if not blob.num_axes:
-                raise ShapeError("needs an axis for the images, got a scalar", field=f"bottom[{i}]")
         self.rule.images, self.rule.priors = check_predictions(bottom, self.rule.classes, self.rule.share_location)
 
     cpdef forward_cpu(self, list bottom, list top):
@@ -135,6 +132,9 @@ def check_predictions(list bottom, long long classes, bint share_location):
     Raises ShapeError unless codes, scores and prior boxes, the first three bottoms, fit each other.
     """
     cdef Blob loc = bottom[0], conf = bottom[1], priors = bottom[2]
+    for i in range(2):
+        if not bottom[i].num_axes:
+            raise ShapeError("needs an axis for the images, got a scalar", field=f"bottom[{i}]")
     if priors.num_axes < 3 or priors.dims[0] != 1 or priors.dims[1] != 2 or priors.count % 8:
         raise ShapeError(f"must be prior boxes and variances, (1, 2, boxes x 4), got {list(priors.shape)}", field="bottom[2]")
     cdef long long images = loc.dims[0], boxes = priors.count // 8, locations = 1 if share_location else classes

@@ -1,7 +1,8 @@
 """Label maps and lists of names and sizes, the text files beside a detection database (SSD's convert_annoset)."""
 
+from minicaffe.common import caffe
 from minicaffe.data.numbers import integer
-from minicaffe.errors import DataError, located, shown
+from minicaffe.errors import DataError, in_field, located, shown
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.files import parse_lines, read_lines
 from minicaffe.proto.text import read_text
@@ -26,6 +27,13 @@ def read_label_map(path):
         labels[item.name] = item.label
         names[item.label] = item.name, item.display_name or item.name
     return names
+
+
+def read_given(read, path, field):
+    """Read a file that `field` of a layer names by one of the functions here; raise ConfigError if the net may not read it."""
+    caffe.check_path(path, field)
+    with in_field(field):
+        return read(path)
 
 
 def read_name_sizes(path):

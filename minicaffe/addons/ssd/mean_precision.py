@@ -38,10 +38,8 @@ def average_precision(scores, right, wrong, objects, version="Integral"):
     order = np.argsort(-np.asarray(scores, float), kind="stable")
     hits, misses = np.cumsum(np.asarray(right, float)[order]), np.cumsum(np.asarray(wrong, float)[order])
     precision, recall = hits / np.maximum(hits + misses, 1), hits / objects
-    if version == "Integral":
-        return float((precision * np.diff(recall, prepend=0)).sum())
-    envelope = np.maximum.accumulate(precision[::-1])[::-1]
-    if version == "MaxIntegral":
+    envelope = precision if version == "Integral" else np.maximum.accumulate(precision[::-1])[::-1]
+    if version != "11point":
         return float((envelope * np.diff(recall, prepend=0)).sum())
     # A recall of 0.1 may come out as 0.09999: the levels are met to within a millionth.
     first = np.searchsorted(recall, np.arange(11) / 10 - 1e-6)
@@ -67,13 +65,9 @@ class MeanPrecision:
 
     def by_class(self):
         """Return the average precision of each label that has objects."""
-        rows = np.concatenate(self._rows) if self._rows else np.zeros((0, 5))
-        result = {}
-        for label, objects in sorted(self.objects.items()):
-            class_rows = rows[rows[:, 1] == label]
-            if objects:
-                result[label] = average_precision(class_rows[:, 2], class_rows[:, 3], class_rows[:, 4], objects, self.version)
-        return result
+        rows = np.concatenate([np.zeros((0, 5)), *self._rows])
+        return {label: average_precision(*rows[rows[:, 1] == label].T[2:], objects, self.version)
+                for label, objects in sorted(self.objects.items()) if objects}
 
     def mean(self):
         """Return the mean over the classes that have objects; NaN where none has."""
@@ -85,7 +79,7 @@ class DetectionOutputs(OutputMeans):
     """Result of a test of a solver with ``eval_type: "detection"``: the mean average precision of each output.
 
     The net's outputs are tops of DetectionEvaluate. Of the solver's parameters `ap_version` counts, and `show_per_class_result` for
-    the precision of each class too. Raises ConfigError for another `ap_version`, or an output of another kind.
+    the precision of each class too. Raises ConfigError for another `ap_version`.
     """
 
     def __init__(self, net, param):
@@ -93,26 +87,22 @@ class DetectionOutputs(OutputMeans):
             raise ConfigError(f"must be one of {', '.join(VERSIONS)}, got '{param.ap_version}'", field="ap_version")
         super().__init__(net)
         self.each = param.show_per_class_result
-        self.outputs = [(blob.name, blob, MeanPrecision(param.ap_version)) for blob in net.output_blobs]
-        for name, blob, _ in self.outputs:
-            if blob.shape[-1:] != (5,):
-                raise ConfigError(f"eval_type: \"detection\" needs outputs of DetectionEvaluate, rows of 5 numbers; '{name}' has "
-                                  f"shape {list(blob.shape)}", field="eval_type")
+        self.outputs = [(blob, MeanPrecision(param.ap_version)) for blob in net.output_blobs]
 
     def add(self, values=None, share=1.0, counted=None, loss=0.0):
         """Take the outputs of a pass, by default as they are now; all rows count alike, however many records the pass had."""
         self.loss_sum += loss * share
         self.loss_weight += share
-        for (_, _, precision), rows in zip(self.outputs, values or [blob.cpu_data for _, blob, _ in self.outputs], strict=True):
+        for (_, precision), rows in zip(self.outputs, values or [blob.cpu_data for blob, _ in self.outputs], strict=True):
             precision.add(rows)
 
     def records(self):
         """Return dicts as `OutputMeans.records` does: first the mean, then on request ``<name>[<label>]``."""
         records = []
-        for name, _, precision in self.outputs:
-            values = {name: precision.mean()}
+        for blob, precision in self.outputs:
+            values = {blob.name: precision.mean()}
             if self.each:
-                values.update({f"{name}[{label}]": value for label, value in precision.by_class().items()})
+                values.update({f"{blob.name}[{label}]": value for label, value in precision.by_class().items()})
             records += [{"name": word, "index": len(records) + i, "value": value, "loss_weight": 0.0}
                         for i, (word, value) in enumerate(values.items())]
         return records

@@ -6,6 +6,7 @@ changed; ZFNet, ResNet and Inception are left out. ``from caffe.model_libs impor
 scripts expect.
 """
 
+import functools
 import os
 from numbers import Integral
 
@@ -22,25 +23,14 @@ __all__ = [
 ]
 
 FROZEN = {"lr_mult": 0, "decay_mult": 0}
-
-
-def check_if_exist(path):
-    """Return whether `path` exists."""
-    return os.path.exists(path)
-
-
-def make_if_not_exist(path):
-    """Make the folder `path` and those above it, where they are missing."""
-    os.makedirs(path, exist_ok=True)
+check_if_exist = os.path.exists
+make_if_not_exist = functools.partial(os.makedirs, exist_ok=True)
 
 
 def UnpackVariable(var, num):
     """Return `var` as a list of `num` items: a list of that length as it is, anything else repeated.
 
-    Raises
-    ------
-    ConfigError
-        If it is a list of another length.
+    Raises ConfigError if it is a list of another length.
     """
     if isinstance(var, list):
         if len(var) not in (1, num):
@@ -107,50 +97,24 @@ def ConvBNLayer(net, from_layer, out_layer, use_bn, use_relu, num_output, kernel
     name = f"{conv_prefix}{out_layer}{conv_postfix}"
     net[name] = conv = L.Convolution(bottom, num_output=num_output, **fields)
     if use_bn:
-        _normalize(net, conv, out_layer, use_scale, lr_mult, (bn_prefix, bn_postfix), (scale_prefix, scale_postfix),
-                   (bias_prefix, bias_postfix), bn_params)
+        unknown = set(bn_params) - {"eps", "moving_average_fraction", "use_global_stats"}
+        if unknown:
+            raise ConfigError(f"bn_params are eps, moving_average_fraction and use_global_stats, got {sorted(unknown)}")
+        fields = {"param": [FROZEN] * 3, "eps": bn_params.get("eps", 0.001)}
+        if bn_params.get("use_global_stats", False):
+            fields["use_global_stats"], lr_mult = True, 0
+        else:
+            fields["moving_average_fraction"] = bn_params.get("moving_average_fraction", 0.999)
+        learn = {"lr_mult": lr_mult, "decay_mult": 0}
+        net[f"{bn_prefix}{out_layer}{bn_postfix}"] = norm = L.BatchNorm(conv, in_place=True, **fields)
+        if use_scale:
+            net[f"{scale_prefix}{out_layer}{scale_postfix}"] = L.Scale(
+                norm, in_place=True, bias_term=True, param=[learn] * 2, filler=_constant(1.0), bias_filler=_constant(0.0))
+        else:
+            net[f"{bias_prefix}{out_layer}{bias_postfix}"] = L.Bias(norm, in_place=True, param=[learn], filler=_constant(0.0))
     if use_relu:
         net[f"{name}_relu"] = L.ReLU(conv, in_place=True)
     return net
-
-
-def _normalize(net, conv, out_layer, use_scale, lr_mult, bn_affixes, scale_affixes, bias_affixes, bn_params):
-    """Add BatchNorm and Scale or Bias in place after `conv`."""
-    unknown = set(bn_params) - {"eps", "moving_average_fraction", "use_global_stats"}
-    if unknown:
-        raise ConfigError(f"bn_params are eps, moving_average_fraction and use_global_stats, got {sorted(unknown)}")
-    fields = {"param": [FROZEN] * 3, "eps": bn_params.get("eps", 0.001)}
-    if bn_params.get("use_global_stats", False):
-        fields["use_global_stats"], lr_mult = True, 0
-    else:
-        fields["moving_average_fraction"] = bn_params.get("moving_average_fraction", 0.999)
-    learn = {"lr_mult": lr_mult, "decay_mult": 0}
-    name = out_layer.join(bn_affixes)
-    net[name] = norm = L.BatchNorm(conv, in_place=True, **fields)
-    if use_scale:
-        net[out_layer.join(scale_affixes)] = L.Scale(norm, in_place=True, bias_term=True, param=[learn] * 2, filler=_constant(1.0),
-                                                     bias_filler=_constant(0.0))
-    else:
-        net[out_layer.join(bias_affixes)] = L.Bias(norm, in_place=True, param=[learn], filler=_constant(0.0))
-
-
-def _convolution(net, block, below, outputs, **fields):
-    """Add ``conv<block>`` with a ReLU in place, and return the ReLU's Top."""
-    net[f"conv{block}"] = conv = L.Convolution(below, num_output=outputs, **fields, **_weights())
-    net[f"relu{block}"] = relu = L.ReLU(conv, in_place=True)
-    return relu
-
-
-def _fully_connected(net, below, fields6, outputs7, dropout):
-    """Add fc6 and fc7 with ReLU and Dropout: convolutions where `fields6` are those of one, otherwise inner products."""
-    for index, fields in ((6, fields6), (7, fields6 and {"num_output": outputs7, "kernel_size": 1})):
-        if fields:
-            net[f"fc{index}"] = below = L.Convolution(below, **fields, **_weights())
-        else:
-            net[f"fc{index}"] = below = L.InnerProduct(below, num_output=4096)
-        net[f"relu{index}"] = below = L.ReLU(below, in_place=True)
-        if dropout or not fields:
-            net[f"drop{index}"] = L.Dropout(below, dropout_ratio=0.5, in_place=True)
 
 
 def VGGNetBody(net, from_layer, need_fc=True, fully_conv=False, reduced=False, dilated=False, nopool=False, dropout=True,
@@ -183,7 +147,8 @@ def VGGNetBody(net, from_layer, need_fc=True, fully_conv=False, reduced=False, d
         if block == 5:
             fields = {"pad": _same(3, dilation), "kernel_size": 3, "dilation": dilation}
         for i in range(1, convolutions + 1):
-            below = _convolution(net, f"{block}_{i}", below, outputs, **fields)
+            net[f"conv{block}_{i}"] = below = L.Convolution(below, num_output=outputs, **fields, **_weights())
+            net[f"relu{block}_{i}"] = below = L.ReLU(below, in_place=True)
         if block == 5 and not need_fc:
             break
         keeps_size = dilated if block == 5 else dilate_pool4 and block == 4 and not nopool
@@ -197,13 +162,17 @@ def VGGNetBody(net, from_layer, need_fc=True, fully_conv=False, reduced=False, d
         below = net[name]
         if keeps_size and block == 4:
             dilation = 2
-    if need_fc:
-        fields, wide = None, 1024 if reduced else 4096
+    dilation *= (6 if reduced else 2) if dilated else (3 if reduced else 1)
+    kernel_size = 3 if reduced else 7
+    fields6 = {"pad": _same(kernel_size, dilation), "kernel_size": kernel_size, "dilation": dilation}
+    for index, fields in ((6, fields6), (7, {"kernel_size": 1})) if need_fc else ():
         if fully_conv:
-            dilation *= (6 if reduced else 2) if dilated else (3 if reduced else 1)
-            kernel_size = 3 if reduced else 7
-            fields = {"num_output": wide, "pad": _same(kernel_size, dilation), "kernel_size": kernel_size, "dilation": dilation}
-        _fully_connected(net, below, fields, wide, dropout)
+            net[f"fc{index}"] = below = L.Convolution(below, num_output=1024 if reduced else 4096, **fields, **_weights())
+        else:
+            net[f"fc{index}"] = below = L.InnerProduct(below, num_output=4096)
+        net[f"relu{index}"] = below = L.ReLU(below, in_place=True)
+        if dropout or not fully_conv:
+            net[f"drop{index}"] = L.Dropout(below, dropout_ratio=0.5, in_place=True)
     for name in freeze_layers:
         if name in net.keys():      # others are ignored, as in SSD
             net.update(name, {**_weights(), "param": [FROZEN] * 2})
@@ -282,6 +251,9 @@ def CreateMultiBoxHead(net, data_layer="data", num_classes=None, from_layers=(),
     for name, given in {"min_sizes": min_sizes, **{name: given for name, given in lists.items() if given}}.items():
         if len(given) != len(from_layers):
             raise ConfigError(f"must have one item for each of the {len(from_layers)} from_layers, got {len(given)}", field=name)
+    picture = {}
+    if img_height and img_width:
+        picture = {"img_size": img_height} if img_height == img_width else {"img_h": img_height, "img_w": img_width}
     parts = {"loc": [], "conf": [], "priorbox": []} | ({"objectness": []} if use_objectness else {})
     for i, below in enumerate(from_layers):
         here = {name: given[i] if given else None for name, given in lists.items()}
@@ -303,15 +275,20 @@ def CreateMultiBoxHead(net, data_layer="data", num_classes=None, from_layers=(),
                    "conf": (f"conf{conf_postfix}", boxes * num_classes), "objectness": ("objectness", 2 * boxes)}
         for kind in parts:
             if kind == "priorbox":
-                parts[kind].append(_prior_box(net, below, data_layer, least, most, ratios, flip, here["steps"], img_height,
-                                              img_width, clip=clip, variance=_listed(prior_variance), offset=offset))
-                continue
-            name = f"{below}_mbox_{outputs[kind][0]}"
-            ConvBNLayer(net, below, name, use_bn=use_batchnorm, use_relu=False, lr_mult=lr_mult, use_scale=use_scale,
-                        num_output=outputs[kind][1], kernel_size=kernel_size, pad=pad, stride=1, **bn_param)
-            net[f"{name}_perm"] = L.Permute(net[name], order=[0, 2, 3, 1])
-            net[f"{name}_flat"] = L.Flatten(net[f"{name}_perm"], axis=1)
-            parts[kind].append(net[f"{name}_flat"])
+                name = f"{below}_mbox_priorbox"
+                optional = {"max_size": most, "aspect_ratio": ratios, "step": here["steps"]}
+                fields = {field: value for field, value in optional.items() if value} | ({"flip": flip} if ratios else {})
+                net[name] = L.PriorBox(net[below], net[data_layer], min_size=least, **fields, **picture, clip=clip,
+                                       variance=_listed(prior_variance), offset=offset)
+            else:
+                word, count = outputs[kind]
+                convolution = f"{below}_mbox_{word}"
+                ConvBNLayer(net, below, convolution, use_bn=use_batchnorm, use_relu=False, lr_mult=lr_mult, use_scale=use_scale,
+                            num_output=count, kernel_size=kernel_size, pad=pad, stride=1, **bn_param)
+                net[f"{convolution}_perm"] = L.Permute(net[convolution], order=[0, 2, 3, 1])
+                name = f"{convolution}_flat"
+                net[name] = L.Flatten(net[f"{convolution}_perm"], axis=1)
+            parts[kind].append(net[name])
     for kind, tops in parts.items():
         net[f"mbox_{kind}"] = L.Concat(*tops, axis=2 if kind == "priorbox" else 1)
     return [net[f"mbox_{kind}"] for kind in parts]
@@ -320,18 +297,3 @@ def CreateMultiBoxHead(net, data_layer="data", num_classes=None, from_layers=(),
 def _listed(value):
     """Return a number, a list, an array or None as a list."""
     return [] if value is None else list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value]
-
-
-def _prior_box(net, below, data_layer, least, most, ratios, flip, step, img_height, img_width, **fields):
-    """Add the prior boxes of a layer and return their Top."""
-    if most:
-        fields["max_size"] = most
-    if ratios:
-        fields.update(aspect_ratio=ratios, flip=flip)
-    if step:
-        fields["step"] = step
-    if img_height and img_width:
-        fields.update({"img_size": img_height} if img_height == img_width else {"img_h": img_height, "img_w": img_width})
-    name = f"{below}_mbox_priorbox"
-    net[name] = top = L.PriorBox(net[below], net[data_layer], min_size=least, **fields)
-    return top

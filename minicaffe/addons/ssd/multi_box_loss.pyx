@@ -136,9 +136,7 @@ cdef class MultiBoxLossLayer(Layer):
             raise ConfigError("needs share_location: true", field="multibox_loss_param.map_object_to_agnostic")
 
     cpdef reshape(self, list bottom, list top):
-        cdef Blob loc = bottom[0], conf = bottom[1], rows = bottom[3]
-        if not loc.num_axes or not conf.num_axes:
-            raise ShapeError("needs an axis for the images, got a scalar", field="bottom[0]" if conf.num_axes else "bottom[1]")
+        cdef Blob rows = bottom[3]
         if not rows.num_axes or rows.dims[rows.num_axes - 1] != 8:
             raise ShapeError(f"must be rows of 8 numbers, (1, 1, objects, 8), got {list(rows.shape)}", field="bottom[3]")
         self.rule.images, self.rule.priors = check_predictions(bottom, self.rule.classes, self.rule.share_location)

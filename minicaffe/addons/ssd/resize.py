@@ -60,10 +60,14 @@ def resize_picture(param, image, random):
     result = cv2.resize(image, (width, height), interpolation=modes[mode])
     if param.resize_mode == Resize.FIT_LARGE_SIZE_AND_PAD:
         top, left = (param.height - height) // 2, (param.width - width) // 2
+        channels, colour = image.shape[2], list(param.pad_value) or [0.0]
+        if len(colour) not in (1, channels):
+            raise ConfigError(f"give one, or one for each of the {channels} channels, got {len(colour)}",
+                              field="resize_param.pad_value")
         borders = {Resize.CONSTANT: cv2.BORDER_CONSTANT, Resize.MIRRORED: cv2.BORDER_REFLECT101,
                    Resize.REPEAT_NEAREST: cv2.BORDER_REPLICATE}
         return add_border(result.reshape(height, width, -1), top, param.height - height - top, left, param.width - width - left,
-                        _pad_value(param, image.shape[2]), borders[param.pad_mode])
+                        np.resize(colour, channels), borders[param.pad_mode])
     return result.reshape(height, width, -1)
 
 
@@ -78,14 +82,6 @@ def add_border(image, top, bottom, left, right, colour, border=0):
         made = cv2.copyMakeBorder(part, top, bottom, left, right, border, value=[float(c) for c in colour[first:first + 4]])
         planes.append(made.reshape(*made.shape[:2], -1))
     return planes[0] if len(planes) == 1 else np.concatenate(planes, 2)
-
-
-def _pad_value(param, channels):
-    values = list(param.pad_value) or [0.0]
-    if len(values) not in (1, channels):
-        raise ConfigError(f"give one, or one for each of the {channels} channels, got {len(values)}",
-                          field="resize_param.pad_value")
-    return values if len(values) == channels else values * channels
 
 
 def content_box(param, height, width):

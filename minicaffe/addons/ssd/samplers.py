@@ -23,21 +23,20 @@ class Samplers:
     """
 
     def __init__(self, params, field):
+        self.samplers = []     # (param, (least, most) of each of `LIMITS`, or None without a constraint)
         for i, param in enumerate(params):
-            place, limits = f"{field}[{i}]", param.sample_constraint
+            place, constraint, limits = f"{field}[{i}]", param.sample_constraint, []
             _check(place, param.sampler, "scale", 1.0, "at most 1")
             _check(place, param.sampler, "aspect_ratio", LARGEST, "finite")
             for name in LIMITS:
-                least, most = _limit(limits, f"min_{name}"), _limit(limits, f"max_{name}")
-                if least > most:    # false for one that is not given
+                least, most = (getattr(constraint, key) if constraint.HasField(key) else np.nan   # compares false
+                               for key in (f"min_{name}", f"max_{name}"))
+                if least > most:
                     raise ConfigError(f"must be at least min_{name}, {least:g}, got {most:g}",
                                       field=f"{place}.sample_constraint.max_{name}")
-        self.samplers = [(param, [(_limit(param.sample_constraint, f"min_{name}"), _limit(param.sample_constraint, f"max_{name}"))
-                                  for name in LIMITS] if param.sample_constraint.ListFields() else None)
-                         for param in params if param.use_original_image]
-
-    def __len__(self):
-        return len(self.samplers)
+                limits.append((least, most))
+            if param.use_original_image:
+                self.samplers.append((param, limits if constraint.ListFields() else None))
 
     def draw(self, boxes, random):
         """Return one of the parts found as (xmin, ymin, xmax, ymax) in units of the picture; None if none is.
@@ -74,11 +73,6 @@ def _accepted(limits, parts, boxes):
     for (least, most), share in zip(limits, overlaps(parts, boxes)):
         wrong |= (share < least) | (share > most)
     return ~wrong.all(1)
-
-
-def _limit(limits, name):
-    """Return a field of SampleConstraint; NaN, with which every comparison is false, if it is not given."""
-    return getattr(limits, name) if limits.HasField(name) else np.nan
 
 
 def _check(place, sampler, name, largest, end):

@@ -6,6 +6,7 @@ same frame. A net that came with ``trusted=False`` reads no video: FFmpeg follow
 """
 
 import os
+from contextlib import closing
 
 from minicaffe.addons.ssd.augment import Augmenter
 from minicaffe.common import caffe
@@ -29,27 +30,24 @@ class VideoDataLayer(PrefetchingLayer):
 
     def prepare(self):
         param = self.param.video_data_param
-        self.field = "video_data_param.video_file"
         self.numbered = param.video_type == caffe_pb2.VideoDataParameter.VIDEO
+        field = f"video_data_param.{'video_file' if self.numbered else 'device_id'}"
+        if self.numbered and not param.video_file:
+            raise ConfigError("must be given for video_type: VIDEO", field=field)
         if self.numbered:
-            if not param.video_file:
-                raise ConfigError("must be given for video_type: VIDEO", field=self.field)
-            caffe.check_path(param.video_file, "video_data_param.video_file")
-        else:
-            self.field = "video_data_param.device_id"
-            if param.device_id < 0:
-                raise ConfigError(f"must be at least 0, got {param.device_id}", field=self.field)
+            caffe.check_path(param.video_file, field)
+        elif param.device_id < 0:
+            raise ConfigError(f"must be at least 0, got {param.device_id}", field=field)
         if not caffe.trusted:
-            asks = "a video, which may be a playlist of other files" if self.field.endswith("file") else "a camera"
-            raise ConfigError(f"the net is not trusted, and asks for {asks}; {REMEDY}", field=self.field)
-        with in_field(self.field, but=ConfigError):
-            return self.make_batches().infer_shape()
+            asks = "a video, which may be a playlist of other files" if self.numbered else "a camera"
+            raise ConfigError(f"the net is not trusted, and asks for {asks}; {REMEDY}", field=field)
+        with in_field(field, but=ConfigError), closing(self.make_batches()) as reader:
+            return reader.load(range(1)).shape[1:]
 
     def make_batches(self):
         param = self.param.video_data_param
         video = param.video_file if self.numbered else param.device_id
-        return VideoBatches(video, self.transformer(), Augmenter(self.param.transform_param, self.seed),
-                            param.skip_frames)
+        return VideoBatches(video, self.transformer(), Augmenter(self.param.transform_param, self.seed), param.skip_frames)
 
 
 class VideoBatches:
@@ -64,16 +62,9 @@ class VideoBatches:
         self.source = video if isinstance(video, str) else f"camera {video}"
         self._capture = None
 
-    def infer_shape(self):
-        """Return (C, height, width) of the first frame."""
-        try:
-            return self._load(range(1)).shape[1:]
-        finally:
-            self.close()
-
     def fill(self, numbers, buffer):
         """Put the frames `numbers` into `buffer`; of a camera the next frames, with these numbers for random draws."""
-        buffer.write(self._load(numbers), numbers)
+        buffer.write(self.load(numbers), numbers)
 
     def close(self):
         """Release the video."""
@@ -113,7 +104,8 @@ class VideoBatches:
         if not self._capture.grab():
             raise DataError("holds no frame that OpenCV can read; check its format", file=self.source)
 
-    def _load(self, numbers):
+    def load(self, numbers):
+        """Return the frames `numbers` as a Batch."""
         if self._capture is None:
             self._capture = self._opened()
             self._records = self._frames = 0    # taken since then

@@ -100,31 +100,22 @@ def state():
     State
         Before GPU mode: without devices.
     """
-    made, now = {}, None
+    made, now, devices, peers = {}, None, {}, []
     if "minicaffe.cuda.device" in sys.modules:  # where it was not imported, no device was used
         from minicaffe.cuda.device import devices_made
         from minicaffe.cuda.mode import current
         made, now = devices_made(), current()
-    pinned, pinned_stats = _allocators_of(PinnedPlace())
+    for index, device in sorted(made.items()):
+        streams = {"computing": device.compute_stream, "copies": device.copies.address, "others": device.streams - 1}
+        devices[index] = DeviceState(index, device.name, device.architecture, device.launches, streams, device.library_versions,
+                                     *_allocators_of(CUDAPlace(index)), device.scratch_bytes, device.workspace_bytes)
+    if made:
+        from minicaffe.cuda import driver
+        every = range(driver.count())
+        peers = [[1 if i == j else made[i].peer_access(made[j]) if i in made and j in made else -1 for j in every] for i in every]
     generator = caffe.existing_generator
-    return State({index: _state_of(device) for index, device in sorted(made.items())},
-                 now.index if now else None, pinned, pinned_stats,
-                 generator and (generator.seed, generator.offset), _peers(made))
-
-
-def _state_of(device):
-    allocator, stats = _allocators_of(CUDAPlace(device.index))
-    streams = {"computing": device.compute_stream, "copies": device.copies.address, "others": device.streams - 1}
-    return DeviceState(device.index, device.name, device.architecture, device.launches, streams, device.library_versions,
-                       allocator, stats, device.scratch_bytes, device.workspace_bytes)
-
-
-def _peers(made):
-    if not made:
-        return []
-    from minicaffe.cuda import driver
-    every = range(driver.count())
-    return [[1 if i == j else made[i].peer_access(made[j]) if i in made and j in made else -1 for j in every] for i in every]
+    return State(devices, now.index if now else None, *_allocators_of(PinnedPlace()),
+                 generator and (generator.seed, generator.offset), peers)
 
 
 def _allocators_of(place):

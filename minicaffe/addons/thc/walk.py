@@ -31,8 +31,8 @@ class Walk:
         Size, and stride in elements in each array; the last moves fastest.
     kind : int
         `CONTIGUOUS` if the index is the offset in every array; the number of axes; `ANY` for 4 to 8, which share a kernel.
-    narrow : bool
-        Whether indices and offsets are computed in 32 bits.
+    narrow, index : bool, str
+        Whether indices and offsets are computed in 32 bits, and their C++ type.
     """
 
     def __init__(self, arrays):
@@ -46,11 +46,7 @@ class Walk:
         reach = [sum((size - 1) * abs(step) for (size, _), step in zip(self.axes, column))
                  for column in zip(*[steps for _, steps in self.axes])]
         self.narrow = max([self.count, *reach]) <= MOST
-
-    @property
-    def index(self):
-        """str: the C++ type that indices and offsets are computed in."""
-        return "unsigned" if self.narrow else "unsigned long long"
+        self.index = "unsigned" if self.narrow else "unsigned long long"
 
     def pack(self):
         """Return ``mc::OffsetInfo<index, arrays, kind>`` as ctypes bytes, for a kernel argument by value."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from minicaffe import cuda, public_modules, sim
 from minicaffe.addons.trace import kernels
-from minicaffe.addons.trace.schema import FORMAT
+from minicaffe.addons.trace.schema import COLUMNS, FORMAT
 from minicaffe.common import caffe
 from minicaffe.device.processor import cpuinfo_value
 from minicaffe.device.threads import get_num_threads
@@ -82,11 +82,10 @@ def _unused(name, names):
 def document(parts, net, solver, device):
     """Return the document of a `Recorder`, a dict for JSON.
 
-    `parts` is a list of at least one IterationEvents, `device` is from `present_device`; net and solver may be None.
+    `parts` is a list of at least one Part (recorder.py), `device` is from `present_device`; net and solver may be None.
     """
     memories = memories_of(net, solver)
-    start = parts[0].start
-    began = start.time
+    start, began = parts[0], parts[0].time
     events, heads, called = _with_unique_names([event for part in parts for event in part.events], start.heads, memories)
     steps = _StepBuilder(net, solver, memories, began)
     for part in parts:
@@ -112,16 +111,8 @@ def document(parts, net, solver, device):
     def number(text):
         return strings.setdefault(text, len(strings))
 
-    columns = {
-        "time": [event.time - began for event in events],
-        "kind": [number(event.kind) for event in events],
-        "place": [number("" if event.place is None else repr(event.place)) for event in events],
-        "address": [event.address for event in events],
-        "bytes": [event.nbytes for event in events],
-        "name": [number(event.name) for event in events],
-        "detail": [number(event.detail) for event in events],
-        "took": [event.took for event in events],
-    }
+    rows = [(event.time - began, number(event.kind), number("" if event.place is None else repr(event.place)), event.address,
+             event.nbytes, number(event.name), number(event.detail), event.took) for event in events]
     launched = dict.fromkeys(event.name for event in events if event.kind == "launch")
     draw = public_modules.attribute("draw") if nodes else None      # of another add-on, which may be missing
     return {
@@ -134,7 +125,7 @@ def document(parts, net, solver, device):
         "memories": list(known.values()),
         "start": {"time": began, "heads": heads, "blocks": start.blocks, "arenas": start.arenas},
         "strings": list(strings),
-        "events": columns,
+        "events": {key: [row[i] for row in rows] for i, key in enumerate(COLUMNS)},
         "steps": steps.found,
         "why": {},
         "kernels": {name: kernels.source_of(name) for name in launched},
@@ -204,7 +195,6 @@ class _StepBuilder:
         self.began, self.solver = began, solver
         self.found, self.uses = [], []
         self.node_numbers = {id(node): i for i, node in enumerate(net.nodes)} if net is not None else {}
-        self.count = 0              # events added so far
         self.iteration = 0
         self.open = None            # the begin event of the step that has not ended; None between steps
         self.last = None            # kind and number of the node of the last step of the net
@@ -235,7 +225,7 @@ class _StepBuilder:
                                     or self.found[-1]["iteration"] != self.iteration):
             self.add_step("between", "", None, event)
         step = self.found[-1]
-        step["last"] = self.count = self.count + 1
+        step["last"] += 1
         step["end"] = event.time - self.began
         if kind == "end" and self.open is not None and (event.address, event.name) == (self.open.address, self.open.name):
             step["with"] = event.detail.partition(" with ")[2] or None
@@ -279,10 +269,10 @@ class _StepBuilder:
     def add_step(self, kind, layer, node, event):
         """Append a step without events, and return it; `event` is its first one, which is added later."""
         # A transfer of gradients may have begun in an earlier step, or before the record; steps must not overlap.
-        begin = max(event.time - event.took - self.began, self.found[-1]["end"] if self.found else 0)
-        self.found.append({"iteration": self.iteration, "kind": kind, "layer": layer, "node": node, "first": self.count,
-                           "last": self.count, "begin": begin, "end": begin, "with": None, "flops": None, "bytes": 0, "touched": [],
-                           "loss": None})
+        first, earliest = (self.found[-1]["last"], self.found[-1]["end"]) if self.found else (0, 0)
+        begin = max(event.time - event.took - self.began, earliest)
+        self.found.append({"iteration": self.iteration, "kind": kind, "layer": layer, "node": node, "first": first, "last": first,
+                           "begin": begin, "end": begin, "with": None, "flops": None, "bytes": 0, "touched": [], "loss": None})
         self.uses.append([])
         return self.found[-1]
 

@@ -32,11 +32,15 @@ def trace(file, iterations, phase, batch_size, in_full, force, level, stage, **p
     options.log_device()
     if ranks.group.rank == 0:
         options.check_outputs(*paths.values(), force=force)     # now rather than when all has run
+    given = options.net_options()
     with options.suggests_data_command():
         if phase.upper() == "TEST":
-            target = make_net(file, level, stage, batch_size)
+            definition = read_net(file, caffe_pb2.TEST, level, stage, given["skip_unknown_fields"])
+            if batch_size:
+                training_file.set_batch_size(definition.param, batch_size)
+            target = Net(definition, **given)
         else:
-            target = make_solver(file, level, stage, batch_size)
+            target = make_solver(file, given, level, stage, batch_size)
             if ranks.group.size > 1:
                 target.distribute(ranks.group.comm)
                 target.step(1)
@@ -44,35 +48,24 @@ def trace(file, iterations, phase, batch_size, in_full, force, level, stage, **p
         recorder = Recorder(target)
         recorder.start()
         try:
-            run(target, iterations)
+            if isinstance(target, Net):
+                for _ in range(iterations):
+                    target.forward_from_to(0, len(target.nodes) - 1)
+            else:
+                target.step(iterations)
         finally:
             recorder.stop()
             made = recorder.trace()
             if ranks.group.rank == 0:
-                show(made, paths, in_full)
+                (table.show_steps if in_full else table.show)(made, bars.table_console())
+                for option, path in paths.items():
+                    if path is not None:
+                        WRITERS[option](made, path)
+                        click.echo(f"wrote {path}")
 
 
-def run(target, iterations):
-    """Train with a solver, or run a net forward."""
-    if isinstance(target, Net):
-        for _ in range(iterations):
-            target.forward_from_to(0, len(target.nodes) - 1)
-    else:
-        target.step(iterations)
-
-
-def make_net(file, level, stage, batch_size):
-    """Return the net of a file in phase TEST."""
-    given = options.net_options()
-    definition = read_net(file, caffe_pb2.TEST, level, stage, given["skip_unknown_fields"])
-    if batch_size:
-        training_file.set_batch_size(definition.param, batch_size)
-    return Net(definition, **given)
-
-
-def make_solver(file, level, stage, batch_size):
-    """Return the solver of a net or solver file, without tests, displays and snapshots."""
-    given = options.net_options()
+def make_solver(file, given, level, stage, batch_size):
+    """Return the solver of a net or solver file, without tests, displays and snapshots; `given` are options of nets."""
     param, place = training_file.read_solver(file, given)
     param.train_state.level = level
     param.train_state.stage.extend(stage)
@@ -81,12 +74,3 @@ def make_solver(file, level, stage, batch_size):
     for field in ("test_iter", "test_net", "test_net_param", "test_state", "test_interval", "display", "snapshot", "debug_info"):
         param.ClearField(field)
     return training_file.build_solver(param, batch_sizes=sizes, **place, **given)
-
-
-def show(made, paths, in_full):
-    """Print a trace, as a table or with `in_full` each step in full, and write it where the options say."""
-    (table.show_steps if in_full else table.show)(made, bars.table_console())
-    for option, write in WRITERS.items():
-        if paths[option] is not None:
-            write(made, paths[option])
-            click.echo(f"wrote {paths[option]}")

@@ -10,7 +10,6 @@ from minicaffe.errors import DependencyError
 from minicaffe.proto.atomic import write_bytes
 
 PAGE = Path(__file__).resolve().parent / "view" / "convolution.html"
-SCRIPT = '<script src="convolution.js"></script>'
 
 
 @click.command(cls=options.CaffeCommand)
@@ -25,15 +24,9 @@ def convolution(html, force):
     """
     options.check_outputs(html, force=force)
     if html is not None:
-        write_bytes(html, one_file())
+        write_bytes(html, PAGE.read_bytes())
         click.echo(f"wrote {html}")
     elif webbrowser.open(PAGE.as_uri()):
         click.echo(f"Opened {PAGE} in a browser")
     else:
         raise DependencyError(f"no browser can be opened here; open {PAGE} in one, or write the page with --html FILE")
-
-
-def one_file():
-    """Return the page with its script in it, as bytes."""
-    script = PAGE.with_suffix(".js").read_text(encoding="utf-8")
-    return PAGE.read_text(encoding="utf-8").replace(SCRIPT, f"<script>\n{script}</script>").encode()

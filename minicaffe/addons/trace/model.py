@@ -212,18 +212,14 @@ def load(path):
     FileError
         If it cannot be read.
     """
-    content = read_bytes(path)
+    content, made = read_bytes(path), Trace(None)
     try:
-        document = json.loads(content, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        error = DataError(f"is not a trace: {error}; `minicaffe trace NET --json FILE` writes one", file=os.fspath(path))
-        raise kinds.with_kind(error, content, WANTED, ("json", "text")) from None
-    made = Trace(None)
-    try:
-        made.fill(document)     # null is not an empty trace
+        made.fill(json.loads(content, parse_constant=_no_constant))     # null is not an empty trace
         return made
-    except DataError as error:
-        raise kinds.with_kind(error.at(file=os.fspath(path)), content, WANTED, ("json", "text"))
+    except (ValueError, RecursionError) as error:
+        if not isinstance(error, DataError):
+            error = DataError(f"is not a trace: {error}; `minicaffe trace NET --json FILE` writes one")
+        raise kinds.with_kind(error.at(file=os.fspath(path)), content, WANTED, ("json", "text")) from None
 
 
 def write_text(path, text):

@@ -65,7 +65,9 @@ class CopyReasons:
         """Return the sentences of one."""
         event = self.trace.events[number]
         source, _, target = event.detail.partition(" to ")
-        access = self._access_after(number)
+        # The head event of the call that made the copy is the next one, unless the head stayed.
+        access = next((after for after in self.trace.events[number + 1:number + 2]
+                       if (after.kind, after.name) == ("head", event.name)), None)
         call = access.detail.rpartition(" by ")[2] if access is not None else ""
         verb = "copied" if event.kind == "copy" else "reordered"
         title = self.trace.titles.get(event.name, event.name) or "A memory"
@@ -78,12 +80,6 @@ class CopyReasons:
             before, _, after = access.detail.rpartition(" by ")[0].partition(" -> ")
             sentences.append(f"Its head was {before}, {_meaning(before)}; since then it is {after}, {_meaning(after)}.")
         return " ".join(sentences)
-
-    def _access_after(self, number):
-        """Return the head event of the call that made the copy, which comes right after it; None if the head stayed."""
-        events = self.trace.events
-        after = events[number + 1] if number + 1 < len(events) else None
-        return after if after is not None and (after.kind, after.name) == ("head", events[number].name) else None
 
     def _step_name(self, number):
         """Return the name of a step for a sentence."""

@@ -17,21 +17,15 @@ from minicaffe.net.net import Net
 from minicaffe.solver.solver import Solver
 
 
-class Snapshot(NamedTuple):
-    """The state at a moment: names and heads of memories by id, live blocks, and the arenas of allocators."""
+class Part(NamedTuple):
+    """The events of an iteration, and the state before it: names and heads of memories by id, live blocks, arenas of allocators."""
 
     time: int
     heads: dict
     blocks: list
     arenas: list
-
-
-class IterationEvents(NamedTuple):
-    """The events of one iteration, and the state before it."""
-
-    iteration: int
-    start: Snapshot
-    events: list
+    iteration: int = 0
+    events: list = ()
 
 
 class Recorder:
@@ -119,15 +113,13 @@ class Recorder:
             raise ConfigError("this recorder has recorded nothing; start it first")
         if self._held is not None:
             return Trace(dict(self._held))  # one of its own, to which the caller may add entries
-        running = [IterationEvents(self._iteration(), self._before, list(self._events))] if self._running is not None else []
+        running = [self._before._replace(iteration=self._iteration(), events=list(self._events))] if self._running else []
         return Trace(self._document([*self.parts, *running]))
 
     def _document(self, parts):
         """Return the document of some parts, of the net as it is now."""
-        parts = parts or [IterationEvents(self._iteration(), self._before, [])]
-        document = build.document(parts, self.net, self.solver, self._device)
-        made = Trace(document)
-        document["why"] = {str(number): text for number, text in CopyReasons(made).all().items()}
+        document = build.document(parts or [self._before], self.net, self.solver, self._device)
+        document["why"] = {str(number): text for number, text in CopyReasons(Trace(document)).all().items()}
         return document
 
     def _iteration(self):
@@ -139,7 +131,7 @@ class Recorder:
         del self._events[: len(events)]     # another thread may have added some in between
         if not events:      # what was there before still is
             return
-        self.parts.append(IterationEvents(iteration, self._before, events))
+        self.parts.append(self._before._replace(iteration=iteration, events=events))
         if self.keep is not None:
             before = len(self._events)
             self._before = self._snapshot()
@@ -149,7 +141,7 @@ class Recorder:
         memories = build.memories_of(self.net, self.solver)
         heads = {address: (one.called, str(one.head)) for address, one in memories.items()}
         blocks = [{"place": repr(b.place), "address": b.address, "bytes": b.nbytes, "name": b.name} for b in reporter.live()]
-        return Snapshot(perf_counter_ns(), heads, blocks, arenas())
+        return Part(perf_counter_ns(), heads, blocks, arenas())
 
 
 ARENAS = memory.CachingAllocator, memory.BuddyAllocator     # allocators that list their segments

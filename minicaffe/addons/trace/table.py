@@ -40,8 +40,10 @@ def show(trace, out):
                          style="dim" if trace.simulated and head in TIME_COLUMNS else None)
     for cells, style in zip(rows, styles):
         cells[1] = cut_middle(cells[1], widths[1])
-        cells[9:] = [truncate(cell, max(MIN_NAME_WIDTH, left - widths[1])) for cell in cells[9:]]
-        table.add_row(*map(Text, cells), style=style)
+        texts = [Text(cell) for cell in cells]
+        for text in texts[9:]:
+            text.truncate(max(MIN_NAME_WIDTH, left - widths[1]), overflow="ellipsis")
+        table.add_row(*texts, style=style)
     out.print(table)
     for line in _wrapped(trace, summary(trace), out):
         out.print(line)
@@ -50,11 +52,6 @@ def show(trace, out):
 def cut_middle(text, width):
     """Return `text` in at most `width` characters: without its middle, since names of layers differ at their ends."""
     return text if len(text) <= width else f"{text[: (width - 1) // 2]}…{text[len(text) - width // 2 :]}"
-
-
-def truncate(text, width):
-    """Return `text` in at most `width` characters, without its end."""
-    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def row(trace, number, wide=True):

@@ -1,4 +1,4 @@
-"""Text about steps and events of a trace, for the terminal (table.py) and the page (panels.py). Words for states: model.py."""
+"""Text about steps and events of a trace, for the terminal (table.py) and the page (html.py). Words for states: model.py."""
 
 from collections import Counter
 

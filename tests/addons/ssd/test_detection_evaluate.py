@@ -216,7 +216,7 @@ def test_precisions():
         precision.add(np.zeros((2, 7)))
     rows = 'layer { name: "d" type: "DummyData" top: "a" top: "b" dummy_data_param { shape { dim: 1 dim: 5 } data_filler { value: 1 } } }'
     outputs = DetectionOutputs(layer_net(rows, []), caffe_pb2.SolverParameter(show_per_class_result=True))
-    for _, blob, _ in outputs.outputs:
+    for blob, _ in outputs.outputs:
         blob.data[0, 0] = -1  # one object of class 1
     outputs.add()
     outputs.add([[[-1.0, 2, 1, -1, -1], [0, 2, 0.5, 1, 0]], [[-1.0, 1, 1, -1, -1], [0, 1, 0.5, 1, 0]]])     # of another process

@@ -136,7 +136,7 @@ def test_random_samplers_like_a_plain_model(seed):
         params = [random_sampler(random) for _ in range(random.integers(1, 4))]
         corners = np.sort(random.random((random.integers(0, 4), 2, 2)), 1).reshape(-1, 4)     # xmin ymin xmax ymax
         samplers = Samplers(params, "batch_sampler")
-        assert len(samplers) == sum(param.use_original_image for param in params)
+        assert len(samplers.samplers) == sum(param.use_original_image for param in params)
         for start in (3, 1 << 40, 2**64 - 1):
             slow, fast = np.random.default_rng(start), np.random.default_rng(start)
             parts, got = slow_parts(params, corners.tolist(), slow), samplers.draw(corners, fast)

@@ -118,34 +118,35 @@ def reader_of(video, monkeypatch, skip):
 @pytest.mark.parametrize(("skip", "start"), [(0, 0), (2, 0), (2, 5)])
 def test_frames_of_a_camera(monkeypatch, skip, start):
     reader, capture = reader_of(0, monkeypatch, skip)
-    batch = reader._load(range(start, start + 6, 3))        # of every third record: a camera has no others to pass over
+    batch = reader.load(range(start, start + 6, 3))        # of every third record: a camera has no others to pass over
     assert capture.decoded == [0, skip + 1] and batch.shape == (2, 3, 2, 3)
-    reader._load(range(start + 6, start + 9))
+    reader.load(range(start + 6, start + 9))
     assert capture.decoded == [(skip + 1) * i for i in range(5)] and capture.grabbed == 4 * (skip + 1) + 1
     reader.close()
     reader.close()
     assert capture.released == 1
     reader, capture = reader_of("film", monkeypatch, skip)     # frames that are skipped are not decoded
-    reader._load(range(4, 12, 3))
-    reader._load(range(13, 15))
+    reader.load(range(4, 12, 3))
+    reader.load(range(13, 15))
     assert capture.decoded == [(skip + 1) * i for i in (4, 7, 10, 13, 14)] and capture.grabbed == 14 * (skip + 1) + 1
 
 
 def test_cameras_and_files(monkeypatch):
     reader, capture = reader_of(1, monkeypatch, 0)
     reader.close()      # that was never opened
-    assert reader.infer_shape() == (3, 2, 3) and capture.released == 1
-    reader._load(range(2))
+    assert reader.load(range(1)).shape[1:] == (3, 2, 3)
+    reader.close()
+    reader.load(range(2))
     assert capture.released == 1
     reader.close()
     assert capture.released == 2
     reader, capture = reader_of("film", monkeypatch, 0)
     monkeypatch.setattr(capture, "retrieve", lambda: (True, np.zeros((2 + (capture.grabbed > 9), 3, 3), np.uint8)))
-    reader._load(range(4, 6))
+    reader.load(range(4, 6))
     with pytest.raises(DataError, match="^film: record 9: is 3 x 3 x 3, the first of the batch is 3 x 2 x 3; use batch_size: 1"):
-        reader._load(range(6, 12, 3))
+        reader.load(range(6, 12, 3))
     reader, opened = reader_of("film", monkeypatch, 0)[0], []
     monkeypatch.setattr(VideoBatches, "_opened", lambda reader: (opened.append(Capture(frames=2)), opened[-1])[1])
-    reader._load(range(5))
+    reader.load(range(5))
     reader.close()
     assert [(capture.decoded, capture.released) for capture in opened] == [([0, 1], 1), ([0, 1], 1), ([0], 1)]

@@ -259,7 +259,7 @@ class Story:
             self.one_iteration()
             if self.solver is not None:
                 self.open = None
-                self.parts.append(SimpleNamespace(iteration=self.iteration, start=self.start, events=self.events[before:]))
+                self.parts.append(SimpleNamespace(**vars(self.start), iteration=self.iteration, events=self.events[before:]))
         if self.solver is None or not self.parts:
-            self.parts = [SimpleNamespace(iteration=number, start=self.start, events=list(self.events))]
+            self.parts = [SimpleNamespace(**vars(self.start), iteration=number, events=list(self.events))]
         self.name_memories()

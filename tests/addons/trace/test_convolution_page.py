@@ -65,8 +65,8 @@ def columns_of(text, shape, values):
 
 
 def test_numbers_are_the_layers(opened):
-    ask = """return arguments[0].map((text) => { const s = convolutionPage.fromHash(text), L = convolutionPage.layer(s);
-             return {...L, at: null, pixel: null, text: convolutionPage.prototxt(s)}; })"""
+    ask = """return arguments[0].map((text) => { const s = fromHash(text), L = layer(s);
+             return {...L, at: null, pixel: null, text: prototxt(s)}; })"""
     refused = 0
     asked = [*SETTINGS, *some_settings()]
     for settings, page in zip(asked, opened().execute_script(ask, asked), strict=True):
@@ -109,7 +109,7 @@ def test_cells_that_light_up(opened):
     point_at(page, "image1", 3, 2)                                      # channel 1, pixel (2, 1), as the padding has a row and a column
     index = (1 * 5 + 2) * 5 + 1
     assert f"is element {index}" in page.find_element("id", "said").text
-    pixels = np.array(page.execute_script("return convolutionPage.layerNow.pixels")).reshape(18, 25)
+    pixels = np.array(page.execute_script("return L.pixels")).reshape(18, 25)
     where = set(map(tuple, np.argwhere(pixels == index).tolist()))
     assert lit(page, "columns", "dots") == where and len(where) == 9    # the pixel is in nine windows
     assert lit(page, "columns", "strong") <= where
@@ -137,10 +137,10 @@ def test_keys_and_settings(opened):
     assert "held" not in page.find_element("id", "said").text
     slider = page.find_element("css selector", "input[name=kernel]")
     slider.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)                # which keeps the focus
-    assert "kernel=5&" in page.current_url and page.execute_script("return convolutionPage.layerNow.top") == [1, 2, 3, 3]
+    assert "kernel=5&" in page.current_url and page.execute_script("return L.top") == [1, 2, 3, 3]
     page.find_element("id", "show-values").send_keys(Keys.SPACE)
     texts = page.execute_script("return [...document.querySelectorAll('[data-grid=grid0] > text')].map((text) => text.textContent)")
-    assert texts == [str(int(y)) for y in page.execute_script("return convolutionPage.layerNow.y")[:9]]
+    assert texts == [str(int(y)) for y in page.execute_script("return L.y")[:9]]
     opened("kernel=5&pad=0&height=3&width=9&stride=1")
     assert "the output would have size -1 along spatial axis 0, where the input has 3" in page.find_element("id", "error").text
     assert not page.find_element("id", "flow").is_displayed()
@@ -155,7 +155,7 @@ def test_a_narrow_page(opened, screen):
 
 def test_command_and_its_file(tmp_path, monkeypatch, capsys):
     assert cli.main(["convolution", "--html", str(tmp_path / "c.html")]) == 0
-    assert (tmp_path / "c.html").read_bytes() == convolution.one_file()
+    assert (tmp_path / "c.html").read_bytes() == PAGE.read_bytes()
     assert cli.main(["convolution", "--html", str(tmp_path / "none" / "c.html")]) == 1
     assert "none/c.html: cannot be written: the folder" in capsys.readouterr().err
     opened = []
@@ -165,4 +165,4 @@ def test_command_and_its_file(tmp_path, monkeypatch, capsys):
     assert cli.main(["convolution"]) == 1
     assert "--html FILE" in capsys.readouterr().err
     assert Path(minicaffe.__file__).parent in PAGE.parents and PAGE.exists()
-    assert re.findall(r"https?://|<link [^>]*href=\"(?!data:)|<script [^>]*src|@import|url\((?!#)", convolution.one_file().decode()) == []
+    assert re.findall(r"https?://|<link [^>]*href=\"(?!data:)|<script [^>]*src|@import|url\((?!#)", PAGE.read_text()) == []

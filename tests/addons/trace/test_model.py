@@ -14,7 +14,7 @@ from small_net import NET, recorded
 import minicaffe
 from minicaffe import memory
 from minicaffe.addons import trace
-from minicaffe.addons.trace import build, html, kernels, panels, perfetto, table
+from minicaffe.addons.trace import build, html, kernels, perfetto, table
 from minicaffe.addons.trace.lives import Lives
 from minicaffe.addons.trace.model import launch_of
 from minicaffe.blob import Blob
@@ -111,7 +111,7 @@ def test_blocks_and_arenas_at_a_moment(where, make_solver, allocator):
         assert mine[0]["allocator"] == allocator and max(len(segment["blocks"]) for segment in mine[1]["segments"]) > 1
         assert mine[0] == mine[1]
         assert {event.kind for event in made.events} >= {"alloc", "free", "split", "merge"}
-        page = panels.data(made)
+        page = html.data(made)
         for moment in [number + 1 for number, event in enumerate(made.events) if event.kind in ("free", "merge", "split")]:
             check_places(made, page, moment)
         text = "\n".join(line for number in range(len(made.steps)) for line in table.describe(made, number))

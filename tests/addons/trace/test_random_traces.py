@@ -7,7 +7,7 @@ import pytest
 from random_traces import BEGAN, Story
 
 from minicaffe.addons import trace
-from minicaffe.addons.trace import build, html, panels
+from minicaffe.addons.trace import build, html
 from minicaffe.addons.trace.model import STATES
 from minicaffe.addons.trace.words import step_lines
 
@@ -167,7 +167,7 @@ def test_events_steps_and_memories(counted):
 def test_moments_of_trace_and_page(counted):
     made, page = counted.made, html.page(counted.made)
     shown, _ = json.JSONDecoder().raw_decode(page[page.index('{"about":'):])
-    assert shown == json.loads(json.dumps(panels.data(made)))
+    assert shown == json.loads(json.dumps(html.data(made)))
     assert [memory["name"] for memory in shown["memories"]] == list(counted.memories)
     for memory in shown["memories"]:
         assert [i for i, _, _ in memory["copies"]] == [i for i, event in enumerate(counted.events) if event["kind"] in ("copy", "reorder")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minicaffe.addons.trace import Trace, panels, perfetto, table
+from minicaffe.addons.trace import Trace, html, perfetto, table
 from minicaffe.addons.trace.reasons import CopyReasons
 from minicaffe.addons.trace.schema import COLUMNS
 
@@ -73,7 +73,7 @@ def test_steps_in_full(written):
          "  copy device to host: w, 40 B, simulated: 0.000 ms, 4.0 GB/s"],
         ["step 5 of 6, iteration 2: between layers", "simulated: 0.002 ms", "  copy peer to device: w, 40 B, simulated: 0.000 ms",
          "  copy device to device: other data, 40 B, simulated: 0.000 ms"]]
-    assert panels.data(written)["texts"][3] == ("state", "data: host -> host+device (gpu_data)")
+    assert html.data(written)["texts"][3] == ("state", "data: host -> host+device (gpu_data)")
     written.document["start"]["arenas"] = [{"place": place, "allocator": allocator, "segments": []} for place, allocator in ((HOST, "caching"), (GPU, "buddy"))]
     written.document["device"].update(kind="gpu", copy_bandwidth=None)
     written.document["strings"] = [text.replace("segment given", "pool given") for text in written.document["strings"]]

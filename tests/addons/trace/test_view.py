@@ -20,6 +20,7 @@ from minicaffe.addons.trace import Trace, html, load, record, table
 pytestmark = pytest.mark.slow(30)    # all together
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
+CHOOSE_HOST = "$('place').value = 'CPUPlace()'; $('place').dispatchEvent(new Event('change'))"
 SLOW = 5        # other processes of a test machine may be busy: a bound in milliseconds is this many times what a user may wait
 
 
@@ -247,7 +248,7 @@ def test_the_buddy_allocators_tree(browser, tmp_path):
         del blocks[1:3]
     html.write(made, tmp_path / "buddy.html")
     page = Page(browser, tmp_path / "buddy.html")
-    page.state("view.choose('CPUPlace()')")      # what an earlier test left may be freed since, at another place
+    page.state(CHOOSE_HOST)      # what an earlier test left may be freed since, at another place
     for moment in range(len(made) + 1):
         drawn_as_recorded(page.state(f"view.goMoment({moment})"), made)
     state = page.state()
@@ -277,5 +278,5 @@ def test_a_hundred_thousand_events_stay_usable(browser, tmp_path):
         for (let i = 0; i < 30; i++) { const begun = performance.now(); view.go(i * 7919 % steps); took.push(performance.now() - begun); }
         return took.sort((a, b) => a - b);""")
     assert took[len(took) // 2] < 100 and took[-1] < 100 * SLOW, took
-    drawn_as_recorded(page.state(f"view.choose('CPUPlace()'), view.goMoment({len(trace) - 1000})"), trace)
+    drawn_as_recorded(page.state(f"{CHOOSE_HOST}; view.goMoment({len(trace) - 1000})"), trace)
     assert not page.errors()

@@ -1,5 +1,5 @@
 "use strict";
-/* A trace in the page: what panels.py computed, and which part of it there is at a moment.
+/* A trace in the page: what html.py computed, and which part of it there is at a moment.
 
 A moment is a number of events: the state at moment i is the start after the first i events, as Trace.at(i) in Python. */
 

@@ -286,11 +286,7 @@ class View {
 }
 
 function plural(n, one, many = one + "s") { return `${n} ${n === 1 ? one : many}`; }
-{
-  const begun = performance.now();
-  const view = new View(JSON.parse($("trace").textContent));
-  $("trace").remove();          // its data are in the columns of Trace
-  view.ready = performance.now() - begun;
-  window.view = Object.freeze({state: () => view.state(), go: step => view.go(step), goMoment: moment => view.goMoment(moment),
-    choose: place => { $("place").value = place; $("place").dispatchEvent(new Event("change")); }});
-}
+
+const begun = performance.now(), view = new View(JSON.parse($("trace").textContent));
+$("trace").remove();    // its data are in the columns of Trace
+view.ready = performance.now() - begun;
