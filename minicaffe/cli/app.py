@@ -150,7 +150,8 @@ def run(args=None):
         with contextlib.ExitStack() as context:
             if parallel.launched() > 1:
                 ranks.init_process_group(command_of(args))
-                context.enter_context(ranks.one_output())
+                if ranks.group.rank > 0:    # all ranks print the same
+                    context.enter_context(contextlib.redirect_stdout(context.enter_context(open(os.devnull, "w"))))
             context.enter_context(warnings.catch_warnings(action="error", category=ConfigWarning))
             status = minicaffe.main(args, prog_name="minicaffe", standalone_mode=False)
             sys.stdout.flush()  # an error here, such as a full disk, is reported; one at the interpreter's end is not

@@ -26,7 +26,6 @@ from minicaffe.pycaffe import io
 CHUNK = 64  # pictures between two steps of the progress bar
 CLASSES_SHOWN = 5  # of each picture
 KEEP_ORDER = ("Log", "Power", "Flatten", "Reshape", "Split", "Dropout")     # layers that may follow a Softmax or Sigmoid
-ENDINGS = (".npy", ".csv", ".json")
 
 
 @click.command(cls=options.CaffeCommand)
@@ -50,9 +49,8 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
     Processes that mpiexec started divide the pictures.
     """
     if out is not None:
-        check_ending(out, ENDINGS)
-        if ranks.group.rank == 0:
-            options.check_outputs(out, force=force)
+        check_ending(out)
+        options.check_outputs(out, force=force)
     paths = picture_paths(inputs, ext, listed)
     if images_dim:
         check_picture(images_dim[::-1], "--images-dim")

@@ -9,7 +9,6 @@ database or file under the final name.
 from collections import Counter
 
 import click
-from rich.console import Console
 
 from minicaffe.cli import bars, options
 from minicaffe.cli.inputs import ext_option, left_out_text
@@ -39,9 +38,12 @@ from_list = options.combine_options(   # of commands that read a list of picture
     options.force)
 
 
-@click.group(cls=options.CaffeGroup, no_args_is_help=False)
+@click.group(no_args_is_help=False)
 def data():
     """Make databases and look into them."""
+
+
+data.command_class = options.CaffeCommand
 
 
 def _add_data_set(name):
@@ -186,17 +188,16 @@ def info(db, backend, png, force):
                 labels[record.label] += 1
             if number % 1000 == 999:
                 progress("records", number + 1, count)
-    console = Console(highlight=False, markup=False, emoji=False)     # a name may have brackets
-    console.print(f"{db}: {count} records, {database.backend}", soft_wrap=True)
-    console.print("channels x height x width: " + _listing(shapes))
-    console.print("content: " + _listing(kinds))
+    click.echo(f"{db}: {count} records, {database.backend}")
+    click.echo("channels x height x width: " + _listing(shapes))
+    click.echo("content: " + _listing(kinds))
     for size, found in sorted(reals.items()):
-        console.print(f"real-valued labels: {size} in each of {found} records", soft_wrap=True)
+        click.echo(f"real-valued labels: {size} in each of {found} records")
     if labels:
-        console.print(f"labels: {len(labels)} different: {_listing(labels, MOST_LABELS)}", soft_wrap=True)
+        click.echo(f"labels: {len(labels)} different: {_listing(labels, MOST_LABELS)}")
     if png:
         write_png(png, sheet([to_rgb(picture) for picture in first], SHEET_COLUMNS))
-        console.print(f"{png}: the first {len(first)} pictures", soft_wrap=True)
+        click.echo(f"{png}: the first {len(first)} pictures")
 
 
 def _listing(counter, most=8):

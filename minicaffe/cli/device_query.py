@@ -39,30 +39,23 @@ def device_query():
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     flags = cpuinfo_value("flags", "Features").split()
     facts = {
-        "Processor": f"{cpuinfo_value('model name') or platform.processor() or platform.machine()}",
+        "Processor": cpuinfo_value("model name") or platform.processor() or platform.machine(),
         "Cores": f"{os.cpu_count()}, of which this process may use {usable}",
         "Threads used": get_num_threads(),
         "Instruction sets": ", ".join(unit for unit in VECTOR_UNITS if unit in flags) or platform.machine(),
         "BLAS": blas(),
         **{name: library(short, package) for name, short, package in LIBRARIES},
     }
-    devices = []
     try:
         facts["CUDA driver"] = "CUDA {}.{}".format(*cuda.version())
-        devices = list(range(cuda.count()))
-        facts["GPUs"] = len(devices)
+        facts["GPUs"] = cuda.count()
     except (DependencyError, DeviceError) as error:
         facts["CUDA driver"] = f"none: {error}"
-    show(facts)
-    for index in devices:
-        click.echo()
-        show(device_facts(index))
-
-
-def show(facts):
-    """Print labels and values in two columns, as Caffe's device_query does."""
-    for label, value in facts.items():
-        click.echo(f"{label + ':':<32}{value}")
+    for table in (facts, *map(device_facts, range(facts.get("GPUs", 0)))):
+        if table is not facts:
+            click.echo()
+        for label, value in table.items():      # in two columns, as Caffe's device_query has them
+            click.echo(f"{label + ':':<32}{value}")
 
 
 def device_facts(index):

@@ -52,7 +52,7 @@ class LiveDisplay(Result):
         self.snapshot = f"at {solver.iter}: {model_path}"
 
     def on_watch(self, solver, iteration, samples):
-        """Print the samples of --watch above the display (`pass_samples` of train.py)."""
+        """Print the samples of --watch above the display (`report_samples` of train.py)."""
         text = "\n".join([f"layers at iteration {iteration}", *watch.lines(samples)])
         self._ignore_hangup(lambda: self.console.print(Text(text)))
 

@@ -109,7 +109,7 @@ class SkippedInputs:
             raise DataError(f"{self.count} of {self.total} inputs cannot be read; the results are those of the others")
 
 
-def check_ending(path, endings):
+def check_ending(path, endings=OUTPUT_ENDINGS):
     """Raise ConfigError unless `path` ends in one of `endings`."""
     if not path.lower().endswith(endings):
         raise ConfigError(f"must end in {', '.join(endings[:-1])} or {endings[-1]}, which says the format, got {path}",

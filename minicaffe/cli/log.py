@@ -38,13 +38,18 @@ class StderrHandler(logging.Handler):
             pass
 
 
-class LogFile(logging.FileHandler):
-    """Writes the log to a file. If the disk is full, one warning says that no more is written, and `failed` is true.
+class TrainingFile(logging.FileHandler):
+    """Writes lines to a file. If the disk is full, one warning says that no more `what` is written, and `failed` is true.
 
     logging calls `handleError` for an exception during a write.
     """
 
     failed = False
+
+    def __init__(self, path, append, what):
+        # A name of a file may hold bytes that are not UTF-8.
+        super().__init__(path, "a" if append else "w", encoding="utf-8", errors="backslashreplace")
+        self.path, self.what = path, what
 
     def handleError(self, record):
         cause = sys.exc_info()[1]
@@ -52,37 +57,34 @@ class LogFile(logging.FileHandler):
             super().handleError(record)
             return
         self.failed = True
-        remove_log_file(self)
-        logging.getLogger("minicaffe.cli").warning("%s: cannot be written: %s; no more log, the training continues", self.path,
-                                                   cause.strerror)
+        self.close()
+        logging.getLogger("minicaffe.cli").warning("%s: cannot be written: %s; no more %s, the training continues", self.path,
+                                                   cause.strerror, self.what)
+
+    def close(self):
+        """Close the file, and remove it from the log; a second call does nothing."""
+        logging.getLogger("minicaffe").removeHandler(self)
+        with contextlib.suppress(OSError):  # buffered text that cannot be written; `handleError` reports it
+            super().close()
 
 
 def add_log_file(path, append):
-    """Write the whole log of a training also to the file `path`, whatever standard error shows; `remove_log_file` takes the result.
+    """Write the whole log of a training also to the file `path`, whatever standard error shows; return the TrainingFile to close.
 
     If the file cannot be opened, warn and return None.
     """
     logger = logging.getLogger("minicaffe")
     try:
-        # A name of a file may hold bytes that are not UTF-8.
-        handler = LogFile(path, "a" if append else "w", encoding="utf-8", errors="backslashreplace")
+        handler = TrainingFile(path, append, "log")
     except OSError as cause:
         logger.warning("%s: cannot be written: %s; the training leaves no log", path, cause.strerror)
         return None
-    handler.path = path
     handler.setFormatter(GlogFormatter())
     for shown in logger.handlers:       # standard error keeps its level, as the logger's becomes lower
         shown.setLevel(logger.level)
     logger.addHandler(handler)
     logger.setLevel(min(logger.level, logging.INFO))
     return handler
-
-
-def remove_log_file(handler):
-    """Close the file of `add_log_file`; a second call does nothing."""
-    logging.getLogger("minicaffe").removeHandler(handler)
-    with contextlib.suppress(OSError):  # buffered text that cannot be written, which `LogFile` has reported
-        handler.close()
 
 
 def is_terminal(stream):

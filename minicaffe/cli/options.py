@@ -88,12 +88,6 @@ class CaffeCommand(click.Command):
         write_options(self, ctx, formatter)
 
 
-class CaffeGroup(click.Group):
-    """A group of commands that are CaffeCommands, such as ``minicaffe data``."""
-
-    command_class = CaffeCommand
-
-
 def normalize_arguments(args, params, ctx=None):
     """Return `args` with every option of `params` as one word, ``--name`` or ``--name=value``, with dashes only, for click.
 
@@ -244,11 +238,10 @@ def combine_options(*options):
     return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
 
 
-quiet = click.option("--quiet", is_flag=True, help="Show only warnings, errors and the result.")
-verbose = click.option("--verbose", is_flag=True, help=(
-    "Show the whole log, with the building of nets, on a terminal too."))
-debug = click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-messages = combine_options(quiet, verbose, debug)    # of every command
+messages = combine_options(     # of every command
+    click.option("--quiet", is_flag=True, help="Show only warnings, errors and the result."),
+    click.option("--verbose", is_flag=True, help="Show the whole log, with the building of nets, on a terminal too."),
+    click.option("--debug", is_flag=True, help="Show the traceback of an error."))
 force = click.option("--force", is_flag=True, help="Overwrite an output file that exists.")
 # Where the log goes and what computes: of commands that use a device.
 common = combine_options(
@@ -313,11 +306,11 @@ def sizes_of(text):
 
 
 def check_outputs(*paths, force=False):
-    """Check before any work that the files of `paths` (None: not given) can be written and overwrite nothing.
+    """Check before any work that the files of `paths` (None: not given), which rank 0 writes, can be written and overwrite nothing.
 
     Raises FileError for a file that exists, unless `force` is true, and if no file can be made.
     """
-    for path in paths:
+    for path in paths if ranks.group.rank == 0 else ():
         if path is not None:
             check_writable(path)
             check_free(path, force)

@@ -105,30 +105,51 @@ def open_net(given, images_dim=None):
     `given` has the values of those options, and optionally `level` and `stage`. `images_dim`, (height, width), overrides the size
     that pictures are resized to. One line on standard error describes the preprocessing.
     """
-    model, weights, like = given["model"], given["weights"], given["like"]
+    model, weights = given["model"], given["weights"]
     if model is None:
         raise click.UsageError(f"give --model FILE, the deploy or training net{f' of {weights}' if weights else ''}")
     if weights is None:
         raise click.UsageError(f"give --weights FILE, the trained parameters of {model}")
     check_precision()
     about = options.net_options()
-    param, positions = read_net(model, caffe_pb2.TEST, given.get("level", 0), given.get("stage", ()),
-                                skip_unknown_fields=about["skip_unknown_fields"])
     with caffe.trusting(about["trusted"]):
-        own = PictureSource.of(param, model, positions)
-        training, why = (own, "") if own and like is None else find_training(param, model, given)
-        if own is not None:
-            loss = next((layer for layer in param.layer if layer.type == "MultiBoxLoss"), None)
-            if loss is not None and not any(layer.type == "DetectionOutput" for layer in param.layer):
-                raise ConfigError("the net is trained on boxes, and no DetectionOutput layer outputs them; give its deploy net",
-                                  file=model, layer=loss.name, layer_type=loss.type)
-            param = deploy_net(param, (1, *training.input_shape()), model, positions)
+        param, positions, training, why = read_deploy_net(model, given)
     net = Classifier(param, weights, file=model, positions=positions, **about)
     with caffe.trusting(about["trusted"]):
         set_preprocessing(net, training, why, given, images_dim)
     if ranks.group.size > 1:
         options.print_ranks()
     return net, training
+
+
+def read_deploy_net(file, given):
+    """Return the deploy net of `file`, its Positions, its PictureSource or None, and the reason if it is None.
+
+    A training net is reduced to its prediction; the Input of the result has the size that the net was trained with. `given` is as
+    for `open_net`. Raises ConfigError if the input of the net is not known, or is not of pictures.
+    """
+    param, positions = read_net(file, caffe_pb2.TEST, given.get("level", 0), given.get("stage", ()),
+                                skip_unknown_fields=options.net_options()["skip_unknown_fields"])
+    own = PictureSource.of(param, file, positions)
+    if own is None:
+        source = source_layer(param, file, positions)
+        if source is None:
+            raise ConfigError("has no data layer and no Input, so its input is unknown; give a training or a deploy net", file=file)
+        if source.type != "Input":
+            raise ConfigError(f"'{source.type}' reads no pictures, so the size of the input is not known; give the deploy net",
+                              file=file, layer=source.name, layer_type=source.type)
+        return param, positions, *find_training(param, file, given)
+    loss = next((layer for layer in param.layer if layer.type == "MultiBoxLoss"), None)
+    if loss is not None and not any(layer.type == "DetectionOutput" for layer in param.layer):
+        raise ConfigError("the net is trained on boxes, and no DetectionOutput layer outputs them; give its deploy net",
+                          file=file, layer=loss.name, layer_type=loss.type)
+    training, why = (own, "") if given["like"] is None else find_training(param, file, given)
+    try:
+        shape = training.input_shape()
+    except Error as error:
+        error.message += "; the size of the net's input is that of its training data; to go without them, give the deploy net"
+        raise
+    return deploy_net(param, (1, *shape), file, positions), positions, training, why
 
 
 def open_data_net(file, weights, state, why, **about):

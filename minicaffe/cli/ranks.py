@@ -54,16 +54,6 @@ def init_process_group(command):
         set_num_threads(share)
 
 
-@contextlib.contextmanager
-def one_output():
-    """Discard the block's standard output, unless this is rank 0: all ranks print the same."""
-    if group.rank == 0:
-        yield
-        return
-    with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
-        yield
-
-
 def report_failure(line, status):
     """Print why the command fails and end all processes that run it; return `status` if there is only one.
 

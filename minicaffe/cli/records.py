@@ -1,6 +1,5 @@
 """Listeners that record a training: JSON lines for programs, and the result for the terminal."""
 
-import contextlib
 import json
 import logging
 import math
@@ -8,28 +7,23 @@ import os
 import shlex
 import time
 
-from minicaffe.cli import ranks
+from minicaffe.cli import log, ranks
 from minicaffe.cli.options import notify
 from minicaffe.errors import FileError
 from minicaffe.solver.report import images_per_iteration, output_text
 from minicaffe.solver.snapshot import complete_states
 
-logger = logging.getLogger("minicaffe.cli")
 
-
-class JsonLines:
+class JsonLines(log.TrainingFile):
     """A listener of a solver that writes each display (``"event": "train"``) and test (``"event": "test"``) as one line of JSON.
 
-    ``"time"`` is in seconds since 1970. Numbers that are not finite become null, since JSON cannot write them. If the disk is full,
-    one warning says that no more is written. With `append` the lines are added to those in the file. Raises FileError if the file
-    cannot be opened.
+    ``"time"`` is in seconds since 1970. Numbers that are not finite become null, since JSON cannot write them. With `append` the
+    lines are added to those in the file. Raises FileError if the file cannot be opened.
     """
 
     def __init__(self, path, append=False):
-        self.path = path
         try:
-            # A name of a file may hold bytes that are not UTF-8.
-            self.file = open(path, "a" if append else "w", encoding="utf-8", errors="backslashreplace")
+            super().__init__(path, append, "records")
         except OSError as cause:
             raise FileError(f"cannot be written: {cause.strerror}; correct the path of --json", file=path) from cause
 
@@ -40,27 +34,14 @@ class JsonLines:
         self._write_event("test", record)
 
     def on_watch(self, solver, iteration, samples):
-        """Write the samples of `minicaffe.inspection.watch` as an ``"event": "watch"`` (`pass_samples` of train.py)."""
+        """Write the samples of `minicaffe.inspection.watch` as an ``"event": "watch"`` (`report_samples` of train.py)."""
         self._write_event("watch", {"iteration": iteration, "samples": samples})
 
     def _write_event(self, event, record):
         """Write a record as a line and flush it, so that a program can follow the training."""
-        if self.file is None:
-            return
-        line = json.dumps(finite_values({"event": event, "time": round(time.time(), 3), **record}), ensure_ascii=False)
-        try:
-            self.file.write(line + "\n")
-            self.file.flush()
-        except OSError as cause:
-            self.close()
-            logger.warning("%s: cannot be written: %s; no more records, the training continues", self.path, cause.strerror)
-
-    def close(self):
-        """Close the file; a second call does nothing."""
-        file, self.file = self.file, None
-        with contextlib.suppress(OSError):  # buffered text that cannot be written; `_write_event` reports it
-            if file is not None:
-                file.close()
+        if not self.failed:
+            values = finite_values({"event": event, "time": round(time.time(), 3), **record})
+            self.emit(logging.makeLogRecord({"msg": json.dumps(values, ensure_ascii=False)}))
 
 
 def finite_values(value):

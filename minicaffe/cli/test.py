@@ -1,7 +1,7 @@
 """``minicaffe test``: score the weights of a net (Caffe tools/caffe.cpp, test).
 
-Different from Caffe: each record counts once. Add-ons give it options: modules with `PARAMS`, ``check_options(asked, json_path,
-force)``, which returns whether they evaluate, and ``Evaluation(net, file, asked)``, which gets the values of `blobs` in each batch.
+Different from Caffe: each record counts once. Add-ons give it options: modules with `PARAMS`, ``check_options(asked, force)``,
+which returns whether they evaluate, and ``Evaluation(net, file, asked)``, which gets the values of `blobs` in each batch.
 """
 
 import logging
@@ -37,9 +37,8 @@ def test(file, model, weights, iterations, ap_version, json_path, force, level, 
     Processes that mpiexec started divide the batches, and the result is that of one process.
     """
     file = options.one_file(file, model, "--model", "net")
-    if ranks.group.rank == 0:
-        options.check_outputs(json_path, force=force)
-    evaluates = [each for each in click.get_current_context().command.modules if each.check_options(asked, json_path, force)]
+    options.check_outputs(json_path, force=force)
+    evaluates = [each for each in click.get_current_context().command.modules if each.check_options(asked, force)]
     options.log_device()
     # With an evaluation there is no plan: blobs from the middle of the net are read when it has run.
     net = open_data_net(file, weights, (level, stage), "and a test would score zeros; give the net that reads test data, or score "
@@ -52,11 +51,9 @@ def test(file, model, weights, iterations, ap_version, json_path, force, level, 
     if iterations is None:
         iterations = data.batches if data.records else training_file.DEFAULT_TEST_ITER
     logger.info("Running for %d iterations.", iterations)
-    evaluates_outputs = evaluation_of(net)      # OutputMeans, or another class for detections
-    finds = evaluates_outputs is not OutputMeans
-    means = OutputMeans(net)
-    if finds:
-        means = evaluates_outputs(net, caffe_pb2.SolverParameter(ap_version=ap_version, show_per_class_result=True))
+    kind = evaluation_of(net)       # OutputMeans, or another class for detections
+    finds = kind is not OutputMeans
+    means = kind(net, caffe_pb2.SolverParameter(ap_version=ap_version, show_per_class_result=True)) if finds else OutputMeans(net)
     records = whole.records if whole else None
     outputs, blobs = len(net.output_blobs), None if evaluation is None else [*net.output_blobs, *evaluation.blobs]
     with bars.progress() as report:

@@ -33,8 +33,7 @@ def time(file, model, iterations, phase, as_json, force, level, stage):
 
     A step is a layer, or layers that are computed as one. On a device its time is that of the device, without gaps between steps.
     """
-    if as_json:
-        options.check_outputs(as_json, force=force)
+    options.check_outputs(as_json, force=force)
     file = options.one_file(file, model, "--model", "net")
     definition = read_net(file, caffe_pb2.Phase.Value(phase.upper()), level, stage, options.net_options()["skip_unknown_fields"])
     options.log_device()

@@ -210,14 +210,13 @@ def run(ctx, solver, given):
         records = JsonLines(given["json_path"], append=bool(given["state"]))
         solver.listeners.append(records)
     if log_path and ranks.group.rank == 0 and not earlier_files.is_same(2, log_path):     # 2> net.log
-        if not overwrites and os.path.isfile(log_path):
+        if not overwrites:
             earlier_files.keep_earlier_file(log_path)
         kept = log.add_log_file(log_path, append=bool(given["state"]))
     if given["watch"] is not None:
         from minicaffe.inspection.watch import Watch
-        sinks = [listener.on_watch for listener in (records, display) if listener is not None]
         interval = given["watch"] or solver.param.display or WATCH_INTERVAL
-        watch = Watch(solver, interval, functools.partial(pass_samples, sinks), keep=False)
+        watch = Watch(solver, interval, report_samples, keep=False)
     with Signals(given["sigint_effect"], given["sighup_effect"]) as signals:
         def draw_and_poll():
             display.tick(solver)    # here too, since a long test has no iterations
@@ -241,25 +240,23 @@ def run(ctx, solver, given):
                 error.message += f"; {how} with: {resume_command(ctx, state, *rate)}"
             raise
         finally:
-            for listener in (watch, display, records):
+            for listener in (watch, display, records, kept):
                 if listener is not None:
                     listener.close()
             if kept is not None:
-                log.remove_log_file(kept)
                 result.log_path = None if kept.failed else log_path
     for line in result.lines(solver, functools.partial(resume_command, ctx)):
         click.echo(line)
     return 128 + signal.SIGTERM if signals.terminated else 0
 
 
-def pass_samples(sinks, solver, iteration, samples):
-    """Log the samples of --watch, and pass them to each `on_watch` in `sinks`: the `on_samples` of a Watch."""
+def report_samples(solver, iteration, samples):
+    """Log the samples of --watch, and pass them to `on_watch` of listeners: the `on_samples` of a Watch."""
     from minicaffe.inspection import watch
     logger.info("Iteration %d, watched:", iteration)
     for line in watch.lines(samples):
         logger.info("%s", line)
-    for listener in sinks:
-        listener(solver, iteration, samples)
+    solver.notify("on_watch", iteration, samples)
 
 
 def resume_command(ctx, state, *options):

@@ -76,7 +76,7 @@ def build_solver(param, file=None, positions=None, batch_sizes=None, divide_by=1
 
     `batch_sizes` has by phase the size that --batch-size or --test-batch-size gives the data layers, or None. `divide_by` divides
     the batches of the train net among ranks, and `changes` are functions of add-ons that change its definition in place:
-    ``change(solver, net_param, trial, file, positions)``.
+    ``change(solver, net_param, file, positions)``.
     """
     base, sizes = solver_class(param, file=file, positions=positions), batch_sizes or {}
     if not any(sizes.values()) and divide_by == 1 and not changes:
@@ -89,7 +89,7 @@ def build_solver(param, file=None, positions=None, batch_sizes=None, divide_by=1
         if phase == caffe_pb2.TRAIN and divide_by > 1:
             divide_batch_size(net_param, divide_by, *where)
         for change in changes if phase == caffe_pb2.TRAIN else ():
-            change(self, net_param, trial, *where)
+            change(self, net_param, *where)
         return base.make_net(self, net_param, **net_options)
 
     # Solver states store the name of the class.

@@ -23,36 +23,27 @@ Cost = namedtuple("Cost", "flops bytes")
 
 
 def of_node(node, direction):
-    """Return the Cost of a pass of a node, 0 for a backward that the net leaves out; the bytes are those in plain order.
+    """Return the Cost of a pass, ``forward`` or ``backward``, of a node of a net that was reshaped; bytes are those in plain order.
 
-    Parameters
-    ----------
-    node : Node
-        Of a net that was reshaped.
-    direction : str
-        ``forward`` or ``backward``.
+    It is 0 for a backward that the net leaves out.
     """
-    if direction == "forward":
-        flops = node.layer.flops(node.bottoms, node.tops)
-    elif not node.needs_backward:
+    if direction == "backward" and not node.needs_backward:
         return Cost(0, 0)
-    else:
-        flops = node.layer.backward_flops(node.bottoms, node.tops, node.bottom_needs)
-    return Cost(flops, sum(nbytes(blobs) for parts in arrays(node, direction) for _, blobs in parts))
+    return Cost(flops(node, direction), sum(nbytes(blobs) for parts in arrays(node, direction) for _, blobs in parts))
+
+
+def flops(node, direction):
+    """Return the operations of a pass of a node that runs; `minicaffe time` runs also a backward that the net leaves out."""
+    if direction == "forward":
+        return node.layer.flops(node.bottoms, node.tops)
+    return node.layer.backward_flops(node.bottoms, node.tops, node.bottom_needs)
 
 
 def step(nodes, direction):
-    """Return the Cost of nodes that are computed as one, forward or backward, after a run of them (timing.py divides it by times).
+    """Return the Cost of nodes that are computed as one, in the order of the net, after a run of them (timing.py).
 
     Each array counts once where it is read and once where it is written, with the elements that engines keep of it now: those in
     bfloat16 have two bytes. An array that one of the nodes writes and a later one reads does not count.
-
-    Parameters
-    ----------
-    nodes : list of Node
-        In the order of the net.
-    direction : str
-        ``forward`` or ``backward``.
     """
     read, written, writes, passed = {}, {}, {}, set()
     for node in nodes if direction == "forward" else nodes[::-1]:
@@ -63,7 +54,7 @@ def step(nodes, direction):
         written |= writes
     # `writes` are the results of the node that ran last, which count; `passed` was written by one node and read by a later one.
     kept = (size for key, size in written.items() if key in writes or key not in passed)
-    return Cost(sum(of_node(node, direction).flops for node in nodes), sum(read.values()) + sum(kept))
+    return Cost(sum(flops(node, direction) for node in nodes), sum(read.values()) + sum(kept))
 
 
 def arrays(node, direction):

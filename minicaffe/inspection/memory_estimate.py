@@ -34,21 +34,9 @@ class MemoryNeeds:
 def dry_run_training(param, replace_sources, **options):
     """Train `ITERATIONS` iterations as a dry run, with one batch of each test net before and after them.
 
-    Parameters
-    ----------
-    param : SolverParameter
-    replace_sources : callable
-        ``replace_sources(net_param, file, positions)`` returns the net without its data, and its ReplacedSources by name.
-    options
-        Of `minicaffe.solver.create_solver`.
-
-    Returns
-    -------
-    solver : Solver
-    needs : list of MemoryNeeds
-        Of each place, the largest first.
-    sources : list of dict of str to ReplacedSource
-        Of the net that is trained, and of those that test.
+    Return the Solver, the `needs`, and a list of the ReplacedSources by name, of the net that is trained and of those that test.
+    ``replace_sources(net_param, file, positions)`` returns a net without its data, and its ReplacedSources; `options` are those of
+    `minicaffe.solver.create_solver`.
     """
     sources = []
     quiet = copy_of(param)
@@ -85,7 +73,9 @@ def needs(events, nets, history, sources):
     `history` has the solver's history blobs, `sources` for each net its ReplacedSources by name.
     """
     roles = roles_of(nets, history)
-    dummies = dummy_blocks(nets, sources)
+    # Allocations for tops of DummyData: real sources need none. Those of another size count: of data in the layout of an engine.
+    dummies = {("alloc", registry.host_place, f"{blob.name} data", blob.data_memory.size)
+               for net in nets for node in net.nodes if any(node.name in some for some in sources) for blob in node.tops}
     events = [event for event in events if (event.kind, event.place, event.name, event.nbytes) not in dummies]
     found, live, running, layer, when = {}, {}, {}, "", "setup"     # `live`: blocks; `running`: bytes by place and role
     for event in events:
@@ -112,15 +102,6 @@ def needs(events, nets, history, sources):
         need.parts["batches made ready"] = ahead
         need.peak += ahead
     return sorted(found.values(), key=lambda need: -need.peak)
-
-
-def dummy_blocks(nets, sources):
-    """Return (kind, place, name, bytes) of allocations for tops of DummyData, to leave them out: real sources need no such blocks.
-
-    Blocks of such a top with another size remain: there an engine keeps the data in a layout of its own.
-    """
-    return {("alloc", registry.host_place, f"{blob.name} data", blob.data_memory.size)
-            for net in nets for node in net.nodes if any(node.name in some for some in sources) for blob in node.tops}
 
 
 def roles_of(nets, history):

@@ -32,36 +32,20 @@ class ReplacedSource(namedtuple("ReplacedSource", "type shapes batches assumed t
 
 
 def replace_sources(param, file=None, shapes=None, batch=None, positions=None):
-    """Return a copy of a net whose sources need no data, for the phase of its state. Layer by layer its positions are the net's.
+    """Return a copy of a NetParameter whose sources need no data, for the phase of its state, and its ReplacedSources by name.
 
-    Parameters
-    ----------
-    param : NetParameter
-    file : str, optional
-        Its file; a deploy.prototxt beside it gives the shapes of inputs that are unknown otherwise.
-    shapes : dict of str to tuple, optional
-        Known shapes of tops, without the batch; errors suggest to give more, by --shape, unless it is None.
-    batch : int, optional
-        Pictures in a batch, in place of what the file says.
-    positions : Positions, optional
-        Give the lines for errors.
-
-    Returns
-    -------
-    NetParameter, dict of str to ReplacedSource
-        By the names of the layers.
-
-    Raises
-    ------
-    ConfigError
-        If a source is wrong, or neither data nor file say how large its pictures are; if no source has a batch.
+    Layer by layer its positions are the net's, and a deploy.prototxt beside its `file` gives the shapes of inputs that are unknown
+    otherwise. `shapes` are known shapes of tops, tuples without the batch; errors suggest to give more, by --shape, unless it is
+    None. `batch` is the number of pictures in a batch, in place of what the file says. Raises ConfigError if a source is wrong, if
+    neither data nor file say how large its pictures are, or if no source has a batch.
     """
     if batch is not None and not 1 <= int_of(batch, "batch", field="batch") < 1 << 31:
         raise ConfigError(f"must be from 1 to 2^31 - 1, got {shown(batch)}", field="batch", file=file)
     result = copy_of(param)
     state = param.state
     lines = {layer.path: layer.line for layer in filter_layers(result.layer, state, file, positions)}   # included layers
-    sources, batched, inputs = {}, False, _deploy_inputs(file)
+    deploy = os.path.join(os.path.dirname(file), "deploy.prototxt") if file else ""     # as in Caffe's models
+    sources, batched, inputs = {}, False, _deploy_inputs(deploy)
     for i, layer in enumerate(result.layer):
         if f"layer[{i}]" not in lines:
             continue
@@ -74,7 +58,7 @@ def replace_sources(param, file=None, shapes=None, batch=None, positions=None):
         batched |= batch is not None and set_batch(layer, batch)
         if layer.type in READERS:
             with located(file=file, line=lines[f"layer[{i}]"], layer=layer.name, layer_type=layer.type):
-                sources[layer.name] = source = _replaced_source(layer, state.phase, file, shapes, inputs, sources)
+                sources[layer.name] = source = _replaced_source(layer, state.phase, shapes, deploy, inputs, sources)
             made = caffe_pb2.LayerParameter(name=layer.name, type="DummyData", top=layer.top)
             made.include.extend(layer.include)
             made.exclude.extend(layer.exclude)
@@ -114,10 +98,10 @@ def set_batch(layer, batch):
     return bool(shapes)
 
 
-def _replaced_source(layer, phase, file, shapes, inputs, earlier):
+def _replaced_source(layer, phase, shapes, deploy, inputs, earlier):
     """Return the ReplacedSource of a layer: by --shape (`shapes`), by the layer alone if its data exist, else by assumption.
 
-    `inputs` are those of a deploy.prototxt beside the net, `earlier` the sources before this one. Only sizes of pictures are
+    `inputs` are those of `deploy`, a file beside the net, `earlier` the sources before this one. Only sizes of pictures are
     assumed; an Error of missing data is raised where even these are not known.
     """
     kind = layer_class(layer.type)
@@ -133,7 +117,7 @@ def _replaced_source(layer, phase, file, shapes, inputs, earlier):
         except (ConfigError, ShapeError):
             raise
         except Error as error:
-            picture, why = _assumed_size(layer, file, inputs, earlier)
+            picture, why = _assumed_size(layer, deploy, inputs, earlier)
             if picture is None:
                 error.message += ("; to go without, say how large a picture is: --shape " + layer.top[0] + "=3x224x224"
                                   if shapes is not None else "")
@@ -151,7 +135,7 @@ def _replaced_source(layer, phase, file, shapes, inputs, earlier):
                   layer.top[0])
 
 
-def _assumed_size(layer, file, inputs, earlier):
+def _assumed_size(layer, deploy, inputs, earlier):
     """Return (channels, height, width) of a picture whose data are missing, and the origin of these sizes for the user.
 
     They are those of the layer's crop or resize, of the deploy net, or of another source whose pixels these label; else (None, "").
@@ -166,7 +150,7 @@ def _assumed_size(layer, file, inputs, earlier):
                                   (layer.window_data_param.crop_size, layer.window_data_param.crop_size, "crop_size")):
         if height and width:
             return (channels, height, width), f"from {origin}"
-    top, beside = layer.top[0], f"as in {_deploy(file)}"
+    top, beside = layer.top[0], f"as in {deploy}"
     if top in inputs:
         return inputs[top], beside
     for source in earlier.values():
@@ -175,14 +159,9 @@ def _assumed_size(layer, file, inputs, earlier):
     return (next(iter(inputs.values())), beside) if inputs else (None, "")
 
 
-def _deploy(file):
-    """Return the path of the deploy.prototxt beside a net, which as in Caffe's models may have the sizes of its inputs."""
-    return os.path.join(os.path.dirname(file), "deploy.prototxt") if file else ""
-
-
-def _deploy_inputs(file):
-    """Return the shapes, without the batch, of the inputs of the deploy.prototxt beside a file, by name; none if it has none."""
-    deploy, inputs = _deploy(file), {}
+def _deploy_inputs(deploy):
+    """Return the shapes, without the batch, of the inputs of a deploy.prototxt by name; none if there is no such file."""
+    inputs = {}
     if os.path.isfile(deploy):
         try:
             caffe.check_path(deploy, "deploy.prototxt")

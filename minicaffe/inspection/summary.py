@@ -11,6 +11,7 @@ from minicaffe.proto.fields import window_sizes
 CONVOLUTIONS = ("Convolution", "Deconvolution", "Im2col", "ConvolutionDepthwise", "DepthwiseConvolution")
 HEADS = "layer", "type", "output", "parameters", "data", "diff", "scratch", "FLOPs", "computed by"
 TEXTS = "layer", "type", "output", "computed by"        # columns to the left
+SUMMED = "parameters", "data", "diff", "flops", "backward_flops"      # fields of a LayerRow
 LESS_NEEDED = "scratch", "diff", "data", "FLOPs"        # columns that a narrow terminal lacks, the first one first
 
 
@@ -86,7 +87,7 @@ class Summary:
                 next(iter(layouts), None), fused, by[i], (scratch or {}).get(node.name), owner)
             if node.type != "Split" or row.diff or row.data:
                 self.rows.append(row)
-        for name in ("parameters", "data", "diff", "flops", "backward_flops"):
+        for name in SUMMED:
             setattr(self, name, sum(getattr(row, name) for row in self.rows))
         self.layers = len(self.rows)
         self.parameter_bytes = self.parameters * NUMPY_TYPES[net.dtype].itemsize
@@ -112,17 +113,17 @@ class Summary:
         between, groups = "/" if any("/" in row.block for row in self.rows) else "_", {}
         for row in self.rows:
             groups.setdefault(between.join(row.block.split(between)[:depth]), []).append(row)
-        self.rows = [some[0] if len(some) == 1 else _collapsed(name, some) for name, some in groups.items()]
+        self.rows = []
+        for name, rows in groups.items():
+            sums = {field: sum(getattr(row, field) for row in rows) for field in SUMMED}
+            scratch = max((row.scratch for row in rows if row.scratch is not None), default=None)
+            self.rows.append(rows[0] if len(rows) == 1 else LayerRow(
+                name, f"{len(rows)} layers", rows[-1].shapes, "", **sums, scratch=scratch, block=name))
 
     def text(self, width=None, engines=True):
-        """Return the table and the totals, one line a layer.
+        """Return the table and the totals, one line a layer; with `engines` a column says what computes each.
 
-        Parameters
-        ----------
-        width : int, optional
-            Columns that there are: of `LESS_NEEDED` so many are left out, and a line names them. Names are never cut.
-        engines : bool
-            Whether a column says what computes each layer.
+        If `width` is given, so many columns of `LESS_NEEDED` are left out as a line of that width needs, and a line names them.
         """
         place = f" ({self.file})" if self.file else ""
         columns = {head: [head, *cells] for head, cells in zip(HEADS, zip(*(row.cells() for row in self.rows), strict=True))
@@ -150,13 +151,6 @@ class Summary:
         lines = ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row.cells()) + "</tr>" for row in self.rows]
         return (f"<p><b>{escape(self.name or 'net')}</b>, phase {self.phase}</p><table><thead><tr>{head}</tr></thead>"
                 f"<tbody>{''.join(lines)}</tbody></table><p>{'<br>'.join(map(escape, self.totals()))}</p>")
-
-
-def _collapsed(name, rows):
-    """Return the row of several layers, a block, for `Summary.collapse`."""
-    sums = {field: sum(getattr(row, field) for row in rows) for field in ("parameters", "data", "diff", "flops", "backward_flops")}
-    scratch = [row.scratch for row in rows if row.scratch is not None]
-    return LayerRow(name, f"{len(rows)} layers", rows[-1].shapes, "", **sums, scratch=max(scratch, default=None), block=name)
 
 
 def block_names(nodes):

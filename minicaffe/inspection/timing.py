@@ -26,20 +26,13 @@ class StepTime(namedtuple("StepTime", "direction first layers types engine ms me
 
 
 class Times:
-    """Result of `measure`.
+    """Result of `measure`: the device, ``cpu``, ``sim`` or ``gpu``; a StepTime for each step, in the order in which they ran.
 
-    Attributes
-    ----------
-    device : str
-        ``cpu``, ``sim`` or ``gpu``.
-    steps : list of StepTime
-        In the order in which they ran.
-    total_ms : float
-        Of all rounds; on a device what its steps took.
+    `total_ms` has the milliseconds of all rounds; on a device what its steps took.
     """
 
-    def __init__(self, device, steps, total_ms=0.0):
-        self.device, self.steps, self.total_ms = device, steps, total_ms
+    def __init__(self, device):
+        self.device, self.steps, self.total_ms = device, [], 0.0
 
     def as_dict(self):
         """Return the attributes as a dict that JSON can hold."""
@@ -54,24 +47,22 @@ class Times:
 
 
 def measure(net, iterations, on_loss=None, on_round=None):
-    """Run a net forward and backward and return the `Times` of its steps.
+    """Run a net forward and backward for `iterations` rounds, after some that warm up, and return the `Times` of its steps.
 
-    Parameters
-    ----------
-    net : Net
-        Layers with parameters that it would skip run backward, too.
-    iterations : int
-        Rounds, after some that warm up.
-    on_loss : callable, optional
-        Gets the first loss.
-    on_round : callable, optional
-        Gets the number of each round and its milliseconds.
+    Layers with parameters that the net would skip run backward, too. `on_loss` gets the first loss, `on_round` the number of each
+    round and its milliseconds.
     """
     device = cuda.current() if caffe.mode == "gpu" else None
-    times = Times("cpu" if device is None else "sim" if sim.selected() else "gpu", [])
+    times = Times("cpu" if device is None else "sim" if sim.selected() else "gpu")
     net.clear_param_diffs()     # which a training with a plan has freed
     _run(net, on_loss=on_loss)
-    ahead = max(_host_seconds(net, device) for _ in range(2)) if times.device == "gpu" else 0
+    ahead = 0.0     # seconds that the host takes to start a pass, for which `_sleep` delays a GPU
+    for _ in range(2 if times.device == "gpu" else 0):
+        net.run_sources()
+        device.synchronize()
+        began = perf_counter()
+        _run(net, sources=False)
+        ahead = max(ahead, perf_counter() - began)
     rounds = _Rounds(net, device)
     with record(rounds):
         for number in range(1, iterations + 1):
@@ -164,12 +155,3 @@ def _run(net, sources=True, on_loss=None):
     for i, node in reversed(list(enumerate(net.nodes))):
         if node.blobs and not node.needs_backward and node.name not in fused:
             net.backward_layer(i)
-
-
-def _host_seconds(net, device):
-    """Return the seconds that the host takes to start a pass, for which `_sleep` delays the GPU."""
-    net.run_sources()
-    device.synchronize()
-    began = perf_counter()
-    _run(net, sources=False)
-    return perf_counter() - began

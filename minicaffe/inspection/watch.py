@@ -12,14 +12,16 @@ import numpy as np
 from minicaffe.errors import ConfigError, WrongTypeError, check_callable, check_type, shown
 from minicaffe.net.run import AFTER_FORWARD, BEFORE_BACKWARD
 
-# Where an activation hardly changes any more: from its values and the layer's parameter the number of elements there.
 NEAR = 0.01     # of the end of a sigmoid's or tanh's range
+# Where an activation hardly changes any more: from its values and the layer's parameter the number of elements there.
 SATURATED = {
     "Sigmoid": lambda y, param: np.count_nonzero((y < NEAR) | (y > 1 - NEAR)),
     "TanH": lambda y, param: np.count_nonzero(np.abs(y) > 1 - NEAR),
     "Clip": lambda y, param: np.count_nonzero((y <= param.clip_param.min) | (y >= param.clip_param.max)),
 }
-COLUMNS = ("layer", "activations", "zeros", "saturated", "diff", "gradient", "weights", "update/weights")     # columns of `rows`
+# Numbers of `rows`, and their format in `lines`.
+COLUMNS = {"activations": ".4g", "zeros": ".0%", "saturated": ".0%", "diff": ".4g", "gradient": ".4g", "weights": ".4g",
+           "update/weights": ".2e"}
 
 
 class Watch:
@@ -80,7 +82,11 @@ class Watch:
         iteration = solver.iter - 1
         if self.armed:
             self._disarm()
-            self._measure_updates()
+            by_name = {parameter: blob for _, parameter, blob in self._parameters()}
+            for sample in self._running:
+                if "parameter" in sample:       # after an update the diffs have what it subtracted
+                    update = by_name[sample["parameter"]].cpu_diff
+                    sample["update"], sample["update_wrong"] = norm(update), extremes(update)["wrong"]
             self.samples, self._running = self._running, []
             if self.keep:
                 self.records.append((iteration, self.samples))
@@ -154,14 +160,6 @@ class Watch:
             self._running.append({"layer": name, "parameter": parameter, **measure(blob.cpu_diff), "data": norm(data),
                                   "values": extremes(data)})
 
-    def _measure_updates(self):
-        """Add to the samples of parameters what the iteration subtracted: after an update it is in their diffs."""
-        by_name = {parameter: blob for _, parameter, blob in self._parameters()}
-        for sample in self._running:
-            if "parameter" in sample:
-                update = by_name[sample["parameter"]].cpu_diff
-                sample["update"], sample["update_wrong"] = norm(update), extremes(update)["wrong"]
-
     def _parameters(self):
         """Yield layer, name and blob of the learnable parameters that get a gradient, shared ones once."""
         net = self.solver.net
@@ -213,13 +211,13 @@ def measure(array, kind=None, param=None):
 # ---- samples as text, for the log and the live display
 
 def rows(samples):
-    """Return one dict for each layer, with `COLUMNS` and ``not_finite``, a text that is empty where all values are finite.
+    """Return a dict for each layer of the `samples` of an iteration: ``layer``, `COLUMNS`, and ``not_finite``, a text or "".
 
-    `samples` are those of one iteration. ``diff`` is the gradient of the activations, ``gradient`` that of the weights.
+    ``diff`` is the gradient of the activations, ``gradient`` that of the weights.
     """
     found = {}
     for sample in samples:
-        row = found.setdefault(sample["layer"], dict.fromkeys(COLUMNS) | {"layer": sample["layer"], "not_finite": ""})
+        row = found.setdefault(sample["layer"], {"layer": sample["layer"], **dict.fromkeys(COLUMNS), "not_finite": ""})
         size = sample["norm"]
         if "parameter" in sample:
             for key, value in (("gradient", size), ("weights", sample.get("data")), ("update", sample.get("update"))):
@@ -242,13 +240,6 @@ def rows(samples):
 def lines(samples):
     """Yield a line of text for each layer, for the log and the live display."""
     for row in rows(samples):
-        parts = [f"{name} {_cell(name, row[name])}" for name in COLUMNS[1:] if row[name] is not None]
+        parts = [f"{name} {row[name]:{form}}" for name, form in COLUMNS.items() if row[name] is not None]
         bad = f"; {row['not_finite']} is not finite" if row["not_finite"] else ""
         yield f"    [Watch] Layer {row['layer']}: {', '.join(parts)}{bad}"
-
-
-def _cell(name, value):
-    """Return a value of column `name` as text."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    return f"{value:.0%}" if name in ("zeros", "saturated") else f"{value:.2e}" if name == "update/weights" else f"{value:.4g}"

@@ -108,7 +108,8 @@ def test_a_crop_without_the_database(minicaffe, pictures, tmp_path):
     common = ("classify", ".", "--force", "--out=out.npy", "--ext=png", "--model", "deploy.prototxt", "--weights", "w.caffemodel")
     minicaffe(*common)
     np.testing.assert_allclose(np.load("out.npy"), want, rtol=2e-4, atol=1e-6)  # the mean file knows the size
-    assert "no such database" in minicaffe(*common[:6], "net.prototxt", *common[7:], status=1)
+    message = minicaffe(*common[:6], "net.prototxt", *common[7:], status=1)
+    assert "no such database" in message and message.endswith("to go without them, give the deploy net\n")
     (tmp_path / "mean.binaryproto").write_bytes(b"\xff")
     error = minicaffe(*common, status=1)
     assert "mean.binaryproto: is cut off" in error and "net.prototxt names it; give another by --mean" in error

@@ -38,7 +38,7 @@ def test_lines_of_the_log(tmp_path):
         assert re.fullmatch(letter + r"111[45] \d\d:\d\d:\d\d\.000123 +\d+ solver\.py:237\] a line", log.GlogFormatter().format(log_record(level)))
     handler = log.add_log_file(tmp_path / "log", False)
     handler.handle(log_record(text="Resuming from " + os.fsdecode(b"a\xff.solverstate")))
-    log.remove_log_file(handler)
+    handler.close()
     assert open(tmp_path / "log").read().endswith("] Resuming from a\\udcff.solverstate\n")
 
 
@@ -57,8 +57,8 @@ def test_details_and_files(capsys, tmp_path):
         handler = log.add_log_file(tmp_path / "log", False)
         for level, text in ((logging.DEBUG, "D"), (logging.INFO, "I"), (logging.WARNING, "W")):
             logger.log(level, text)
-        log.remove_log_file(handler)
-        log.remove_log_file(handler)
+        handler.close()
+        handler.close()
         assert capsys.readouterr().err.split() == shown
         assert [line[-1] for line in open(tmp_path / "log").read().split("\n")[:-1]] == (["D"] if verbose else []) + ["I", "W"]
     log.start(prefix="> ")
@@ -76,7 +76,7 @@ def test_level_of_the_environment(verbose, monkeypatch, tmp_path, capsys):
     handler = log.add_log_file(tmp_path / "log", False)
     for level in (logging.INFO, logging.WARNING, logging.ERROR):
         logger.log(level, f"level {level}")
-    log.remove_log_file(handler)
+    handler.close()
     assert [line[-8:] for line in capsys.readouterr().err.splitlines()] == ["level 40"]
     assert [line[-8:] for line in open(tmp_path / "log").read().splitlines()] == ["level 20", "level 30", "level 40"]
 

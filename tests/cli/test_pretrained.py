@@ -92,7 +92,7 @@ def test_weights_and_wrong_names(minicaffe, tmp_path):
     assert minicaffe("classify", BOOT, "--model", "lenet", "--weights", "zero.caffemodel").count("0.1000") == 5
     assert "lenet of the package, with the weights zero.caffemodel" in minicaffe.messages
     (tmp_path / "lenet").write_text("name: 'own'")   # a file counts first
-    assert "lenet: the net has no" in minicaffe("classify", BOOT, "--model", "lenet", "--weights", "zero.caffemodel", status=2)
+    assert "lenet: has no data layer and no Input" in minicaffe("classify", BOOT, "--model", "lenet", "--weights", "zero.caffemodel", status=2)
     wrong = minicaffe("classify", BOOT, "--model", "lennet", status=2)
     assert "--model: no file has the name 'lennet', and the package has no net 'lennet'; did you mean 'lenet'?; it has lenet, mlp" in wrong
     assert "give --model FILE, the deploy or training net (see minicaffe detect --help)" in minicaffe("detect", BOOT, status=2)

@@ -105,7 +105,7 @@ def test_rows_of_samples():
     def sample(layer, norm, **more):
         return {"layer": layer, "norm": norm, "zeros": norm / 8, "saturated": None, "not_finite": 0, **more}
 
-    empty = dict.fromkeys(COLUMNS) | {"not_finite": ""}
+    empty = dict.fromkeys(["layer", *COLUMNS]) | {"not_finite": ""}
     found = rows([
         sample("a", 1.0, blob="x"), sample("a", math.nan, blob="y"), sample("a", 2.0, diff="x"), sample("a", 5.0, diff="y"),
         sample("a", 3.0, parameter="a[0]", data=6.0, update=0.3), sample("a", 4.0, parameter="a[1]", data=8.0, update=0.4),

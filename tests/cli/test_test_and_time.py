@@ -111,7 +111,9 @@ def test_table_of_times(monkeypatch, device, verbose, ms):
     out = Console(width=120, file=io.StringIO(), highlight=False, markup=False)
     monkeypatch.setattr(bars, "table_console", lambda: out)
     monkeypatch.setattr(time.click, "get_current_context", lambda: SimpleNamespace(meta={"verbose": verbose}))
-    time.print_times(SimpleNamespace(engines=lambda: [{"layer": "l0", "refused": {"ONEDNN": "too small"}}]), Times(device, steps))
+    times = Times(device)
+    times.steps = steps
+    time.print_times(SimpleNamespace(engines=lambda: [{"layer": "l0", "refused": {"ONEDNN": "too small"}}]), times)
     times = ("2.000", "1.500 75.0%", "0.500 25.0%") if ms else ("0.000", "0.000 0.0%", "0.000 0.0%")
     engine = " CAFFE" * verbose
     assert [" ".join(line.split()) for line in out.file.getvalue().splitlines()] == [

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from command_line import data as run
 from records import datum
-from rich.console import Console
 
 from minicaffe.cli import data as command
 from minicaffe.cli.pictures import sheet, to_rgb, write_png
@@ -137,7 +136,6 @@ def test_info(make_db, backend, tmp_path):
 def test_long_names_and_many_labels(make_db, monkeypatch, count):
     """Lines with a path or labels are not wrapped; labels of most records are listed."""
     monkeypatch.setenv("COLUMNS", "20")
-    monkeypatch.setattr(command, "Console", lambda **how: Console(width=20, **how))
     path = make_db([datum(np.zeros((1, 2, 2), np.uint8), label=label) for label in [7, *range(count)]])
     lines = run("info", path).stdout.splitlines()
     line = next(line for line in lines if line.startswith("labels: "))

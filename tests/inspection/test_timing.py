@@ -70,6 +70,15 @@ def test_fused_missing_and_changed_layers(where):
         timing.measure(net, 2, on_round=lambda number, ms: net.nodes[4].blobs[0].reshape((3, 7)))
 
 
+def test_backward_of_a_deploy_net(where):
+    """The net leaves it out, and `measure` runs it: the gradients of the weights count, and no other."""
+    net = make_net(layer_text("Input", "in", "", "x", "input_param { shape { dim: 4 dim: 5 } }") + layer_text(
+        "InnerProduct", "ip", "x", "y", "inner_product_param { num_output: 3 }"))
+    [back] = [step for step in timing.measure(net, 1).steps if step.direction == "backward"]
+    assert cost.of_node(net.nodes[1], "backward") == (0, 0)
+    assert (back.layers, back.flops, back.gflop_s is None) == (["ip"], 2 * 4 * 5 * 3 + 4 * 3, False)
+
+
 @on_device
 def test_net_that_has_trained(where):
     """Its gradients were freed by the update."""

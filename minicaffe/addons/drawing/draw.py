@@ -34,7 +34,7 @@ def draw_net(caffe_net, rankdir, ext="png", phase=None, display_lrm=False):
     Raises
     ------
     ConfigError
-        If the format or `rankdir` is not one of these.
+        If the format or `rankdir` is not one of these, or a layer has both include and exclude rules.
     DependencyError
         If resvg-py is not installed.
     """

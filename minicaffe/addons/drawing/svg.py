@@ -49,50 +49,32 @@ KINDS = {**dict.fromkeys(("Convolution", "Deconvolution", "ConvolutionDepthwise"
          **dict.fromkeys(("Pooling", "SPP"), "pooling"), **dict.fromkeys(("InnerProduct", "Embed", "LSTM", "RNN"), "product")}
 
 
-@dataclass
-class LayerDrawing:
+@dataclass(eq=False)
+class LayerDrawing(Box):
     """A layer with the in-place layers on its top in one box, and their other tops.
 
     `rows` and `pills` are rectangles (left, top, width, height) relative to the centre (x, y).
     """
 
-    layers: list                                    # (place among the layers, LayerParameter)
-    blobs: list                                     # names
+    layers: list = field(default_factory=list)      # (place among the layers, LayerParameter)
+    blobs: list = field(default_factory=list)       # names
     rows: list = field(default_factory=list)
     pills: list = field(default_factory=list)
-    width: float = 0.0
-    height: float = 0.0
     x: float = 0.0
     y: float = 0.0
 
 
 def net_svg(net, rankdir="TB", phase=None, display_lrm=False, standalone=True, types=None):
-    """Draw a net.
+    """Return the picture of a net as an SVG element, a str; parameters and errors are those of `draw_net` (draw.py), and these.
 
     Parameters
     ----------
     net : Net or NetParameter
-        Of a Net the blobs' shapes are written, too; upgrade an old NetParameter before.
-    rankdir : {"LR", "RL", "TB", "BT"}
-        Direction of the data: left to right, top to bottom, ...
-    phase : int, optional
-        TRAIN or TEST: of a NetParameter draw only the layers of this phase.
-    display_lrm : bool
-        Write the learning-rate multipliers of convolutions and inner products.
+        Of a Net the blobs' shapes are written, too.
     standalone : bool
         Whether the picture has its own colours for light and dark; False: it inherits those of the page.
     types : dict of str to str, optional
         Types to write for layers that replace others, by the name of the layer.
-
-    Returns
-    -------
-    str
-        An SVG element.
-
-    Raises
-    ------
-    ConfigError
-        If `rankdir` is not one of these, or a layer has both include and exclude rules.
     """
     if rankdir not in RANKDIRS:
         raise ConfigError(f"must be one of {', '.join(RANKDIRS)}, got '{rankdir}'", field="rankdir")
@@ -132,7 +114,7 @@ class Drawing:
             if bottoms == tops and len(tops) == 1 and len(made) == 1 and made[0][0].blobs == tops and tops[0] not in read:
                 made[0][0].layers.append((i, layer))
                 continue
-            box = LayerDrawing([(i, layer)], tops)
+            box = LayerDrawing(layers=[(i, layer)], blobs=tops)
             self.drawn.append(box)
             for name in bottoms:
                 self.edges += [(source, number, box, name) for source, number in sources.get(name, [])]
@@ -164,15 +146,15 @@ class Drawing:
         heights = [LINE * len(lines) + PAD for lines in texts]
         widths = [_width(self._blob_text(name)) + 2 * PAD for name in drawn.blobs]
         if self.is_horizontal:
-            drawn.width = width + (GAP + max(widths) if widths else 0.0)
-            drawn.height = max(sum(heights), len(widths) * (PILL + GAP) - GAP)
-            left, top = -drawn.width / 2, -sum(heights) / 2
+            drawn.length = width + (GAP + max(widths) if widths else 0.0)
+            drawn.breadth = max(sum(heights), len(widths) * (PILL + GAP) - GAP)
+            left, top = -drawn.length / 2, -sum(heights) / 2
             pills = [(left + width + GAP, n * (PILL + GAP) - (len(widths) * (PILL + GAP) - GAP) / 2) for n in range(len(widths))]
         else:
             pills_width = sum(widths) + GAP * (len(widths) - 1)
-            drawn.width, drawn.height = max(width, pills_width), sum(heights) + (PILL + GAP if widths else 0.0)
-            left, top = -width / 2, -drawn.height / 2
-            pills = [(-pills_width / 2 + sum(widths[:n]) + GAP * n, drawn.height / 2 - PILL) for n in range(len(widths))]
+            drawn.breadth, drawn.length = max(width, pills_width), sum(heights) + (PILL + GAP if widths else 0.0)
+            left, top = -width / 2, -drawn.length / 2
+            pills = [(-pills_width / 2 + sum(widths[:n]) + GAP * n, drawn.length / 2 - PILL) for n in range(len(widths))]
         drawn.pills = [(*at, pill_width, PILL) for at, pill_width in zip(pills, widths)]
         drawn.rows = [(left, top + sum(heights[:n]), width, height) for n, height in enumerate(heights)]
 
@@ -182,46 +164,40 @@ class Drawing:
         """Place boxes, pills and edges: `graph_layout.place` knows ranks only, and this turns them into x and y for `rankdir`."""
         for drawn in self.drawn:
             self._compute_sizes(drawn)
-        boxes = [Box(drawn.width, drawn.height) if self.is_horizontal else Box(drawn.height, drawn.width) for drawn in self.drawn]
-        number = {id(drawn): i for i, drawn in enumerate(self.drawn)}
         ends = []       # from box to box, and the offset of the pill that the edge leaves
         for source, pill, target, _ in self.edges:
             left, top, width, height = source.pills[pill]
-            ends.append((number[id(source)], top + height / 2 if self.is_horizontal else left + width / 2, number[id(target)], 0.0))
-        bends = place(boxes, ends, rank_gap=40.0 if self.is_horizontal else 28.0)
-        everything = [*boxes, *(bend for way in bends for bend in way)]
+            ends.append((source, top + height / 2 if self.is_horizontal else left + width / 2, target, 0.0))
+        bends = place(self.drawn, ends, rank_gap=40.0 if self.is_horizontal else 28.0)
+        everything = [*self.drawn, *(bend for way in bends for bend in way)]
         low = min((box.at - box.breadth / 2 for box in everything), default=0.0)
         breadth = max((box.at + box.breadth / 2 for box in everything), default=0.0) - low
-        thick = {}
-        for box in boxes:
-            thick[box.rank] = max(thick.get(box.rank, 0.0), box.length)
-        length = max((box.start + thick[box.rank] for box in boxes), default=0.0)
+        length = max((box.end for box in self.drawn), default=0.0)
         self.width, self.height = (side + 2 * MARGIN for side in ((length, breadth) if self.is_horizontal else (breadth, length)))
         back = self.rankdir in ("RL", "BT")
-        widths = [[left + width + drawn.width / 2 for left, _, width, _ in drawn.pills] for drawn in self.drawn]
 
         def point(along, across):
             along, across = MARGIN + (length - along if back else along), MARGIN + across - low
             return (along, across) if self.is_horizontal else (across, along)
 
-        for drawn, box in zip(self.drawn, boxes):
-            drawn.x, drawn.y = point(box.start + box.length / 2, box.at)
-            if back:
-                drawn.rows, drawn.pills = ([self._mirrored(rectangle) for rectangle in some] for some in (drawn.rows, drawn.pills))
         arriving = {}   # edges to a box share its side, in the order of their positions
-        for n, (i, out, j, _) in enumerate(ends):
-            arriving.setdefault(j, []).append((bends[n][-1].at if bends[n] else boxes[i].at + out, n))
+        for n, (source, out, target, _) in enumerate(ends):
+            arriving.setdefault(target, []).append((bends[n][-1].at if bends[n] else source.at + out, n))
         side = {n: ((k + 0.5) / len(some) - 0.5) for some in arriving.values() for k, (_, n) in enumerate(sorted(some))}
         self.paths = []
-        for n, ((source, pill, target, blob), way, (i, out, j, _)) in enumerate(zip(self.edges, bends, ends)):
-            first, last = boxes[i], boxes[j]
-            begin = first.start + (widths[i][pill] if self.is_horizontal else first.length)
-            steps = [(first.start + thick[first.rank], first.at + out)]     # beyond the boxes of its rank
+        for n, ((source, pill, target, blob), way, (_, out, *_)) in enumerate(zip(self.edges, bends, ends)):
+            left, _, width, _ = source.pills[pill]
+            begin = source.start + (left + width + source.length / 2 if self.is_horizontal else source.length)
+            steps = [(source.end, source.at + out)]     # beyond the boxes of its rank
             for bend in way:
-                steps += [(bend.start, bend.at), (bend.start + thick[bend.rank], bend.at)]
+                steps += [(bend.start, bend.at), (bend.end, bend.at)]
             into = side[n] * 0.6 * (sum(row[3] for row in target.rows) if self.is_horizontal else target.rows[0][2])
-            steps.append((last.start - HEAD, last.at + into))
-            self.paths.append((source, target, blob, [point(begin, first.at + out), *(point(*step) for step in steps)]))
+            steps.append((target.start - HEAD, target.at + into))
+            self.paths.append((source, target, blob, [point(begin, source.at + out), *(point(*step) for step in steps)]))
+        for drawn in self.drawn:
+            drawn.x, drawn.y = point(drawn.start + drawn.length / 2, drawn.at)
+            if back:
+                drawn.rows, drawn.pills = ([self._mirrored(rectangle) for rectangle in some] for some in (drawn.rows, drawn.pills))
 
     def _mirrored(self, rectangle):
         """Return a rectangle of a box for rankdir RL or BT, which are LR and TB with the direction of the data reversed."""
@@ -241,10 +217,14 @@ class Drawing:
                          f'<path class="head" d="{self._head(points[-1])}"/>')
         count = 0
         for drawn in self.drawn:
-            for k, ((i, layer), row) in enumerate(zip(drawn.layers, drawn.rows)):
-                name, kind = escape(layer.name), escape(self.types.get(layer.name, layer.type))
-                lines += _box(drawn, row, f'class="layer {_kind(layer, k > 0)}" id="node-{i}" data-node="{i}" data-layer="{name}" '
-                              f'data-type="{kind}"', f"{name} ({kind})", [layer.name, *self._text(layer)])
+            for k, ((i, layer), (x, y, width, height)) in enumerate(zip(drawn.layers, drawn.rows)):
+                x, y, name, kind = drawn.x + x, drawn.y + y, escape(layer.name), escape(self.types.get(layer.name, layer.type))
+                lines.append(f'<g class="layer {_kind(layer, k > 0)}" id="node-{i}" data-node="{i}" data-layer="{name}" '
+                             f'data-type="{kind}"><title>{name} ({kind})</title>'
+                             f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height - 1:.1f}" rx="4"/>')
+                lines += [_line(x + width / 2, y + LINE * (n + 1) + 1, text, bold=not n)
+                          for n, text in enumerate([layer.name, *self._text(layer)])]
+                lines.append("</g>")
             for blob, (x, y, width, height) in zip(drawn.blobs, drawn.pills):
                 x, y, name = drawn.x + x, drawn.y + y, escape(blob)
                 aliases = f' data-aliases="{escape(json.dumps(self.aliases[blob]))}"' if blob in self.aliases else ""
@@ -260,10 +240,10 @@ class Drawing:
         for n, ((x0, y0), (x1, y1)) in enumerate(zip(points, points[1:])):
             if n % 2 == 0 or abs((y0 - y1) if self.is_horizontal else (x0 - x1)) < 0.5:
                 parts.append(f"L{x1:.1f} {y1:.1f}")
-            elif self.is_horizontal:
-                parts.append(f"C{(x0 + x1) / 2:.1f} {y0:.1f} {(x0 + x1) / 2:.1f} {y1:.1f} {x1:.1f} {y1:.1f}")
             else:
-                parts.append(f"C{x0:.1f} {(y0 + y1) / 2:.1f} {x1:.1f} {(y0 + y1) / 2:.1f} {x1:.1f} {y1:.1f}")
+                x, y = (x0 + x1) / 2, (y0 + y1) / 2
+                controls = (x, y0, x, y1) if self.is_horizontal else (x0, y, x1, y)
+                parts.append("C{:.1f} {:.1f} {:.1f} {:.1f} {:.1f} {:.1f}".format(*controls, x1, y1))
         return " ".join(parts)
 
     def _head(self, tip):
@@ -272,15 +252,6 @@ class Drawing:
         dx, dy = {"TB": (0, 1), "BT": (0, -1), "LR": (1, 0), "RL": (-1, 0)}[self.rankdir]
         corners = (x + HEAD * dx, y + HEAD * dy), (x - half * dy, y - half * dx), (x + half * dy, y + half * dx)
         return "M" + " L".join("{:.1f} {:.1f}".format(*corner) for corner in corners) + " Z"
-
-
-def _box(drawn, rectangle, attributes, title, texts):
-    """Return the lines of a rectangle of `drawn` with texts, the first of them bold."""
-    left, top, width, height = rectangle
-    x, y = drawn.x + left, drawn.y + top
-    return [f'<g {attributes}><title>{title}</title>'
-            f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height - 1:.1f}" rx="4"/>',
-            *(_line(x + width / 2, y + LINE * (n + 1) + 1, text, bold=not n) for n, text in enumerate(texts)), "</g>"]
 
 
 def _line(x, y, text, bold=False):

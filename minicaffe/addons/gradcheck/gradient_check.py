@@ -8,6 +8,7 @@ smaller steps, since a ReLU or a maximum may have a kink there.
 """
 
 import os
+from collections import namedtuple
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -23,24 +24,17 @@ STEP, THRESHOLD, SEED, ELEMENTS = 1e-4, 1e-5, 1701, 50
 SMALLER_STEPS = (0.1, 0.01)       # of the step, for elements near a kink
 GRADIENT_FLOOR = 1e-9                # gradients below it are rounding, as of a bias in front of BatchNorm
 ROUNDING = 8 * np.finfo(np.float64).eps
+# Choice and comparison of elements; see `gradcheck`.
+Rule = namedtuple("Rule", "step threshold elements seed")
 POISON, INITIAL_PARAM_DIFF = 1e9, 0.5  # diffs before backward: a layer overwrites those of bottoms, adds to those of parameters
 
 
 @dataclass
 class Comparison:
-    """Result of the check of one array.
+    """Result of the check of one array: `what` is ``blobs[0]`` for a parameter, ``bottom[0] 'data'`` for a bottom.
 
-    Attributes
-    ----------
-    layer, layer_type, what : str
-        `what` is ``blobs[0]`` of a parameter, ``bottom[0] 'data'`` of a bottom.
-    shape : tuple of int
-    checked, kinks : int
-        Elements that were compared; elements of them, or besides, at or near a kink of the function.
-    index : tuple of int or None
-        Of the worst element, with its `analytic` and `numerical` gradient and their `relative` difference.
-    threshold : float
-        What `relative` may be.
+    `checked` elements were compared; `kinks` of them, or besides, are at or near a kink of the function. The worst one has `index`,
+    None if there is none, its `analytic` and `numerical` gradient, and their `relative` difference, which may be `threshold`.
     """
 
     layer: str
@@ -88,29 +82,6 @@ class Report:
                                   for layer, kind, what, reason in self.not_checked])
 
 
-@dataclass
-class Rule:
-    """Choice and comparison of elements; see `gradcheck`."""
-
-    step: float = STEP
-    threshold: float = THRESHOLD
-    elements: int | None = ELEMENTS
-    seed: int = SEED
-
-    def __post_init__(self):
-        for name in ("step", "threshold"):
-            if not 0 < float_of(getattr(self, name), name, field=name) < np.inf:
-                raise ConfigError(f"must be a finite number above 0, got {getattr(self, name)}", field=name)
-        if self.elements is not None and int_of(self.elements, "elements", field="elements") < 0:
-            raise ConfigError(f"must be at least 0, which means all, got {self.elements}", field="elements")
-
-    def element_indices(self, count):
-        """Return the indices of the elements to check, of `count`."""
-        if not self.elements or count <= self.elements:
-            return range(count)
-        return sorted(np.random.default_rng(self.seed).choice(count, self.elements, replace=False).tolist())
-
-
 def gradcheck(net, *, whole=False, layers=None, step=STEP, threshold=THRESHOLD, elements=ELEMENTS, seed=SEED):
     """Compare the gradients of a net with central differences, ``(f(x + step) - f(x - step)) / (2 step)``, in float64.
 
@@ -146,6 +117,11 @@ def gradcheck(net, *, whole=False, layers=None, step=STEP, threshold=THRESHOLD, 
     --------
     >>> report = minicaffe.gradcheck("models/lenet/net.prototxt")    # doctest: +SKIP
     """
+    for name, value in (("step", step), ("threshold", threshold)):
+        if not 0 < float_of(value, name, field=name) < np.inf:
+            raise ConfigError(f"must be a finite number above 0, got {value}", field=name)
+    if elements is not None and int_of(elements, "elements", field="elements") < 0:
+        raise ConfigError(f"must be at least 0, which means all, got {elements}", field="elements")
     if not isinstance(net, Net):
         net = double_net(net, seed=seed)
     if net.dtype != Dtype.DOUBLE:
@@ -171,22 +147,9 @@ def gradcheck(net, *, whole=False, layers=None, step=STEP, threshold=THRESHOLD, 
 def double_net(net, phase=TRAIN, *, level=None, stages=(), weights=None, seed=SEED, prepare=None, **options):
     """Return a net in float64 for `gradcheck`: of a file or a NetParameter, with weights from files, its inputs filled.
 
-    Parameters
-    ----------
-    net : str or NetParameter
-    phase : int
-        TRAIN or TEST.
-    level, stages
-        As of `minicaffe.net.net.read_net`.
-    weights : sequence of str, optional
-        Files of weights.
-    seed : int
-        Of fillers, and of the normal random numbers that Input layers get; what only layers without a gradient for it read, such
-        as labels, stays 0.
-    prepare : callable, optional
-        Called with the NetParameter before the net is built; of a message with a copy.
-    options
-        Of `minicaffe.net.net.Net`.
+    `phase`, `level` and `stages` are those of `minicaffe.net.net.read_net`, `options` those of its `Net`. `seed` is that of fillers
+    and of the normal random numbers that Input layers get; what only layers without a gradient for it read, such as labels, stays
+    0. `prepare` is called with the NetParameter before the net is built, with a copy if `net` is one.
     """
     definition = read_net(os.fsdecode(net) if isinstance(net, bytes) else net, phase, level, stages,
                           options.get("skip_unknown_fields", False))
@@ -266,15 +229,6 @@ class RepeatableRun:
         self.run()
         return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(self.base, self.values()))
 
-    def weighted_change(self, above, below):
-        """Return the weighted sum of the differences of two lists of values, and its rounding error."""
-        total = noise = 0.0
-        for (_, weight), a, b in zip(self.tops, above, below):
-            moved = a != b      # unchanged elements add neither value nor error
-            total += float((weight[moved] * (a[moved] - b[moved])).sum())
-            noise += ROUNDING * float((np.abs(weight[moved]) * (np.abs(a[moved]) + np.abs(b[moved]))).sum())
-        return total, noise
-
     def set_element(self, blob, i, value):
         """Set element `i`; through `data` each time, which marks a device's copy as old."""
         if blob in self.overwritten:
@@ -282,29 +236,25 @@ class RepeatableRun:
         else:
             blob.data.reshape(-1)[i] = value
 
-    def get_element(self, blob, i):
-        """Return element `i`."""
-        return float(self.overwritten.get(blob, blob.cpu_data).reshape(-1)[i])
-
     def derivatives(self, blob, i, step):
         """Return the central derivative along element `i`, the lowest and highest that is one, and their rounding error.
 
         At a kink each element of the tops may have the derivative from its left or from its right, or one in between: a value that
         is the largest of several windows of a pooling, all with a second one like it, may be chosen in some of them.
         """
-        value = self.get_element(blob, i)
+        value, moved_values = float(self.overwritten.get(blob, blob.cpu_data).reshape(-1)[i]), []
         try:
-            self.set_element(blob, i, value + step)
-            self.run()
-            above = self.values()
-            self.set_element(blob, i, value - step)
-            self.run()
-            below = self.values()
+            for change in (step, -step):
+                self.set_element(blob, i, value + change)
+                self.run()
+                moved_values.append(self.values())
         finally:
             self.set_element(blob, i, value)
-        total, noise = self.weighted_change(above, below)
-        low = high = 0.0
-        for (_, weight), a, here, b in zip(self.tops, above, self.base, below):
+        total = noise = low = high = 0.0
+        for (_, weight), here, a, b in zip(self.tops, self.base, *moved_values):
+            moved = a != b      # unchanged elements add neither value nor error
+            total += float((weight[moved] * (a[moved] - b[moved])).sum())
+            noise += ROUNDING * float((np.abs(weight[moved]) * (np.abs(a[moved]) + np.abs(b[moved]))).sum())
             left, right = weight * (here - b), weight * (a - here)
             low += float(np.minimum(left, right).sum())
             high += float(np.maximum(left, right).sum())
@@ -321,7 +271,10 @@ def compare(section, node, what, blob, gradient, rule):
         difference = abs(analytic - numerical)
         return difference / max(abs(analytic), abs(numerical), floor, noise / rule.threshold) if difference else difference
 
-    for i in rule.element_indices(flat.size):
+    chosen = range(flat.size)
+    if rule.elements and flat.size > rule.elements:
+        chosen = sorted(np.random.default_rng(rule.seed).choice(flat.size, rule.elements, replace=False).tolist())
+    for i in chosen:
         analytic = float(flat[i])
         numerical, low, high, noise = section.derivatives(blob, i, rule.step)
         worst = relative(analytic, numerical, noise)

@@ -49,11 +49,15 @@ def plot(logs, picture, folder, panels, along, column, logarithmic, force):
     if folder is None:
         # LOG.svg is named by this command, which draws a log again and again as it grows; only a FILE of --out may be another's.
         picture, force = (picture, force) if picture is not None else (f"{logs[0]}.svg", True)
-        check_picture(picture, force)
+        if not os.path.splitext(picture)[1]:
+            raise ConfigError("has no extension, which says the format: .png, .svg or .pdf", file=picture or "--out")
+        options.check_outputs(picture, force=force)
     _, runs, errors = read_each(enumerate(logs), read_run)
     SkippedInputs(len(logs)).report(errors)
     for run in runs:
-        report_incomplete_log(run)
+        if run.cut:     # its curves end early, and the training may still run
+            last = max((row["NumIters"] for rows in run.tables.values() for row in rows), default=None)
+            click.echo(f"{run.path}: {run.cut}" + (f"; read up to iteration {last}" if last is not None else ""), err=True)
     if folder is not None:
         return write_tables(runs, folder, force)
     wanted = [name.strip() for name in panels.split(",")] if panels else PANELS
@@ -72,7 +76,12 @@ def plot(logs, picture, folder, panels, along, column, logarithmic, force):
         plot_panel(axes, name, found, logarithmic or name in SAMPLE_PANELS, len(runs))
     axes.set_xlabel(along)
     figure.align_ylabels(every)
-    save(figure, picture)
+    try:
+        with replacing(picture) as file:
+            figure.savefig(file, format=os.path.splitext(picture)[1][1:], dpi=120)
+    except ValueError as error:     # matplotlib has no such format
+        raise ConfigError(f"{picture}: {error}", field="--out") from None
+    click.echo(f"wrote {picture}")
 
 
 def write_tables(runs, folder, force):
@@ -96,13 +105,6 @@ def write_tables(runs, folder, force):
 def outputs(rows):
     """Return the names of the outputs that rows have, behind iteration, seconds and rate."""
     return list(dict.fromkeys(name for row in rows for name in row))[len(COLUMNS):]
-
-
-def report_incomplete_log(run):
-    """Report a log that ends before its training does: its curves end early, and the training may still run."""
-    if run.cut:
-        last = max((row["NumIters"] for rows in run.tables.values() for row in rows), default=None)
-        click.echo(f"{run.path}: {run.cut}" + (f"; read up to iteration {last}" if last is not None else ""), err=True)
 
 
 def curves(runs, panel, along, column=None):
@@ -171,18 +173,3 @@ def plot_panel(axes, name, found, logarithmic, runs):
     axes.legend(fontsize="small", frameon=False, **({"loc": "upper left", "bbox_to_anchor": (1, 1)} if outside else {}))
 
 
-def check_picture(picture, force):
-    """Raise ConfigError or FileError, before logs are read, if the file cannot be drawn or would overwrite another."""
-    if not os.path.splitext(picture)[1]:
-        raise ConfigError("has no extension, which says the format: .png, .svg or .pdf", file=picture or "--out")
-    options.check_outputs(picture, force=force)
-
-
-def save(figure, picture):
-    """Write the figure in the format of the extension; raises ConfigError or FileError if matplotlib or the disk refuses."""
-    try:
-        with replacing(picture) as file:
-            figure.savefig(file, format=os.path.splitext(picture)[1][1:], dpi=120)
-    except ValueError as error:
-        raise ConfigError(f"{picture}: {error}", field="--out") from None
-    click.echo(f"wrote {picture}")

@@ -5,7 +5,6 @@ class, the fields in the messages, and what they mean in the comments of proto/c
 message no .proto file has declares it: `message` and `fields_of_message`, as forks' types do.
 """
 
-import functools
 import re
 import sys
 import textwrap
@@ -21,7 +20,8 @@ from minicaffe.proto.comments import comments
 from minicaffe.proto.fields import Fields, is_repeated
 
 OWN = ("minicaffe.layers.", "minicaffe.addons.")
-# Fields of LayerParameter that a type reads, where its name does not say them.
+LAYER_FIELDS = caffe_pb2.LayerParameter.DESCRIPTOR.fields_by_name
+# Fields of LayerParameter that a type reads; others read the field that is called as the type is.
 PARAMS = {
     "AnnotatedData": ("annotated_data_param", "data_param", "transform_param"),
     "ConvolutionDepthwise": ("convolution_param",),
@@ -68,25 +68,15 @@ def describe(name):
     head = re.sub(rf"^{re.escape(name)}\b[:.]?\s*", "", head)
     text = text or [head or "No docstring."]
     summary = head if ". " in head or len(head) > 20 else " ".join(text[:1])
-    params = {param: _layer_fields()[param].message_type.name for param in _params_of(name)}
+    summary = re.split(r"(?<=[^.])\.(?= [A-Z`]|$)", summary.strip())[0].strip()      # the first sentence
+    wanted = PARAMS.get(name) or [each for each in LAYER_FIELDS if each.replace("_", "") == name.lower() + "param"]
+    params = {param: LAYER_FIELDS[param].message_type.name for param in wanted}
     messages = _messages_of(params.values())
     if declared:
         messages.insert(0, _declared_message(cls))
         params = {cls.message: cls.message, **params}
     bottoms, tops = (_count_blobs(cls, name, which) for which in ("bottom", "top"))
-    return LayerEntry(name, _first_sentence(summary), text, sections, bottoms, tops, _origin(name, cls), _rules(cls), params,
-                      messages)
-
-
-@functools.cache
-def _layer_fields():
-    return caffe_pb2.LayerParameter.DESCRIPTOR.fields_by_name
-
-
-def _params_of(name):
-    """Return the fields of LayerParameter that the type reads: `PARAMS`, or the field that is called as the type is."""
-    wanted = name.lower() + "param"
-    return PARAMS.get(name) or tuple(each for each in _layer_fields() if each.replace("_", "") == wanted)
+    return LayerEntry(name, summary, text, sections, bottoms, tops, _origin(name, cls), _rules(cls), params, messages)
 
 
 def _text(doc):
@@ -107,10 +97,6 @@ def _parts_of(doc):
                     continue    # a paragraph after the section
                 entries[names] = " ".join(f"{kind}. {' '.join(lines.split())}".split()).rstrip(". ") if lines else kind
     return [re.sub(r"\s*\n(?!- )\s*", " ", part.strip()) for part in first.split("\n\n") if part.strip()], entries
-
-
-def _first_sentence(text):
-    return re.split(r"(?<=[^.])\.(?= [A-Z`]|$)", text.strip())[0].strip()
 
 
 def _origin(name, cls):

@@ -30,8 +30,7 @@ def trace(file, iterations, phase, batch_size, in_full, force, level, stage, **p
     shown, with the transfers of gradients.
     """
     options.log_device()
-    if ranks.group.rank == 0:
-        options.check_outputs(*paths.values(), force=force)     # now rather than when all has run
+    options.check_outputs(*paths.values(), force=force)     # now rather than when all has run
     given = options.net_options()
     with options.suggests_data_command():
         if phase.upper() == "TEST":

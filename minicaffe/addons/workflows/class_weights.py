@@ -10,7 +10,7 @@ from collections import Counter
 
 import numpy as np
 
-from minicaffe.cli import bars, earlier_files, ranks
+from minicaffe.cli import bars, earlier_files, ranks, training_file
 from minicaffe.cli.options import notify
 from minicaffe.common import caffe
 from minicaffe.data.datum import read_datum
@@ -34,98 +34,89 @@ WEIGHTS_SHOWN = 20
 STEP = 10_000   # records between two steps of the progress bar
 
 
-class ClassWeights:
-    """Replaces the losses of a train net; `wanted` is ``"auto"`` or the path of a file with a weight for each class, one a line.
+def weigh_classes(solver, net_param, file=None, positions=None, *, wanted, keep):
+    """Replace the losses in `net_param`, the train net of `solver`, by `wanted`: "auto", or a file with a weight for each class.
 
-    With `keep` an earlier file of another training at the place of the matrix is kept under a numbered name.
+    With `keep` an earlier file of another training at the place of the matrix is kept under a numbered name. All ranks that train
+    together must call this; rank 0 reads the weights. Raises ConfigError if that cannot be done in this net, DataError if the
+    weights do not fit its classes.
     """
+    layers = filter_layers(net_param.layer, net_param.state, file, positions)
+    losses = [layer for layer in layers if layer.param.type == "SoftmaxWithLoss"]
+    if not losses:
+        others = [layer.param.type for layer in layers if layer.param.type.endswith("Loss")]
+        raise ConfigError(f"weighs the classes of SoftmaxWithLoss, and the train net has none; its losses are "
+                          f"{', '.join(others) or 'none'}", field=OPTION, file=file)
+    first = losses[0]
+    place = {"file": file, "line": first.line, "layer": first.param.name, "layer_type": first.param.type}
+    labels = {layer.param.bottom[1]: layer for layer in losses if len(layer.param.bottom) > 1}
+    if len(labels) > 1:
+        raise ConfigError(f"{OPTION} needs losses of one kind of label, and the net has losses of {' and '.join(labels)}", **place)
+    if not solver.param.snapshot_prefix:
+        raise ConfigError(f"is not set, and {OPTION} writes its matrix beside the snapshots", field="snapshot_prefix")
+    path = f"{solver.param.snapshot_prefix}_class_weights.binaryproto"
+    try:
+        caffe.check_path(path, OPTION)      # as the layer does
+    except ConfigError:
+        raise ConfigError(f"the net is not trusted, and reads its matrix {path} in the working directory alone; give a "
+                          "--snapshot-prefix there", field=OPTION, file=file) from None
+    classes = _class_counts(net_param, [layer.param.name for layer in losses], file, positions)
+    if len(set(classes)) > 1:
+        raise ConfigError(f"{OPTION} needs losses of the same number of classes, got {' and '.join(map(str, classes))}", **place)
+    label, ignored = first.param.bottom[1], deploy.ignored(first.param.loss_param)
+    with located(field=OPTION):
+        weights, text = ranks.group.run_on_root(_weights, wanted, layers, label, classes[0], ignored)
+    ranks.group.run_on_root(_write, path, weights, keep)
+    if ranks.group.rank != 0:
+        _write(path, weights, keep)     # on a machine that does not share the folder
+    for layer in losses:
+        _replace(layer.param, path)
+    shown = ", ".join(f"{i}: {weight:.4g}" for i, weight in enumerate(weights[:WEIGHTS_SHOWN]))
+    more = f" and {len(weights) - WEIGHTS_SHOWN} more" if len(weights) > WEIGHTS_SHOWN else ""
+    names = ", ".join(f"'{layer.param.name}'" for layer in losses)
+    notify(f"class weights ({text}): {shown}{more}; InfogainLoss in place of SoftmaxWithLoss in {names}, with the matrix {path}")
 
-    def __init__(self, wanted, keep=True):
-        self.wanted, self.keep = wanted, keep
 
-    def __call__(self, solver, net_param, trial, file=None, positions=None):
-        """Replace the losses in `net_param`, the train net of `solver`. `trial` returns the context for a net that is not trained.
+def _class_counts(net_param, names, file, positions):
+    """Return how many classes each of the losses has."""
+    with training_file.trial(), dry_run():
+        made, _ = replace_sources.replace_sources(net_param, file, positions=positions)
+        net = Net(made, file=file, positions=positions)
+        nodes = {node.name: node for node in net.nodes}
+        return [nodes[name].bottoms[0].shape[nodes[name].param.softmax_param.axis] for name in names]
 
-        All ranks that train together must call this; rank 0 reads the weights.
 
-        Raises ConfigError if that cannot be done in this net, DataError if the weights do not fit its classes.
-        """
-        layers = filter_layers(net_param.layer, net_param.state, file, positions)
-        losses = [layer for layer in layers if layer.param.type == "SoftmaxWithLoss"]
-        if not losses:
-            others = [layer.param.type for layer in layers if layer.param.type.endswith("Loss")]
-            raise ConfigError(f"weighs the classes of SoftmaxWithLoss, and the train net has none; its losses are "
-                              f"{', '.join(others) or 'none'}", field=OPTION, file=file)
-        first = losses[0]
-        place = {"file": file, "line": first.line, "layer": first.param.name, "layer_type": first.param.type}
-        labels = {layer.param.bottom[1]: layer for layer in losses if len(layer.param.bottom) > 1}
-        if len(labels) > 1:
-            raise ConfigError(f"{OPTION} needs losses of one kind of label, and the net has losses of {' and '.join(labels)}",
-                              **place)
-        if not solver.param.snapshot_prefix:
-            raise ConfigError(f"is not set, and {OPTION} writes its matrix beside the snapshots", field="snapshot_prefix")
-        path = f"{solver.param.snapshot_prefix}_class_weights.binaryproto"
+def _weights(wanted, layers, label, classes, ignored):
+    """Return the weight of each class, float64, and where they come from."""
+    if wanted != AUTO:
+        return read_weights(wanted, classes), f"from {wanted}"
+    source = next((layer for layer in layers if label in layer.param.top and not layer.param.bottom), None)
+    counted = count_labels(source, label)
+    counted.pop(ignored, None)
+    wrong = [number for number in counted if not 0 <= number < classes]
+    if wrong:
+        raise DataError(f"{counted[wrong[0]]} records have label {wrong[0]}, and the loss has {classes} classes, from 0 to "
+                        f"{classes - 1}; correct num_output of its scores or the labels", layer=source.param.name,
+                        layer_type=source.param.type)
+    counts = np.array([counted[number] for number in range(classes)])
+    missing = np.flatnonzero(counts == 0)
+    if missing.size:
+        listed = ", ".join(map(str, missing[:WEIGHTS_SHOWN])) + ", ..." * (missing.size > WEIGHTS_SHOWN)
+        notify(f"{OPTION}: no record of class {listed}; weight 0")
+    return inverse_frequencies(counts), f"inverse frequency of {counts.sum()} labels, with mean 1 over them"
+
+
+def _write(path, weights, keep):
+    matrix = np.diag(weights).astype(np.float32)
+    if os.path.isfile(path):
         try:
-            caffe.check_path(path, OPTION)      # as the layer does
-        except ConfigError:
-            raise ConfigError(f"the net is not trusted, and reads its matrix {path} in the working directory alone; give a "
-                              "--snapshot-prefix there", field=OPTION, file=file) from None
-        classes = self._classes(net_param, trial, [layer.param.name for layer in losses], file, positions)
-        if len(set(classes)) > 1:
-            raise ConfigError(f"{OPTION} needs losses of the same number of classes, got {' and '.join(map(str, classes))}",
-                              **place)
-        label, ignored = first.param.bottom[1], deploy.ignored(first.param.loss_param)
-        with located(field=OPTION):
-            weights, text = ranks.group.run_on_root(self._weights, layers, label, classes[0], ignored)
-        ranks.group.run_on_root(self._write, path, weights)
-        if ranks.group.rank != 0:
-            self._write(path, weights)      # on a machine that does not share the folder
-        for layer in losses:
-            _replace(layer.param, path)
-        shown = ", ".join(f"{i}: {weight:.4g}" for i, weight in enumerate(weights[:WEIGHTS_SHOWN]))
-        more = f" and {len(weights) - WEIGHTS_SHOWN} more" if len(weights) > WEIGHTS_SHOWN else ""
-        names = ", ".join(f"'{layer.param.name}'" for layer in losses)
-        notify(f"class weights ({text}): {shown}{more}; InfogainLoss in place of SoftmaxWithLoss in {names}, with the matrix "
-               f"{path}")
-
-    def _classes(self, net_param, trial, names, file, positions):
-        """Return how many classes each of the losses has."""
-        with trial(), dry_run():
-            made, _ = replace_sources.replace_sources(net_param, file, positions=positions)
-            net = Net(made, file=file, positions=positions)
-            nodes = {node.name: node for node in net.nodes}
-            return [nodes[name].bottoms[0].shape[nodes[name].param.softmax_param.axis] for name in names]
-
-    def _weights(self, layers, label, classes, ignored):
-        """Return the weight of each class, float64, and where they come from."""
-        if self.wanted != AUTO:
-            return read_weights(self.wanted, classes), f"from {self.wanted}"
-        source = next((layer for layer in layers if label in layer.param.top and not layer.param.bottom), None)
-        counted = count_labels(source, label)
-        counted.pop(ignored, None)
-        wrong = [number for number in counted if not 0 <= number < classes]
-        if wrong:
-            raise DataError(f"{counted[wrong[0]]} records have label {wrong[0]}, and the loss has {classes} classes, from 0 to "
-                            f"{classes - 1}; correct num_output of its scores or the labels", layer=source.param.name,
-                            layer_type=source.param.type)
-        counts = np.array([counted[number] for number in range(classes)])
-        missing = np.flatnonzero(counts == 0)
-        if missing.size:
-            listed = ", ".join(map(str, missing[:WEIGHTS_SHOWN])) + ", ..." * (missing.size > WEIGHTS_SHOWN)
-            notify(f"{OPTION}: no record of class {listed}; weight 0")
-        return inverse_frequencies(counts), f"inverse frequency of {counts.sum()} labels, with mean 1 over them"
-
-    def _write(self, path, weights):
-        matrix = np.diag(weights).astype(np.float32)
-        if os.path.isfile(path):
-            try:
-                if np.array_equal(read_blob(path).data, matrix.reshape(-1)):
-                    return
-            except Error:
-                pass    # another file, which is replaced
-            if self.keep and ranks.group.rank == 0:
-                earlier_files.keep_earlier_file(path)
-        write_mean(path, matrix[None])
+            if np.array_equal(read_blob(path).data, matrix.reshape(-1)):
+                return
+        except Error:
+            pass    # another file, which is replaced
+        if keep and ranks.group.rank == 0:
+            earlier_files.keep_earlier_file(path)
+    write_mean(path, matrix[None])
 
 
 def _replace(layer, path):

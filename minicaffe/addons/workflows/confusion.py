@@ -77,13 +77,7 @@ class Prediction(namedtuple("Prediction", "node scores labels axis softmax ignor
 
 
 class Confusion:
-    """Counts of answers by true class.
-
-    Parameters
-    ----------
-    prediction : Prediction
-    names : list of str, optional
-        Of the classes.
+    """Counts of answers by true class; `names` are those of the classes, or None.
 
     Attributes
     ----------
@@ -129,16 +123,6 @@ class Confusion:
                 rows /= rows.sum(axis=1, keepdims=True)
         return truth, answer, rows[each, answer], counted
 
-    @property
-    def total(self):
-        """int: how many labels were counted."""
-        return int(self.counts.sum())
-
-    @property
-    def accuracy(self):
-        """float: the share of right answers; NaN if nothing was counted."""
-        return _share(self.counts.trace(), self.total)
-
     def by_class(self):
         """Return precision, recall and count of each class, as arrays; NaN where no answer or no record is of the class."""
         counts = self.counts
@@ -162,12 +146,13 @@ class Confusion:
         if self.several:
             size, known = len(self.counts), int(self.counts.any(axis=1).sum())
             some = f"{size}" if known == size else f"{known} of {size}, the others are in no answer and no record"
-            return f"labels with a probability above 0.5 are answers; mean F1 of {some}: {mean_f1(self.counts):.4f}" if known else \
-                "no label is in an answer or in a record"
+            text = f"labels with a probability above 0.5 are answers; mean F1 of {some}: {mean_f1(self.counts):.4f}"
+            return text if known else "no label is in an answer or in a record"
         what = "records" if self.prediction.positions == 1 else "labels"
         recall = self.by_class()[1]
         found = recall[np.isfinite(recall)]
-        parts = [f"{self.counts.trace()} of {self.total} {what} right: accuracy {self.accuracy:.4f}"]
+        right, total = self.counts.trace(), self.counts.sum()
+        parts = [f"{right} of {total} {what} right: accuracy {_share(right, total):.4f}"]
         if found.size:
             parts.append(f"mean recall of {found.size} classes {found.mean():.4f}")
         if self.ties:
@@ -220,18 +205,18 @@ class Confusion:
     def json(self):
         """Return all of it for JSON."""
         precision, recall, count = (values.tolist() for values in self.by_class())
-        names = [self.name(i) for i in range(len(count))]
+        result = {"layer": self.prediction.node.name, "names": [self.name(i) for i in range(len(count))], "precision": precision,
+                  "recall": recall, "count": count}
         if self.several:
-            return {"layer": self.prediction.node.name, "names": names, "precision": precision, "recall": recall, "count": count,
-                    "mean_f1": mean_f1(self.counts)}
-        return {"layer": self.prediction.node.name, "counted": self.total, "ignored": self.ignored, "ties": self.ties,
-                "accuracy": float(self.accuracy), "names": names, "precision": precision, "recall": recall, "count": count,
-                "confusion": self.counts.tolist(),
+            return {**result, "mean_f1": mean_f1(self.counts)}
+        total = int(self.counts.sum())
+        return {**result, "counted": total, "ignored": self.ignored, "ties": self.ties, "confusion": self.counts.tolist(),
+                "accuracy": float(_share(self.counts.trace(), total)),
                 "pairs": [{"truth": i, "answer": j, "count": count} for i, j, count in self.pairs()]}
 
 
 def _share(part, whole):
-    """Return part / whole, NaN where there is nothing."""
+    """Return part / whole, NaN for a whole of 0."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.true_divide(part, whole)
 

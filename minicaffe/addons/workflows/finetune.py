@@ -12,13 +12,12 @@ import click
 import numpy as np
 
 from minicaffe.addons.workflows.class_weights import count_database_labels
-from minicaffe.cli import options, train
-from minicaffe.cli.picture_nets import IMAGENET_CLASSES, PictureSource, find_mean, find_training
+from minicaffe.cli import options, solver_options, train
+from minicaffe.cli.picture_nets import IMAGENET_CLASSES, PictureSource, find_mean, read_deploy_net
 from minicaffe.cli.training_file import trial
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, ConfigWarning, DataError, Error, FileError
-from minicaffe.net.deploy import deploy_net, source_layer
-from minicaffe.net.net import Net, read_net
+from minicaffe.errors import ConfigError, ConfigWarning, DataError, FileError
+from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.fields import copy_of, unused_name
@@ -71,7 +70,7 @@ def finetune(ctx, file, weights, db, out, classes, lr_mult, mirror, like, mean, 
         if count < len(pictures.classes):
             raise ConfigError(f"must be at least {len(pictures.classes)}, the number of classes in {db}, got {count}",
                               field="--classes")
-        net, positions, training, why = open_deploy_net(file, {"like": like, "mean": mean, "scale": scale}, net_options)
+        net, positions, training, why = read_deploy_net(file, {"like": like, "mean": mean, "scale": scale})
         score_layer = last_layer(net, file)
         transform, input_text = preprocessing(net, score_layer, training, why, pictures, mean, scale, file)
     old, outputs = replace_last_layer(net, score_layer, count, os.path.basename(out))
@@ -101,22 +100,12 @@ finetune.params.extend(param for param in train.train.params if param.name not i
 
 
 class Pictures:
-    """The training and test databases that ``minicaffe data images --from-folders`` writes; all records are read for their labels.
+    """The training and test databases in `db`, a folder that ``minicaffe data images --from-folders`` writes.
 
-    `db` is the folder with train_lmdb and test_lmdb, or train_leveldb and test_leveldb, and with labels.txt if the classes have
-    names. `batch_size` is that of the largest batch of training; no batch is larger than its database. Raises FileError if `db`
-    lacks one of the databases, DataError if a label is negative or has no name in labels.txt.
-
-    Attributes
-    ----------
-    sources : dict
-        Phase -> DataParameter of the Data layer.
-    train, test : int
-        Number of records in each database.
-    classes : sequence of str or int
-        The names in labels.txt; without this file the numbers from 0 to the largest label.
-    shape : (int, int, int)
-        Channels, height, width of the first record, before a crop.
+    All records are read for their labels. By phase `sources` has the DataParameter of the Data layer, whose batches are not larger
+    than the database, and in training not than `batch_size`; `train` and `test` are the numbers of records. `classes` are the names
+    in labels.txt, or without this file the numbers from 0 to the largest label; `shape` is (channels, height, width) of the first
+    record, before a crop. Raises FileError without one of the databases, DataError for a label that is negative or has no name.
     """
 
     def __init__(self, db, batch_size):
@@ -145,31 +134,6 @@ class Pictures:
                             f"{max(labels)}; make them again with minicaffe data images --from-folders", file=file)
         layer = caffe_pb2.LayerParameter(name="data", type="Data", data_param=self.sources[caffe_pb2.TRAIN])
         self.shape = PictureSource(db, layer).uncropped_shape()
-
-
-def open_deploy_net(file, given, net_options):
-    """Return the deploy net of `file`, its Positions, its `PictureSource` or None, and the reason if it is None.
-
-    A training net is reduced to its prediction; the Input of the result has the size that the net was trained with.
-    """
-    param, positions = read_net(file, caffe_pb2.TEST, skip_unknown_fields=net_options["skip_unknown_fields"])
-    source = source_layer(param, file, positions)
-    if source is None:
-        raise ConfigError("has no data layer and no Input, so the net's input is not known; give a training net or a deploy net",
-                          file=file)
-    pictures = PictureSource.of(param, file, positions) if source.type != "Input" else None
-    if source.type != "Input" and pictures is None:
-        raise ConfigError(f"'{source.type}' reads no pictures, so the size of the net's input is not known; give the deploy net",
-                          file=file, layer=source.name, layer_type=source.type)
-    if pictures is None:
-        return param, positions, *find_training(param, file, given)
-    try:
-        shape = pictures.input_shape()
-    except Error as error:
-        raise ConfigError(f"its training data are needed for the size of the net's input ({error.message}); give the deploy net",
-                          file=file, layer=source.name, layer_type=source.type) from error
-    training, why = find_training(param, file, given) if given["like"] is not None else (pictures, "")
-    return deploy_net(param, (1, *shape), file, positions), positions, training, why
 
 
 def last_layer(net, file):
@@ -301,8 +265,8 @@ def training_net(net, pictures, transform, mirror):
 
 def default_solver_arguments(records, batch_size, passed):
     """Return command-line arguments for what the user did not set: max_iter, test_interval, display and lr_policy."""
-    given = {name.removeprefix("field_") for name, value in passed.items() if name.startswith("field_") and value not in (None, ())}
-    max_iter = passed["field_max_iter"] or min(MAX_ITER, max(MIN_ITER, EPOCHS * records // batch_size))
+    given, _ = solver_options.given_fields(passed)
+    max_iter = given.get("max_iter") or min(MAX_ITER, max(MIN_ITER, EPOCHS * records // batch_size))
     interval = max(1, max_iter // TEST_COUNT)
     if "max_iter" not in given:
         max_iter -= max_iter % interval

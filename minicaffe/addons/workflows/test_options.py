@@ -18,7 +18,7 @@ from minicaffe.errors import ConfigError, FileError
 from minicaffe.proto.atomic import check_free, check_writable, write_bytes
 from minicaffe.proto.files import read_bytes
 
-TABLE = "wrong.csv"
+TABLE, COLUMNS = "wrong.csv", ("file", "truth", "answer", "score", "number")
 NAME_LENGTH = 40    # characters of a class's name in the name of a file
 EVALUATIONS = {"confusion": "--confusion", "per_class": "--per-class", "wrong": "--wrong"}     # parameters that need all answers
 WRONG_LIMIT = 100
@@ -37,7 +37,7 @@ PARAMS = [
 ]
 
 
-def check_options(values, json_path, force):
+def check_options(values, force):
     """Return whether answers are counted. Raises UsageError for options that do not fit, FileError for an output that exists."""
     given = [name for name in EVALUATIONS if values[name] not in (None, False)]
     for name in ("labels", "prediction", "wrong_limit"):
@@ -45,10 +45,8 @@ def check_options(values, json_path, force):
             raise click.UsageError(f"--{name.replace('_', '-')} is for {', '.join(EVALUATIONS.values())}; give one of them")
     if values["wrong_limit"] is not None and not values["wrong"]:
         raise click.UsageError("--wrong-limit limits the pictures of --wrong, which is not given")
-    if ranks.group.rank == 0:
-        options.check_outputs(json_path, force=force)
-        if values["wrong"]:
-            check_folder(values["wrong"], force)
+    if values["wrong"] and ranks.group.rank == 0:
+        check_folder(values["wrong"], force)
     return bool(given)
 
 
@@ -105,8 +103,7 @@ class Evaluation:
         """Return the result for JSON."""
         result = {"evaluation": self.confusion.json()}
         if self.wrong is not None:
-            keys = ("file", "truth", "answer", "score", "number")
-            pictures = [dict(zip(keys, row, strict=True)) for row in self.wrong.rows()]
+            pictures = [dict(zip(COLUMNS, row, strict=True)) for row in self.wrong.rows()]
             result["wrong"] = {"found": self.wrong.found, "pictures": pictures}
         return result
 
@@ -132,21 +129,9 @@ def check_folder(path, force):
 class WrongPictures:
     """Keeps the wrong answers with the highest scores, `limit` of them, with their pictures as the net sees them.
 
-    The lowest value of a picture is black, its highest white. `confusion` is the Confusion of the test of a Net.
-
-    Attributes
-    ----------
-    blob : Blob
-        The pictures of a batch.
-    found : int
-        How many answers were wrong.
-    kept : list of (score, number, truth, answer, picture)
-        The highest score first; `number` counts the records of the test from 0.
-
-    Raises
-    ------
-    ConfigError
-        If the net reads no pictures, or a record has several labels.
+    `confusion` is the Confusion of the test of a Net. `blob` has the pictures of a batch, `found` is the number of wrong answers,
+    and `kept` has (score, number, truth, answer, picture) of each, the highest score first; `number` counts the records of the test
+    from 0. Raises ConfigError if the net reads no pictures, or a record has several labels.
     """
 
     def __init__(self, net, confusion, limit):
@@ -171,21 +156,20 @@ class WrongPictures:
         self.kept = sorted([*self.kept, *new], key=lambda item: (-item[0], item[1]))[:self.limit]
 
     def rows(self):
-        """Return for each kept answer the name of its file, truth, answer, score and number."""
+        """Return `COLUMNS` of each kept answer."""
         name = self.confusion.name
         return [(f"{_safe(name(truth))}_{_safe(name(answer))}_{score:.4f}_{number}.png", name(truth), name(answer), score, number)
                 for score, number, truth, answer, _ in self.kept]
 
     def write(self, path, force):
-        """Write the folder, whole or not at all."""
+        """Write the folder, whole or not at all; of a picture the lowest value is black, the highest white."""
         check_folder(os.path.abspath(path), force)
         rows = self.rows()
         with replacing_folder(path) as folder:
             folder.mkdir()
             for row, kept in zip(rows, self.kept, strict=True):
                 write_png(folder / row[0], to_rgb(kept[4]))
-            write_bytes(folder / TABLE, csv_bytes(["file", "truth", "answer", "score", "number"],
-                                                  ([*row[:3], f"{row[3]:.6g}", row[4]] for row in rows)))
+            write_bytes(folder / TABLE, csv_bytes(COLUMNS, ([*row[:3], f"{row[3]:.6g}", row[4]] for row in rows)))
 
     def line(self, path):
         """Return what was written."""

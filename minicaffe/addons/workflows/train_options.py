@@ -1,5 +1,7 @@
 """Options of ``minicaffe train``: weights of the classes, the best test, an end when tests no longer improve."""
 
+import functools
+
 import click
 
 from minicaffe.cli import earlier_files
@@ -27,9 +29,9 @@ def change_of_net(given, param):
     """Return what replaces the losses of the train net; None without --class-weights."""
     if given["class_weights"] is None:
         return None
-    from minicaffe.addons.workflows.class_weights import ClassWeights
+    from minicaffe.addons.workflows.class_weights import weigh_classes
     same = given["state"] is not None and earlier_files.is_same_training(given["state"], param.snapshot_prefix)
-    return ClassWeights(given["class_weights"], keep=not (given["force"] or same))
+    return functools.partial(weigh_classes, wanted=given["class_weights"], keep=not (given["force"] or same))
 
 
 def prepare(solver, given):

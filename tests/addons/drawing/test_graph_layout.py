@@ -11,6 +11,11 @@ from minicaffe.addons.drawing.graph_layout import Box, place
 SEEDS = pytest.mark.parametrize("seed", range(20))
 
 
+def laid_out(boxes, edges, **room):
+    """Place boxes whose edges name them by index, and return the bends."""
+    return place(boxes, [(boxes[source], out, boxes[target], into) for source, out, target, into in edges], **room)
+
+
 def crossings(ranks):
     """Count the crossings of a layout's edges, by each pair of edges between the same two ranks."""
     count = 0
@@ -47,7 +52,7 @@ def test_shuffled_chains(seed):
     if joined == "below":
         edges += [(last[way], 0.0, len(boxes), way * 10 - 5 * ways) for way in range(ways)]
         boxes.append(Box(10, 60))
-    bends = place(boxes, edges)
+    bends = laid_out(boxes, edges)
     ranks = ranks_of(boxes, bends)
     assert crossings(ranks) == 0
     for rank in ranks:
@@ -62,7 +67,7 @@ def test_ranks_and_bends(seed):
     count = dice.randint(1, 14)
     boxes = [Box(dice.randint(5, 50), dice.randint(5, 50)) for _ in range(count)]
     edges = [(a, 0.0, b, 0.0) for a in range(count) for b in range(a + 1, count) if dice.random() < 0.25]
-    bends = place(boxes, edges, rank_gap=7.0, gap=3.0)
+    bends = laid_out(boxes, edges, rank_gap=7.0, gap=3.0)
     for i, box in enumerate(boxes):
         sources, readers = [a for a, _, b, _ in edges if b == i], [b for a, _, b, _ in edges if a == i]
         below = max(depth(edges, a) for a in sources) + 1 if sources else min((boxes[b].rank for b in readers), default=1) - 1
@@ -93,12 +98,12 @@ def test_fewest_crossings(monkeypatch, seed):
     boxes = [Box(10, 10) for _ in range(width * length)]
     edges = [(width * k + a, 0.0, width * (k + 1) + b, 0.0) for k in range(length - 1) for a in range(width) for b in range(width)
              if dice.random() < 0.5 or a == b]
-    ranks = ranks_of(boxes, place(boxes, edges))
+    ranks = ranks_of(boxes, laid_out(boxes, edges))
     of_sweeps = [sum(counted[i:i + len(ranks)]) for i in range(0, len(counted), len(ranks))]
     assert crossings(ranks) == min(of_sweeps)
     columns = [Box(10, 10) for _ in range(width * length)]
     goals = dice.sample(range(width), width)
-    place(columns, [(width * k + a, 0.0, width * (k + 1) + goals[a], 0.0) for k in range(length - 1) for a in range(width)])
+    laid_out(columns, [(width * k + a, 0.0, width * (k + 1) + goals[a], 0.0) for k in range(length - 1) for a in range(width)])
     for a in range(width):
         way = [a]
         for k in range(length - 1):
