@@ -97,26 +97,26 @@ def alone():
     import minicaffe as caffe
     from minicaffe import cuda
     from minicaffe.blob import Blob
-    from minicaffe.parallel.nccl import Communicator, new_uid
+    from minicaffe.parallel.nccl import NcclTransport, new_uid
     caffe.set_mode_gpu()
-    communicator = Communicator(1, 0, new_uid())
+    transport = NcclTransport(1, 0, new_uid())
     sizes, random = (1, 1000, 100_003), np.random.default_rng(0)
     blobs = [Blob((size,), kind) for size in sizes for kind in (0, 1)]     # float32, float64
     wanted = [random.standard_normal(blob.count).astype(blob.data.dtype) for blob in blobs]
     for blob, values in zip(blobs, wanted):
         blob.data[...] = values
-    communicator.wait(communicator.sum([blob.mutable_gpu_data for blob in blobs]))
+    transport.computing.wait(transport.sum([blob.mutable_gpu_data for blob in blobs]))
     graph = cuda.Graph(cuda.current())
     with graph:
         blobs[0].scale_data(2)
-        communicator.wait(communicator.sum([blob.mutable_gpu_data for blob in blobs]))
+        transport.computing.wait(transport.sum([blob.mutable_gpu_data for blob in blobs]))
         blobs[0].scale_data(2)
     for _ in range(3):
         graph.replay(0.0, 0)
     for blob, values in zip(blobs, [wanted[0] * 64, *wanted[1:]]):
         if not np.array_equal(blob.cpu_data, values):
             raise RuntimeError(f"{blob.count} elements of {values.dtype} came back changed")
-    communicator.comm.destroy()
+    transport.comm.destroy()
     return f"{len(blobs)} arrays, as they were; a graph of {graph.nodes} nodes replayed 3 times"
 
 
@@ -161,14 +161,14 @@ def rank_of_mpi(batch, iterations, path):
     params = params_of(solver)
     if not all(solver.group.gather(all(map(np.array_equal, params, solver.group.broadcast_from_root(params))))):
         raise RuntimeError("the processes end with different parameters")
-    communicator = solver.exchange.transport.communicator
+    transport = solver.exchange.transport
     blob = Blob((25_000_000 if os.environ.get("MINICAFFE_DEVICE") == "gpu" else 1000,))
     blob.data[...] = 1
     for repeats in (2, 10):
         begin = time.perf_counter()
         for _ in range(repeats):
-            communicator.wait(communicator.sum([blob.mutable_gpu_data]))
-        communicator.computing.synchronize()
+            transport.computing.wait(transport.sum([blob.mutable_gpu_data]))
+        transport.computing.synchronize()
         speed = 4 * blob.count * repeats / (time.perf_counter() - begin)
     if solver.group.rank == 0:
         Path(path).write_bytes(pickle.dumps((params, speed)))

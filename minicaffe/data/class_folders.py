@@ -5,7 +5,7 @@ import os
 import random
 from collections import namedtuple
 
-from minicaffe.data.convert import compute_mean, resize_size, write_pictures
+from minicaffe.data.convert import compute_mean, write_pictures
 from minicaffe.data.db import new_folder, open_db
 from minicaffe.data.image_list import PICTURE_ENDINGS, ending
 from minicaffe.data.mean_file import write_mean
@@ -18,8 +18,8 @@ channel."""
 SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}     # folders of a data set that are no classes
 
 
-def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, resize_height=0, encoded=False, encode_type="",
-                    test_share=0.2, test_from=None, seed=1, endings=PICTURE_ENDINGS, force=False, progress=None):
+def convert_folders(root, path, *, backend="lmdb", test_share=0.2, test_from=None, seed=1, endings=PICTURE_ENDINGS, force=False,
+                    progress=None, **options):
     """Make the folder `path` from pictures that lie in folders named after their classes, or in folders inside those.
 
     In it: ``train_lmdb`` and ``test_lmdb`` (or ``..._leveldb``), shuffled, with `test_share` of each class in the latter;
@@ -28,14 +28,13 @@ def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, r
     A class of two or more pictures has at least one in each database, a single picture is for training. With `test_share` 0 there
     is no database for tests; `test_from` is such a folder with the pictures for tests instead of a share. The same pictures and
     `seed` give the same databases. `endings` are extensions of pictures, in small letters; other files are left out. All other
-    parameters are as of `minicaffe.data.convert.convert_images`; without a size all pictures must have one.
+    parameters are as of `minicaffe.data.convert.write_pictures`; without a size all pictures must have one.
 
     Raises ConfigError, FileError or DataError if `root` or `test_from` is not such a folder, one lies in the other, a class has no
     pictures, none is left for training or tests, or pictures differ in size.
     """
     if not 0 <= test_share < 1:
         raise ConfigError(f"must be at least 0 and below 1, got {test_share:g}", field="test_share")
-    size = resize_size(resize_width, resize_height)
     classes, left_out = _classes(str(root), endings)
     test_classes = {}
     if test_from is not None:
@@ -60,14 +59,14 @@ def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, r
         train += entries[count:]
     if test_share and not test:
         raise DataError("no class has two pictures, so none is left for tests", file=str(root))
-    how = dict(backend=backend, gray=gray, size=size, check_size=True, encoded=encoded, encode_type=encode_type, progress=progress)
     counts, unreadable = [], 0
     with new_folder(path, force) as folder:
         folder.mkdir()
         for split, source, entries in (("train", root, train), ("test", test_from or root, test)):
             shuffle(entries)
             db = folder / f"{split}_{backend}"
-            written, skipped = write_pictures(f"{source}/", entries, db, str(source), **how) if entries else (0, 0)
+            written, skipped = (0, 0) if not entries else write_pictures(
+                f"{source}/", entries, db, str(source), backend=backend, check_size=True, progress=progress, **options)
             counts.append(written)
             unreadable += skipped
         (folder / "labels.txt").write_text("".join(f"{name}\n" for name in classes), errors="surrogateescape")

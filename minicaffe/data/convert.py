@@ -24,38 +24,34 @@ log = logging.getLogger(__name__)
 BATCH = 256  # records summed together
 
 
-def convert_images(root, list_file, path, *, backend="lmdb", gray=False, shuffle=False, resize_width=0, resize_height=0,
-                   check_size=False, encoded=False, encode_type="", label_size=None, force=False, progress=None):
-    """Make a database from the pictures of a list.
+def convert_images(root, list_file, path, *, shuffle=False, label_size=None, **options):
+    """Make a database from the pictures of a list; `options` are those of `write_pictures`, which this returns.
 
-    `root` is put before each path of the list unchanged, so it ends with a slash. The list is shuffled with `shuffle`, unseeded.
-    Pictures are BGR, with `gray` of one channel, and resized (bilinear) to `resize_width` x `resize_height` unless both are 0. With
-    `encoded` the records hold picture files instead of pixels, the file itself if it needs no change; `encode_type`, such as
-    ``"png"``, implies that, and is by default each file's own suffix. With `label_size` each line has this many labels that are
-    real numbers; they are stored in float_data, and no `label` is. ``progress(text, done, total)`` is called during the work.
-    Returns the numbers of records written, and of pictures that could not be read.
+    The list is shuffled with `shuffle`, unseeded. With `label_size` each line has this many labels that are real numbers; they are
+    stored in float_data, and no `label` is.
+    """
+    entries = ImageList(list_file, label_size).entries
+    if shuffle:
+        random.shuffle(entries)
+    return write_pictures(root, entries, path, str(list_file), **options)
+
+
+def write_pictures(root, entries, path, source, *, backend="lmdb", gray=False, resize_width=0, resize_height=0, check_size=False,
+                   encoded=False, encode_type="", force=False, progress=None):
+    """Make a database from the `entries` (path, label) of a list or of class folders, the `source` that errors name.
+
+    `root` is put before each path unchanged, so it ends with a slash. Pictures are BGR, with `gray` of one channel, and resized
+    (bilinear) to `resize_width` x `resize_height` unless both are 0. With `encoded` the records hold picture files instead of
+    pixels, the file itself if it needs no change; `encode_type`, such as ``"png"``, implies that, and is by default each file's own
+    suffix. ``progress(text, done, total)`` is called during the work. Returns the numbers of records written, and of pictures that
+    could not be read.
 
     Different from Caffe: `check_size` compares height and width of the pictures, also of encoded ones (Caffe compares bytes,
     and fails on the second encoded picture). A list without a valid picture is an error. Pictures of several sizes are
     reported, since a net reads them only with a crop. `encoded` and `gray` together make grey picture files (Caffe keeps the
     colours).
     """
-    images = ImageList(list_file, label_size)
-    entries = images.entries
-    if shuffle:
-        random.shuffle(entries)
-    size = resize_size(resize_width, resize_height)
-    return write_pictures(root, entries, path, str(list_file), backend=backend, gray=gray, size=size, check_size=check_size,
-                          encoded=encoded, encode_type=encode_type, force=force, progress=progress)
-
-
-def write_pictures(root, entries, path, source, *, backend="lmdb", gray=False, size=None, check_size=False, encoded=False,
-                   encode_type="", force=False, progress=None):
-    """Do `convert_images` for `entries` (path, label) of a list or of class folders, and a `size` (width, height) or None.
-
-    Errors name `source`, the list or folder.
-    """
-    sizes = Counter()
+    size, sizes = resize_size(resize_width, resize_height), Counter()
 
     def datum_of(entry, file, image):       # record_of of `write_records`
         if size:

@@ -10,15 +10,8 @@ class Database:
 
     A subclass opens the database ``source``, and has a class method ``create(source)``; ``len()``, the number of records;
     ``steps(skip)``, which yields for each record from number `skip` on a function that returns (key, value), and is called before
-    the next step or not at all; ``_write(records)``, which writes a list of (key, value) in one transaction; and ``close()``.
-
-    Attributes
-    ----------
-    source : str
-    backend : str
-        ``"LMDB"`` or ``"LEVELDB"``.
-    marker : str
-        A file that every database of this kind has.
+    the next step or not at all; ``_write(records)``, which writes a list of (key, value) in one transaction; and ``close()``. Its
+    `backend` is ``"LMDB"`` or ``"LEVELDB"``, its `marker` the name of a file that every database of this kind has.
     """
 
     def __init__(self, source):

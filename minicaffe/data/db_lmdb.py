@@ -79,7 +79,8 @@ class LMDB(Database):
         """Step from record `skip` of the newest snapshot to the last; yield for each a function that returns its key and value."""
         snapshot, seen = self._snapshot(), 0
         pages = self._bytes
-        for begin, pointers in self._leaves(pages, snapshot):
+        leaves = () if snapshot.root == NO_ROOT else self._leaves(pages, snapshot, snapshot.root, 1, iter(range(snapshot.last + 1)))
+        for begin, pointers in leaves:
             self._check_unchanged(snapshot)
             if seen + len(pointers) <= skip:
                 seen += len(pointers)
@@ -175,28 +176,22 @@ class LMDB(Database):
             raise damaged(self.source, f"it declares {found.entries} records in {needed} bytes and {found.depth} levels")
         return found
 
-    def _leaves(self, pages, snapshot):
-        """Yield place and pointers of each leaf page, in the order of the keys: `steps` reads a record at each pointer."""
-        if snapshot.root == NO_ROOT:
+    def _leaves(self, pages, snapshot, number, level, left):
+        """Yield place and pointers of each leaf page below a page, in the order of the keys; `steps` reads a record at each.
+
+        `left` is an iterator with an item for each page that may still be read.
+        """
+        if next(left, None) is None:
+            raise self._damaged(snapshot, f"page {number} is in its tree more than once")
+        begin, flags, pointers = self._page(pages, snapshot, number)
+        if flags & (BRANCH | LEAF) != (LEAF if level == snapshot.depth else BRANCH):
+            raise self._damaged(snapshot, f"page {number} has flags {flags:#x} on level {level} of {snapshot.depth}")
+        if level == snapshot.depth:
+            yield begin, pointers
             return
-        stack, left = [iter([snapshot.root])], snapshot.last + 1    # pages that are still to be read on each level; and in all
-        while stack:
-            number = next(stack[-1], None)
-            if number is None:
-                stack.pop()
-                continue
-            left -= 1
-            if left < 0:
-                raise self._damaged(snapshot, f"page {number} is in its tree more than once")
-            begin, flags, pointers = self._page(pages, snapshot, number)
-            leaf = len(stack) == snapshot.depth
-            if flags & (BRANCH | LEAF) != (LEAF if leaf else BRANCH):
-                raise self._damaged(snapshot, f"page {number} has flags {flags:#x} on level {len(stack)} of {snapshot.depth}")
-            if leaf:
-                yield begin, pointers
-            else:
-                nodes = (NODE.unpack_from(pages, begin + pointer) for pointer in pointers)
-                stack.append(iter([low | high << 16 | top << 32 for low, high, top, _ in nodes]))
+        for pointer in pointers:
+            low, high, top, _ = NODE.unpack_from(pages, begin + pointer)
+            yield from self._leaves(pages, snapshot, low | high << 16 | top << 32, level + 1, left)
 
     def _page(self, pages, snapshot, number):
         """Return place, flags and pointers (places of its nodes) of a page of the tree, all within the page."""

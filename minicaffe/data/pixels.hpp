@@ -67,10 +67,8 @@ void shift_row(const S* source, int64_t step, const T* mean, bool mean_row, T sc
     for (int64_t i = 0; i < n; ++i) out[i] = (T(source[i]) - value) * scale;
   } else if (step == 1) {
     for (int64_t i = 0; i < n; ++i) out[i] = (T(source[i]) - mean[i]) * scale;
-  } else if (!mean_row) {
-    for (int64_t i = 0; i < n; ++i) out[i] = (T(source[i * step]) - value) * scale;
   } else {
-    for (int64_t i = 0; i < n; ++i) out[i] = (T(source[i * step]) - mean[i]) * scale;
+    for (int64_t i = 0; i < n; ++i) out[i] = (T(source[i * step]) - (mean_row ? mean[i] : value)) * scale;
   }
 }
 

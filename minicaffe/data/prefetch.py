@@ -28,7 +28,7 @@ from collections import deque
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, Error, OutOfMemoryError
+from minicaffe.errors import Error, OutOfMemoryError
 
 JOIN_SECONDS = 5.0  # a batch takes much less time; a disk that does not respond must not block the exit
 
@@ -36,42 +36,21 @@ JOIN_SECONDS = 5.0  # a batch takes much less time; a disk that does not respond
 class Prefetcher:
     """Returns the batches of a batch reader, without end.
 
-    Parameters
-    ----------
-    reader
-        The batch reader, as above; the thread closes it.
-    numbers : range
-        The numbers of the first batch's records; they are counted from the start of training.
-    step : int
-        What is added to the record numbers of a batch for those of the next batch.
-    depth : int
-        Batches prepared in advance; the thread continues when half of them were returned by `next`.
-    dtype : float32 or float64
-    labels : bool
-        False: `next` returns None for the labels.
-    allocate : callable
-        ``allocate(shape, dtype) -> ndarray``, called by the thread for each buffer that must grow. The default allocates pageable
-        memory; a layer in GPU mode gives a function that allocates pinned memory.
-    hold : int
-        How many of the returned batches are kept unchanged; earlier ones may be overwritten.
+    The range `numbers` has the numbers of the first batch's records; `step` is added to those of a batch for the next one. `depth`
+    batches, at least 1, are prepared in advance; the thread continues when half of them were returned by `next`.
+    The last `hold` that were returned are kept unchanged. Without `labels` `next` returns None for them. The thread calls
+    ``allocate(shape, dtype)`` for each buffer that must grow: the default allocates pageable memory, a layer in GPU mode pinned
+    memory.
 
     Attributes
     ----------
     numbers, upcoming : range
-        The record numbers of the batch that `next` returned last (None before the first call), and of the batch after it. `step` is
-        as given.
+        The record numbers of the batch that `next` returned last (None before the first call), and of the batch after it.
     error : Exception or None
         The error of the thread that `next` has raised. The thread has ended then; a new Prefetcher may succeed later.
-
-    Raises
-    ------
-    ConfigError
-        `depth` out of range.
     """
 
     def __init__(self, reader, numbers, step, depth=4, dtype=np.float32, *, labels=True, allocate=np.empty, hold=1):
-        if depth < 1:
-            raise ConfigError(f"must be at least 1, got {depth}", field="prefetch")
         self.numbers, self.upcoming, self.step = None, numbers, step
         self._consumer_buffers = deque()
         # The consumer returns several buffers at once: a thread that wakes takes the GIL and a processor from the consumer.
@@ -88,20 +67,10 @@ class Prefetcher:
         thread.start()
 
     def next(self):
-        """Return the next (data, labels), and reuse the buffers of earlier ones.
+        """Return the next data, an array (N, C, H, W), and labels, (N,) or None; reuse the buffers of earlier ones.
 
-        Returns
-        -------
-        data : ndarray, shape (N, C, H, W)
-        labels : ndarray, shape (N,), or None
-            Both may be overwritten from the `hold`-th call of `next` after this one on.
-
-        Raises
-        ------
-        DataError
-            A record is wrong; names file and record. Every later call raises it again.
-        Error
-            Called in a forked child, which has no such thread, or after `close`.
+        Both may be overwritten from the `hold`-th call of `next` after this one on. Raises DataError, which names file and record,
+        if a record is wrong, and again in every later call; Error in a forked child, which has no such thread, or after `close`.
         """
         if os.getpid() != self._pid:
             raise Error("a forked process has no prefetch thread; create the net after the fork", file=self._source)

@@ -64,22 +64,10 @@ def draw(seed, ordinal, which, n):
 
 
 cdef class Transformer:
-    """Applies a `transform_param`, by `load` or `load_images` and then `Batch.write`; no result depends on an earlier call.
+    """Applies a TransformationParameter, by `load` or `load_images` and then `Batch.write`; no result depends on an earlier call.
 
-    Parameters
-    ----------
-    param : caffe_pb2.TransformationParameter
-    phase : int
-        caffe_pb2.TRAIN or caffe_pb2.TEST.
-    seed : int
-        Of the random crops and mirrors; the lower 64 bits are used.
-
-    Raises
-    ------
-    ConfigError
-        Fields that exclude each other, or one of crop_h and crop_w without the other.
-    FileError, DataError
-        The mean file cannot be used.
+    The lower 64 bits of `seed` are used, for random crops and mirrors. Raises ConfigError for fields that exclude each other, or
+    one of crop_h and crop_w without the other; FileError or DataError if the mean file cannot be used.
     """
 
     cdef Rule rule
@@ -120,12 +108,8 @@ cdef class Transformer:
     def window(self, height, width, ordinal):
         """Return (top, left, rows, columns, flipped): the part of a picture for record `ordinal`, before it is flipped.
 
-        AnnotatedData (SSD) crops and flips the boxes of a record by it; `Batch.write` uses the same for the pixels.
-
-        Raises
-        ------
-        ShapeError
-            The picture is smaller than the crop.
+        AnnotatedData (SSD) crops and flips the boxes of a record by it; `Batch.write` uses the same for the pixels. Raises
+        ShapeError if the picture is smaller than the crop.
         """
         cdef Picture picture
         picture.channels, picture.height, picture.width = 1, height, width
@@ -148,24 +132,11 @@ cdef class Transformer:
             self.rule.mean_plane = 1 if len(mean) > 1 else 0    # mean_row stays 0: one value a channel, or one for all
 
     def load(self, records):
-        """Parse and check a batch of serialized Datums; decode those that are encoded.
+        """Return a Batch of serialized Datums, bytes or buffers, after checking them and decoding those that are encoded.
 
-        Parameters
-        ----------
-        records : sequence of bytes or buffers
-            Their memory must not change until the batch is dropped.
-
-        Returns
-        -------
-        Batch
-
-        Raises
-        ------
-        DataError
-            A record is no Datum, cannot be decoded or has another size than the first; its attribute `record` is the
-            index into `records`.
-        ShapeError
-            The first picture fits neither crop_size, mean_file nor mean_value.
+        Their memory must not change until the batch is dropped. Raises DataError if a record is no Datum, cannot be decoded or has
+        another size than the first, with the index into `records` as `record`; ShapeError if the first picture does not fit
+        crop_size, mean_file or mean_value.
         """
         return Batch(self, records, None)
 
@@ -201,10 +172,7 @@ cdef class Transformer:
 cdef class Batch:
     """Pictures of one output size, checked and ready to be written. `sources` are Datums, or with `image_labels` arrays of pixels.
 
-    Attributes
-    ----------
-    shape : tuple
-        (N, C, height, width) of the pixels that `write` writes.
+    `shape` is (N, C, height, width) of the pixels that `write` writes.
     """
 
     cdef Transformer transformer
@@ -303,14 +271,10 @@ cdef class Batch:
                         f"{one.height} x {one.width}; use batch_size: 1, or crop_size for sizes that vary")
 
     def write(self, data, labels=None, first=0, stride=1):
-        """Write the transformed pixels and the labels.
+        """Write the transformed pixels to `data`, a C-contiguous float32 or float64 array with as many elements as `shape`.
 
-        Parameters
-        ----------
-        data : ndarray, float32 or float64, C-contiguous, `shape` or another shape of that many elements
-        labels : ndarray, same dtype, N elements, optional
-        first, stride : int
-            Number of record 0 since the start of training, and from one record to the next (the number of solvers).
+        The labels are written to `labels`, (N,) of the same type. `first` is the number of record 0 since the start of training,
+        `stride` that from one record to the next (the number of solvers).
         """
         if data.size != self.count * self.shape[1] * self.shape[2] * self.shape[3]:
             raise ShapeError(f"data must have room for {self.shape}, got {data.shape}")

@@ -26,13 +26,7 @@ def pinned_array(shape, dtype, name="prefetched batch"):
 
 
 class DeviceUpload:
-    """Batches that are copied to the current GPU: call `send` and `copy_to` alternately.
-
-    Attributes
-    ----------
-    arrays : sequence of numpy.ndarray
-        Those of the last `send`.
-    """
+    """Batches that are copied to the current GPU: call `send` and `copy_to` alternately. `arrays` are those of the last `send`."""
 
     def __init__(self):
         device = cuda.current()

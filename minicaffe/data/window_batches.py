@@ -28,20 +28,10 @@ class WindowList:
     window, ``class overlap x1 y1 x2 y2``, in pixels that belong to the window.
 
     `root` is a prefix of each path in the file `path`. A window with overlap >= `fg_threshold` shows an object; one with less than
-    `bg_threshold` is background; others are dropped.
+    `bg_threshold` is background; others are dropped. Errors (FileError, DataError) name file and line.
 
-    Attributes
-    ----------
-    images : list of str
-    channels : int
-        As declared for the last picture.
-    foreground, background : ndarray, int32, shape (n, 7)
-        Columns IMAGE to LINE.
-
-    Raises
-    ------
-    FileError, DataError
-        Naming file and line.
+    `images` are the paths, `channels` is as declared for the last picture; `foreground` and `background` are int32 arrays (n, 7)
+    of windows with the columns IMAGE to LINE.
     """
 
     def __init__(self, path, root, fg_threshold, bg_threshold):
@@ -173,7 +163,8 @@ class WindowBatches:
 
     def _put(self, row, flip, out):
         """Write one window, cut out, resized, flipped and scaled, into `out` (3, crop, crop), whose context stays zero."""
-        image = self._picture(int(row[IMAGE]))
+        path = self.windows.images[int(row[IMAGE])]
+        image = decode_picture(self._read(path), path)
         (x1, y1, x2, y2), size, top, left, right = self._region(row, image.shape, out.dtype.type)
         left = right if flip else left      # distances from the border of `out`
         size = min(size[0], self.crop - top), min(size[1], self.crop - left)  # roundings may add up
@@ -215,11 +206,6 @@ class WindowBatches:
         left, right, top = (_round(real(pad) * scale) for pad, scale in ((left, scale_x), (right, scale_x), (top, scale_y)))
         size = _round(real(y2 - y1 + 1) * scale_y), _round(real(x2 - x1 + 1) * scale_x)
         return (x1, y1, x2, y2), size, top, left, right
-
-    def _picture(self, index):
-        """Return picture number `index` of the window file, decoded; with `cache` its file is read once."""
-        path = self.windows.images[index]
-        return decode_picture(self._read(path), path)
 
 
 def objects_of(size, fraction):

@@ -2,22 +2,16 @@
 
 from cpython.buffer cimport PyBUF_WRITE
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.string cimport memcpy
 
 from minicaffe.blob cimport FLOAT, Blob
-from minicaffe.device.context cimport Context, context
-from minicaffe.device.threads cimport Threads, num_threads
+from minicaffe.device.context cimport Context, context, cpu_context
 from minicaffe.kernels.types cimport BF16, item_size
 from minicaffe.engines.layouts cimport stored
+from minicaffe.loops.strided.caffe cimport copy_strided, sum_bf16
 
 import numpy as np
 
 from minicaffe.memory.synced import device_lock
-
-cdef extern from "minicaffe/parallel/wire.hpp" namespace "mc" nogil:
-    void to_bf16(Threads threads, long long n, const void* x, void* y)
-    void from_bf16(Threads threads, long long n, const void* x, void* y)
-    void add_bf16_ "mc::add_bf16"(long long n, const void* x, void* y)
 
 
 cdef class Bucket:
@@ -26,39 +20,19 @@ cdef class Bucket:
     A transport by MPI calls `pack`, sums `array` over all ranks in place, and calls `unpack`; NCCL uses `blobs` alone. A single
     gradient is sent from its own memory. Several, or those that are sent in bf16, are copied to an array and back. On a device
     they pass through the host's side of their memory, which is page-locked there.
-
-    Parameters
-    ----------
-    which : list of int
-        The numbers of the parameters in `Net.learnable_params`.
-    blobs : list of Blob
-        The parameters, of any shapes and all of one type.
-    layouts : list of Layout or None
-        Of each gradient; None: plain order.
-    bf16 : bool
-        Send them rounded to bf16; float32 only.
-
-    Attributes
-    ----------
-    count : int
-        Elements, with the padding of the layouts.
-    nbytes : int
-        Bytes that are sent.
-    array : memoryview of bytes
-        The data that are sent, between `pack` and `unpack`.
     """
 
-    cdef readonly list which
-    cdef readonly list blobs
-    cdef readonly list layouts
-    cdef readonly bint bf16
-    cdef readonly long long count
-    cdef readonly long long nbytes
-    cdef readonly object array
-    cdef public long long start_ns     # when its sending started, by time.perf_counter_ns, for traces
+    cdef readonly list which        # numbers of the parameters in `Net.learnable_params`
+    cdef readonly list blobs        # the parameters, of any shapes and all of one type
+    cdef readonly list layouts      # of each gradient; None: plain order
+    cdef readonly bint bf16         # they are sent rounded to bf16; float32 only
+    cdef readonly long long count       # elements, with the padding of the layouts
+    cdef readonly long long nbytes      # that are sent
+    cdef readonly object array          # memoryview of the bytes that are sent, between `pack` and `unpack`
+    cdef public long long start_ns      # when its sending started, by time.perf_counter_ns, for traces
     cdef int dtype          # of the gradients in memory
     cdef list counts        # elements of each gradient, with the padding of its layout
-    cdef object staging         # array of uint8 that is sent in place of the gradients' memory; None: that memory is sent
+    cdef object staging     # array of uint8 that is sent in place of the gradients' memory; None: that memory is sent
 
     def __init__(self, list which not None, list blobs not None, list layouts not None, bint bf16=False):
         cdef Blob blob
@@ -83,20 +57,15 @@ cdef class Bucket:
         cdef unsigned char[::1] staging = self.staging
         cdef char* at = <char*> &staging[0]
         cdef void* gradient
-        cdef long long n
-        cdef int i
-        cdef size_t item = item_size(BF16 if self.bf16 else self.dtype)
+        cdef long long n, one = 1
+        cdef int i, sent = BF16 if self.bf16 else self.dtype
         for i in range(len(self.blobs)):
             gradient, n = self.gradient(i), self.counts[i]
-            if self.bf16 and out:
-                to_bf16(num_threads(), n, gradient, at)
-            elif self.bf16:
-                from_bf16(num_threads(), n, at, gradient)
-            elif out:
-                memcpy(at, gradient, n * item)
+            if out:
+                copy_strided(cpu_context(), self.dtype, sent, 1, &n, gradient, &one, at, &one)
             else:
-                memcpy(gradient, at, n * item)
-            at += n * item
+                copy_strided(cpu_context(), sent, self.dtype, 1, &n, at, &one, gradient, &one)
+            at += n * item_size(sent)
         return 0
 
     def pack(self):
@@ -124,4 +93,4 @@ def add_bf16(const unsigned char[::1] x, unsigned char[::1] y):
     cdef long long n = x.shape[0] // item_size(BF16)
     if n:
         with nogil:
-            add_bf16_(n, &x[0], &y[0])
+            sum_bf16(n, &x[0], &y[0])

@@ -30,28 +30,14 @@ class Exchange:
     solver/step.py calls `begin`, `start_loss_allgather` before backward (with a CUDA graph after it), `submit` during backward,
     and `finish_loss_allgather`.
 
-    Parameters
-    ----------
-    group : Group
-    params : list of Blob
-        `Net.learnable_params`, of any shapes; "numbers" of parameters are indices in this list.
-    learned : list of bool
-        Which of them get gradients; the others are not sent.
-    transport
-        From `make_transport`: `start(bucket)` begins a sum; `poll()` returns the first of `in_flight` if it has arrived, else None,
-        `wait()` waits for it.
-    bf16 : bool
-        Send gradients in bf16.
-
-    Attributes
-    ----------
-    losses : list of float
-        Of the last iteration, by rank.
+    "Numbers" of parameters are indices in `params`, which is `Net.learnable_params`; those for which `learned` is False get no
+    gradients, and are not sent. Of `transport`, from `make_transport`, ``start(bucket)`` begins a sum, ``poll()`` returns the first
+    of `in_flight` if it has arrived, else None, and ``wait()`` waits for it.
     """
 
     def __init__(self, group, params, learned, transport, bf16=False):
         self.group, self.params, self.learned, self.transport, self.bf16 = group, params, learned, transport, bf16
-        self.losses, self.update = [], None     # `update`: see `begin`
+        self.losses, self.update = [], None     # of the last iteration, by rank; see `begin`
         self.buckets = None         # in the order in which they are sent; None: the first iteration has not ended yet
         self.bucket_of = {}         # number of a parameter -> index of its bucket in `buckets`
         self.comm = group.comm.Dup()    # of the allgathers alone, which run at the same time as the sums
@@ -75,7 +61,8 @@ class Exchange:
     def _reset(self):
         """Set the counters for the next backward."""
         self.order = []     # parameters, by number, as `submit` gets them in the first iteration
-        self.missing = [len(bucket.which) for bucket in self.buckets or ()]     # gradients of each that are not complete
+        # Gradients of each bucket that are not complete; no buckets exist in the first iteration.
+        self.missing = [len(bucket.which) for bucket in self.buckets or ()]
         self.started = self.arrived = 0     # buckets
         self.arrived_buckets = []   # not used yet: several are updated in one call, as a call costs as much as a small layer
 
@@ -105,12 +92,10 @@ class Exchange:
             self.order += which
         if last:
             return self.finish()
-        if self.buckets is None:
-            return []
         for i in which:
             if i in self.bucket_of:
                 self.missing[self.bucket_of[i]] -= 1
-        while self.started < len(self.buckets) and not self.missing[self.started]:
+        while self.started < len(self.missing) and not self.missing[self.started]:
             self._start()
         self.arrived_buckets += self._poll_arrived()
         return self._update_arrived() if sum(bucket.nbytes for bucket in self.arrived_buckets) >= BUCKET_BYTES else []

@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import os
 import time
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -13,50 +14,25 @@ from minicaffe.errors import ConfigError, Error
 from minicaffe.parallel.launch import mpi, world
 
 
-class ProgressCounter:
-    """Counts the messages that a rank has received, by which it detects its own progress.
-
-    The thread of heartbeat.py references this object and not the group, so that the group is deleted with its last owner.
-    """
-
-    count = 0
-
-
 class Group:
-    """All ranks of an MPI communicator. Every method but `name` must be called by all of them, in the same order.
+    """All ranks of an MPI communicator, by default all processes that were started together.
 
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Intracomm, optional
-        Duplicated; all processes that were started together by default.
+    Every method but `name` must be called by all of them, in the same order. Raises DependencyError if there is no MPI, ConfigError
+    if the mpiexec that has started the processes belongs to another MPI.
 
-    Attributes
-    ----------
-    rank, size : int
-    hosts : list of str
-        The machine of each rank.
-    local_rank, local_size : int
-        The place among the ranks of the same machine, and how many they are.
-    comm : mpi4py.MPI.Intracomm
-        The group's own, for uses for which `gather` is not enough. Do not use `allreduce` and other methods in lower case: mpi4py
-        makes a communicator for each first, and blocks all other threads until all ranks have called it.
-    steps : ProgressCounter
-
-    Raises
-    ------
-    DependencyError
-        If there is no MPI.
-    ConfigError
-        If the mpiexec that has started the processes belongs to another MPI.
+    `comm`, a duplicate, is for uses for which `gather` is not enough. Do not use its `allreduce` and other methods in lower case:
+    mpi4py makes a communicator for each first, and blocks all other threads until all ranks have called it.
     """
 
     def __init__(self, comm=None):
         MPI = mpi()
         self.comm = (world() if comm is None else comm).Dup()
-        self.rank, self.size, self.steps = self.comm.rank, self.comm.size, ProgressCounter()
-        self.hosts = self.gather(MPI.Get_processor_name())
+        self.rank, self.size = self.comm.rank, self.comm.size
+        # Counts received messages, this rank's progress. heartbeat.py references it, not the group, which its last owner deletes.
+        self.steps = SimpleNamespace(count=0)
+        self.hosts = self.gather(MPI.Get_processor_name())      # the machine of each rank
         local = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self.local_rank, self.local_size = local.rank, local.size
+        self.local_rank, self.local_size = local.rank, local.size       # of the ranks of the same machine
         local.Free()
 
     def name(self, rank=None):
@@ -96,10 +72,7 @@ class Group:
     def run_on_root(self, function, *arguments):
         """Call a function on rank 0 only, for example to write a file; return its result on all ranks.
 
-        Raises
-        ------
-        Error
-            On all ranks, if it fails on rank 0: what it raised, if that is an Error.
+        If it fails on rank 0, an Error is raised on all ranks: what it raised, if that is an Error.
         """
         outcome = failed = None
         if self.rank == 0:
@@ -116,17 +89,9 @@ class Group:
         return result
 
     def check_equal(self, facts):
-        """Raise on all ranks unless `facts` is equal on all of them.
+        """Raise on all ranks unless `facts` is equal on all of them: a dict of values, by the names that messages have for them.
 
-        Parameters
-        ----------
-        facts : dict
-            The values, by the names that messages have for them.
-
-        Raises
-        ------
-        ConfigError
-            Names the first value that differs, the ranks outside of the majority, and both values.
+        The ConfigError names the first value that differs, the ranks outside of the majority, and both values.
         """
         if len(set(self.gather(hashlib.sha256(repr(facts).encode()).digest()))) == 1:
             return

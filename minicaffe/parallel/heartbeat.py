@@ -31,16 +31,11 @@ class Heartbeat:
     A rank in minicaffe that makes no progress, and waits for no other rank, reports itself. If all wait for each other, the rank
     that detects this reports it. A program may take any time between two calls of minicaffe, unless other ranks wait for it.
 
-    The heartbeats end with the group or the process. A process that ends by an exception ends all ranks.
+    The heartbeats end with the group or the process. A process that ends by an exception ends all ranks. All ranks of the Group
+    must make this object together.
 
-    Parameters
-    ----------
-    group : Group
-        All of its ranks must do this together.
-    timeout : float
-        Seconds without progress: an iteration, or a round of a test. 0: no limit.
-    silence, interval : float
-        Seconds without a heartbeat after which a rank is reported as failed; seconds between two heartbeats.
+    `timeout`, `silence` and `interval` are in seconds: without progress, which is an iteration or a round of a test (0: no limit);
+    without a heartbeat, after which a rank is reported as failed; between two heartbeats.
     """
 
     def __init__(self, group, timeout=TIMEOUT, silence=SILENCE, interval=INTERVAL):

@@ -42,24 +42,15 @@ def new_uid():
         return bytes(nccl.get_unique_id())
 
 
-class Communicator:
-    """Ranks with a GPU each; all of them make one, and call its methods in the same order with arrays of the same sizes.
+class NcclTransport:
+    """Adds buckets on the GPUs, of ranks with one each; the interface is MpiTransport's (transport.py).
 
-    Parameters
-    ----------
-    size, rank : int
-    uid : bytes
-        From `new_uid` of one of the ranks.
-
-    Raises
-    ------
-    DependencyError
-        If nccl4py or NCCL is missing.
-    ConfigError
-        If nets compute on the CPU.
-    DeviceError
-        If NCCL refuses: two ranks with the same GPU, ranks that cannot reach each other.
+    `uid` is the result of `new_uid` on one of the `size` ranks; all of them make a transport at once. Raises DependencyError if
+    nccl4py or NCCL is missing, ConfigError if nets compute on the CPU, DeviceError if NCCL refuses: two ranks with the same GPU,
+    ranks that cannot reach each other.
     """
+
+    name, on_device = "NCCL", True
 
     def __init__(self, size, rank, uid):
         self.nccl, self.device = library(), cuda.current()
@@ -70,14 +61,12 @@ class Communicator:
         self.ready = cuda.Event(self.device)    # creating it makes the GPU that of this thread, and so NCCL's
         with _explained(f"rank {rank} of {size}"):
             self.comm = self.nccl.Communicator.init(size, rank, self.nccl.UniqueId.from_bytes(uid))
+        self.in_flight = deque()        # (bucket, Event on NCCL's stream after its sum), in the order of `start`
 
     def sum(self, arrays):
-        """Start to replace arrays by their sums over all ranks; return the Event to `wait` for before anything reads them.
+        """Start to replace DeviceArrays, contiguous and of float32 or float64, by their sums over all ranks, in one call of NCCL.
 
-        Parameters
-        ----------
-        arrays : list of DeviceArray
-            Contiguous float32 or float64; NCCL works on all of them at once.
+        Return an Event; a stream that reads the arrays must wait for it.
         """
         with device_lock:
             self.ready.record(self.computing)
@@ -89,55 +78,30 @@ class Communicator:
             arrived.record(self.stream)
         return arrived
 
-    def wait(self, arrived):
-        """Make the computing stream wait for the result of `sum`."""
-        self.computing.wait(arrived)
-
-
-class NcclTransport:
-    """Adds buckets on the GPUs; the interface is MpiTransport's."""
-
-    name, on_device = "NCCL", True
-
-    def __init__(self, group):
-        self.communicator = Communicator(group.size, group.rank, group.broadcast_from_root(new_uid() if group.rank == 0 else None))
-        self.in_flight = deque()        # (bucket, Event on NCCL's stream after its sum), in the order of `start`
-
     def start(self, bucket):
         """Start the all-reduce of a bucket."""
-        self.in_flight.append((bucket, self.communicator.sum([blob.mutable_gpu_diff for blob in bucket.blobs])))
+        self.in_flight.append((bucket, self.sum([blob.mutable_gpu_diff for blob in bucket.blobs])))
 
     def poll(self):
         """Return the first bucket if it has arrived and a trace records the time, otherwise None.
 
         Without a trace only `wait` returns buckets: an update that is queued now would delay backward on the computing stream.
         """
-        watched = self.communicator.device.recording and self.in_flight
-        return self._first() if watched and self.in_flight[0][1].done() else None
+        return self.wait() if self.device.recording and self.in_flight and self.in_flight[0][1].done() else None
 
     def wait(self):
-        """Return the first bucket; the computing stream waits for its sum."""
-        if self.communicator.device.recording:
-            self.in_flight[0][1].synchronize()
-        return self._first()
-
-    def _first(self):
-        """Return the first bucket; updates that are queued from now on wait for its sum."""
+        """Return the first bucket; the computing stream waits for its sum, and to measure the time for a trace the host, too."""
         bucket, arrived = self.in_flight.popleft()
-        self.communicator.wait(arrived)
+        if self.device.recording:
+            arrived.synchronize()
+        self.computing.wait(arrived)
         return bucket
 
 
 def unusable_reason(group, asked, bf16):
-    """Return why NCCL cannot carry the gradients of a group, the same on all ranks; None if it can.
+    """Return why NCCL cannot carry the gradients of a group, in `bf16` or not, the same on all ranks; None if it can.
 
-    Parameters
-    ----------
-    group : Group
-    asked : bool
-        Whether the user requested NCCL; otherwise it is not tried on the simulated device, which it does not support.
-    bf16 : bool
-        Whether gradients are to be sent in bf16.
+    Unless the user `asked` for NCCL, it is not tried on the simulated device, which it does not support.
     """
     everyone = group.gather(_own_unusable_reason(asked, bf16))
     for rank, (reason, _) in enumerate(everyone):

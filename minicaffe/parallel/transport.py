@@ -25,28 +25,18 @@ log = logging.getLogger(__name__)
 def make_transport(group, requested_library=None, bf16=False, overlap=None):
     """Choose the transport of a group's gradients, and return it; log which one it is, and why. All ranks must call this.
 
-    Parameters
-    ----------
-    group : Group
-    requested_library : str, optional
-        "mpi" or "nccl"; by default NCCL if each rank computes on its own GPU and has nccl4py.
-    bf16 : bool
-        Whether gradients are sent in bf16.
-    overlap : bool, optional
-        Whether MPI runs while backward computes. By default not if all ranks compute on the processors of one machine: MPI would
-        need the same processors, which gains nothing, and each step would wait for each bucket of all other ranks.
-
-    Raises
-    ------
-    ConfigError
-        If `requested_library` is "nccl" and NCCL cannot be used.
+    `requested_library` is "mpi" or "nccl"; by default it is NCCL if each rank computes on its own GPU and has nccl4py. `overlap`
+    is whether MPI runs while backward computes; by default not if all ranks compute on the processors of one machine: MPI would
+    need the same processors, which gains nothing, and each step would wait for each bucket of all other ranks. Raises ConfigError
+    if NCCL was requested and cannot be used.
     """
     reason = "it was requested" if requested_library == "mpi" else nccl.unusable_reason(group, requested_library == "nccl", bf16)
     if requested_library == "nccl" and reason is not None:
         raise ConfigError(f"NCCL cannot carry the gradients: {reason}", field="carrier")
     if reason is None:
         log.info("Gradients are sent by NCCL")
-        return nccl.NcclTransport(group)
+        uid = group.broadcast_from_root(nccl.new_uid() if group.rank == 0 else None)
+        return nccl.NcclTransport(group.size, group.rank, uid)
     one_machine = len(set(group.gather((group.hosts[group.rank], caffe.mode)))) == 1 and caffe.mode == "cpu"
     if overlap is None:
         overlap = not one_machine
@@ -58,23 +48,12 @@ def make_transport(group, requested_library=None, bf16=False, overlap=None):
 
 
 class BlockingMpiTransport:
-    """Sums buckets over all ranks one after the other, inside `wait`, in chunks that stay in the caches.
+    """Sums buckets over all ranks of a Group one after the other, inside `wait`, in chunks that stay in the caches.
 
-    Parameters
-    ----------
-    group : Group
-        All of its ranks start the same buckets in the same order.
-
-    Attributes
-    ----------
-    name : str
-    on_device : bool
-        Whether nothing passes through the host, so that a CUDA graph can include it.
-    in_flight : deque
-        Buckets in the order in which they were started.
+    All ranks start the same buckets in the same order, that of `in_flight`.
     """
 
-    name, on_device = "MPI", False
+    name, on_device = "MPI", False      # on_device: nothing passes through the host, so that a CUDA graph can include it
 
     def __init__(self, group):
         MPI = mpi()
@@ -112,10 +91,7 @@ class BlockingMpiTransport:
 class MpiTransport(BlockingMpiTransport):
     """Sums buckets from `start` on, while backward runs; a thread polls MPI, which makes progress only when it is called.
 
-    Attributes
-    ----------
-    in_flight : deque of (bucket, request)
-        In the order in which they were started.
+    `in_flight` has (bucket, request).
     """
 
     def __init__(self, group):
@@ -180,12 +156,8 @@ def sum_of_bf16():
 def _poll_mpi(transport_ref, work):
     """Poll MPI while requests are in flight, until the MpiTransport is deleted: the thread of `MpiTransport`.
 
-    Parameters
-    ----------
-    transport_ref : weakref.ref of MpiTransport
-        Weak, and each strong reference is deleted before a pause, so that the thread does not keep the transport alive.
-    work : threading.Event
-        Set when a request was started, or when the transport is deleted.
+    Each strong reference is deleted before a pause, so that the thread does not keep the transport alive. The event `work` is set
+    when a request was started, or when the transport is deleted.
     """
     while True:
         work.wait()

@@ -9,19 +9,7 @@ import numpy as np
 from minicaffe.errors import DataError, located
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.fields import copy_of
-from minicaffe.proto.stored import (
-    DATA,
-    DIFF,
-    DOUBLE_DATA,
-    DOUBLE_DIFF,
-    HALF,
-    RAW_DATA,
-    RAW_DATA_TYPE,
-    RAW_DIFF,
-    RAW_DIFF_TYPE,
-    SHAPE,
-    shown,
-)
+from minicaffe.proto.stored import HALF, NUMBERS, SHAPE, shown
 from minicaffe.proto.wire import LENGTH_DELIMITED
 
 MAX_FILE = 2**31 - 1  # bytes: protobuf's readers count them in an int
@@ -52,14 +40,8 @@ def write_net(file, net, layers):
     _write(file, parts)
 
 
-def write_solver_state(file, iter, learned_net, current_step, history, resume_state=None, **plateau):
-    """Write a .solverstate to a binary file object; parameters as in `StoredState`, errors as of `write_net`.
-
-    `plateau` has `minimum_loss` and `iter_last_event`, which only the policy plateau has.
-    """
-    # protobuf leaves a field unset that is None.
-    state = caffe_pb2.SolverState(iter=iter, current_step=current_step, learned_net=learned_net, resume_state=resume_state,
-                                  **plateau)
+def write_solver_state(file, state, history):
+    """Write a .solverstate to a binary file: a SolverState message, and its history as StoredBlobs; errors as of `write_net`."""
     parts = [state.SerializeToString()]
     for index, blob in enumerate(history):
         with located(field=f"history[{index}]"):
@@ -84,8 +66,8 @@ def blob_parts(blob):
     """
     shape = caffe_pb2.BlobShape(dim=blob.shape).SerializeToString()
     parts = [*length_delimited(SHAPE, [shape])]
-    for values, single, double, raw, kind in ((blob.data, DATA, DOUBLE_DATA, RAW_DATA, RAW_DATA_TYPE),
-                                              (blob.diff, DIFF, DOUBLE_DIFF, RAW_DIFF, RAW_DIFF_TYPE)):
+    for name, single, double, raw, kind in NUMBERS:
+        values = getattr(blob, name)
         if values is None:
             continue
         if values.dtype not in (np.float16, np.float32, np.float64):

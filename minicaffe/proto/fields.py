@@ -53,10 +53,6 @@ class Fields:
         """Return the values of a field as a list, however often it is given."""
         return list(self._values.get(name, ()))
 
-    def add(self, name, value):
-        """Append one value to a field, which need not exist."""
-        self._values.setdefault(name, []).append(value)
-
     @classmethod
     def of(cls, values, path=""):
         """Return the Fields of a dict, in which a list is a repeated field and a dict a message."""
@@ -68,7 +64,7 @@ class Fields:
                     item = cls.of(item, inner)
                 elif not isinstance(item, (bool, int, float, str)):
                     raise ConfigError(f"must be a number, a bool, a str, a dict or a list of them, got {shown(item)}", field=inner)
-                made.add(name, item)
+                made.extend(name, [item])
         return made
 
     def extend(self, name, values):

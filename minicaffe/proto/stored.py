@@ -26,6 +26,8 @@ RAW_DATA_TYPE, RAW_DIFF_TYPE, RAW_DATA, RAW_DIFF = 10, 11, 12, 13
 RAW_TYPES = {0: "<f8", 1: "<f4", 2: "<f2"}  # the fork's enum Type; INT, UINT and BOOL (3 to 5) hold no weights
 VARINTS = (*LEGACY, RAW_DATA_TYPE, RAW_DIFF_TYPE)
 HALF = 2
+# A member of StoredBlob, and the fields that can hold its numbers: floats, doubles, and bytes with their type.
+NUMBERS = ("data", DATA, DOUBLE_DATA, RAW_DATA, RAW_DATA_TYPE), ("diff", DIFF, DOUBLE_DIFF, RAW_DIFF, RAW_DIFF_TYPE)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -92,11 +94,13 @@ def parse_blob(data, need_data=True):
         if known:
             content[number] = value
     legacy = not content.keys().isdisjoint(LEGACY)
-    shape = tuple(int32(content.get(number, 0)) for number in LEGACY) if legacy else read_dims(content.get(SHAPE, b""))
+    if legacy:      # of int32, each the lower half of its varint
+        shape = tuple((content.get(number, 0) + 2**31) % 2**32 - 2**31 for number in LEGACY)
+    else:
+        shape = read_dims(content.get(SHAPE, b""))
     needed = _count(shape)
     found = []
-    for single, double, raw, kind, name in ((DATA, DOUBLE_DATA, RAW_DATA, RAW_DATA_TYPE, "data"),
-                                            (DIFF, DOUBLE_DIFF, RAW_DIFF, RAW_DIFF_TYPE, "diff")):
+    for name, single, double, raw, kind in NUMBERS:
         values = _numbers(content.get(double, b""), "<f8", shape, needed, f"double_{name}")
         if values is None and raw in content:
             kind = content.get(kind, 0)
@@ -120,11 +124,6 @@ def read_dims(content):
     if len(content) > 11 * MAX_AXES or len(dims) > MAX_AXES:
         raise DataError(f"has a shape of more than {MAX_AXES} axes, the most that Caffe stores")
     return tuple(dims)
-
-
-def int32(value):
-    """Return the lower half of a 64-bit varint, as protobuf does for an int32 field."""
-    return (value + 2**31) % 2**32 - 2**31
 
 
 def _count(dims):

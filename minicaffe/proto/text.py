@@ -126,7 +126,7 @@ def _merged(message, extra=None, path="", without=()):
                 item = Word(known.name) if known is not None else item
             elif field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT:
                 item = float(str(np.float32(item)))  # 0.1 as the file has it, not 0.10000000149
-            result.add(name, item)
+            result.extend(name, [item])
     for name in extra:
         if name not in result:
             result.extend(name, extra.all(name))

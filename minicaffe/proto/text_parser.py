@@ -190,9 +190,9 @@ class Reader:
         self.at += 1
         colon = self.skip_mark(":")
         if self.words[self.at] == "[":
-            self.list(path, lambda: into.add(name, self.value_of_any_type(path, depth, True)))
+            self.list(path, lambda: into.extend(name, [self.value_of_any_type(path, depth, True)]))
         else:
-            into.add(name, self.value_of_any_type(path, depth, colon))
+            into.extend(name, [self.value_of_any_type(path, depth, colon)])
         if not self.skip_mark(","):
             self.skip_mark(";")
 

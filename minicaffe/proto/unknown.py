@@ -11,7 +11,7 @@ An object of that group, such as a module, may have these functions:
 - ``augmenter(param, seed)``: for a TransformationParameter with one of `AUGMENTATIONS` an object with `param` and
   ``picture(image, number)``, which returns the changed picture, (height, width, channels), of record `number`.
 - ``upgrade(state, words)``: bring a net into the form that the core reads; `state` is that of `minicaffe.proto.upgrade`, `words`
-  has by index what V1 files wrote as the type of a layer, where the enum lacks it.
+  has by index what V1 files wrote as the type of a layer, where the enum lacks it. It returns None, so that all add-ons do it.
 """
 
 from collections import namedtuple
@@ -47,8 +47,8 @@ Found.__doc__ = """A field or value that a message lacks: the text of the error,
 """
 
 
-def _ask(function, *args):
-    """Return the first true result of the add-ons' functions of this name; None if there is none."""
+def ask(function, *args):
+    """Call the add-ons' functions of this name until one returns a true result, and return it; None if there is none."""
     for _, _, reader in entry_points.objects("fields"):
         if hasattr(reader, function) and (answer := getattr(reader, function)(*args)):
             return answer
@@ -65,7 +65,7 @@ def find_unknown(descriptor, name, value):
     other, remedy = OTHER_FILE.get(message, (None, ""))
     if other is not None and name in other.DESCRIPTOR.fields_by_name:
         return Found(text + remedy)
-    if (found := _ask("find_field", message, name, value)) is not None:
+    if (found := ask("find_field", message, name, value)) is not None:
         return Found(text + found.text, found.may_skip)
     known = [field for field in descriptor.fields_by_name if field != "fork_fields"]
     return Found(text + (close_matches(name, known) or (f"; it has {', '.join(known)}" if len(known) <= 20 else "")))
@@ -74,7 +74,7 @@ def find_unknown(descriptor, name, value):
 def find_value(enum, value):
     """Return the `Found` of a value that an enum lacks; it may also be a number or a message."""
     text = f"{one_of(enum)}, got {value}"
-    found = _ask("find_value", enum.full_name.partition(".")[2], value)
+    found = ask("find_value", enum.full_name.partition(".")[2], value)
     if found is None:
         return Found(text + close_matches(str(value), enum.values_by_name))
     return Found(text + found.text, found.may_skip)
@@ -89,17 +89,12 @@ def one_of(enum):
 def name_of(word):
     """Return today's name of a layer type that V1 files write as `word`: LOCAL is Local."""
     today = "".join(map(str.capitalize, word.split("_"))) if word.isupper() else word
-    return today if today.lower() in core_types else _ask("name_of", word) or today
-
-
-def fork_of(type):
-    """Return the fork that has a layer type, as an add-on names it; "" if none is known."""
-    return _ask("fork_of", type) or ""
+    return today if today.lower() in core_types else ask("name_of", word) or today
 
 
 def augmenter(param, seed):
     """Return an add-on's object, as above, for those of `AUGMENTATIONS` that a TransformationParameter has."""
-    made = _ask("augmenter", param, seed)
+    made = ask("augmenter", param, seed)
     if made is None:
         first = next(filter(param.HasField, AUGMENTATIONS))
         raise ConfigError("unknown field in TransformationParameter: the core lacks it, and so do the installed add-ons "
@@ -107,23 +102,11 @@ def augmenter(param, seed):
     return made
 
 
-def is_old(layer):
-    """Return whether the `upgrade` of an add-on changes a LayerParameter: minicaffe.proto.upgrade then calls `upgrade`."""
-    return bool(_ask("is_old", layer))
-
-
-def upgrade(state, words):
-    """Call the `upgrade` of all add-ons, which brings a net into the form that the core reads; parameters as above."""
-    for _, _, reader in entry_points.objects("fields"):
-        if hasattr(reader, "upgrade"):
-            reader.upgrade(state, words)
-
-
 def about_layer(name, types):
     """Return the end of the error about a layer type `name` that is not in `types`, the registered ones: a hint and a remedy."""
     if not name:
         return "; every layer needs a type, such as 'Convolution'"
-    near, about, remedy = close_matches(name, types), _ask("about_layer", name), REGISTER_REMEDY.format(name)
+    near, about, remedy = close_matches(name, types), ask("about_layer", name), REGISTER_REMEDY.format(name)
     if about:
         return f"{about}; {remedy}"
     if near:

@@ -20,24 +20,9 @@ from minicaffe.proto.text import parse_fields, read_text
 logger = logging.getLogger(__name__)
 
 # V1 types whose name today is not the word with capitals.
-V1_TYPES = {
-    "NONE": "",
-    "ABSVAL": "AbsVal",
-    "ARGMAX": "ArgMax",
-    "BNLL": "BNLL",
-    "HDF5_DATA": "HDF5Data",
-    "HDF5_OUTPUT": "HDF5Output",
-    "LRN": "LRN",
-    "MVN": "MVN",
-    "RELU": "ReLU",
-    "SOFTMAX_LOSS": "SoftmaxWithLoss",
-    "TANH": "TanH",
-}
-V1_DATA = {
-    caffe_pb2.V1LayerParameter.DATA: "data_param",
-    caffe_pb2.V1LayerParameter.IMAGE_DATA: "image_data_param",
-    caffe_pb2.V1LayerParameter.WINDOW_DATA: "window_data_param",
-}
+V1_TYPES = {name.upper(): name for name in ("AbsVal", "ArgMax", "BNLL", "LRN", "MVN", "ReLU", "TanH")}
+V1_TYPES |= {"NONE": "", "HDF5_DATA": "HDF5Data", "HDF5_OUTPUT": "HDF5Output", "SOFTMAX_LOSS": "SoftmaxWithLoss"}
+V1_DATA = {getattr(caffe_pb2.V1LayerParameter, name): f"{name.lower()}_param" for name in ("DATA", "IMAGE_DATA", "WINDOW_DATA")}
 TRANSFORM_FIELDS = ("scale", "mean_file", "crop_size", "mirror")
 # V1's repeated fields of one value for each parameter, and today's field of ParamSpec.
 V1_PARAM = {"param": "name", "blob_share_mode": "share_mode", "blobs_lr": "lr_mult", "weight_decay": "decay_mult"}
@@ -147,13 +132,13 @@ def upgrade_net(net, positions=None, prefix=""):
     check_type(net, caffe_pb2.NetParameter, "net", "a NetParameter")
     if not (net.layers or net.input or net.input_dim or net.input_shape
             or any(layer.type == "BatchNorm" and _learns_statistics(layer) for layer in net.layer)
-            or any(map(unknown.is_old, foreign_layers(net)))):
+            or any(unknown.ask("is_old", layer) for layer in foreign_layers(net))):
         return net, []
     upgrade = _Upgrade(net, positions, prefix)
     upgrade.run()
-    if upgrade.changes:
+    if changes := [text for level, text in upgrade.notes if level == logging.INFO]:     # one line, as several files may be read
         name = positions.filename if positions is not None else net.name
-        logger.info("%s%s", f"{name}: " if name else "", "; ".join(upgrade.changes))
+        logger.info("%s%s", f"{name}: " if name else "", "; ".join(changes))
     return upgrade.net, upgrade.notes
 
 
@@ -167,7 +152,7 @@ def upgrade_solver(solver, positions=None):
     if solver.HasField("solver_type"):
         if solver.HasField("type"):
             error = ConfigError("is given together with type; remove solver_type", field="solver_type")
-            raise _located(error, positions, "solver_type")
+            raise error if positions is None else error.at(file=positions.filename, line=positions.line("solver_type"))
         upgraded.type = SOLVER_TYPES[caffe_pb2.SolverParameter.SolverType.Name(solver.solver_type)]
         upgraded.ClearField("solver_type")
         logger.info("Upgraded solver_type to type: %s", upgraded.type)
@@ -192,7 +177,7 @@ class _Upgrade:
         self.prefix = prefix
         field = "layers" if net.layers else "layer"
         self.paths = [f"{prefix}{field}[{index}]" for index in range(len(getattr(net, field)))]
-        self.notes, self.changes = [], []       # all notes, and the texts of those of level INFO
+        self.notes = []     # (level, text)
 
     def run(self):
         """Apply the steps in Caffe's order; a step without an old part does nothing."""
@@ -216,7 +201,7 @@ class _Upgrade:
             words = {index: word for index, layer in enumerate(self.net.layers) if (word := _fork_type(layer))}
             self.layers_from_v1()
         if words or foreign_layers(self.net):
-            unknown.upgrade(self, words)
+            unknown.ask("upgrade", self, words)
         if self.net.input or self.net.input_dim or self.net.input_shape:
             self.input_layer()
         for layer in self.net.layer:
@@ -229,20 +214,18 @@ class _Upgrade:
                 self.positions.moved[f"{self.prefix}layer[{index}]"] = path
 
     def note(self, level, text):
-        """Keep a note, and log it. Changes that lose nothing (level INFO) are one line at the end, as several files may be read."""
+        """Keep a note, and log it, except for a change that loses nothing (level INFO): `upgrade_net` logs these."""
         self.notes.append((level, text))
         if level > logging.INFO:
             logger.log(level, "%s", text)
-        else:
-            self.changes.append(text)
 
     def error(self, message, field, path):
         """Return a ConfigError for what is at `path` in the file."""
         return self.located(ConfigError(message, field=field), path)
 
     def located(self, error, path):
-        """Return `error` with the file and line of what is at `path` in the file."""
-        return _located(error, self.positions, path)
+        """Return `error` with the file and line of what is at `path` in the file; unchanged if the net was not read from text."""
+        return error if self.positions is None else error.at(file=self.positions.filename, line=self.positions.line(path))
 
     def data_to_transform(self):
         """Move scale, mean_file, crop_size and mirror of V1's data layers to transform_param."""
@@ -329,10 +312,3 @@ def set_fork_fields(layer, fields):
 def _type_today(word):
     """Return today's name of a layer type that V1 files, also those of forks, write as `word`."""
     return V1_TYPES[word] if word in V1_TYPES else unknown.name_of(word)
-
-
-def _located(error, positions, path):
-    """Return `error` with the file and line of `path`; unchanged if `positions` is None."""
-    if positions is not None:
-        error.at(file=positions.filename, line=positions.line(path))
-    return error

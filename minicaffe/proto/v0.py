@@ -18,31 +18,20 @@ TYPES = {
     "softmax": "SOFTMAX", "softmax_loss": "SOFTMAX_LOSS", "split": "SPLIT", "tanh": "TANH", "window_data": "WINDOW_DATA",
 }
 
-_SOURCE = {
-    "data": "data_param",
-    "hdf5_data": "hdf5_data_param",
-    "images": "image_data_param",
-    "window_data": "window_data_param",
-}
-_IMAGES = {"images": "image_data_param"}
-_WINDOW = {"window_data": "window_data_param"}
-_WEIGHTS = {"conv": "convolution_param", "innerproduct": "inner_product_param"}
-_WINDOWS = {"conv": "convolution_param", "pool": "pooling_param"}
-_LRN = {"lrn": "lrn_param"}
-# V0 field: (name in V1, message that holds it there for each V0 type; a str if it is the same for all types).
+_WEIGHTS, _WINDOWS, _SOURCES = ("conv", "innerproduct"), ("conv", "pool"), ("data", "hdf5_data", "images", "window_data")
+# V0 field: its name in V1, and the V0 types in whose message it is there; None: all have it in transform_param.
 FIELDS = {
     "num_output": ("num_output", _WEIGHTS), "biasterm": ("bias_term", _WEIGHTS), "weight_filler": ("weight_filler", _WEIGHTS),
     "bias_filler": ("bias_filler", _WEIGHTS), "pad": ("pad", _WINDOWS), "kernelsize": ("kernel_size", _WINDOWS),
-    "stride": ("stride", _WINDOWS), "group": ("group", {"conv": "convolution_param"}), "pool": ("pool", {"pool": "pooling_param"}),
-    "dropout_ratio": ("dropout_ratio", {"dropout": "dropout_param"}), "local_size": ("local_size", _LRN), "alpha": ("alpha", _LRN),
-    "beta": ("beta", _LRN), "k": ("k", _LRN), "source": ("source", _SOURCE | {"infogain_loss": "infogain_loss_param"}),
-    "batchsize": ("batch_size", _SOURCE), "scale": ("scale", "transform_param"), "meanfile": ("mean_file", "transform_param"),
-    "cropsize": ("crop_size", "transform_param"), "mirror": ("mirror", "transform_param"),
-    "rand_skip": ("rand_skip", {"data": "data_param"} | _IMAGES), "shuffle_images": ("shuffle", _IMAGES),
-    "new_height": ("new_height", _IMAGES), "new_width": ("new_width", _IMAGES),
-    "concat_dim": ("concat_dim", {"concat": "concat_param"}), "det_fg_threshold": ("fg_threshold", _WINDOW),
-    "det_bg_threshold": ("bg_threshold", _WINDOW), "det_fg_fraction": ("fg_fraction", _WINDOW),
-    "det_context_pad": ("context_pad", _WINDOW), "det_crop_mode": ("crop_mode", _WINDOW),
+    "stride": ("stride", _WINDOWS), "group": ("group", ["conv"]), "pool": ("pool", ["pool"]),
+    "dropout_ratio": ("dropout_ratio", ["dropout"]), "local_size": ("local_size", ["lrn"]), "alpha": ("alpha", ["lrn"]),
+    "beta": ("beta", ["lrn"]), "k": ("k", ["lrn"]), "source": ("source", [*_SOURCES, "infogain_loss"]),
+    "batchsize": ("batch_size", _SOURCES), "scale": ("scale", None), "meanfile": ("mean_file", None), "mirror": ("mirror", None),
+    "cropsize": ("crop_size", None), "rand_skip": ("rand_skip", ["data", "images"]), "shuffle_images": ("shuffle", ["images"]),
+    "new_height": ("new_height", ["images"]), "new_width": ("new_width", ["images"]), "concat_dim": ("concat_dim", ["concat"]),
+    "det_fg_threshold": ("fg_threshold", ["window_data"]), "det_bg_threshold": ("bg_threshold", ["window_data"]),
+    "det_fg_fraction": ("fg_fraction", ["window_data"]), "det_context_pad": ("context_pad", ["window_data"]),
+    "det_crop_mode": ("crop_mode", ["window_data"]),
 }
 COPIED_FIELDS = ("name", "blobs", "blobs_lr", "weight_decay")  # in V1LayerParameter itself
 IGNORED = ("new_num", "new_channels")
@@ -114,10 +103,10 @@ def _upgrade_layer(entry, new, note, error):
 
 def _move(new, name, value, kind):
     """Set the V1 counterpart of field `name` of a V0 layer of type `kind` in `new`; return whether there is one (`FIELDS`)."""
-    target, holder = FIELDS.get(name, (None, {}))
-    holder = holder if isinstance(holder, str) else holder.get(kind)
-    if holder is None:
+    target, kinds = FIELDS.get(name, (None, ()))
+    if kinds is not None and kind not in kinds:
         return False
+    holder = "transform_param" if kinds is None else f"{TYPES[kind].lower()}_param"
     repeated = holder == "convolution_param" and target in ("pad", "kernel_size", "stride")
     set_field(getattr(new, holder), target, [value] if repeated else value)
     return True

@@ -37,7 +37,17 @@ def _net(tops, names):
     """Return the NetParameter of `tops`; `names` maps Tops and Functions to their names, and gets the automatic ones."""
     layers, counts = {}, Counter()      # LayerParameter by Function; automatic names by layer type
     for top in tops:
-        top._to_proto(layers, names, counts)
+        function = top.fn if isinstance(top, Top) else top
+        path = [(function, iter(function.inputs))]  # instead of recursion: chains may be longer than Python's stack
+        while path:
+            function, inputs = path[-1]
+            missing = next((top.fn for top in inputs if top.fn not in layers), None)
+            if missing is not None:
+                path.append((missing, iter(missing.inputs)))
+                continue
+            path.pop()
+            if function not in layers:
+                layers[function] = function._layer(layers, names, counts)
     return caffe_pb2.NetParameter(layer=layers.values())
 
 
@@ -111,10 +121,6 @@ class Top:
         """Set more fields of the layer (SSD)."""
         self.fn.update(params)
 
-    def _to_proto(self, layers, names, counts):
-        """Put the layers that this Top needs into `layers` (`_net`)."""
-        self.fn._to_proto(layers, names, counts)
-
     def __repr__(self):
         return f"<Top {self.n} of {self.fn.type_name}>"
 
@@ -152,19 +158,6 @@ class Function:
             counts[self.type_name] += 1
             names[key] = f"{self.type_name}{counts[self.type_name]}"
         return names[key]
-
-    def _to_proto(self, layers, names, counts):
-        """Put the layers that this one needs, and itself, into `layers`, a dict from Function to LayerParameter."""
-        path = [(self, iter(self.inputs))]  # instead of recursion: chains may be longer than Python's stack
-        while path:
-            function, inputs = path[-1]
-            missing = next((top.fn for top in inputs if top.fn not in layers), None)
-            if missing is not None:
-                path.append((missing, iter(missing.inputs)))
-                continue
-            path.pop()
-            if function not in layers:
-                layers[function] = function._layer(layers, names, counts)
 
     def _layer(self, layers, names, counts):
         """Return the LayerParameter; those of its inputs are in `layers`. Fields go to the type's own message, or to the layer."""

@@ -11,8 +11,8 @@ __all__ = [
 ]
 
 
-class _FileSolver:
-    """Common part of pycaffe's solver classes, beside a solver class of the core: made from a file, with pycaffe's Net.
+class SGDSolver(base_solver.SGDSolver):
+    """SGD with momentum, from a solver prototxt, whose `type` is ignored, with pycaffe's Net; base of pycaffe's other solvers.
 
     As in pycaffe, a restored solver reads its data from the beginning; set `exact_resume` to continue from the snapshot's record.
     """
@@ -35,10 +35,6 @@ class _FileSolver:
     def lr(self):
         """The current learning rate; evaluating it can advance the multistep counter."""
         return self.learning_rate()
-
-
-class SGDSolver(_FileSolver, base_solver.SGDSolver):
-    """SGD with momentum, from a solver prototxt; the file's `type` is ignored."""
 
 
 class NesterovSolver(SGDSolver, base_solver.NesterovSolver):

@@ -100,14 +100,9 @@ Device& device_at(const char* call, CUdevice ordinal) {
   return *state().devices[size_t(ordinal)];
 }
 
-struct Attribute {
-  CUdevice_attribute name;
-  int value;
-};
-
 // clang-format off: tables
 #define A(name, value) {CU_DEVICE_ATTRIBUTE_##name, value}
-const Attribute kAttributes[] = {  // those that minicaffe reads (cuda/device.pyx, cli/device_query.py)
+const std::pair<CUdevice_attribute, int> kAttributes[] = {  // those that minicaffe reads (cuda/device.pyx, cli/device_query.py)
     A(MAX_THREADS_PER_BLOCK, 1024), A(MAX_BLOCK_DIM_X, 1024), A(MAX_BLOCK_DIM_Y, 1024), A(MAX_BLOCK_DIM_Z, 64),
     A(MAX_GRID_DIM_X, 0x7fffffff), A(MAX_GRID_DIM_Y, 65535), A(MAX_GRID_DIM_Z, 65535),
     A(MAX_SHARED_MEMORY_PER_BLOCK, 48 << 10), A(TOTAL_CONSTANT_MEMORY, 64 << 10), A(WARP_SIZE, 32), A(MAX_PITCH, 0x7fffffff),
@@ -171,8 +166,8 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute name, CUdev
       fail(CUDA_ERROR_INVALID_VALUE, "cuDeviceGetAttribute: unknown attribute %d", int(name));
     if (name == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) return state().settings.capability / 10;
     if (name == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) return state().settings.capability % 10;
-    for (const Attribute& attribute : kAttributes)
-      if (attribute.name == name) return attribute.value;
+    for (auto [known, number] : kAttributes)
+      if (known == name) return number;
     return 0;  // not supported
   });
 }

@@ -8,13 +8,9 @@
 namespace mcsim {
 namespace {
 
-struct NamedCode {
-  CUresult code;
-  const char* name;
-};
-
+// clang-format off: tables
 #define E(name) {CUDA_##name, "CUDA_" #name}
-const NamedCode kCodes[] = {
+const std::pair<CUresult, const char*> kCodes[] = {
     E(SUCCESS), E(ERROR_INVALID_VALUE), E(ERROR_OUT_OF_MEMORY), E(ERROR_NOT_INITIALIZED), E(ERROR_DEINITIALIZED),
     E(ERROR_PROFILER_DISABLED), E(ERROR_STUB_LIBRARY), E(ERROR_DEVICE_UNAVAILABLE), E(ERROR_NO_DEVICE), E(ERROR_INVALID_DEVICE),
     E(ERROR_DEVICE_NOT_LICENSED), E(ERROR_INVALID_IMAGE), E(ERROR_INVALID_CONTEXT), E(ERROR_MAP_FAILED), E(ERROR_UNMAP_FAILED),
@@ -34,11 +30,12 @@ const NamedCode kCodes[] = {
     E(ERROR_CAPTURED_EVENT), E(ERROR_STREAM_CAPTURE_WRONG_THREAD), E(ERROR_TIMEOUT), E(ERROR_GRAPH_EXEC_UPDATE_FAILURE),
     E(ERROR_EXTERNAL_DEVICE), E(ERROR_UNKNOWN)};
 #undef E
+// clang-format on
 
 /// The name of a code, null for a number that is not one.
 const char* error_name(CUresult code) {
-  for (const NamedCode& named : kCodes)
-    if (named.code == code) return named.name;
+  for (auto [known, name] : kCodes)
+    if (known == code) return name;
   return nullptr;
 }
 
@@ -75,15 +72,14 @@ void fail(CUresult code, const char* format, ...) {  // throws; an entry point t
   throw Failure{code, text};
 }
 
-/// Store the text of a failure for cuGetErrorString in this thread; return its code.
 CUresult remember(const Failure& failure) {
   this_thread().details[failure.code] = failure.text;
   return failure.code;
 }
 
 bool error_code(const std::string& name, CUresult* code) {  // false: no code has that name
-  for (const NamedCode& named : kCodes)
-    if (name == named.name) return *code = named.code, true;
+  for (auto [known, its_name] : kCodes)
+    if (name == its_name) return *code = known, true;
   return false;
 }
 

@@ -18,13 +18,9 @@
 namespace mcsim {
 namespace {
 
-struct Guard {  // of the running kernel
-  pthread_t thread;
-  GuardedRun* run;
-  sigjmp_buf escape;  // in run_guarded: a fault that ends the kernel jumps there
-};
-
-Guard* volatile guard = nullptr;  // null: no kernel runs
+Launch* volatile guarded = nullptr;  // the kernel that runs, in `guarded_thread`; null: none
+pthread_t guarded_thread;
+sigjmp_buf escape;                             // in run_guarded: a fault that ends the kernel jumps there
 constexpr int kSignals[] = {SIGSEGV, SIGFPE};  // SIGFPE: integer division by zero, which on a GPU gives an undefined value
 struct sigaction previous[2];          // the handlers before ours, in the order of kSignals
 bool installed_twice = false;          // ours was installed a second time, so the previous handler may call ours
@@ -44,14 +40,14 @@ Touching access(const void* context) {
 
 /// Open the allocation or block at `address` for the access, so that the instruction can run again. Where its kind is unknown, open
 /// for reading first, for writing at the second fault. False, an error of the kernel, if nothing there may be opened.
-bool open_allocation(GuardedRun& run, uintptr_t address, Touching kind) {
+bool open_allocation(Launch& launch, uintptr_t address, Touching kind) {
   auto a = find_block(address);
   if (!a || a->open == (PROT_READ | PROT_WRITE)) return false;
-  if (a->device != run.device && !run.device->context.peers.count(a->device->ordinal)) return false;
+  if (a->device != launch.device && !launch.device->context.peers.count(a->device->ordinal)) return false;
   const bool write = kind == Touching::Write || (kind == Touching::Unknown && a->open == PROT_READ);
-  if (kind == Touching::Read && !a->written && !run.read_unwritten) run.read_unwritten = a;
+  if (kind == Touching::Read && !a->written && !launch.read_unwritten) launch.read_unwritten = a;
   // A vector's memory comes from malloc, which is safe here: the fault is the kernel's own, and kernels allocate nothing.
-  if (!a->open) run.opened.push_back(a);
+  if (!a->open) launch.opened.push_back(a);
   a->open = write ? PROT_READ | PROT_WRITE : PROT_READ;
   return mprotect(a->device->base + a->start, a->pages, a->open) == 0;
 }
@@ -93,15 +89,16 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   const bool sent = info->si_code <= 0;                 // by kill or raise: no access
   const bool has_address = info->si_code != SI_KERNEL;  // a number that cannot be an address comes without it
   const uintptr_t address = reinterpret_cast<uintptr_t>(info->si_addr);
-  Guard* g = guard;
-  if (g && !sent && pthread_equal(g->thread, pthread_self())) {
+  Launch* launch = guarded;
+  if (launch && !sent && pthread_equal(guarded_thread, pthread_self())) {
     Touching kind = access(context);
-    if (signal == SIGSEGV && has_address && open_allocation(*g->run, address, kind)) {
+    if (signal == SIGSEGV && has_address && open_allocation(*launch, address, kind)) {
       errno = keep;
       return;
     }
-    g->run->fault = {address, has_address, kind == Touching::Write, signal};
-    siglongjmp(g->escape, 1);
+    launch->signal = signal, launch->address = address;
+    launch->has_address = has_address, launch->write = kind == Touching::Write;
+    siglongjmp(escape, 1);
   }
   if (signal == SIGSEGV && !sent && has_address && !state().forked && device_of(address)) explain(address);
   errno = keep;
@@ -140,24 +137,21 @@ void install_fault_handler() {
   }
 }
 
-/// Run f(launch), a kernel's blocks, with device memory opened on first access. False if a fault, described by run.fault, ended it.
-bool run_guarded(GuardedRun& run, void (*f)(Launch&), Launch& launch) {
+/// Call run(launch), which runs a kernel's blocks, with device memory opened on first access. A fault that ends it sets `signal`.
+void run_guarded(Launch& launch, void (*run)(Launch&)) {
   install_fault_handler();
   ensure_signal_stack();
-  static Guard g;  // not on the stack, which a jump would leave with unknown contents
-  g.thread = pthread_self();
-  g.run = &run;
+  guarded_thread = pthread_self();
   struct Close {  // also when the launch fails for another reason
-    GuardedRun& run;
+    Launch& launch;
     ~Close() {
-      guard = nullptr;
-      for (auto& a : run.opened) mprotect(a->device->base + a->start, a->pages, PROT_NONE);
+      guarded = nullptr;
+      for (auto& a : launch.opened) mprotect(a->device->base + a->start, a->pages, PROT_NONE);
     }
-  } close{run};
-  if (sigsetjmp(g.escape, 1)) return false;
-  guard = &g;
-  f(launch);
-  return true;
+  } close{launch};
+  if (sigsetjmp(escape, 1)) return;
+  guarded = &launch;
+  run(launch);
 }
 
 }  // namespace mcsim

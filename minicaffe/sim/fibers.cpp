@@ -3,6 +3,8 @@
 #include <setjmp.h>
 #include <ucontext.h>
 
+#include <algorithm>
+
 #include "sim.hpp"
 
 namespace mcsim {
@@ -29,9 +31,7 @@ std::vector<Fiber> fibers;
 bool all_ended = true;  // false while a block runs, and after one that a fault or a barrier has stopped: stacks then start again
 jmp_buf scheduler;      // in resume(): where a thread returns to at a barrier and at its end
 Fiber* running;
-const mc::HostKernel* running_kernel;
-void** running_arguments;
-void* running_shared;
+Launch* running_launch;
 
 /// The n-th stack, made at its first use and kept for later blocks.
 Stack* stack_of(size_t n) {
@@ -47,7 +47,8 @@ void wait_here(const mc::Thread*) {
 /// The code on each stack, endless: run one thread to its end, then the next that is resumed on this stack.
 void run_stack() {
   for (;;) {
-    running_kernel->call(running_arguments, &running->thread, running_shared);
+    const Plan& plan = *running_launch->plan;
+    plan.function->kernel->call(const_cast<void**>(plan.arguments.data()), &running->thread, running_launch->shared);
     running->ended = true;
     wait_here(nullptr);
   }
@@ -64,10 +65,10 @@ void start(Stack& stack, size_t size) {
   setcontext(&context);
 }
 
-/// Run a thread until it waits at a barrier or ends; `*current` is set to it, for errors.
-void resume(Fiber& fiber, mc::Thread** current) {
+/// Run a thread until it waits at a barrier or ends.
+void resume(Fiber& fiber) {
   running = &fiber;
-  *current = &fiber.thread;
+  running_launch->current = &fiber.thread;
   if (_setjmp(scheduler)) return;
   if (fiber.stack->started) _longjmp(fiber.stack->where, 1);
   // Tops at different distances from a page's end, or all of them would compete for the same lines of the cache.
@@ -83,16 +84,12 @@ bool is_stack_guard(uintptr_t address) {
   return false;
 }
 
-/// Run all threads of `block`, from which they get all but their own indices. Return 0 if all end; otherwise the number that ended
-/// while `*waiting` others wait at a barrier, an error of the kernel. `*current` is the thread that runs, or one that waits: the
-/// error names it, also after a fault, which leaves this function by a jump.
-unsigned run_threads(const mc::HostKernel& kernel, void** arguments, const mc::Thread& block, void* shared,
-                     mc::Thread** current, unsigned* waiting) {
+/// Run all threads of `block`, from which they get all but their own indices. If some end while others wait at a barrier, an error
+/// of the kernel, `launch` gets their numbers, and as `current` one that waits. A fault leaves this function by a jump.
+void run_threads(Launch& launch, const mc::Thread& block) {
   const unsigned count = block.threads_x * block.threads_y * block.threads_z;
   if (fibers.size() < count) fibers.resize(count);
-  running_kernel = &kernel;
-  running_arguments = arguments;
-  running_shared = shared;
+  running_launch = &launch;
   for (auto& stack : stacks) stack->started &= all_ended;
   all_ended = false;
   // The first round starts each thread; one that ends without waiting leaves its stack, still in the cache, to the next.
@@ -107,24 +104,20 @@ unsigned run_threads(const mc::HostKernel& kernel, void** arguments, const mc::T
     fiber.thread.wait = wait_here;
     fiber.ended = false;
     fiber.stack = stack_of(stack);
-    resume(fiber, current);
+    resume(fiber);
     if (fiber.ended) ++ended; else ++stack;
   }
   // In each further round every thread comes from one barrier to the next, or all end.
   while (ended == 0) {
     for (unsigned i = 0; i < count; ++i) {
-      resume(fibers[i], current);
+      resume(fibers[i]);
       ended += fibers[i].ended;
     }
   }
-  *waiting = count - ended;
-  all_ended = !*waiting;
-  for (unsigned i = 0; i < count && *waiting; ++i)
-    if (!fibers[i].ended) {
-      *current = &fibers[i].thread;
-      break;
-    }
-  return *waiting ? ended : 0;
+  all_ended = ended == count;
+  if (all_ended) return;
+  launch.ended = ended, launch.waiting = count - ended;
+  launch.current = &std::find_if(fibers.begin(), fibers.end(), [](const Fiber& fiber) { return !fiber.ended; })->thread;
 }
 
 }  // namespace mcsim

@@ -10,8 +10,8 @@ namespace mcsim {
 void capture(Stream& stream, Work work) {
   Capture& c = *stream.capture;
   if (!c.invalid.empty()) fail(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "%s: %s", work.name.c_str(), c.invalid.c_str());
-  c.graph->nodes.push_back({std::move(work), stream.tails});
-  stream.tails = {int(c.graph->nodes.size()) - 1};
+  c.graph->push_back({std::move(work), stream.tails});
+  stream.tails = {int(c.graph->size()) - 1};
 }
 
 /// Fail with `code`, and make the capture fail at its end, as CUDA does after a call that is not allowed in it.
@@ -47,12 +47,6 @@ void forbid_in_capture(const char* call) {
   }
 }
 
-void forbid_captured_stream(Stream& stream, const char* call) {  // for calls that wait for the stream
-  if (stream.capture)
-    break_capture(*stream.capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-                  formatted("%s: %s is being captured and does no work", call, stream.name.c_str()));
-}
-
 /// Return all streams of a capture to normal work; the graph is left to the caller.
 void end_capture(const std::shared_ptr<Capture>& c) {
   c->active = false;
@@ -72,8 +66,8 @@ namespace {
 /// Nodes that no other comes after.
 std::set<int> leaves(const Graph& graph) {
   std::set<int> last;
-  for (size_t i = 0; i < graph.nodes.size(); ++i) last.insert(int(i));
-  for (const Node& node : graph.nodes)
+  for (size_t i = 0; i < graph.size(); ++i) last.insert(int(i));
+  for (const Node& node : graph)
     for (int before : node.after) last.erase(before);
   return last;
 }
@@ -85,8 +79,8 @@ void launch(Exec& exec, Stream& stream) {
     break_capture(*stream.capture, CUDA_ERROR_NOT_SUPPORTED, "cuGraphLaunch: the simulated device has no graph within a graph");
   std::vector<Op> before = predecessors_of_next(stream), operations, last;
   if (exec.last) before.push_back(exec.last);  // as in CUDA, launches of one executable graph never overlap
-  for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    const Node& node = graph.nodes[i];
+  for (size_t i = 0; i < graph.size(); ++i) {
+    const Node& node = graph[i];
     std::vector<Op> after;
     for (int earlier : node.after) after.push_back(operations[size_t(earlier)]);
     Op op = make_operation(stream, node.work, after.empty() ? before : after, exec.lanes[i]);
@@ -137,7 +131,7 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph* out) {
     for (int node : leaves(*c->graph))
       if (!tails.count(node))
         fail(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "cuStreamEndCapture: %s does not wait for %s, which another stream did",
-             stream->name.c_str(), c->graph->nodes[size_t(node)].work.name.c_str());
+             stream->name.c_str(), (*c->graph)[size_t(node)].work.name.c_str());
     *out = state().graphs.add<CUgraph>(c->graph);
   });
 }
@@ -165,7 +159,7 @@ CUresult CUDAAPI cuGraphDestroy(CUgraph handle) {
 CUresult CUDAAPI cuGraphGetNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) {
   return on_driver("cuGraphGetNodes", count, "the pointer for the number", [&] {
     if (nodes) fail(CUDA_ERROR_NOT_SUPPORTED, "cuGraphGetNodes: the simulated device only counts nodes; nodes must be null");
-    return state().graphs.find(handle)->nodes.size();
+    return state().graphs.find(handle)->size();
   });
 }
 
@@ -173,7 +167,7 @@ CUresult CUDAAPI cuGraphInstantiate(CUgraphExec* out, CUgraph graph, unsigned lo
   return on_context("cuGraphInstantiateWithFlags", out, "the pointer for the executable graph", [&](Context&) {
     auto exec = std::make_shared<Exec>();
     exec->graph = std::make_shared<Graph>(*state().graphs.find(graph));
-    for (size_t i = 0; i < exec->graph->nodes.size(); ++i) exec->lanes.push_back(new_lane());
+    for (size_t i = 0; i < exec->graph->size(); ++i) exec->lanes.push_back(new_lane());
     return state().execs.add<CUgraphExec>(exec);
   });
 }

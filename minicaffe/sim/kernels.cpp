@@ -11,23 +11,6 @@ namespace mcsim {
 
 constexpr unsigned kMaxThreads = 1024, kMaxBlockZ = 64, kMaxGridX = 0x7fffffff, kMaxGridYZ = 65535, kMaxShared = 48 << 10;
 
-/// A requested launch, stored by a graph, or by a stream with deferred=1. The arguments are copies.
-struct Plan {
-  std::shared_ptr<Function> function;
-  mc::Thread block;  // sizes of block and grid
-  size_t shared;     // bytes, static and dynamic
-  std::vector<char> storage;
-  std::vector<void*> arguments;  // pointers into `storage`
-};
-
-/// A Plan in execution.
-struct Launch {
-  const Plan* plan;
-  char* shared;                     // the memory of one block
-  mc::Thread* current = nullptr;    // the running thread, read after a fault; null: all have ended
-  unsigned ended = 0, waiting = 0;  // threads that ended, and that wait at a barrier which not all reach; else 0
-};
-
 namespace {
 
 /// "mc::Some<float>", for errors, from a kernel's name "const char* mc::spelling() [with K = mc::Some<float>]".
@@ -57,7 +40,7 @@ void run_blocks(Launch& launch) {
       for (thread.block_x = 0; thread.block_x < thread.blocks_x; ++thread.block_x) {
         memset(launch.shared, 0xff, plan.shared);  // NaN; a block finds nothing of the one before
         if (kernel.barriers) {
-          launch.ended = run_threads(kernel, arguments, thread, launch.shared, &launch.current, &launch.waiting);
+          run_threads(launch, thread);
           if (launch.waiting) return;
           continue;
         }
@@ -78,22 +61,21 @@ void run_blocks(Launch& launch) {
 }
 
 /// The access or division at which a kernel was stopped, as text for the error.
-std::string fault_text(const Fault& fault, const char* shared, size_t shared_size, Device& device) {
-  if (fault.signal == SIGFPE) return "divided an integer by zero";
-  if (!fault.has_address) return "used a number as a pointer that no address can be";
-  const uintptr_t p = fault.address;
-  const char* verb = fault.write ? "wrote" : "read";
+std::string fault_text(const Launch& launch) {
+  if (launch.signal == SIGFPE) return "divided an integer by zero";
+  if (!launch.has_address) return "used a number as a pointer that no address can be";
+  const uintptr_t p = launch.address;
+  const char* verb = launch.write ? "wrote" : "read";
 #if !defined(__x86_64__)
   verb = "touched";
 #endif
   std::string at = formatted("%s address 0x%llx: ", verb, (unsigned long long)p);
   if (is_stack_guard(p)) return at + "a thread's stack is full (128 KiB)";
-  if (p - uintptr_t(shared) - shared_size < 8192)
-    return at + formatted("%zu bytes past the end of %zu bytes of shared memory", size_t(p - uintptr_t(shared) - shared_size),
-                          shared_size);
+  const size_t past = p - uintptr_t(launch.shared) - launch.plan->shared;
+  if (past < 8192) return at + formatted("%zu bytes past the end of %zu bytes of shared memory", past, launch.plan->shared);
   auto a = find_allocation(p);
-  if (a && a->device != &device)
-    return at + a->text() + formatted(", and device %d has no peer access to it", device.ordinal);
+  if (a && a->device != launch.device)
+    return at + a->text() + formatted(", and device %d has no peer access to it", launch.device->ordinal);
   return at + describe(p);
 }
 
@@ -101,13 +83,9 @@ std::string fault_text(const Fault& fault, const char* shared, size_t shared_siz
 void run_kernel(Operation& op, const Plan& plan) {
   Context& context = *op.work.context;
   static Launch launch;  // not on the stack: a fault jumps back here
-  launch = Launch();
-  launch.plan = &plan;
-  launch.shared = shared_memory(plan.shared);
-  GuardedRun run = {context.device, {}, nullptr, {}};
-  const bool whole = run_guarded(run, run_blocks, launch);  // false: stopped by a fault
-  const Fault& fault = run.fault;
-  auto& unwritten = run.read_unwritten;
+  launch = {&plan, context.device, shared_memory(plan.shared)};
+  run_guarded(launch, run_blocks);
+  auto& unwritten = launch.read_unwritten;
 
   std::string kernel_name = "kernel " + plan.function->name, where = kernel_name;
   if (launch.current) {
@@ -116,7 +94,7 @@ void run_kernel(Operation& op, const Plan& plan) {
                        t.thread_z);
   }
   std::string damage;
-  for (auto& a : run.opened) {
+  for (auto& a : launch.opened) {
     bool write = a->open & PROT_WRITE;
     a->open = 0;
     if (!write && !a->written && !unwritten) unwritten = a;
@@ -125,9 +103,9 @@ void run_kernel(Operation& op, const Plan& plan) {
     if (size_t lost = write ? overwritten_slack_bytes(*a) : 0)
       damage = formatted("%s wrote to %zu bytes outside %s, next to it", kernel_name.c_str(), lost, a->text().c_str());
   }
-  if (!whole)
-    lose(context, fault.signal == SIGFPE ? CUDA_ERROR_LAUNCH_FAILED : CUDA_ERROR_ILLEGAL_ADDRESS,
-         where + " " + fault_text(fault, launch.shared, plan.shared, *context.device));
+  if (launch.signal)
+    lose(context, launch.signal == SIGFPE ? CUDA_ERROR_LAUNCH_FAILED : CUDA_ERROR_ILLEGAL_ADDRESS,
+         where + " " + fault_text(launch));
   if (launch.waiting)
     lose(context, CUDA_ERROR_LAUNCH_FAILED,
          where + formatted(" waits at a barrier: barrier not reached by all threads (%u of the block wait, %u have ended)",

@@ -25,25 +25,16 @@ size_t front_slack(const Allocation& a) { return a.pages - a.rounded; }  // byte
 /// The offset for `pages` bytes and a guard page: after the newest allocation, so that freed addresses stay unused until it wraps.
 size_t find_room(Device& device, size_t pages) {
   const size_t guard = page_size();
-  size_t at = device.cursor;
-  for (bool wrapped = false;;) {
-    if (at + pages + guard > device.range) {
-      if (wrapped) fail(CUDA_ERROR_OUT_OF_MEMORY, "no %zu adjacent bytes are left in the address range of device %d", pages,
-                        device.ordinal);
-      wrapped = true;
-      at = guard;
-    }
+  for (size_t at : {device.cursor, guard}) {
     auto next = device.live.lower_bound(at);
     if (next != device.live.begin()) {
       const Allocation& previous = *std::prev(next)->second;
       at = std::max(at, previous.start + previous.pages + guard);
     }
-    if (next == device.live.end() || at + pages + guard <= next->first) {
-      if (at + pages + guard <= device.range) return at;
-    } else {
-      at = next->first + next->second->pages + guard;
-    }
+    for (; at + pages + guard <= device.range; at = next->first + next->second->pages + guard, ++next)
+      if (next == device.live.end() || at + pages + guard <= next->first) return at;
   }
+  fail(CUDA_ERROR_OUT_OF_MEMORY, "no %zu adjacent bytes are left in the address range of device %d", pages, device.ordinal);
 }
 
 /// Fill the bytes around a new allocation, up to whole pages, with kCanary; with uninitialized=1 the allocation with kPoison.
@@ -72,7 +63,7 @@ CUdeviceptr allocate(Device& device, size_t size) {
   device.cursor = a->start + a->pages + page_size();
   device.used += rounded;
   auto it = device.freed.lower_bound(a->start);  // in a wrapped range: forget the freed allocations that were at these pages
-  if (it != device.freed.begin() && std::prev(it)->first + std::prev(it)->second.pages > a->start) --it;
+  if (it != device.freed.begin() && std::prev(it)->first + std::prev(it)->second->pages > a->start) --it;
   while (it != device.freed.end() && it->first < a->start + a->pages) it = device.freed.erase(it);
   device.live[a->start] = a;
   mark_new(*a);
@@ -80,10 +71,10 @@ CUdeviceptr allocate(Device& device, size_t size) {
 }
 
 /// The freed allocation whose pages have `address`, for errors; null if there is none or it was forgotten.
-const Freed* find_freed(Device& device, CUdeviceptr address) {
+std::shared_ptr<Allocation> find_freed(Device& device, CUdeviceptr address) {
   const size_t offset = address - CUdeviceptr(device.base);
   auto* entry = floor_entry(device.freed, offset);
-  return entry && offset < entry->first + entry->second.pages ? &entry->second : nullptr;
+  return entry && offset < entry->first + entry->second->pages ? entry->second : nullptr;
 }
 
 /// The last live allocation that begins at or before `address`; its end may be before `address`, too.
@@ -104,7 +95,7 @@ void free_device(CUdeviceptr address) {
   Device* device = device_of(address);
   std::shared_ptr<Allocation> a = device ? allocation_before(*device, address) : nullptr;
   if (!a || a->address != address) {
-    const Freed* freed = device ? find_freed(*device, address) : nullptr;
+    auto freed = device ? find_freed(*device, address) : nullptr;
     if (freed && freed->address == address)
       fail(CUDA_ERROR_INVALID_VALUE, "cuMemFree: double free: 0x%llx was allocation #%u (%zu bytes) and was freed before",
            address, freed->number, freed->size);
@@ -180,14 +171,12 @@ Device* device_of(CUdeviceptr address) {
   return nullptr;
 }
 
-/// The allocation of cuMemAlloc with this byte; null if there is none.
 std::shared_ptr<Allocation> find_allocation(CUdeviceptr address) {
   Device* device = device_of(address);
   std::shared_ptr<Allocation> a = device ? allocation_before(*device, address) : nullptr;
   return a && address - a->address < a->size ? a : nullptr;
 }
 
-/// The allocation that may be accessed at this byte: of a divided one (mcsim_poison) only a block in use. Null if there is none.
 std::shared_ptr<Allocation> find_block(CUdeviceptr address) {
   auto a = find_allocation(address);
   if (!a || !a->divided) return a;
@@ -211,23 +200,19 @@ std::string describe(CUdeviceptr address) {  // where it is, as text for errors
     return describe_between(address, next == a->blocks.begin() ? nullptr : std::prev(next)->second.get(),
                   next == a->blocks.end() ? nullptr : next->second.get());
   }
-  if (const Freed* freed = find_freed(*device, address))
-    return formatted("in allocation #%u (%zu bytes at 0x%llx on device %d), freed before", freed->number, freed->size,
-                     freed->address, device->ordinal);
+  if (auto freed = find_freed(*device, address)) return "in " + freed->text() + ", freed before";
   auto after = device->live.upper_bound(address - CUdeviceptr(device->base));
   if (a && address < a->address) return formatted("%zu bytes before %s", size_t(a->address - address), a->text().c_str());
   if (!a && after == device->live.end()) return formatted("in no allocation of device %d", device->ordinal);
   return describe_between(address, a.get(), after == device->live.end() ? nullptr : after->second.get());
 }
 
-/// Whether the address is in a mapped page of the host, found out without an access.
 bool is_mapped_host(uintptr_t address) {
   if (device_of(address) || address < page_size() || address >> 47) return false;
   unsigned char resident;
   return mincore(reinterpret_cast<void*>(address / page_size() * page_size()), 1, &resident) == 0;
 }
 
-/// The pinned block with this byte, by its first address; null if there is none.
 const std::pair<const uintptr_t, Pinned>* find_pinned(uintptr_t address) {
   auto* entry = floor_entry(state().pinned, address);
   return entry && address - entry->first < entry->second.size ? entry : nullptr;
@@ -237,21 +222,18 @@ const std::pair<const uintptr_t, Pinned>* find_pinned(uintptr_t address) {
 void release_memory(Device& device, const std::shared_ptr<Allocation>& a) {
   fallocate(device.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(a->start), off_t(a->pages));
   device.used -= a->rounded;
-  device.freed[a->start] = {a->address, a->size, a->pages, a->number};
+  a->history.clear(), a->blocks.clear();
+  device.freed[a->start] = a;
   if (device.freed.size() > kFreedKept) device.freed.erase(device.freed.begin());
   device.live.erase(a->start);
 }
 
 void release_pinned(Context& context) {  // all of the context
-  auto& pinned = state().pinned;
-  for (auto it = pinned.begin(); it != pinned.end();) {
-    if (it->second.context != &context) {
-      ++it;
-      continue;
-    }
-    munmap(reinterpret_cast<void*>(it->first), round_up(it->second.size, page_size()));
-    it = pinned.erase(it);
-  }
+  erase_if(state().pinned, [&](auto& entry) {
+    const bool found = entry.second.context == &context;
+    if (found) munmap(reinterpret_cast<void*>(entry.first), round_up(entry.second.size, page_size()));
+    return found;
+  });
 }
 
 /// The number of bytes around an allocation, up to whole pages, that no longer have the pattern of mark_new.

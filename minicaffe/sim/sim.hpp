@@ -17,6 +17,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -55,6 +56,11 @@ inline uint64_t number_of(Kind kind, const void* handle) {
 }
 [[noreturn]] void bad_handle(Kind wanted, uint64_t handle, uint64_t given_out);
 
+/// Erase the entries of a map for which leaves(entry).
+template <class M, class P> void erase_if(M& map, P leaves) {
+  for (auto it = map.begin(); it != map.end();) it = leaves(*it) ? map.erase(it) : std::next(it);
+}
+
 /// The objects of one kind by handle (H: its type in CUDA). Queued work may share an object that is removed here.
 template <class T, Kind kind> class Handles {
  public:
@@ -73,7 +79,7 @@ template <class T, Kind kind> class Handles {
     return object;
   }
   template <class P> void remove_if(P leaves) {  // all objects for which leaves(object)
-    for (auto it = objects_.begin(); it != objects_.end();) it = leaves(*it->second) ? objects_.erase(it) : std::next(it);
+    erase_if(objects_, [&](auto& entry) { return leaves(*entry.second); });
   }
   const std::map<uint64_t, std::shared_ptr<T>>& all() const { return objects_; }
 
@@ -95,7 +101,6 @@ struct Device;
 struct Allocation;
 struct Operation;
 struct Capture;
-struct Graph;
 using Op = std::shared_ptr<Operation>;
 /// A vector clock: lane -> the number of operations in that lane that are ordered before. A lane is a sequence of operations that
 /// run one after the other: those of a stream, or of a node of an executable graph in its launches.
@@ -122,7 +127,7 @@ struct Operation {
   uint64_t sequence = 0;        // number in the order of submission
   std::vector<Op> after;        // predecessors not done at submission; emptied when this is done
   bool started = false, done = false;
-  double finished_at = 0;       // ms, for cuEventElapsedTime
+  std::chrono::steady_clock::time_point finished_at;  // for cuEventElapsedTime
   std::vector<MemoryAccess> accesses;   // filled by run
   Clock clock;                  // of this and all before it; kept only with race=1
   unsigned lane = 0;
@@ -165,9 +170,7 @@ struct Node {  // captured work
   std::set<int> after;  // indices of earlier nodes
 };
 
-struct Graph {  // the state of a CUgraph
-  std::vector<Node> nodes;
-};
+using Graph = std::vector<Node>;  // the state of a CUgraph
 
 struct Capture {  // of one stream, and of those that wait for its events
   std::shared_ptr<Graph> graph = std::make_shared<Graph>();
@@ -189,7 +192,6 @@ void join_capture(const std::shared_ptr<Stream>& stream, Event& event);
 void end_capture(const std::shared_ptr<Capture>& capture);
 [[noreturn]] void break_capture(Capture& capture, CUresult code, const std::string& why);
 void forbid_in_capture(const char* call);       // calls that would wait for, or disturb, a capture
-void forbid_captured_stream(Stream& stream, const char* call);  // for calls that wait for the stream
 
 // ---- memory.cpp
 
@@ -216,12 +218,6 @@ struct Allocation {  // of cuMemAlloc; or a block of one, split off by an alloca
   std::string text() const;     // "allocation #3 (400 bytes at 0x... on device 0)"
 };
 
-struct Freed {  // members as those of the Allocation, for errors
-  CUdeviceptr address;
-  size_t size, pages;
-  unsigned number;
-};
-
 struct Pinned {  // memory of cuMemHostAlloc
   size_t size;
   Context* context;
@@ -244,8 +240,7 @@ struct Device {
   char *base, *backing;
   size_t range, cursor, used = 0;  // cursor: the offset where the search for free addresses starts; used: bytes allocated
   int file;                        // of memfd_create
-  std::map<size_t, std::shared_ptr<Allocation>> live;  // by start
-  std::map<size_t, Freed> freed;                       // by start
+  std::map<size_t, std::shared_ptr<Allocation>> live, freed;  // by start; `freed` is for errors
   unsigned numbered = 0;                               // since the context was made
   Context context;
   bool holds(CUdeviceptr address) const { return address - reinterpret_cast<CUdeviceptr>(base) < range; }
@@ -255,11 +250,11 @@ size_t page_size();
 char* guarded_memory(size_t size, const char* what);
 std::unique_ptr<Device> make_device(int ordinal, size_t memory);
 Device* device_of(CUdeviceptr address);
-std::shared_ptr<Allocation> find_allocation(CUdeviceptr address);   // of cuMemAlloc; null where there is none
-std::shared_ptr<Allocation> find_block(CUdeviceptr address);        // the allocation or block that may be accessed there
+std::shared_ptr<Allocation> find_allocation(CUdeviceptr address);  // of cuMemAlloc, with this byte; null where there is none
+std::shared_ptr<Allocation> find_block(CUdeviceptr address);  // as this, of a divided one only a block in use (mcsim_poison)
 std::string describe(CUdeviceptr address);                          // "4 bytes past the end of allocation #3 ..."
-bool is_mapped_host(uintptr_t address);                             // without touching it
-const std::pair<const uintptr_t, Pinned>* find_pinned(uintptr_t address);
+bool is_mapped_host(uintptr_t address);                             // found out without an access
+const std::pair<const uintptr_t, Pinned>* find_pinned(uintptr_t address);  // the block with this byte; null where there is none
 void release_memory(Device& device, const std::shared_ptr<Allocation>& allocation);
 void release_pinned(Context& context);
 size_t overwritten_slack_bytes(const Allocation& allocation);  // overwritten bytes of the slack around it
@@ -280,25 +275,31 @@ struct Function {  // the state of a CUfunction
   std::string name;  // of its functor, for errors
 };
 
-/// Why a running kernel had to stop.
-struct Fault {
-  uintptr_t address = 0;
-  bool has_address = false, write = false;
-  int signal = 0;  // SIGSEGV or SIGFPE; 0: it was not stopped
+/// A requested launch, stored by a graph, or by a stream with deferred=1. The arguments are copies.
+struct Plan {
+  std::shared_ptr<Function> function;
+  mc::Thread block;  // sizes of block and grid
+  size_t shared;     // bytes, static and dynamic
+  std::vector<char> storage;
+  std::vector<void*> arguments;  // pointers into `storage`
 };
 
-struct Launch;
-/// A launch's effects on device memory.
-struct GuardedRun {
-  Device* device;  // on which the kernel runs
+/// A Plan in execution, and its effects on device memory.
+struct Launch {
+  const Plan* plan;
+  Device* device;
+  char* shared;                     // the memory of one block
+  mc::Thread* current = nullptr;    // the running thread, read after a fault; null: all have ended
+  unsigned ended = 0, waiting = 0;  // threads that ended, and that wait at a barrier which not all reach; else 0
   std::vector<std::shared_ptr<Allocation>> opened;  // that it accessed
   std::shared_ptr<Allocation> read_unwritten;       // the first that it read before anything was written there; null: none
-  Fault fault;
+  int signal = 0;                                   // SIGSEGV or SIGFPE, which stopped it; 0: it was not stopped
+  uintptr_t address = 0;                            // that it accessed then, as the following
+  bool has_address = false, write = false;
 };
-bool run_guarded(GuardedRun& run, void (*f)(Launch&), Launch& launch);
+void run_guarded(Launch& launch, void (*run)(Launch&));
 void install_fault_handler();
-unsigned run_threads(const mc::HostKernel& kernel, void** arguments, const mc::Thread& block, void* shared,
-                     mc::Thread** current, unsigned* waiting);
+void run_threads(Launch& launch, const mc::Thread& block);
 bool is_stack_guard(uintptr_t address);
 
 // ---- settings.cpp

@@ -3,10 +3,7 @@
 // Each operation has a list of its predecessors. It runs in its call; with deferred=1 it runs, after its predecessors, when
 // another operation or the host waits for it. With race=1 each has a vector clock of all work before it by streams, events and
 // waits of the host. Two unordered operations that access the same bytes, one of them writing, are a race.
-//
-// Entry points run in on_context (sim.hpp): under the lock, with the thread's current context; an error becomes its CUresult.
 #include <sched.h>
-#include <time.h>
 
 #include <algorithm>
 #include <exception>
@@ -51,12 +48,6 @@ void check_race(const Operation& op, const MemoryAccess& access) {
   if (!conflict.empty()) fail(CUDA_ERROR_INVALID_VALUE, "%s", conflict.c_str());
 }
 
-double now_ms() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return double(now.tv_sec) * 1e3 + double(now.tv_nsec) / 1e6;
-}
-
 /// Run an operation whose predecessors have run, if it has not run itself; with race=1 check its accesses.
 void run(Operation& op) {
   if (op.started) {  // by another thread, which has released the lock for a host function: wait for it
@@ -72,7 +63,7 @@ void run(Operation& op) {
     Operation& op;
     ~Done() {
       op.done = true;
-      op.finished_at = now_ms();
+      op.finished_at = std::chrono::steady_clock::now();
       op.after.clear();  // otherwise a stream would keep all its earlier operations alive
       op.accesses.clear();
       op.work.run = nullptr;
@@ -257,7 +248,9 @@ CUresult CUDAAPI cuStreamDestroy(CUstream handle) {
 CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
   return on_context("cuStreamSynchronize", [&](Context& context) {
     auto stream = stream_of(context, handle);
-    forbid_captured_stream(*stream, "cuStreamSynchronize");
+    if (stream->capture)
+      break_capture(*stream->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                    "cuStreamSynchronize: " + stream->name + " is being captured and does no work");
     for (const Op& op : predecessors_of_next(*stream)) synchronize(op);  // for the default stream also the last of the others
   });
 }
@@ -359,7 +352,7 @@ CUresult CUDAAPI cuEventElapsedTime(float* milliseconds, CUevent begin_handle, C
     }
     if (!begin->recorded->done || !end->recorded->done)
       fail(CUDA_ERROR_NOT_READY, "cuEventElapsedTime: the work before an event is not done; wait for it");
-    return float(end->recorded->finished_at - begin->recorded->finished_at);
+    return std::chrono::duration<float, std::milli>(end->recorded->finished_at - begin->recorded->finished_at).count();
   });
 }
 

@@ -85,9 +85,9 @@ def write(solver, state):
             if hdf5:
                 _write_hdf5_state(solver, file, model_path, resume, plateau)
             else:
-                binary_writer.write_solver_state(file, solver.iter, model_path, solver.current_step,
-                                                 [StoredBlob(blob.shape, blob.cpu_data) for blob in solver.history],
-                                                 resume, **plateau)
+                message = caffe_pb2.SolverState(iter=solver.iter, learned_net=model_path, current_step=solver.current_step,
+                                                resume_state=resume, **plateau)
+                binary_writer.write_solver_state(file, message, [StoredBlob(blob.shape, blob.cpu_data) for blob in solver.history])
     except Error as error:
         error.file = path  # not the temporary file or the memory that was written to
         error.message += f". The solver is at iteration {solver.iter} and can continue"

@@ -140,7 +140,7 @@ def choose(folder):  # noqa: F811
     return found
 
 
-def test_communicator_adds_and_reports_nccl_errors(fake):
+def test_transport_adds_and_reports_nccl_errors(fake):
     found = ranks.run(2, __file__, "communicate", **{**fake, "FAKE_NCCL_SECONDS": "2"})
     for one in found:
         assert one["sum"] == [1.0, 5.0]
@@ -165,23 +165,23 @@ def communicate():
         except (ConfigError, DeviceError) as error:
             return str(error)
 
-    communicator, found = nccl.Communicator(2, rank, uid()), {"bytes": len(uid())}
+    transport, found = nccl.NcclTransport(2, rank, uid()), {"bytes": len(uid())}
     blobs = [Blob((3,)), Blob((5,), Dtype.DOUBLE)]
     for i, blob in enumerate(blobs):
         blob.data[...] = 2 * i + rank
         blob.scale_data(1)      # on the GPU
-    communicator.wait(communicator.sum([blob.mutable_gpu_data for blob in blobs]))
+    transport.computing.wait(transport.sum([blob.mutable_gpu_data for blob in blobs]))
     for blob in blobs:
         blob.scale_data(1)      # reads it there
     found["sum"] = [float(blob.cpu_data[-1]) for blob in blobs]
-    found["host memory"] = refused(lambda: communicator.sum([Blob((3,)).data]))
-    communicator.comm.destroy()
-    found["uid"] = refused(lambda: nccl.Communicator(2, rank, b"\x01" * 128))
-    found["alone"] = refused(lambda: nccl.Communicator(2, 0, nccl.new_uid()))
+    found["host memory"] = refused(lambda: transport.sum([Blob((3,)).data]))
+    transport.comm.destroy()
+    found["uid"] = refused(lambda: nccl.NcclTransport(2, rank, b"\x01" * 128))
+    found["alone"] = refused(lambda: nccl.NcclTransport(2, 0, nccl.new_uid()))
     own_gpu(together=False)
-    found["same GPU"] = refused(lambda: nccl.Communicator(2, rank, uid()))
+    found["same GPU"] = refused(lambda: nccl.NcclTransport(2, rank, uid()))
     minicaffe.set_mode_cpu()
-    found["cpu"] = refused(lambda: nccl.Communicator(1, 0, nccl.new_uid()))
+    found["cpu"] = refused(lambda: nccl.NcclTransport(1, 0, nccl.new_uid()))
     return found
 
 

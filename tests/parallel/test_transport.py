@@ -144,9 +144,9 @@ def test_buckets_returned_early_to_trace(recording, arrived, polled):
 
     transport = NcclTransport.__new__(NcclTransport)
     device = types.SimpleNamespace(recording=recording)
-    transport.communicator = types.SimpleNamespace(device=device, wait=lambda event: done.append(f"the stream waits for {event.name}"))
+    transport.device, transport.computing = device, types.SimpleNamespace(wait=lambda event: done.append(f"the stream waits for {event.name}"))
     transport.in_flight = deque([(name, Event(name)) for name in ("first", "second")])
-    assert transport.poll() == polled and done == ["the stream waits for first"] * (polled is not None)
+    assert transport.poll() == polled and done == ["the host waits for first", "the stream waits for first"] * (polled is not None)
     done.clear()
     name = "second" if polled else "first"
     assert transport.wait() == name

@@ -310,7 +310,7 @@ def test_solver_state(tmp_path):
     path = tmp_path / "a.solverstate"
     history = [StoredBlob((2, 3), RNG.standard_normal((2, 3)).astype(np.float32)), StoredBlob((2,), RNG.standard_normal(2))]
     with open(path, "wb") as file:
-        write_solver_state(file, 12, "a.caffemodel", 3, history, '{"seed": 1}')
+        write_solver_state(file, caffe_pb2.SolverState(iter=12, learned_net="a.caffemodel", current_step=3, resume_state='{"seed": 1}'), history)
     state = read_solver_state(path)
     assert (state.iter, state.learned_net, state.current_step) == (12, "a.caffemodel", 3)
     assert state.resume_state == '{"seed": 1}'

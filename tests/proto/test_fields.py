@@ -58,7 +58,7 @@ def messages(draw, depth=2):
     made = Fields()
     for name in draw(st.lists(st.from_regex(r"[a-z_][a-z0-9_]{0,5}", fullmatch=True), max_size=4, unique=True)):
         for _ in range(draw(st.integers(1, 3))):
-            made.add(name, draw(messages(depth=depth - 1)) if depth and draw(st.booleans()) else draw(scalars))
+            made.extend(name, [draw(messages(depth=depth - 1)) if depth and draw(st.booleans()) else draw(scalars)])
     return made
 
 

@@ -386,13 +386,13 @@ def test_parameters_of_v0():
         assert kept == [0] and caffe_pb2.V1LayerParameter.LayerType.Name(entry.type) == today and entry.name == "a"
         assert [len(getattr(entry, name)) for name in COPIED_FIELDS] == [1] * len(COPIED_FIELDS)
         for field in layer.DESCRIPTOR.fields:
-            target, holder = FIELDS.get(field.name, (None, {}))
-            holder = holder if isinstance(holder, str) else holder.get(kind)
+            target, kinds = FIELDS.get(field.name, (None, ()))
             lost = f"Ignored {field.name} of layer 'a': a {kind} layer has no such parameter"
-            if holder is None:
+            if kinds is not None and kind not in kinds:
                 known = ("name", "type", "fork_fields", "hdf5_output_param", *COPIED_FIELDS, *IGNORED)
                 assert (lost in notes) == (field.name not in known), (kind, field.name)
             else:
+                holder = "transform_param" if kinds is None else f"{today.lower()}_param"
                 value = getattr(getattr(entry, holder), target)
                 value = value[0] if hasattr(value, "append") else value
                 assert lost not in notes and value == getattr(layer, field.name), (kind, field.name)

@@ -102,7 +102,7 @@ def _parts_of(doc):
 def _origin(name, cls):
     added = entry_points.additions("layers").get(name)
     if cls.__module__.startswith(OWN):
-        return unknown.fork_of(name) or ("BVLC" if cls.__module__.startswith(OWN[0]) else "a fork")
+        return unknown.ask("fork_of", name) or ("BVLC" if cls.__module__.startswith(OWN[0]) else "a fork")
     return f"{added[0].package}, {cls.__module__}" if added else cls.__module__
 
 

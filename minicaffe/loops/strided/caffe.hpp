@@ -225,4 +225,11 @@ inline void round_to_bf16(const Context& on, index_t n, const void* x, void* y) 
   for_each(on, n, Convert<float, Bf16>{static_cast<const float*>(x), static_cast<Bf16*>(y)});
 }
 
+/// y += x of n Bf16, computed in float, on the calling thread alone: MPI calls it when gradients of another rank arrive.
+inline void add_bf16(index_t n, const void* x, void* y) {
+  auto from = static_cast<const Bf16*>(x);
+  auto to = static_cast<Bf16*>(y);
+  cpu::range(Map<Axpy<Bf16>, Bf16, 2>{{Bf16(1)}, {from, to}, to}, 0, n);
+}
+
 }  // namespace mc
