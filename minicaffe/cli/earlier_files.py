@@ -64,13 +64,12 @@ def is_same_training(state, prefix):
 class EarlierSnapshots:
     """A listener of a solver that keeps the snapshots of earlier trainings; a training overwrites its `own` (paths)."""
 
-    def __init__(self):
-        self.own, self.warned = set(), False
+    own, warned = frozenset(), False
 
     def before_snapshot(self, solver, *paths):
         """Keep the files at `paths`, which the solver then writes; it calls this. Only the first time logs a warning."""
         found, kept = keep_files([path for path in paths if path not in self.own])
-        self.own.update(paths)
+        self.own |= {*paths}
         if found:
             logger.log(logging.INFO if self.warned else logging.WARNING, "%s of an earlier training %s kept as %s%s",
                        " and ".join(found), "is" if len(found) == 1 else "are", " and ".join(kept),

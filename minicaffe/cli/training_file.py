@@ -49,23 +49,18 @@ def default_solver(net, path, max_iter=MAX_ITER, test_batch_size=None, tests=0, 
     train, test = ([layer.param for layer in filter_layers(net.layer, caffe_pb2.NetState(phase=phase), path, positions)]
                    for phase in (caffe_pb2.TRAIN, caffe_pb2.TEST))
     if test != train:
-        param.test_iter.append(_test_batches(test, test_batch_size))
+        param.test_iter.append(DEFAULT_TEST_ITER)
+        for layer in test:
+            size = test_batch_size or layer.data_param.batch_size
+            if layer.type in ("Data", "AnnotatedData") and size:
+                with contextlib.suppress(Error):    # the layer raises a complete error later
+                    param.test_iter[0] = -(-count_records(layer.data_param) // size)    # one test takes all records
+                break
         # A divisor, so that the training ends with a test; with `tests` only if a number near them is one.
         usual, tests = max(1, max_iter // TEST_INTERVAL), min(tests, max_iter)
         counts = range(usual, 0, -1) if tests <= usual else range(tests, 2 * tests)
         param.test_interval = max_iter // next((n for n in counts if n >= tests and max_iter % n == 0), max(tests, usual))
     return param
-
-
-def _test_batches(layers, size):
-    """Return the number of batches that hold the test data, of `size` records or as the layer says: one test takes all."""
-    for layer in layers:
-        if layer.type in ("Data", "AnnotatedData") and (size or layer.data_param.batch_size):
-            try:
-                return -(-count_records(layer.data_param) // (size or layer.data_param.batch_size))
-            except Error:
-                break  # the layer raises a complete error later
-    return DEFAULT_TEST_ITER
 
 
 BATCH_OPTIONS = {caffe_pb2.TRAIN: "--batch-size", caffe_pb2.TEST: "--test-batch-size"}
