@@ -1,15 +1,13 @@
-"""The common parts of the exports to ONNX and PyTorch: names, preprocessing, layers without an exporter, comparison of values."""
+"""The common parts of the exports to ONNX and PyTorch: names, preprocessing, comparison of values."""
 
 import logging
-from collections.abc import Container
 from typing import NamedTuple
 
 import numpy as np
 
-from minicaffe.common import TEST
-from minicaffe.errors import ConfigError, DataError, Error
+from minicaffe.errors import ConfigError, DataError
 
-UNKNOWN_SIZES = ("DetectionOutput", "Filter")   # types whose tops have a size that depends on values
+UNKNOWN_SIZES = "DetectionOutput", "Filter"     # types whose tops have a size that depends on values
 log = logging.getLogger(__name__)
 
 
@@ -62,75 +60,6 @@ class Preprocessing(NamedTuple):
     mean: object = None
     scale: float = 1.0
     order: tuple = ()
-
-
-class Target(NamedTuple):
-    """A form that nets are exported to.
-
-    Attributes
-    ----------
-    known : container of str
-        Types that have an exporter.
-    name : str
-        For messages: "a model of ONNX".
-    register : str
-        The function that registers a type.
-    """
-
-    known: Container
-    name: str
-    register: str
-
-    def check_net(self, net):
-        """Return the output blobs of a net; raise ConfigError without one, in phase TRAIN, and for types without an exporter."""
-        if net.phase != TEST:
-            raise ConfigError("the net is in phase TRAIN; build it for TEST", file=net.file)
-        self.check_types([(node.name, node.type, node.line) for node in net.nodes], net.file)
-        outputs = [blob for blob in net.output_blobs if blob not in net.input_blobs]
-        for blob in net.output_blobs:
-            if blob in net.input_blobs:
-                log.warning("no layer reads the last value of input '%s', which is not an output of %s", blob.name, self.name)
-        if not outputs:
-            raise ConfigError("the net has no output: its layers have no top that is left for one", file=net.file)
-        return outputs
-
-    def check_types(self, nodes, file):
-        """Raise ConfigError, which names every layer without an exporter; `nodes` are tuples of name, type and line."""
-        found = [node for node in nodes if node[1] != "Input" and node[1] not in self.known]
-        if not found:
-            return
-        name, kind, line = found[0]
-        if kind == "Python":
-            why = (f"{self.name} cannot call a Python layer; write its formula with other layers, or register a function that "
-                   f"exports it ({self.register}('Python'))")
-        elif kind.endswith("Data"):
-            why = f"{self.name} reads no data; make the deploy net (minicaffe deploy), whose inputs are Input layers"
-        else:
-            why = f"there is no exporter for this type; register one with {self.register}('{kind}')"
-        others = "".join(f"; also '{other}' ({of})" for other, of, _ in found[1:])
-        raise ConfigError(why + others, file=file, line=line, layer=name, layer_type=kind)
-
-
-def export_layers(net, values, add):
-    """Call ``add(index, node)`` for each layer; raise the first error, with the text of all others.
-
-    `values` gets a name for the tops of a layer that cannot be exported, so that later layers are checked, too.
-    """
-    errors = []
-    for index, node in enumerate(net.nodes):
-        if node.type == "Input":
-            continue
-        try:
-            if node.type in ("PriorBox", "PriorBoxClustered", "DummyData"):
-                net.forward_from_to(index, index)
-            add(index, node)
-        except Error as error:
-            errors.append(error.at(file=net.file, line=node.line, layer=node.name, layer_type=node.type))
-            for blob in node.tops:
-                values.setdefault(blob.name, "unknown")
-    if errors:
-        errors[0].message += "".join(f"\n{error}" for error in errors[1:])
-        raise errors[0]
 
 
 def checked_preprocessing(net, how):

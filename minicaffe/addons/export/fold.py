@@ -16,6 +16,7 @@ from minicaffe.errors import ConfigError
 from minicaffe.net.definitions import filter_layers
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
+from minicaffe.proto.fields import copy_of
 
 log = logging.getLogger(__name__)
 PRODUCTS = ("Convolution", "DepthwiseConvolution", "ConvolutionDepthwise", "Deconvolution", "InnerProduct")
@@ -44,11 +45,10 @@ class Folded(NamedTuple):
 
 
 class Entry:
-    """A layer: its LayerParameter, its arrays, and its node in the net that is folded."""
+    """A layer: its LayerParameter, its node in the net that is folded, its arrays, and the entry that it is folded into."""
 
     def __init__(self, param, node):
-        self.param, self.node = caffe_pb2.LayerParameter(), node
-        self.param.CopyFrom(param)
+        self.param, self.node, self.owner = copy_of(param), node, None
         self.arrays = [np.array(blob.data, np.float64) for blob in node.layer.blobs]
 
 
@@ -80,25 +80,25 @@ def fold(net, param):
         if name != entry.param.name:
             log.warning("the net has several layers '%s'; the folded net has '%s' for one of them", entry.param.name, name)
         entry.param.name = name
-    users = {}
+    users, by_node, makers, removed, kept = {}, {entry.node: entry for entry in entries}, _makers(net), {}, {}
     for entry in entries:
         for blob in entry.node.layer.blobs:
             users.setdefault(id(blob.data_memory), []).append(entry)
     shared = {name for group in users.values() if len(group) > 1 for name in (entry.param.name for entry in group)}
-    removed, kept, owners, (readers, makers) = {}, {}, {}, _edges(entries)    # owners: folded layer -> the layer that computes it
-    for i, entry in enumerate(entries):
+    for entry in entries:
         if entry.param.type != "Dropout" and entry.param.type not in AFFINE:
             continue
-        made = makers.get(i)
-        owner = owners.get(made, made)
-        reason = _fold(entry, None if owner is None else entries[owner], made is not None and readers[made] == [i], shared)
+        maker, alone = makers.get(entry.node, (None, False))
+        target = by_node.get(maker)
+        target = target.owner or target if target else None
+        reason = _fold(entry, target, alone, shared)
         if reason:
             kept[entry.param.name] = reason
             continue
-        entries[owner].param.top[0] = entry.param.top[0]
-        owners[i] = owner
-        removed[entry.param.name] = "" if entry.param.type == "Dropout" else entries[owner].param.name
-    entries = [entry for i, entry in enumerate(entries) if i not in owners]
+        target.param.top[0] = entry.param.top[0]
+        entry.owner = target
+        removed[entry.param.name] = "" if entry.param.type == "Dropout" else target.param.name
+    entries = [entry for entry in entries if entry.owner is None]
     made = caffe_pb2.NetParameter(name=param.name, state=param.state)
     made.layer.extend(entry.param for entry in entries)
     folded = Net(made, net.dtype, file=net.file)
@@ -108,23 +108,15 @@ def fold(net, param):
     return Folded(folded, made, removed, kept)
 
 
-def _edges(entries):
-    """Return for each layer the layers that read its first top, and for layers the layer that made the first bottom.
-
-    A net's output, and a layer with several tops, have the reader -1.
-    """
-    latest, readers, makers = {}, {i: [] for i in range(len(entries))}, {}
-    for i, entry in enumerate(entries):
-        for j, (made, top) in enumerate(latest[name] for name in entry.param.bottom if name in latest):
-            if j == 0:
-                makers[i] = made
-            readers[made].append(i if top == 0 else -1)
-        for j, name in enumerate(entry.param.top):
-            latest[name] = i, j
-    for made, _ in latest.values():
-        if not readers[made] or len(entries[made].param.top) > 1:
-            readers[made].append(-1)
-    return readers, makers
+def _makers(net):
+    """Return node -> (the node that made its first bottom, whether that has one top, which nothing else reads)."""
+    latest, makers = {}, {}
+    for node in net.nodes:
+        if node.bottoms:
+            makers[node] = latest[node.bottoms[0].name]
+        made = (makers[node][0], False) if node.type == "Split" else (node, len(node.tops) == 1)
+        latest.update((blob.name, made) for blob in node.tops)
+    return makers
 
 
 def _fold(entry, target, alone, shared):

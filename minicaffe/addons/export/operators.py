@@ -14,7 +14,8 @@ from operator import attrgetter
 import numpy as np
 
 from minicaffe.addons.export.exporting import checked_preprocessing, registration
-from minicaffe.errors import ConfigError
+from minicaffe.common import TEST
+from minicaffe.errors import ConfigError, Error
 from minicaffe.net.deploy import ignored
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import read_blob
@@ -27,18 +28,57 @@ log = logging.getLogger(__name__)
 
 
 class Writer:
-    """Base of the models that the functions of layer types write.
+    """Base of the models that the functions of layer types write, a net in phase TEST.
 
     Attributes
     ----------
+    functions : dict
+        Layer type -> function; of the class.
+    form, register : str
+        For messages: "a model of ONNX", and the function that registers a type; of the class.
+    outputs : list of str
+        The net's outputs, without its inputs.
     node : minicaffe.net.node.Node
         The layer that is written now.
     values : dict
         Blob -> its value: a name in the model, or an expression.
+
+    Raises
+    ------
+    ConfigError
+        For a net in phase TRAIN or without an output, and for types without a function.
     """
 
-    def __init__(self):
-        self.node, self.values = None, {}
+    functions, form, register = {}, "", ""
+
+    def __init__(self, net):
+        if net.phase != TEST:
+            raise ConfigError("the net is in phase TRAIN; build it for TEST", file=net.file)
+        self.check_types([(node.name, node.type, node.line) for node in net.nodes], net.file)
+        self.net, self.node, self.values = net, None, {}
+        self.outputs = [blob.name for blob in net.output_blobs if blob not in net.input_blobs]
+        for blob in net.output_blobs:
+            if blob in net.input_blobs:
+                log.warning("no layer reads the last value of input '%s', which is not an output of %s", blob.name, self.form)
+        if not self.outputs:
+            raise ConfigError("the net has no output: its layers have no top that is left for one", file=net.file)
+
+    @classmethod
+    def check_types(cls, nodes, file):
+        """Raise ConfigError, which names every layer without a function; `nodes` are tuples of name, type and line."""
+        found = [node for node in nodes if node[1] != "Input" and node[1] not in cls.functions]
+        if not found:
+            return
+        name, kind, line = found[0]
+        if kind == "Python":
+            why = (f"{cls.form} cannot call a Python layer; write its formula with other layers, or register a function that "
+                   f"exports it ({cls.register}('Python'))")
+        elif kind.endswith("Data"):
+            why = f"{cls.form} reads no data; make the deploy net (minicaffe deploy), whose inputs are Input layers"
+        else:
+            why = f"there is no exporter for this type; register one with {cls.register}('{kind}')"
+        others = "".join(f"; also '{other}' ({of})" for other, of, _ in found[1:])
+        raise ConfigError(why + others, file=file, line=line, layer=name, layer_type=kind)
 
     def bottom(self, index=0):
         """Return the value of a bottom."""
@@ -48,15 +88,32 @@ class Writer:
         """Return the values of all bottoms."""
         return [self.bottom(i) for i in range(len(self.node.bottoms))]
 
+    def preprocess(self, how):
+        """Return the value of the first input after a Preprocessing."""
+        x, (order, mean) = self.values[self.net.input_blobs[0].name], checked_preprocessing(self.net, how)
+        if order:
+            x = self.op("Gather", x, order, axis=1)
+        if mean is not None:
+            x = self.op("Sub", x, mean)
+        return self.op("affine", x, how.scale, 0)
 
-def preprocess(out, net, how):
-    """Return the value of the first input after a Preprocessing."""
-    x, (order, mean) = out.values[net.input_blobs[0].name], checked_preprocessing(net, how)
-    if order:
-        x = out.op("Gather", x, order, axis=1)
-    if mean is not None:
-        x = out.op("Sub", x, mean)
-    return out.op("affine", x, how.scale, 0)
+    def add_layers(self):
+        """Call ``add(index, node)``, of the subclass, for each layer; raise the first error, with the text of all others."""
+        errors = []
+        for index, node in enumerate(self.net.nodes):
+            if node.type == "Input":
+                continue
+            try:
+                if node.type in ("PriorBox", "PriorBoxClustered", "DummyData"):
+                    self.net.forward_from_to(index, index)
+                self.add(index, node)
+            except Error as error:
+                errors.append(error.at(file=self.net.file, line=node.line, layer=node.name, layer_type=node.type))
+                for blob in node.tops:      # so that later layers are checked, too
+                    self.values.setdefault(blob.name, "unknown")
+        if errors:
+            errors[0].message += "".join(f"\n{error}" for error in errors[1:])
+            raise errors[0]
 
 
 # ---- types that are one operator

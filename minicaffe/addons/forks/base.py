@@ -18,7 +18,7 @@ from minicaffe.proto.unknown import find_unknown, never
 
 
 class ForkLayer(Layer):
-    """A layer type of a fork; ``self.values[name]`` has the values of the `fields` of its `message`, checked.
+    """A layer type of a fork: `values` has the checked fields of its `message` by name, `given` the names that the file gives.
 
     Fields in `ignored` are accepted and have no effect here, such as the choice of an engine.
     """
@@ -31,15 +31,8 @@ class ForkLayer(Layer):
 
     def layer_setup(self, bottom, top):
         check_known(self.param)
-        self.values = self.read_message(self.message, self.fields_of_message)
+        self.values, self.given = checked_message(self.fields, self.message, self.fields_of_message, self.ignored)
         super().layer_setup(bottom, top)
-
-    def read_message(self, message, fields_of_message):
-        """Return the checked values of a message's fields by name; called again by types that read a second message."""
-        values, given = checked_message(self.fields, message, fields_of_message, self.ignored)
-        if message == self.message:
-            self.given = given
-        return values
 
     def forward_cpu(self, bottom, top):
         with np.errstate(all="ignore"):     # no warnings for infinities and NaN, as in compiled layers
@@ -52,6 +45,12 @@ class ForkLayer(Layer):
                 bottom[i].fill_diff(0)
         with np.errstate(all="ignore"):
             super().backward_cpu(top, propagate_down, bottom)
+
+    def backward(self, top, propagate_down, bottom):
+        """Write zeros: types that pass no gradient do not override it."""
+        for blob, wanted in zip(bottom, propagate_down):
+            if wanted:
+                blob.fill_diff(0)
 
     def value_error(self, name, rule):
         """Return a ConfigError for the value of a field of the message, which must follow a rule such as "must divide 6"."""

@@ -56,7 +56,7 @@ class BNLayer(ForkLayer):
     message = "bn_param"
     fields_of_message = (
         Field("scale_filler", Fields(), "SegNet's: of the scale"), Field("shift_filler", Fields(), "SegNet's: of the shift"),
-        Field("bn_mode", "LEARN", "SegNet's: LEARN or INFERENCE"),
+        Field("bn_mode", "LEARN", "SegNet's: LEARN or INFERENCE", choices=("LEARN", "INFERENCE")),
         Field("slope_filler", Fields(), "PSPNet's: of the slope"), Field("bias_filler", Fields(), "PSPNet's: of the bias"),
         Field("momentum", 0.9, "PSPNet's: of mean and variance", 0), Field("eps", 1e-5, "PSPNet's: is added to the variance", 0),
         Field("frozen", False, "PSPNet's: train nothing"), Field("icnet", False, "PSPNet's in synopsys"))
@@ -71,8 +71,6 @@ class BNLayer(ForkLayer):
             raise ConfigError(f"belongs to PSPNet's BN, {', '.join(sorted(segnet))} to SegNet's; give fields of one of them",
                               field=f"{self.message}.{min(pspnet)}")
         self.segnet = bool(segnet) or not pspnet and ("icnet" in self.given or len(top) > 1 or len(self.param.blobs) == 2)
-        if values["bn_mode"] not in ("LEARN", "INFERENCE"):
-            raise self.value_error("bn_mode", "must be LEARN or INFERENCE")
         if values["momentum"] > 1:
             raise self.value_error("momentum", "must be at most 1")
         self.inference = values["bn_mode"] == "INFERENCE"

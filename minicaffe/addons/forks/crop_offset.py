@@ -5,7 +5,6 @@ of their common ancestor. Each layer between, from bottom to top, maps a coordin
 both bottoms must differ by a whole number, the offset. Today's Crop has it as ``crop_param { offset }``.
 """
 
-from bisect import bisect_left
 from fractions import Fraction
 
 from minicaffe.errors import ConfigError
@@ -15,30 +14,30 @@ from minicaffe.pycaffe.coord_map import PASS_THROUGH_LAYERS, window_map
 REMEDY = "write the layer as type Crop of today, with crop_param { offset }"
 
 
-def crop_offset(layers, producers, index):
+def crop_offset(layers, makers, index):
     """Return the offset of the Crop layer ``layers[index]``, of a net in today's form, along height and width.
 
-    `producers` is as `producers_of` returns it for these layers. Raises ConfigError if the net does not determine one.
+    `makers` is as `makers_of` returns it for these layers. Raises ConfigError if the net does not determine one.
     """
     if len(layers[index].bottom) != 2:
         raise ConfigError(f"Crop takes exactly 2, got {len(layers[index].bottom)}", field="bottom")
-    return [_offset(layers, producers, index, axis) for axis in (0, 1)]
+    return [_offset(layers, makers, index, axis) for axis in (0, 1)]
 
 
-def producers_of(layers):
-    """Return for each blob the indices of the layers that have it as a top, in order."""
-    producers = {}
+def makers_of(layers):
+    """Return for each layer the index of the layer that made each of its bottoms; None for one that no layer made."""
+    latest, makers = {}, []
     for index, layer in enumerate(layers):
-        for name in layer.top:
-            producers.setdefault(name, []).append(index)
-    return producers
+        makers.append([latest.get(name) for name in layer.bottom])
+        latest.update(dict.fromkeys(layer.top, index))
+    return makers
 
 
-def _offset(layers, producers, index, axis):
+def _offset(layers, makers, index, axis):
     """Return the offset along height (`axis` 0) or width (1)."""
     cropped, reference = layers[index].bottom
-    maps = {place: step for place, *step in _ancestors(layers, producers, index, reference, axis)}
-    way = list(_ancestors(layers, producers, index, cropped, axis))
+    maps = {place: step for place, *step in _ancestors(layers, makers, index, 1, axis)}
+    way = list(_ancestors(layers, makers, index, 0, axis))
     common = next(((step, maps[place]) for place, *step in way if place in maps), None)
     if common is None:
         last = layers[way[-1][0][0]] if way[-1][0][0] is not None else None
@@ -56,19 +55,16 @@ def _offset(layers, producers, index, axis):
     return int(offset)
 
 
-def _ancestors(layers, producers, index, name, axis):
+def _ancestors(layers, makers, index, bottom, axis):
     """Yield the blobs from a bottom of ``layers[index]`` upwards, as (layer index, name), with the map from there to the bottom."""
     scale, shift = Fraction(1), Fraction(0)
     while True:
-        made = producers.get(name, [])
-        earlier = bisect_left(made, index)
-        index = made[earlier - 1] if earlier else None
+        name, index, bottom = layers[index].bottom[bottom], makers[index][bottom], 0
         yield (index, name), scale, shift
         step = _layer_map(layers[index], axis) if index is not None and layers[index].bottom else None
         if step is None:
             return
         scale, shift = scale * step[0], scale * step[1] + shift
-        name = layers[index].bottom[0]
 
 
 def _layer_map(layer, axis):

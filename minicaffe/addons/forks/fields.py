@@ -2,7 +2,7 @@
 
 import logging
 
-from minicaffe.addons.forks.crop_offset import crop_offset, producers_of
+from minicaffe.addons.forks.crop_offset import crop_offset, makers_of
 from minicaffe.addons.forks.formulas import is_form, rewrite
 from minicaffe.addons.forks.table import about_layer, find_field, find_value, fork_of, name_of
 from minicaffe.errors import ConfigError
@@ -27,10 +27,10 @@ def upgrade(state, words):
 
 
 def _set_crop_offsets(state, indices):
-    layers, producers = state.net.layer, producers_of(state.net.layer) if indices else {}
+    layers, makers = state.net.layer, makers_of(state.net.layer) if indices else []
     for index in indices:
         try:
-            offset = crop_offset(layers, producers, index)
+            offset = crop_offset(layers, makers, index)
         except ConfigError as error:
             raise state.located(error.at(layer=layers[index].name, layer_type="Crop"), state.paths[index])
         layers[index].crop_param.axis = 2

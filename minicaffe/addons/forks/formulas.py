@@ -11,134 +11,132 @@ from minicaffe.proto import caffe_pb2
 from minicaffe.proto.fields import Fields, copy_of, lines_of, pop_field, unused_name
 from minicaffe.proto.text import parse_fields, parse_text
 
-AXPY = ('layer { type: "Reshape" bottom: "x" top: "a" reshape_param { shape { dim: 0 dim: 0 } } }'
-        'layer { type: "Scale" bottom: "m" bottom: "a" top: "b" scale_param { axis: 0 } }'
-        'layer { type: "Eltwise" bottom: "b" bottom: "n" top: "y" }')
-PRODUCT = 'layer { type: "Eltwise" bottom: "x" bottom: "b" top: "y" eltwise_param { operation: PROD } }'
-MISH = 'layer { type: "BNLL" bottom: "x" top: "a" } layer { type: "TanH" bottom: "a" top: "b" }' + PRODUCT
-HSWISH = ('layer { type: "Power" bottom: "x" top: "a" power_param { scale: 0.16666667 shift: 0.5 } }'
-          'layer { type: "Clip" bottom: "a" top: "b" clip_param { min: 0 max: 1 } }' + PRODUCT)
+
+def layer(kind, bottoms, top, more=""):
+    """Return the text of a layer; `bottoms` are names with spaces between them, `more` the text of further fields."""
+    below = " ".join(f'bottom: "{name}"' for name in bottoms.split())
+    return f'layer {{ type: "{kind}" {below} top: "{top}" {more} }}'
+
+
+PRODUCT, MEAN = "eltwise_param { operation: PROD }", "pooling_param { pool: AVE }"
+AXPY = (layer("Reshape", "x", "a", "reshape_param { shape { dim: 0 dim: 0 } }")
+        + layer("Scale", "m a", "b", "scale_param { axis: 0 }") + layer("Eltwise", "b n", "y"))
+MISH = layer("BNLL", "x", "a") + layer("TanH", "a", "b") + layer("Eltwise", "x b", "y", PRODUCT)
+HSWISH = (layer("Power", "x", "a", "power_param { scale: 0.16666667 shift: 0.5 }")
+          + layer("Clip", "a", "b", "clip_param { min: 0 max: 1 }") + layer("Eltwise", "x b", "y", PRODUCT))
 # The mean with padding by that of ones, which is the part of each window that lies in the image.
-AVE_EXC_PAD = ('layer { type: "Pooling" bottom: "x" top: "c" pooling_param { pool: AVE } }'
-               'layer { type: "Power" bottom: "x" top: "ones" power_param { scale: 0 shift: 1 } }'
-               'layer { type: "Pooling" bottom: "ones" top: "part" pooling_param { pool: AVE } }'
-               'layer { type: "Power" bottom: "part" top: "b" power_param { power: -1 } }' + PRODUCT.replace('"x"', '"c"'))
+AVE_EXC_PAD = (layer("Pooling", "x", "c", MEAN) + layer("Power", "x", "ones", "power_param { scale: 0 shift: 1 }")
+               + layer("Pooling", "ones", "part", MEAN) + layer("Power", "part", "b", "power_param { power: -1 }")
+               + layer("Eltwise", "c b", "y", PRODUCT))
 
 
 def difference(first, second, top):
     """Return the formula of the difference of two blobs."""
-    return (f'layer {{ type: "Eltwise" bottom: "{first}" bottom: "{second}" top: "{top}" '
-            "eltwise_param { coeff: 1 coeff: -1 } }")
+    return layer("Eltwise", f"{first} {second}", top, "eltwise_param { coeff: 1 coeff: -1 }")
 
 
 def reduced(operation, axis, bottom, top):
     """Return the formula of a Reduction over the axes from `axis` on; of each value if there is one axis less."""
-    return (f'layer {{ type: "Reshape" bottom: "{bottom}" top: "{top}s" '
-            "reshape_param { shape { dim: 1 } axis: -1 num_axes: 0 } }"
-            f'layer {{ type: "Reduction" bottom: "{top}s" top: "{top}" '
-            f"reduction_param {{ operation: {operation} axis: {axis} }} }}")
+    return (layer("Reshape", bottom, f"{top}s", "reshape_param { shape { dim: 1 } axis: -1 num_axes: 0 }")
+            + layer("Reduction", f"{top}s", top, f"reduction_param {{ operation: {operation} axis: {axis} }}"))
 
 
 def mean_loss(bottom, coeff):
     """Return the formula of a loss: the mean over the records, times `coeff`."""
-    return (f'layer {{ type: "Reduction" bottom: "{bottom}" top: "y" loss_weight: 1 '
-            f"reduction_param {{ operation: MEAN coeff: {coeff} }} }}")
+    return layer("Reduction", bottom, "y", f"loss_weight: 1 reduction_param {{ operation: MEAN coeff: {coeff} }}")
 
 
 L1_LOSS = difference("x", "m", "a") + reduced("ASUM", 1, "a", "b") + mean_loss("b", 1)
 
 
-def _triplet_loss(layer, given):
+def _triplet_loss(param, given):
     """The squared distances from the positive and from the negative, and the hinge of their difference."""
     return (difference("x", "m", "a") + reduced("SUMSQ", 1, "a", "b") + difference("x", "n", "c") + reduced("SUMSQ", 1, "c", "d")
-            + difference("b", "d", "e")
-            + f'layer {{ type: "Power" bottom: "e" top: "e" power_param {{ shift: {given.get("margin", 1.0)} }} }}'
-            + 'layer { type: "ReLU" bottom: "e" top: "e" }' + mean_loss("e", 0.5))
+            + difference("b", "d", "e") + layer("Power", "e", "e", f"power_param {{ shift: {given.get('margin', 1.0)} }}")
+            + layer("ReLU", "e", "e") + mean_loss("e", 0.5))
 
 
-def _spatial_dropout(layer, given):
+def _spatial_dropout(param, given):
     """Dropout of ones, one for each plane, which are multiplied with the planes."""
-    ratio = given.get("dropout_ratio", layer.dropout_param.dropout_ratio)
+    ratio = given.get("dropout_ratio", param.dropout_param.dropout_ratio)
     if "dropout_ratio" in given and not ratio <= 1:   # 1 is refused by Dropout in TRAIN
         raise ConfigError(f"must be at least 0 and less than 1, got {ratio:g}", field="spatial_dropout_param.dropout_ratio")
-    return (reduced("SUM", 2, "x", "a")
-            + 'layer { type: "Power" bottom: "a" top: "b" power_param { scale: 0 shift: 1 } propagate_down: false }'
-            + f'layer {{ type: "Dropout" bottom: "b" top: "b" dropout_param {{ dropout_ratio: {ratio} }} }}'
-            + 'layer { type: "Scale" bottom: "x" bottom: "b" top: "y" scale_param { axis: 0 } }')
+    return (reduced("SUM", 2, "x", "a") + layer("Power", "a", "b", "power_param { scale: 0 shift: 1 } propagate_down: false")
+            + layer("Dropout", "b", "b", f"dropout_param {{ dropout_ratio: {ratio} }}")
+            + layer("Scale", "x b", "y", "scale_param { axis: 0 }"))
 
 
-def _batch_norm(layer, given):
+def _batch_norm(param, given):
     """As in NVCaffe the phase alone chooses the statistics, eps is at least 1e-5, and the file sets no learning rate."""
     if given == {"scale_bias": False}:
-        return 'layer { type: "BatchNorm" bottom: "x" top: "y" }'
-    del layer.param[3:]
-    for spec in layer.param:
+        return layer("BatchNorm", "x", "y")
+    del param.param[3:]
+    for spec in param.param:
         spec.lr_mult = spec.decay_mult = 0
-    layer.batch_norm_param.ClearField("use_global_stats")
-    layer.batch_norm_param.eps = max(layer.batch_norm_param.eps, 1e-5)
+    param.batch_norm_param.ClearField("use_global_stats")
+    param.batch_norm_param.eps = max(param.batch_norm_param.eps, 1e-5)
     fillers = " ".join(f"{name} {{ {parse_filler(given[theirs], f'batch_norm_param.{theirs}')} }}"
                        for theirs, name in (("scale_filler", "filler"), ("bias_filler", "bias_filler")) if theirs in given)
-    return ('layer { type: "BatchNorm" bottom: "x" top: "y" }'
-            f'layer {{ type: "Scale" bottom: "y" top: "y" scale_param {{ bias_term: true {fillers} }} }}')
+    return layer("BatchNorm", "x", "y") + layer("Scale", "y", "y", f"scale_param {{ bias_term: true {fillers} }}")
 
 
-def _dilated(layer, given):
+def _dilated(param, given):
     """DeepLab's first version calls dilation hole."""
     sizes = " ".join(f"dilation: {given.get(f'hole_{axis}', given.get('hole', 1))}" for axis in "hw")
-    layer.convolution_param.ClearField("dilation")
-    return f'layer {{ type: "Convolution" bottom: "x" top: "y" convolution_param {{ {sizes} }} }}'
+    param.convolution_param.ClearField("dilation")
+    return layer("Convolution", "x", "y", f"convolution_param {{ {sizes} }}")
 
 
 def _negative_relu(slope):
     """Return the formula of min(x, 0) + slope max(x, 0): ReLU of -x, negated. ALISCIFP's MinReLU with cuDNN computes ReLU."""
-    return ('layer { type: "Power" bottom: "x" top: "a" power_param { scale: -1 } }'
-            f'layer {{ type: "ReLU" bottom: "a" top: "b" relu_param {{ negative_slope: {slope} }} }}'
-            'layer { type: "Power" bottom: "b" top: "y" power_param { scale: -1 } }')
+    negate, fields = "power_param { scale: -1 }", f"relu_param {{ negative_slope: {slope} }}"
+    return layer("Power", "x", "a", negate) + layer("ReLU", "a", "b", fields) + layer("Power", "b", "y", negate)
 
 
-def _flip(layer, given):
+def _flip(param, given):
     axes = [2] * given.get("flip_height", False) + [3] * given.get("flip_width", True)
-    return renamed("Reverse", "reverse_param", "axis", axes) if axes else 'layer { type: "Power" bottom: "x" top: "y" }'
+    return renamed("Reverse", "reverse_param", "axis", axes) if axes else layer("Power", "x", "y")
 
 
-def _relu(layer, given):
-    slope, bound = layer.relu_param.negative_slope, min(6 if given.get("relu6") else 2**31, given.get("maximum") or 2**31)
+def _relu(param, given):
+    slope, bound = param.relu_param.negative_slope, min(6 if given.get("relu6") else 2**31, given.get("maximum") or 2**31)
     if bound == 2**31:
-        return 'layer { type: "ReLU" bottom: "x" top: "y" }'
+        return layer("ReLU", "x", "y")
     if bound != 6 and (slope or not bound >= 0):
         raise ConfigError("must be at least 0, and needs negative_slope 0 if it is less than 6", field="relu_param.maximum")
-    kind, fields = ("6", f"negative_slope: {slope}") if bound == 6 else ("X", f"maximal_value: {bound}")
-    return f'layer {{ type: "ReLU{kind}" bottom: "x" top: "y" relu{kind.lower()}_param {{ {fields} }} }}'
+    if bound == 6:
+        return renamed("ReLU6", "relu6_param", "negative_slope", slope)
+    return renamed("ReLUX", "relux_param", "maximal_value", bound)
 
 
-def _transpose(layer, given):
+def _transpose(param, given):
     dims = given.get("dim", [])
     if not dims or sorted(dims) != list(range(len(dims))):
         raise ConfigError(f"must name each axis of the bottom once, got {dims}", field="transpose_param.dim")
     # Permute takes fewer axes than the bottom has; this Reshape copies each size, and raises unless there are as many.
-    same = f'layer {{ type: "Reshape" bottom: "x" top: "a" reshape_param {{ shape {{ dim: {[0] * len(dims)} }} }} }}'
-    return same + f'layer {{ type: "Permute" bottom: "a" top: "y" permute_param {{ order: {dims} }} }}'
+    return (layer("Reshape", "x", "a", f"reshape_param {{ shape {{ dim: {[0] * len(dims)} }} }}")
+            + layer("Permute", "a", "y", f"permute_param {{ order: {dims} }}"))
 
 
-def _unpooling(layer, given):
+def _unpooling(param, given):
     """The mask gives each pixel, so that kernel and stride, which DeconvNet's files have, are not needed."""
     size = [given.get(f"output_{axis}", given.get(f"unpool_{axis}", given.get("unpool_size"))) for axis in "hw"]
     if given.get("unpool", "MAX") != "MAX" or None in size and "scale" not in given:
         raise ConfigError("needs unpool: MAX, and unpool_size, output_h and output_w, or scale", field="unpooling_param")
     fields = f"scale: {given['scale']}" if None in size else f"upsample_h: {size[0]} upsample_w: {size[1]}"
-    return f'layer {{ type: "Upsample" bottom: "x" bottom: "m" top: "y" upsample_param {{ {fields} }} }}'
+    return layer("Upsample", "x m", "y", f"upsample_param {{ {fields} }}")
 
 
 def renamed(kind, message, field, value):
     """Return the formula of a layer of another type with one field."""
-    return f'layer {{ type: "{kind}" bottom: "x" top: "y" {message} {{ {field}: {value} }} }}'
+    return layer(kind, "x", "y", f"{message} {{ {field}: {value} }}")
 
 
 # Type: the message of the fork, its fields that are rewritten, and the formula or what returns it from those that are given.
 FORMS = {
     "Axpy": ("", (), AXPY),
-    "BReLU": ("brelu_param", (Field("minval", float), Field("maxval", float)), lambda layer, given: (
-        f'layer {{ type: "Clip" bottom: "x" top: "y" clip_param {{ min: {given["minval"]} max: {given["maxval"]} }} }}')),
+    "BReLU": ("brelu_param", (Field("minval", float), Field("maxval", float)), lambda param, given: layer(
+        "Clip", "x", "y", f"clip_param {{ min: {given['minval']} max: {given['maxval']} }}")),
     "BatchNorm": ("batch_norm_param", (Field("scale_bias", False), Field("scale_filler", Fields()), Field("bias_filler", Fields())),
                   _batch_norm),
     "Convolution": ("convolution_param", [Field(f"hole{axis}", 1, "", 1) for axis in ("", "_h", "_w")], _dilated),
@@ -146,18 +144,18 @@ FORMS = {
     "HSwish": ("", (), HSWISH),
     "L1Loss": ("l1_loss_param", (), L1_LOSS),
     "MinReLU": ("minrelu_param", (Field("positive_slope", 0.0), Field("engine", "")),
-                lambda layer, own: _negative_relu(own.get("positive_slope", 0.0))),
+                lambda param, own: _negative_relu(own.get("positive_slope", 0.0))),
     "Mish": ("mish_param", (Field("engine", ""),), MISH),
-    "NegReLU": ("", (), lambda layer, own: _negative_relu(layer.relu_param.negative_slope)),
+    "NegReLU": ("", (), lambda param, own: _negative_relu(param.relu_param.negative_slope)),
     "Pooling": ("pooling_param", (Field("pool", ""),), AVE_EXC_PAD),
     "ReLU": ("relu_param", (Field("relu6", False), Field("maximum", 0.0)), _relu),
     "ReverseAxis": ("reverse_axis_param", (Field("axis", 0, "", 0),),
-                    lambda layer, given: renamed("Reverse", "reverse_param", "axis", given.get("axis", 0))),
+                    lambda param, given: renamed("Reverse", "reverse_param", "axis", given.get("axis", 0))),
     "SpatialDropout": ("spatial_dropout_param", (Field("dropout_ratio", 0.5, "", 0),), _spatial_dropout),
     "Transpose": ("transpose_param", (Field("dim", [int]),), _transpose),
     "TripletLoss": ("triplet_loss_param", (Field("margin", 1.0, "", 0),), _triplet_loss),
     "UpsampleDarknet": ("upsample_darknet_param", (Field("stride", 1, "", 1),),
-                        lambda layer, given: renamed("Upsample", "upsample_param", "scale", given.get("stride", 1))),
+                        lambda param, given: renamed("Upsample", "upsample_param", "scale", given.get("stride", 1))),
     "Unpooling": ("unpooling_param", (Field("unpool", ""), *(Field(name, 1, "", 1) for name in (
         *("unpool_size", "unpool_h", "unpool_w", "output_h", "output_w", "scale"),
         *("kernel_size", "kernel_h", "kernel_w", "stride", "stride_h", "stride_w"))), Field("pad", 0)), _unpooling),

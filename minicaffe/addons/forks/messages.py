@@ -20,12 +20,15 @@ class Field(NamedTuple):
     comment : str
     least : int or float, optional
         The least value that is allowed.
+    choices : tuple, optional
+        The values that are allowed.
     """
 
     name: str
     default: Any
     comment: str = ""
     least: Any = None
+    choices: tuple = ()
 
     @property
     def type(self):
@@ -52,16 +55,14 @@ def checked_message(fields, message, fields_of_message, ignored=()):
 
 def _value(field, given, path):
     """Return the value of a field, of its type, or its default."""
-    values = given.all(field.name)
-    repeated = isinstance(field.default, list)
-    if not values:
-        if isinstance(field.default, type):
-            raise ConfigError("must be given", field=path)
-        return [] if repeated else field.default
-    if len(values) > 1 and not repeated:
+    values = [_checked(field, value, path) for value in given.all(field.name)]
+    if isinstance(field.default, list):
+        return values
+    if len(values) > 1:
         raise ConfigError(f"must be given once, got {len(values)} values", field=path)
-    values = [_checked(field, value, path) for value in values]
-    return values if repeated else values[0]
+    if not values and isinstance(field.default, type):
+        raise ConfigError("must be given", field=path)
+    return values[0] if values else field.default
 
 
 def _checked(field, value, path):
@@ -78,6 +79,8 @@ def _checked(field, value, path):
         raise ConfigError(f"must be from -2^31 to 2^31 - 1, got {shown(value)}", field=path)
     if field.least is not None and not value >= field.least:
         raise ConfigError(f"must be at least {field.least}, got {value}", field=path)
+    if field.choices and value not in field.choices:
+        raise ConfigError(f"must be {' or '.join(map(str, field.choices))}, got {value}", field=path)
     return value
 
 

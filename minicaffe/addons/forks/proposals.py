@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from minicaffe.addons.forks.base import ForkLayer, check_planes
-from minicaffe.addons.forks.messages import Field
+from minicaffe.addons.forks.messages import Field, checked_message
 from minicaffe.addons.forks.rois import MAX_COORDINATE, check_rois, decode_boxes, read_rois, suppress
 from minicaffe.common import TRAIN
 from minicaffe.errors import ConfigError, DataError, ShapeError
@@ -38,14 +38,9 @@ class BoxesLayer(ForkLayer):
             blob.reshape(len(rows), *width)
             blob.data[...] = rows.reshape(blob.shape)
 
-    def backward(self, top, propagate_down, bottom):
-        for blob, wanted in zip(bottom, propagate_down):
-            if wanted:
-                blob.fill_diff(0)
-
     def read_codes(self):
         """Return the mean and the standard deviation of codes, from bbox_reg_param."""
-        values = self.read_message("bbox_reg_param", CODES)
+        values, _ = checked_message(self.fields, "bbox_reg_param", CODES)
         given = [name for name in ("bbox_mean", "bbox_std") if values[name]]
         if len(given) < 2:
             for name in given:
@@ -67,10 +62,13 @@ class ProposalLayer(BoxesLayer):
     clipped to the image. A box with a side less than `min_size` times the image's scale gets score 0. Of the `pre_nms_topn` best,
     those that a better one overlaps by more than `nms_thresh` are removed. The best `post_nms_topn` of the rest are returned. Both
     edges belong to a box.
+    A score or a box that is not a number, or an image without size, raises DataError, which names the image.
 
     Different from its forks: boxes of equal score come in the order rows, columns, anchors; a batch may have several images, as in
     caffe-windows only. The anchors of caffe-windows are not rounded, and its `scale` is a size in pixels; its files look the
     same, so they get the anchors above. synopsys' fields (`anchor_scale`) are an error.
+
+    Source: pvanet proposal_layer.cpp (Ren et al. 2015, Faster R-CNN).
 
     Parameters
     ----------
@@ -85,15 +83,6 @@ class ProposalLayer(BoxesLayer):
         ROIs, by image and falling score; K is at least N.
     top[1] : Blob, shape (K), optional
         Their scores.
-
-    Raises
-    ------
-    ConfigError, ShapeError
-        For fields out of range, and bottoms that do not fit the anchors.
-    DataError
-        For a score or a box that is not a number, and an image without size; names the image.
-
-    Source: pvanet proposal_layer.cpp (Ren et al. 2015, Faster R-CNN).
     """
 
     message = "proposal_param"
@@ -177,8 +166,11 @@ class DecodeBBoxLayer(BoxesLayer):
     The codes of a ROI are ``bbox_std code + bbox_mean`` of its columns 4 to 7, those of objects. They move the ROI's centre by
     (dx, dy) times its sides and multiply its sides, which count both edges, by (exp dw, exp dh). In phase TEST all ROIs are kept.
     Phase TRAIN removes those whose overlap with their object is `gt_iou_thr` or more, and boxes with x2 < x1 or y2 < y1.
+    A ROI or a decoded box that is not finite raises DataError, which names it.
 
     Different from its forks: if phase TRAIN removes all, the top has no rows; it is not an error.
+
+    Source: cascade-rcnn decode_bbox_layer.cpp (Cai and Vasconcelos 2018, Cascade R-CNN).
 
     Parameters
     ----------
@@ -190,15 +182,6 @@ class DecodeBBoxLayer(BoxesLayer):
         Objects; the last value of each row is its overlap with the ROI.
     top[0] : Blob, shape (R, 5, 1, 1)
         ROIs, not clipped to the image.
-
-    Raises
-    ------
-    ConfigError, ShapeError
-        For fields out of range, and bottoms with another number of rows.
-    DataError
-        For a ROI or a decoded box that is not finite; names it.
-
-    Source: cascade-rcnn decode_bbox_layer.cpp (Cai and Vasconcelos 2018, Cascade R-CNN).
     """
 
     message = "decode_bbox_param"
@@ -247,8 +230,11 @@ class BoxOutputLayer(BoxesLayer):
     image, which is W rate wide. Boxes with a side less than `min_size` are removed. The best `max_nms_num` of an image are
     compared: a box that a better one overlaps by more than `iou_thr` is removed. The best `max_post_nms_num` are returned; 0 means
     all.
+    A score or codes that are not a number raise DataError, which names image and cell.
 
     Different from its fork: boxes of equal score come in the order of bottoms, rows and columns.
+
+    Source: mscnn box_output_layer.cpp (Cai et al. 2016, MS-CNN).
 
     Parameters
     ----------
@@ -258,21 +244,13 @@ class BoxOutputLayer(BoxesLayer):
         ROIs by image and falling score; (0, 1, 1, 10, 10) if there are none.
     top[1] : Blob, shape (K, 6), optional
         The same with the score as last column; a row of zeros if there are none.
-
-    Raises
-    ------
-    ConfigError, ShapeError
-        For fields out of range, or not one for each bottom, and bottoms of another shape.
-    DataError
-        For a score or codes that are not a number; names image and cell.
-
-    Source: mscnn box_output_layer.cpp (Cai et al. 2016, MS-CNN).
     """
 
     message = "box_output_param"
     fields_of_message = (
         Field("fg_thr", 0.0, "the least score"), Field("iou_thr", 0.5, "overlap above which a box is removed", 0),
-        Field("nms_type", "IOU", "what intersections are divided by: the union (IOU), smaller area (IOMU), better box (IOFU)"),
+        Field("nms_type", "IOU", "what intersections are divided by: the union (IOU), smaller area (IOMU), better box (IOFU)",
+              choices=("IOU", "IOMU", "IOFU")),
         Field("field_h", [int], "height of the objects of each bottom", 1), Field("field_w", [int], "width of them", 1),
         Field("downsample_rate", [int], "pixels of the image for one cell of each bottom", 1),
         Field("field_whr", 2.0, "a side is at most field_whr times that of the field, and at least 1 / field_whr times"),
@@ -290,8 +268,6 @@ class BoxOutputLayer(BoxesLayer):
         for name in ("field_h", "field_w", "downsample_rate"):
             if len(self.values[name]) != len(bottom):
                 raise self.value_error(name, f"give one for each of the {len(bottom)} bottoms")
-        if self.values["nms_type"] not in ("IOU", "IOMU", "IOFU"):
-            raise self.value_error("nms_type", "must be IOU, IOMU or IOFU")
         if not 1 <= self.values["field_whr"] < math.inf:
             raise self.value_error("field_whr", "must be finite and at least 1")
         if not 0 < self.values["field_xyr"] < math.inf:

@@ -82,8 +82,11 @@ class ROIPoolingLayer(RegionLayer):
     The ROI's corners are multiplied by `spatial_scale` and rounded, halves away from zero. Let y1 be the ROI's first row and h its
     height. Bin i of n has the rows of the bottom from floor(i h / n) + y1 to ceil((i + 1) h / n) + y1, exclusive. A bin without
     pixels gives 0. The first of equal maxima, by rows, gets the gradient.
+    A ROI outside of the batch, or with coordinates that are not finite, raises DataError, which names it.
 
     Different from its forks: it has a gradient on the CPU; a NaN in a bin gives NaN.
+
+    Source: caffe-fast-rcnn roi_pooling_layer.cpp (Girshick 2015, Fast R-CNN); `pad_ratio` of mscnn, `pooled_size` of intel.
 
     Parameters
     ----------
@@ -91,15 +94,6 @@ class ROIPoolingLayer(RegionLayer):
     bottom[1] : Blob, shape (R, 5) or (R, 5, 1, 1)
         ROIs; R may be 0.
     top[0] : Blob, shape (R, C, pooled_h, pooled_w)
-
-    Raises
-    ------
-    ConfigError, ShapeError
-        For fields out of range and bottoms of another shape.
-    DataError
-        For a ROI outside of the batch or with coordinates that are not finite; names it.
-
-    Source: caffe-fast-rcnn roi_pooling_layer.cpp (Girshick 2015, Fast R-CNN); `pad_ratio` of mscnn, `pooled_size` of intel.
     """
 
     message = "roi_pooling_param"
@@ -157,9 +151,12 @@ class PSROIPoolingLayer(RegionLayer):
     away from zero, 1 is added to x2 and y2, and all are multiplied by `spatial_scale`; its sides are at least 0.1. Let y1 be its
     first row and h its height. Bin i has the rows of the bottom from floor(i h / g + y1) to ceil((i + 1) h / g + y1), exclusive. A
     bin without pixels gives 0.
+    A ROI outside of the batch, or with coordinates that are not finite, raises DataError, which names it.
 
     Different from its forks: mini-caffe rounds after it multiplies, py-RFCN-priv averages four samples of each bin. Their files
     look the same, so this is what caffe-rfcn, caffe-windows and intel compute.
+
+    Source: caffe-rfcn psroi_pooling_layer.cpp (Dai et al. 2016, R-FCN).
 
     Parameters
     ----------
@@ -167,15 +164,6 @@ class PSROIPoolingLayer(RegionLayer):
     bottom[1] : Blob, shape (R, 5) or (R, 5, 1, 1)
         ROIs; R may be 0.
     top[0] : Blob, shape (R, output_dim, group_size, group_size)
-
-    Raises
-    ------
-    ConfigError, ShapeError
-        For fields out of range and bottoms of another shape.
-    DataError
-        For a ROI outside of the batch or with coordinates that are not finite; names it.
-
-    Source: caffe-rfcn psroi_pooling_layer.cpp (Dai et al. 2016, R-FCN).
     """
 
     message = "psroi_pooling_param"
@@ -223,9 +211,12 @@ class ROIAlignLayer(RegionLayer):
     a + k (b - a) / pooled_w for k = 0 to pooled_w; rows likewise. A point outside of -1/2 to W - 1/2 gives 0, and so does a ROI
     with b <= a. A point less than half a pixel from the border has the value of the border's pixel. Nets pool the samples
     afterwards.
+    A ROI outside of the batch, or with coordinates that are not finite, raises DataError, which names it.
 
     Different from its forks: it has a gradient on the CPU. py-RFCN-priv and synopsys have other layers of this name, with
     `roi_align_param`, which is an error. None of them is ROIAlign of Mask R-CNN, which averages samples.
+
+    Source: mscnn roi_align_layer.cpp (Cai and Vasconcelos 2018, Cascade R-CNN).
 
     Parameters
     ----------
@@ -233,15 +224,6 @@ class ROIAlignLayer(RegionLayer):
     bottom[1] : Blob, shape (R, 5) or (R, 5, 1, 1)
         ROIs; R may be 0.
     top[0] : Blob, shape (R, C, pooled_h + 1, pooled_w + 1)
-
-    Raises
-    ------
-    ConfigError, ShapeError
-        For fields out of range and bottoms of another shape.
-    DataError
-        For a ROI outside of the batch or with coordinates that are not finite; names it.
-
-    Source: mscnn roi_align_layer.cpp (Cai and Vasconcelos 2018, Cascade R-CNN).
     """
 
     message = "roi_pooling_param"

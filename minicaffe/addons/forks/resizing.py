@@ -25,7 +25,7 @@ class BilinearLayer(ForkLayer):
       computed from, the weight of this one, and the weight of the next.
 
     The CPU multiplies by matrices. On a device kernels compute each pixel from up to four others, in the layout of the bottom
-    (addons/forks/interpolation/bilinear.pyx), by tables. Either are built when they are needed and the sizes have changed.
+    (addons/forks/interpolation/bilinear.pyx), by tables.
     """
 
     exact_num_bottom_blobs = 1
@@ -33,7 +33,7 @@ class BilinearLayer(ForkLayer):
     refuses_in_place = True
     backward_reads_bottoms = backward_reads_tops = False
 
-    matrix_sizes = table_sizes = None   # the result of sizes() for which the matrices, and the tables, were built
+    built = None, None      # the key of `_of_axes`, and its result
     layout = None           # of the bottom in the last forward; not None only on a device
 
     def reshape(self, bottom, top):
@@ -65,22 +65,19 @@ class BilinearLayer(ForkLayer):
         table.data[...] = np.concatenate([first, first_weight, next_weight, begin, end])
         return table
 
-    def _tables(self):
-        if self.current != self.table_sizes:
-            self.tables, self.table_sizes = [self._table(*size) for size in self.current], self.current
-        return self.tables
-
-    def _matrices(self):
-        if self.current != self.matrix_sizes:
-            self.matrices, self.matrix_sizes = [self._matrix(*size) for size in self.current], self.current
-        return self.matrices
+    def _of_axes(self, build):
+        """Return what `_matrix` or `_table` gives for the height and for the width; kept until the sizes change."""
+        key = build.__name__, self.current
+        if self.built[0] != key:
+            self.built = key, [build(*size) for size in self.current]
+        return self.built[1]
 
     def forward_gpu(self, bottom, top):
-        self.layout = bilinear.forward(bottom[0], top[0], *self._tables())
+        self.layout = bilinear.forward(bottom[0], top[0], *self._of_axes(self._table))
 
     def backward_gpu(self, top, propagate_down, bottom):
         if propagate_down[0]:
-            bilinear.backward(bottom[0], top[0], *self._tables(), self.layout)
+            bilinear.backward(bottom[0], top[0], *self._of_axes(self._table), self.layout)
         if any(propagate_down[1:]):
             bottom[1].fill_diff(0)
 
@@ -89,34 +86,21 @@ class BilinearLayer(ForkLayer):
 
     def forward(self, bottom, top):
         self.layout = None
-        rows, columns = self._matrices()
-        top[0].data[...] = _product(rows, bottom[0].data, _transposed(columns))
+        top[0].data[...] = _product(bottom[0].data, *self._of_axes(self._matrix))
 
     def backward(self, top, propagate_down, bottom):
         if propagate_down[0]:
-            rows, columns = self._matrices()
-            bottom[0].diff[...] = _product(_transposed(rows), top[0].diff, columns)
+            bottom[0].diff[...] = _product(top[0].diff, *(None if one is None else one.T for one in self._of_axes(self._matrix)))
 
 
-def _transposed(matrix):
-    return None if matrix is None else matrix.T
-
-
-def _product(left, planes, right):
-    """Return left x right for each plane x, in the order with fewer multiplications; None is an identity matrix."""
-    if left is None or right is None:
-        return _times_right(planes if left is None else left @ planes, right)
-    (a, b), (c, d) = left.shape, right.shape
-    if a * b * c + a * c * d <= b * c * d + a * b * d:
-        return _times_right(left @ planes, right)
-    return left @ _times_right(planes, right)
-
-
-def _times_right(planes, right):
-    """Return x right for each plane x, as one product."""
-    if right is None:
-        return planes
-    return (planes.reshape(-1, len(right)) @ right).reshape(*planes.shape[:-1], right.shape[1])
+def _product(planes, rows, columns):
+    """Return ``rows x columns.T`` for each plane x, in the order with fewer multiplications; None is an identity matrix."""
+    growth = [0 if one is None else 1 / one.shape[1] - 1 / one.shape[0] for one in (rows, columns)]
+    if rows is not None and growth[0] <= growth[1]:
+        planes, rows = rows @ planes, None
+    if columns is not None:     # as one product
+        planes = (planes.reshape(-1, planes.shape[3]) @ columns.T).reshape(*planes.shape[:3], len(columns))
+    return planes if rows is None else rows @ planes
 
 
 class InterpLayer(BilinearLayer):
@@ -161,13 +145,11 @@ class InterpLayer(BilinearLayer):
         Field("pad_end", 0, "the negative of the pixels that are cut off at the bottom and right"),
         Field("use_blob_size", False, "the size is that of bottom[1]"),
         Field("full_zoom_factor", 1, "H full_zoom_factor rows", 1),
-        Field("mode", "LINEAR", "LINEAR alone"))
+        Field("mode", "LINEAR", "LINEAR alone", choices=("LINEAR",)))
 
     def layer_setup(self, bottom, top):
         super().layer_setup(bottom, top)
         given, values = self.given, self.values
-        if values["mode"] != "LINEAR":
-            raise self.value_error("mode", "must be LINEAR")
         for name in ("pad_beg", "pad_end"):
             if values[name] > 0:
                 raise self.value_error(name, "must be at most 0: a negative number cuts pixels off, there is no padding")
@@ -268,6 +250,7 @@ class UpsampleLayer(ForkLayer):
     values have the same pixel, the later one is written. The gradient of each value is that of its pixel, also of a value that a
     later one replaces. Height and width of the top are `upsample_h` and `upsample_w`. Without these they are those of the bottom
     times `scale_h` and `scale_w`, or times `scale` (2 by default); `pad_out_h` and `pad_out_w` subtract 1, for an odd side.
+    A value of the mask that is not a pixel of the top's plane raises DataError.
 
     Different from its forks: a size that comes from a scale follows changes of the bottom's shape.
 
@@ -280,11 +263,6 @@ class UpsampleLayer(ForkLayer):
     bottom[1] : Blob, of the same shape, only of SegNet's
         The mask: numbers of pixels in a plane, by rows. It is the second top of the MAX Pooling whose inverse this is.
     top[0] : Blob, shape (N, C, H', W'), of YOLO's (..., H scale, W scale)
-
-    Raises
-    ------
-    DataError
-        If the mask has a value that is not a pixel of the top's plane.
     """
 
     min_bottom_blobs, max_bottom_blobs = 1, 2
@@ -302,15 +280,10 @@ class UpsampleLayer(ForkLayer):
         Field("pad_out_w", False, "one column less; needs a scale of 2"),
         Field("upsample_h", 0, "height of the top; needs upsample_w", 2), Field("upsample_w", 0, "width of the top", 2))
 
-    masked = True
-
-    @property
-    def backward_reads_bottoms(self):
-        return self.masked      # the mask says where the gradients are
-
     def layer_setup(self, bottom, top):
         super().layer_setup(bottom, top)
-        values, self.masked = self.values, len(bottom) == 2
+        values = self.values
+        self.masked = self.backward_reads_bottoms = len(bottom) == 2    # the mask says where the gradients are
         self.side = values["scale"] if "scale" in self.given else 1     # of a block, for YOLO's Upsample
         if not self.masked:
             more = sorted(self.given - {"scale"})

@@ -91,8 +91,7 @@ class LstmLayer(ForkLayer):
             raise ShapeError(f"needs at least one step and one input, got {list(shape)}", field="bottom[0]")
         if len(bottom) > 1 and bottom[1].count != steps * sequences:
             raise ShapeError(f"must have {steps} x {sequences} indicators for x of shape {list(shape)}, got "
-                             f"{list(bottom[1].shape)}",
-                             field="bottom[1]")
+                             f"{list(bottom[1].shape)}", field="bottom[1]")
         return steps, sequences, inputs
 
     def reshape(self, bottom, top):
@@ -190,11 +189,6 @@ class ContinuationIndicatorLayer(ForkLayer):
     def forward(self, bottom, top):
         top[0].data[...] = 1
         top[0].data[0] = 0
-
-    def backward(self, top, propagate_down, bottom):
-        for blob, needed in zip(bottom, propagate_down):
-            if needed:
-                blob.diff[...] = 0
 
     def allow_force_backward(self, bottom_index):
         return False

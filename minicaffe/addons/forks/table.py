@@ -14,10 +14,11 @@ from minicaffe.proto.unknown import Found
 TABLE = Path(__file__).with_name("forks.tsv")
 MAX_FORKS_SHOWN = 6  # forks named in an error; of the others the number
 
-ForkField = namedtuple("ForkField", "skip default forks")
-ForkField.__doc__ = "A row of the table: when the field may be skipped (yes, test, default or empty), its default, the forks."
-ForkLayer = namedtuple("ForkLayer", "use field forks")
-ForkLayer.__doc__ = "A layer type: its use (infer, identity, train, data or an alias), its field, the forks."
+Row = namedtuple("Row", "skip default forks")
+Row.__doc__ = """A row: the forks that have a field, value or layer type, and the default of a field.
+
+`skip`: when a field or value may be skipped (yes, always, test, default or empty); or what a type is for (`USES`, infer, alias).
+"""
 
 USES = {
     "identity": "; it does nothing at inference: for that take it out, and let the next layer read its bottom",
@@ -25,28 +26,21 @@ USES = {
     "data": "; it is a source of data: for inference put a layer of type Input in its place",
 }
 
+
 @functools.cache
 def _table():
-    """Return the table as a dict from (kind, message or enum, name) to `ForkField`, and from (kind, type) to `ForkLayer`."""
+    """Return the table as a dict from (kind, message or enum, name) to `Row`; of layer types from ("layer", "", type)."""
     rows = {}
     for line in TABLE.read_text().splitlines()[1:]:
         kind, of, names, skip, default, forks = line.split("\t")
         for name in names.split(","):
-            if kind == "layer":
-                rows[kind, name] = ForkLayer(skip, of, tuple(forks.split(",")))
-            else:
-                rows[kind, of, name] = ForkField(skip, default, tuple(forks.split(",")))
+            rows[kind, "" if kind == "layer" else of, name] = Row(skip, default, tuple(forks.split(",")))
     return dict(sorted(rows.items()))
-
-
-def find_layer(name):
-    """Return the `ForkLayer` of a layer type that BVLC Caffe lacks, None if no fork is known to have it."""
-    return _table().get(("layer", name))
 
 
 def fork_of(name):
     """Return the fork from which a layer type is: SSD, or "fork NAME"; "" if BVLC Caffe has it."""
-    known = find_layer(name)
+    known = _table().get(("layer", "", name))
     return "" if known is None else "SSD" if "ssd" in known.forks else f"fork {known.forks[0]}"
 
 
@@ -54,7 +48,7 @@ def fork_of(name):
 def name_of(word):
     """Return today's name of a layer type that a fork's V1 files write as `word`: ROIPOOLING is ROIPooling; None: unknown."""
     plain = word.replace("_", "").lower()
-    return next((key[1] for key in _table() if key[0] == "layer" and key[1].lower() == plain), None)
+    return next((key[2] for key in _table() if key[0] == "layer" and key[2].lower() == plain), None)
 
 
 def find_field(message, name, value):
@@ -74,7 +68,7 @@ def _found(row, what, value):
 
 
 def _advice(found, value):
-    """Return the advice for a `ForkField` field or value that has `value` in the file."""
+    """Return the advice for a field or value, of the row `found`, that has `value` in the file."""
     if found.skip == "yes":
         return "it changes no result, and skip_unknown_fields leaves it out"
     if found.skip == "always":
@@ -89,20 +83,13 @@ def _advice(found, value):
 
 def about_layer(name):
     """Return the hint of an error about a layer type that some fork has; "" if none is known."""
-    found = find_layer(name)
-    if found is not None:
-        return f"; {_forks_have(found.forks, 'it')}{USES.get(found.use, '')}"
-    field, forks = _own_field(name)
-    return f"; {_forks_have(forks, f'a field {field}')}" if field is not None else ""
-
-
-def _own_field(layer_type):
-    """Return the field of LayerParameter that is called as a layer type is, and its forks; None twice if there is none."""
-    wanted = re.sub(r"\W|_", "", layer_type).lower() + "param"
-    for key, known in _table().items():
-        if key[:2] == ("field", "LayerParameter") and key[2].replace("_", "") == wanted:
-            return key[2], known.forks
-    return None, None
+    if (found := _table().get(("layer", "", name))) is not None:
+        return f"; {_forks_have(found.forks, 'it')}{USES.get(found.skip, '')}"
+    wanted = re.sub(r"\W|_", "", name).lower() + "param"    # the field of LayerParameter that is called as the type is
+    for (kind, of, field), found in _table().items():
+        if (kind, of, field.replace("_", "")) == ("field", "LayerParameter", wanted):
+            return f"; {_forks_have(found.forks, f'a field {field}')}"
+    return ""
 
 
 def _forks_have(forks, what):
@@ -127,11 +114,9 @@ def may_skip(known, value, training=True, asked=True):
 
 def _equal(value, default):
     """Return whether a value read from a file is the default that the table writes as text."""
-    if isinstance(value, bool):
-        return default == str(value).lower()
-    if isinstance(value, (int, float)):
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
         try:
             return value == float(default)
         except ValueError:
             return False
-    return value == default
+    return default == (str(value).lower() if isinstance(value, bool) else value)

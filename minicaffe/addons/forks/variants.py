@@ -108,12 +108,11 @@ class ChannelNormalizeLayer(ForkLayer):
     max_top_blobs = 2
     refuses_in_place = True
     message = "normalize_param"
-    fields_of_message = (Field("normalize_type", "L2", "L2 or L1"), Field("bp_norm", False, "whether the norms pass a gradient"))
+    fields_of_message = (Field("normalize_type", "L2", "L2 or L1", choices=("L1", "L2")),
+                         Field("bp_norm", False, "whether the norms pass a gradient"))
     ignored = ("fix_gradient",)     # the fork does not read it on the CPU
 
     def setup(self, bottom, top):
-        if self.values["normalize_type"] not in ("L1", "L2"):
-            raise self.value_error("normalize_type", "must be L1 or L2")
         self.squared = self.values["normalize_type"] == "L2"
 
     def reshape(self, bottom, top):

@@ -15,9 +15,9 @@ OVERLAP = Field("nms_threshold", 0.45, "the overlap with a better box of the ima
 class YoloOutputLayer(ForkLayer):
     """Base of the types that find boxes in maps; each cell of a map predicts several boxes.
 
-    A type defines ``candidates(index, cells)``, where `cells` is the bottom `index` as an array (N, H, W, boxes, values). It
-    returns the boxes (x, y, width, height) in units of the image, their confidences, their labels, and four arrays with the image,
-    row, column and number of box of each.
+    A type defines ``probabilities(values)`` of the classes, for an array (B, classes), and ``reaches(confidence, threshold)``. Its
+    `setup` sets `anchors`, for each bottom an array (boxes, 2) of widths and heights in cells, and `best_only`, whether a cell's
+    box has only its best class.
     """
 
     refuses_in_place = True
@@ -55,13 +55,27 @@ class YoloOutputLayer(ForkLayer):
         top[0].data[...] = rows
 
     def _rows(self, index, cells):
-        """Return (image, label, confidence, xmin, ymin, xmax, ymax) of the boxes of a bottom."""
-        boxes, confidences, labels, (image, row, column, _) = self.candidates(index, cells)
-        corners = np.concatenate([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2], 1)
+        """Return (image, label, confidence, xmin, ymin, xmax, ymax) of the boxes of a bottom, (N, H, W, boxes, values)."""
+        first, threshold = self.values_before_classes, self.values["confidence_threshold"]
+        place = np.nonzero(self.reaches(sigmoid(cells[..., first - 1]), threshold))     # no class has a larger confidence
+        values = cells[place]
+        objects = sigmoid(values[:, first - 1])
+        if first == 9:      # with uncertainties
+            objects = objects * (1 - sigmoid(values[:, 1:8:2]).mean(1))
+        confidences = objects[:, np.newaxis] * self.probabilities(values[:, first:])
+        counts = self.reaches(confidences, threshold)
+        if self.best_only:
+            counts &= np.arange(counts.shape[1]) == np.where(counts, confidences, -1).argmax(1)[:, np.newaxis]
+        kept, label = np.nonzero(counts)
+        image, row, column, box = (axis[kept] for axis in place)
+        codes, size = values[kept, :first - 1:first // 4], cells.shape[2:0:-1]      # x, y, w, h; width, height
+        centres = (np.column_stack([column, row]) + sigmoid(codes[:, :2])) / size
+        sides = np.exp(codes[:, 2:]) * self.anchors[index][box] / size
+        corners = np.concatenate([centres - sides / 2, centres + sides / 2], 1)
         for i in np.flatnonzero(~np.isfinite(corners).all(1))[:1]:
             raise DataError(f"the box at row {row[i]}, column {column[i]} of image {image[i]} is not finite: (x, y, width, height) "
-                            f"= {boxes[i].tolist()}", field=f"bottom[{index}]")
-        return np.column_stack([image, labels, confidences, corners])
+                            f"= {[*centres[i].tolist(), *sides[i].tolist()]}", field=f"bottom[{index}]")
+        return np.column_stack([image, label + 1, confidences[kept, label], corners])
 
     def backward(self, top, propagate_down, bottom):
         if any(propagate_down):
@@ -75,9 +89,12 @@ class YoloDetectionOutputLayer(YoloOutputLayer):
     (row + sigmoid y) / H), its size (exp(w) biases[2n] / W, exp(h) biases[2n + 1] / H), in units of the image's size. Its label is
     that of the most probable class, p = softmax(classes), and its confidence sigmoid(object) p. It is kept if that is
     `confidence_threshold` or more, and no better box of the image, of any class, overlaps it by `nms_threshold` or more.
+    A box that is not finite raises DataError, which names image and cell.
 
     Different from its fork: boxes do not suppress boxes of other images. A row has the index of its image, not 0. Boxes of equal
     confidence are in the order of bottoms, rows, columns and boxes of a cell. A map need not be square.
+
+    Source: mobilenet-yolo yolo_detection_output_layer.cpp (Redmon and Farhadi 2017, YOLO9000).
 
     Parameters
     ----------
@@ -85,42 +102,25 @@ class YoloDetectionOutputLayer(YoloOutputLayer):
     top[0] : Blob, shape (1, 1, D, 7)
         Rows (image in the batch, label from 1, confidence, xmin, ymin, xmax, ymax) by image and falling confidence, not clipped.
         If the whole batch has no box: a row for each image, in which all values except the image are -1.
-
-    Raises
-    ------
-    ConfigError, ShapeError
-        For fields out of range, and bottoms that do not fit them.
-    DataError
-        For a box that is not finite; names image and cell.
-
-    Source: mobilenet-yolo yolo_detection_output_layer.cpp (Redmon and Farhadi 2017, YOLO9000).
     """
 
     message = "yolo_detection_output_param"
-    fields_of_message = (CLASSES, Field("num_box", 5, "boxes of a cell", 1), Field("coords", 4, "must be 4"), CONFIDENCE, OVERLAP,
-                         Field("biases", [float], "width and height of each box of a cell, in cells"))
+    fields_of_message = (CLASSES, Field("num_box", 5, "boxes of a cell", 1), Field("coords", 4, "must be 4", choices=(4,)),
+                         CONFIDENCE, OVERLAP, Field("biases", [float], "width and height of each box of a cell, in cells"))
     ignored = ("side", "label_map_file")
     min_bottom_blobs = 1
     max_bottom_blobs = 2
+    reaches = np.greater_equal
 
     def setup(self, bottom, top):
         super().setup(bottom, top)
-        if self.values["coords"] != 4:
-            raise self.value_error("coords", "must be 4")
         if len(self.values["biases"]) != 2 * self.values["num_box"]:
             raise self.value_error("biases", f"give width and height for each of {self.values['num_box']} boxes (num_box)")
+        self.best_only, self.anchors = True, [np.reshape(self.values["biases"], (-1, 2))] * len(bottom)
 
-    def candidates(self, index, cells):
-        place = np.nonzero(sigmoid(cells[..., 4]) >= self.values["confidence_threshold"])
-        values = cells[place]
-        classes = values[:, 5:]
-        labels = classes.argmax(1)
-        best = 1 / np.exp(classes - classes.max(1, keepdims=True)).sum(1)
-        confidences = sigmoid(values[:, 4]) * best
-        keep = confidences >= self.values["confidence_threshold"]
-        place, values = [axis[keep] for axis in place], values[keep]
-        anchors = np.array(self.values["biases"], cells.dtype).reshape(-1, 2)[place[3]] / cells.shape[2:0:-1]
-        return decode(values[:, :4], anchors, place, cells.shape), confidences[keep], labels[keep] + 1, place
+    def probabilities(self, values):
+        powers = np.exp(values - values.max(1, keepdims=True))
+        return powers / powers.sum(1, keepdims=True)
 
 
 class Yolov3DetectionOutputLayer(YoloOutputLayer):
@@ -134,10 +134,13 @@ class Yolov3DetectionOutputLayer(YoloOutputLayer):
 
     With `gaussian_box` the values are (x, sx, y, sy, w, sw, h, sh, object, classes...). The sigmoids of sx, sy, sw and sh are the
     uncertainty of the box; the confidence is multiplied by 1 minus their mean.
+    A box that is not finite raises DataError, which names image and cell.
 
     Different from its fork: boxes do not suppress boxes of other images. A row has the index of its image, not 0. Boxes of equal
     confidence are in the order of bottoms, rows, columns, boxes of a cell and classes. There is no correction for letterboxes; the
     fork's has no effect, as the map has the proportions of the net's input.
+
+    Source: mobilenet-yolo yolov3_detection_output_layer.cpp (Redmon and Farhadi 2018, YOLOv3).
 
     Parameters
     ----------
@@ -145,15 +148,6 @@ class Yolov3DetectionOutputLayer(YoloOutputLayer):
     top[0] : Blob, shape (1, 1, D, 7)
         Rows (image in the batch, label from 1, confidence, xmin, ymin, xmax, ymax) by image and falling confidence, not clipped.
         If the whole batch has no box: a row for each image, in which all values except the image are -1.
-
-    Raises
-    ------
-    ConfigError, ShapeError
-        For fields out of range, and bottoms that do not fit them.
-    DataError
-        For a box that is not finite; names image and cell.
-
-    Source: mobilenet-yolo yolov3_detection_output_layer.cpp (Redmon and Farhadi 2018, YOLOv3).
     """
 
     message = "yolov3_detection_output_param"
@@ -164,6 +158,7 @@ class Yolov3DetectionOutputLayer(YoloOutputLayer):
                          Field("mask", [int], "numbers of the anchors of bottom 0, of bottom 1, and so on", 0),
                          Field("gaussian_box", False, "each of x, y, w, h has an uncertainty after it"))
     min_bottom_blobs = 1
+    reaches = np.greater
 
     def setup(self, bottom, top):
         super().setup(bottom, top)
@@ -177,35 +172,15 @@ class Yolov3DetectionOutputLayer(YoloOutputLayer):
             raise self.value_error("mask", f"give as many for each of {count} bottoms, at least num_box = {values['num_box']}")
         if len(values["biases"]) % 2 or len(values["biases"]) // 2 <= max(values["mask"]):
             raise self.value_error("biases", f"give width and height of each anchor up to {max(values['mask'])}, the last of mask")
+        # With a threshold up to 1 only the best class stays: the boxes of a cell's classes are equal and overlap by 1.
+        self.best_only = values["nms_threshold"] <= 1
+        anchors = np.reshape(values["biases"], (-1, 2))[np.reshape(values["mask"], (count, -1))]
+        self.anchors = anchors / np.reshape(values["anchors_scale"], (-1, 1, 1))
 
-    def candidates(self, index, cells):
-        gaussian, threshold = self.values["gaussian_box"], self.values["confidence_threshold"]
-        first = self.values_before_classes
-        place = np.nonzero(sigmoid(cells[..., first - 1]) > threshold)      # no class has a larger confidence
-        values = cells[place]
-        objects = sigmoid(values[:, first - 1])
-        if gaussian:
-            objects = objects * (1 - sigmoid(values[:, 1:8:2]).mean(1))
-        confidences = objects[:, np.newaxis] * sigmoid(values[:, first:])
-        counts = confidences > threshold
-        if self.values["nms_threshold"] <= 1:   # the boxes of a cell's classes are equal and overlap by 1: only the best is kept
-            best = np.where(counts, confidences, -1).argmax(1)
-            counts &= np.arange(counts.shape[1]) == best[:, np.newaxis]
-        kept, label = np.nonzero(counts)
-        place, values = [axis[kept] for axis in place], values[kept]
-        masks = np.array(self.values["mask"]).reshape(len(self.values["anchors_scale"]), -1)[index]
-        anchors = np.array(self.values["biases"], cells.dtype).reshape(-1, 2)[masks[place[3]]]
-        anchors = anchors / (np.array(cells.shape[2:0:-1]) * self.values["anchors_scale"][index])
-        codes = values[:, :8:2] if gaussian else values[:, :4]
-        return decode(codes, anchors, place, cells.shape), confidences[kept, label], label + 1, place
+    def probabilities(self, values):
+        return sigmoid(values)
 
 
 def sigmoid(values):
     """Return 1 / (1 + exp(-values))."""
     return 1 / (1 + np.exp(-values))
-
-
-def decode(codes, anchors, place, shape):
-    """Return (x, y, width, height) for codes (B, 4) of cells at place (image, row, column, ...) of a map (N, H, W, ...)."""
-    cells = np.column_stack([place[2], place[1]])
-    return np.concatenate([(cells + sigmoid(codes[:, :2])) / shape[2:0:-1], np.exp(codes[:, 2:]) * anchors], 1)

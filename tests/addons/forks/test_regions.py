@@ -449,7 +449,7 @@ PICTURE = (1, 6, 2, 2)
     ("field_h: 3 downsample_rate: 8", [PICTURE], r"box_output_param.field_w: give one for each of the 1 bottoms, got \[\]"),
     ("field_h: 3 field_w: 3 downsample_rate: 0", [PICTURE], "box_output_param.downsample_rate: must be at least 1, got 0"),
     *((f"{ONE} {fields}", [PICTURE], f"box_output_param.{message}") for fields, message in (
-        ('nms_type: "IOX"', "nms_type: must be IOU, IOMU or IOFU, got IOX"), ("field_whr: 0.5", "field_whr: must be finite and at least 1, got 0.5"),
+        ('nms_type: "IOX"', "nms_type: must be IOU or IOMU or IOFU, got IOX"), ("field_whr: 0.5", "field_whr: must be finite and at least 1, got 0.5"),
         ("field_whr: inf", "field_whr: must be finite and at least 1, got inf"), ("field_xyr: 0", "field_xyr: must be finite and above 0, got 0"),
         ("field_xyr: inf", "field_xyr: must be finite and above 0, got inf")))])
 def test_wrong_box_output(fields, shapes, message):

@@ -44,7 +44,7 @@ def test_check_of_the_table(tmp_path):
 
 
 def test_table_and_its_marks():
-    for kind, of, name in (key for key in forks._table() if len(key) == 3):
+    for kind, of, name in (key for key in forks._table() if key[0] != "layer"):
         if kind == "field":
             assert name not in caffe_pb2.DESCRIPTOR.message_types_by_name[of].fields_by_name
         else:
@@ -151,11 +151,11 @@ def test_advice_and_rules():
 
 
 def test_defaults_and_named_forks(monkeypatch):
-    known = forks.ForkField("default", "1", ("f",))
-    assert forks.may_skip(known, 1) and forks.may_skip(known, 1.0) and forks.may_skip(forks.ForkField("default", "true", ()), True)
+    known = forks.Row("default", "1", ("f",))
+    assert forks.may_skip(known, 1) and forks.may_skip(known, 1.0) and forks.may_skip(forks.Row("default", "true", ()), True)
     assert not forks.may_skip(known, True) and not forks.may_skip(known, 2) and not forks.may_skip(known, Fields())
-    assert not forks.may_skip(forks.ForkField("default", "tflite", ()), 3)
-    assert forks.may_skip(forks.ForkField("test", "", ()), 1, training=False) and not forks.may_skip(forks.ForkField("test", "", ()), 1)
+    assert not forks.may_skip(forks.Row("default", "tflite", ()), 3)
+    assert forks.may_skip(forks.Row("test", "", ()), 1, training=False) and not forks.may_skip(forks.Row("test", "", ()), 1)
     monkeypatch.setattr(forks, "MAX_FORKS_SHOWN", 3)
     wanted = ["the fork a has it", "the forks a and b have it", "the forks a, b and c have it", "the forks a, b, c and 1 more have it",
               "the forks a, b, c and 2 more have it"]

@@ -7,8 +7,10 @@ import numpy as np
 from minicaffe.addons.export.exporting import registration, unique
 from minicaffe.addons.export.onnx.graph import onnx
 from minicaffe.proto import caffe_pb2
+from minicaffe.pycaffe.net_spec import param_name_dict
 
 IMPORTERS = {}                      # operator -> function
+MESSAGES = param_name_dict() | {"Deconvolution": "convolution", "LSTM": "recurrent"}
 
 
 class Unsupported(Exception):
@@ -56,7 +58,9 @@ class Conversion:
         if found is None:
             return default
         value = onnx.helper.get_attribute_value(found)
-        return [_text(one) for one in value] if isinstance(value, (list, tuple)) else _text(value)
+        several = isinstance(value, (list, tuple))
+        values = [one.decode() if isinstance(one, bytes) else one for one in (value if several else [value])]
+        return values if several else values[0]
 
     def constant(self, index, what):
         """Return input `index` of the current node, which must be a constant; None if it is left out."""
@@ -70,7 +74,7 @@ class Conversion:
         """Return the blob of input `index`; a constant becomes a Parameter layer."""
         name = self.node.input[index]
         if name in self.constants:
-            return self.layer("Parameter", [], arrays=[self.constants[name]], shape=self.constants[name].shape)
+            return self.layer("Parameter", [], arrays=[self.constants[name]], shape={"dim": self.constants[name].shape})
         return self.blobs[name]
 
     def shape(self, index=0):
@@ -83,7 +87,7 @@ class Conversion:
         """tuple of int: the shape of the first output."""
         return self.shapes[self.node.output[0]]
 
-    def layer(self, kind, bottoms, field="", arrays=(), last=False, tops=1, shape=None, **values):
+    def layer(self, kind, bottoms, arrays=(), last=False, tops=1, **fields):
         """Add a layer; return the name of its top, or a list of names for several.
 
         Parameters
@@ -91,32 +95,19 @@ class Conversion:
         kind : str
             Layer type.
         bottoms : list of str
-        field : str
-            Name of the message of the type's parameters, such as convolution_param; `values` are its fields, a list those of a
-            repeated one; None: left out.
         arrays : sequence of ndarray or None
             The parameters, in the order and with the number of elements of the layer's blobs; None: the layer lacks this one.
         last : bool
             Whether the tops are the first outputs of the node; the layer has the node's name then.
         tops : int
-        shape : tuple of int
-            Of a Parameter layer.
+        **fields
+            Of the message of the type; None: left out.
         """
         node_name = self.node.name or f"{self.node.op_type}{self.number}"
         name = unique(node_name if last else f"{node_name}/{kind}", self.names)
-        layer = self.param.layer.add(name=name, type=kind, bottom=bottoms)
         names = list(self.node.output[:tops]) if last else [name] if tops == 1 else [f"{name}/{i}" for i in range(tops)]
-        layer.top.extend(names)
-        message = getattr(layer, field) if field else None
-        if field:
-            message.SetInParent()
-        for key, value in values.items():
-            if isinstance(value, (list, tuple)):
-                getattr(message, key).extend(value)
-            elif value is not None:
-                setattr(message, key, value)
-        if shape is not None:
-            layer.parameter_param.shape.dim.extend(shape)
+        message = {f"{MESSAGES[kind]}_param": fields} if fields else {}
+        self.param.layer.add(name=name, type=kind, bottom=bottoms, top=names, **message)
         if arrays:
             self.arrays[name] = [np.asarray(array, np.float32) for array in arrays if array is not None]
         if last:
@@ -130,7 +121,7 @@ class Conversion:
         points = sorted({start, start + count} - {0, size})
         if not points:
             return blob
-        names = self.layer("Slice", [blob], "slice_param", tops=len(points) + 1, axis=axis, slice_point=points)
+        names = self.layer("Slice", [blob], tops=len(points) + 1, axis=axis, slice_point=points)
         found = names.pop(1 if start else 0)
         self.layer("Silence", names, tops=0)
         return found
@@ -145,10 +136,8 @@ class Conversion:
             return blob
         if not wanted or 0 in wanted:
             raise Unsupported(f"the shape {list(wanted)} is not one that a Reshape layer can make")
-        top = self.layer("Reshape", [blob], "reshape_param", last=last)
         dims = [0 if i == 0 and given[:1] == wanted[:1] and len(wanted) > 1 else size for i, size in enumerate(wanted)]
-        self.param.layer[-1].reshape_param.shape.dim.extend(dims)
-        return top
+        return self.layer("Reshape", [blob], last=last, shape={"dim": dims})
 
     def broadcast(self, blob, given, wanted):
         """Return `blob` of the shape `given` repeated to the shape `wanted`."""
@@ -156,9 +145,5 @@ class Conversion:
         blob = self.reshaped(blob, given, whole)
         for axis, (size, result) in enumerate(zip(whole, wanted)):
             if size != result:
-                blob = self.layer("Tile", [blob], "tile_param", axis=axis, tiles=result // size)
+                blob = self.layer("Tile", [blob], axis=axis, tiles=result // size)
         return blob
-
-
-def _text(value):
-    return value.decode() if isinstance(value, bytes) else value

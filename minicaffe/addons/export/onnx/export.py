@@ -4,13 +4,11 @@ import minicaffe
 from minicaffe.addons.export import exporting
 from minicaffe.addons.export.exporting import Preprocessing, random_inputs  # noqa: F401 - the first is public here
 from minicaffe.addons.export.onnx import forks, layers, losses  # noqa: F401 - they register exporters
-from minicaffe.addons.export.onnx.graph import BATCH, EXPORTERS, OPSET, Graph, helper, onnx, reads, run_model, value_info
-from minicaffe.addons.export.operators import preprocess
+from minicaffe.addons.export.onnx.graph import BATCH, OPSET, Graph, helper, onnx, reads, run_model, value_info
 from minicaffe.errors import ConfigError
 from minicaffe.proto.atomic import replacing
 
-TARGET = exporting.Target(EXPORTERS, "a model of ONNX", "minicaffe.addons.export.onnx.exporter")
-check_types = TARGET.check_types
+check_types = Graph.check_types
 
 
 def to_model(net, dynamic_batch=False, preprocessing=None):
@@ -37,21 +35,19 @@ def to_model(net, dynamic_batch=False, preprocessing=None):
     DependencyError
         Without the package onnx.
     """
-    output_blobs = TARGET.check_net(net)
-    shapes = batch_shapes(net) if dynamic_batch else {name: list(blob.shape) for name, blob in net.blobs.items()}
-    graph = Graph(shapes, net.nodes)
+    graph = Graph(net)
+    if dynamic_batch:
+        graph.shapes = batch_shapes(net)
     for at in [i for i, node in enumerate(net.nodes) if node.type in exporting.UNKNOWN_SIZES][:1]:
         graph.shapes |= {blob.name: [None] * blob.num_axes for node in net.nodes[at:] for blob in node.tops}
     inputs = [value_info(blob.name, graph.shapes[blob.name]) for blob in net.input_blobs]
-    for blob in net.input_blobs:
-        graph.values[blob.name] = blob.name
     if preprocessing is not None:
-        graph.scope = "preprocessing"
-        graph.values[net.input_blobs[0].name] = preprocess(graph, net, preprocessing)
-    exporting.export_layers(net, graph.values, graph.add)
-    for blob in output_blobs:
-        graph.name_output(blob)
-    outputs = [value_info(blob.name, graph.shapes[blob.name]) for blob in output_blobs]
+        graph.values[net.input_blobs[0].name] = graph.preprocess(preprocessing)
+    graph.add_layers()
+    for name in graph.outputs:
+        if (value := graph.values[name]) != name:       # that of another layer
+            graph.nodes.append(helper.make_node("Identity", [value], [name], exporting.unique(name, graph.node_names)))
+    outputs = [value_info(name, graph.shapes[name]) for name in graph.outputs]
     inner = {value for node in graph.nodes for value in node.output} - {info.name for info in outputs}
     used = {value for node in graph.nodes for value in reads(node)} | {info.name for info in outputs}
     made = helper.make_graph(graph.nodes, net.name or "net", inputs, outputs,
@@ -154,22 +150,18 @@ def compare(net, model, inputs, preprocessing=None):
         Without onnxruntime.
     """
     def run(inputs, tops=None):
-        if tops is not None:
-            return _run_layers(net, model, inputs, tops)
-        return dict(zip([output.name for output in model.graph.output], run_model(model, inputs), strict=True))
+        if tops is None:
+            return dict(zip([output.name for output in model.graph.output], run_model(model, inputs), strict=True))
+        # Each top is an input with the net's value; the model's own value of it is an output. A Split or a Dropout has none.
+        made, value_of = onnx.ModelProto(), exporting.value_names(net.nodes)
+        made.CopyFrom(model)
+        computed = {name for node in model.graph.node for name in node.output}
+        keys = {value_of[key]: key for key in tops if value_of[key] in computed}
+        for node in made.graph.node:
+            node.output[:] = [f"{name}/computed" if name in keys else name for name in node.output]
+        del made.graph.value_info[:], made.graph.output[:]
+        made.graph.input.extend(value_info(name, tops[key].shape) for name, key in keys.items())
+        made.graph.output.extend(value_info(f"{name}/computed", None) for name in keys)
+        return dict(zip(keys.values(), run_model(made, inputs | {name: tops[key] for name, key in keys.items()}), strict=True))
 
     return exporting.compare(net, inputs, preprocessing, "model", run)
-
-
-def _run_layers(net, model, inputs, tops):
-    """Return the values of tops by a model in which each top is an input with the net's value: its own is an output."""
-    made, value_of = onnx.ModelProto(), exporting.value_names(net.nodes)
-    made.CopyFrom(model)
-    computed = {name for node in model.graph.node for name in node.output}
-    keys = {value_of[key]: key for key in tops if value_of[key] in computed}     # a Split or a Dropout computes none
-    for node in made.graph.node:
-        node.output[:] = [f"{name}/computed" if name in keys else name for name in node.output]
-    del made.graph.value_info[:], made.graph.output[:]
-    made.graph.input.extend(value_info(name, tops[key].shape) for name, key in keys.items())
-    made.graph.output.extend(value_info(f"{name}/computed", None) for name in keys)
-    return dict(zip(keys.values(), run_model(made, inputs | {name: tops[key] for name, key in keys.items()}), strict=True))

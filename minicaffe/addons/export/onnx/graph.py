@@ -35,7 +35,7 @@ def exporter(*types):
 
 
 class Graph(Writer):
-    """Collects what a layer's exporter adds.
+    """A model of a net, to which a layer's exporter adds.
 
     Attributes
     ----------
@@ -43,14 +43,17 @@ class Graph(Writer):
         Blob name -> list of the sizes of its axes: an int, or a str where the size depends on the batch.
     """
 
-    def __init__(self, shapes, nodes):
-        super().__init__()
-        self.shapes = shapes
-        self.value_names = value_names(nodes)
-        self.scopes = unique_names([node.name for node in nodes])   # layers may have equal names
+    functions, form, register = EXPORTERS, "a model of ONNX", "minicaffe.addons.export.onnx.exporter"
+
+    def __init__(self, net):
+        super().__init__(net)
+        self.values = {blob.name: blob.name for blob in net.input_blobs}
+        self.shapes = {name: list(blob.shape) for name, blob in net.blobs.items()}
+        self.value_names = value_names(net.nodes)
+        self.scopes = unique_names([node.name for node in net.nodes])   # layers may have equal names
         self.node_names = dict.fromkeys(self.scopes, 1)
         self.nodes, self.initializers = [], {}
-        self.scope, self.layer_nodes = None, []     # layer_nodes: the operations of the layer
+        self.scope, self.layer_nodes = "preprocessing", []      # layer_nodes: the operations of the layer
         self.parameters = {}    # (address of the memory, shape) -> name of the initializer
         self.taken = dict.fromkeys(self.value_names.values(), 1)
 
@@ -151,11 +154,6 @@ class Graph(Writer):
         results = EXPORTERS[node.type](self, node)
         for blob, value in zip(node.tops, results, strict=True):
             self.values[blob.name] = self._rename(value, self.value_names[index, blob.name], blob is node.tops[0])
-
-    def name_output(self, blob):
-        """Give an output of the net its blob's name, if its value is another layer's."""
-        if (value := self.values[blob.name]) != blob.name:
-            self.nodes.append(helper.make_node("Identity", [value], [blob.name], unique(blob.name, self.node_names)))
 
     def _rename(self, value, name, names_layer):
         """Give the result of an operation of this layer its blob's name; another layer's value keeps its own."""

@@ -240,22 +240,6 @@ def argmax(graph, x, axis, top_k, out_max_val):
 
 # ---- recurrent layers
 
-def scan(graph, inputs, states, body, results):
-    """Add a Scan over axis 0 of `inputs`; return the names of the final states and of the results of all steps.
-
-    `body` has as arguments the names of the states and of the step's inputs. It adds the operations of a step to the graph, and
-    returns the names of the new states and of the results. A step may read values outside.
-    """
-    names = [f"{graph.scope}/step/{i}" for i in range(len(states) + len(inputs))]
-    nodes, graph.nodes = graph.nodes, []
-    after, made = body(names[:len(states)], names[len(states):])
-    outputs = [graph.op("Identity", name) for name in [*after, *made]]
-    inner = helper.make_graph(graph.nodes, f"{graph.scope}/step", [value_info(name, None) for name in names],
-                              [value_info(name, None) for name in outputs])
-    graph.nodes = nodes
-    return graph.op("Scan", *states, *inputs, count=len(states) + results, body=inner, num_scan_inputs=len(inputs))
-
-
 @exporter("LSTM", "RNN")
 def recurrent(graph, node):
     """An LSTM or RNN as a Scan over the steps: ONNX's own have no indicator of where a sequence begins."""
@@ -282,16 +266,21 @@ def recurrent(graph, node):
              else graph.constant(np.zeros((batch, size), np.float32)) for i in range(states)]
     outer, shift = (None, None) if lstm else (matrix(next(at)), graph.parameter(next(at)))
 
-    def step(state, now):
-        (h, *c), (z, cont) = state, now
-        z = graph.op("Add", z, graph.op("MatMul", graph.op("Mul", h, cont), inner))
-        if lstm:
-            c, h = lstm_step(graph, z, c[0], cont, size, axis=1)
-            return [h, c], [h]
+    names = [f"{graph.scope}/step/{i}" for i in range(states + 2)]
+    nodes, graph.nodes = graph.nodes, []    # those of a step are a graph of its own, which may read values outside
+    h, *c, z, cont = names
+    z = graph.op("Add", z, graph.op("MatMul", graph.op("Mul", h, cont), inner))
+    if lstm:
+        c, y = lstm_step(graph, z, c[0], cont, size, axis=1)
+        after = [y, c, y]
+    else:
         h = graph.op("Tanh", z)
-        return [h], [graph.op("Tanh", graph.op("Add", graph.op("MatMul", h, outer), shift))]
-
-    made = scan(graph, [gates, going], start, step, 1)
+        after = [h, graph.op("Tanh", graph.op("Add", graph.op("MatMul", h, outer), shift))]
+    outputs = [graph.op("Identity", name) for name in after]
+    body = helper.make_graph(graph.nodes, f"{graph.scope}/step", [value_info(name, None) for name in names],
+                             [value_info(name, None) for name in outputs])
+    graph.nodes = nodes
+    made = graph.op("Scan", *start, gates, going, count=states + 1, body=body, num_scan_inputs=2)
     last = [graph.reshape(value, [batch, size], [1, batch, size]) for value in made[:states]] if exposed else []
     return [made[-1], *last]
 

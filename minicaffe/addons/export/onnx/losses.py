@@ -27,34 +27,25 @@ def batch_mean(graph, terms, factor=1):
     return affine(graph, total(graph, terms), factor / graph.fixed(graph.shape()[0], "the batch of a loss"), 0)
 
 
-class Labels:
-    """The labels of the scores in bottom 0, with one axis of size 1 in place of that of the classes.
+def counted(graph, labels, ignored):
+    """Return a bool for each of the labels, int64: whether it is not the ignored one."""
+    return graph.op("Not", graph.op("Equal", labels, NO_LABEL if ignored is None else ignored))
 
-    Attributes
-    ----------
-    index : str
-        int64, 0 where ignored.
-    valid : str
-        1 where a label counts, else 0.
+
+def labels_of(graph, labels, axis, ignored):
+    """Return the labels of the scores in bottom 0 as int64, 0 where ignored, and 1.0 for each that counts, else 0.0.
+
+    Both have the shape of the scores with size 1 for `axis`, that of the classes.
     """
+    scores = graph.shape()
+    given = to_int64(graph, graph.reshape(labels, graph.shape(1), [*scores[:axis], 1, *scores[axis + 1:]]))
+    counts = counted(graph, given, ignored)
+    return graph.op("Where", counts, given, 0), cast(graph, counts)
 
-    def __init__(self, graph, labels, axis, ignored):
-        self.graph, self.scores, self.axis = graph, graph.shape(), axis
-        self.shape = [*self.scores[:axis], 1, *self.scores[axis + 1:]]
-        given = to_int64(graph, graph.reshape(labels, graph.shape(1), self.shape))
-        counts = graph.op("Not", graph.op("Equal", given, NO_LABEL if ignored is None else ignored))
-        self.index, self.valid = graph.op("Where", counts, given, 0), cast(graph, counts)
 
-    def classes(self):
-        return self.graph.fixed(self.scores[self.axis], "the number of classes")
-
-    def pick(self, x):
-        """Return the values of x, of the shape of the scores, at the labels."""
-        return self.graph.op("GatherElements", x, self.index, axis=self.axis)
-
-    def sum(self, x):
-        """Return the sum of x, of the labels' shape, over the labels that count."""
-        return total(self.graph, self.graph.op("Mul", x, self.valid))
+def class_count(graph, axis):
+    """Return the number of classes, the size of an axis of bottom 0."""
+    return graph.fixed(graph.shape()[axis], "the number of classes")
 
 
 def normalized(graph, x, mode, outer, size, valid):
@@ -66,17 +57,15 @@ def normalized(graph, x, mode, outer, size, valid):
 
 @operator("accuracy")
 def accuracy(graph, scores, labels, axis, top_k, ignored):
-    labels = Labels(graph, labels, axis, ignored)
+    index, valid = labels_of(graph, labels, axis, ignored)
     # Another class with an equal score counts against; a NaN is not above any.
-    reached = cast(graph, graph.op("Not", graph.op("Less", scores, labels.pick(scores))))
+    reached = cast(graph, graph.op("Not", graph.op("Less", scores, graph.op("GatherElements", scores, index, axis=axis))))
     correct = cast(graph, graph.op("Less", graph.reduce("ReduceSum", reached, [axis]), top_k + 0.5))
-    tops = [graph.op("Div", labels.sum(correct), graph.op("Max", total(graph, labels.valid), 1.0))]
+    tops = [graph.op("Div", total(graph, graph.op("Mul", correct, valid)), graph.op("Max", total(graph, valid), 1.0))]
     if len(graph.node.tops) > 1:
-        sizes = [1] * len(labels.shape)
-        sizes[axis] = labels.classes()
-        one_hot = cast(graph, graph.op("Equal", labels.index, np.arange(sizes[axis]).reshape(sizes)))
-        one_hot = graph.op("Mul", one_hot, labels.valid)
-        others = [other for other in range(len(sizes)) if other != axis]
+        count, others = class_count(graph, axis), [other for other in range(len(graph.shape())) if other != axis]
+        one_hot = cast(graph, graph.op("Equal", index, np.expand_dims(np.arange(count), others)))
+        one_hot = graph.op("Mul", one_hot, valid)
         hits = graph.reduce("ReduceSum", graph.op("Mul", one_hot, correct), others, keepdims=False)
         tops.append(graph.op("Div", hits, graph.op("Max", graph.reduce("ReduceSum", one_hot, others, keepdims=False), 1.0)))
     return tops
@@ -84,31 +73,31 @@ def accuracy(graph, scores, labels, axis, top_k, ignored):
 
 @operator("softmax_loss")
 def softmax_loss(graph, scores, labels, axis, ignored, mode):
-    labels = Labels(graph, labels, axis, ignored)
+    index, valid = labels_of(graph, labels, axis, ignored)
     probability = graph.op("Softmax", scores, axis=axis)
-    log = graph.op("Log", graph.op("Max", labels.pick(probability), LEAST_FLOAT))
-    return class_loss(graph, labels, mode, log, probability)
+    log = graph.op("Log", graph.op("Max", graph.op("GatherElements", probability, index, axis=axis), LEAST_FLOAT))
+    return class_loss(graph, axis, valid, mode, log, probability)
 
 
-def class_loss(graph, labels, mode, log, probability):
+def class_loss(graph, axis, valid, mode, log, probability):
     """Return the tops of a loss of which each label adds -log, of the labels' shape."""
-    outer = math.prod(spatial(graph, labels.scores[:labels.axis], 0))
-    size, valid = math.prod(spatial(graph, labels.shape, 0)), total(graph, labels.valid)
-    loss = normalized(graph, labels.sum(graph.op("Neg", log)), mode, outer, size, valid)
+    outer, inner = (math.prod(spatial(graph, sizes, 0)) for sizes in (graph.shape()[:axis], graph.shape()[axis + 1:]))
+    loss = total(graph, graph.op("Mul", graph.op("Neg", log), valid))
+    loss = normalized(graph, loss, mode, outer, outer * inner, total(graph, valid))
     return [loss, probability][:len(graph.node.tops)]
 
 
 @operator("infogain_loss")
 def infogain_loss(graph, scores, labels, matrix, axis, ignored, mode):
-    labels = Labels(graph, labels, axis, ignored)
-    matrix = graph.op("Reshape", matrix, [labels.classes()] * 2)
+    index, valid = labels_of(graph, labels, axis, ignored)
+    matrix = graph.op("Reshape", matrix, [class_count(graph, axis)] * 2)
     probability = graph.op("Softmax", scores, axis=axis)
     log = graph.op("Log", graph.op("Max", probability, LEAST))
-    last = [*(i for i in range(len(labels.shape)) if i != axis), axis]      # classes behind the other axes
-    rows = graph.op("Gather", matrix, graph.op("Squeeze", labels.index, [axis]), axis=0)
+    last = [*(i for i in range(len(graph.shape())) if i != axis), axis]      # classes behind the other axes
+    rows = graph.op("Gather", matrix, graph.op("Squeeze", index, [axis]), axis=0)
     terms = graph.op("Mul", rows, graph.op("Transpose", log, perm=last))
     loss = graph.op("Unsqueeze", graph.reduce("ReduceSum", terms, [len(last) - 1], keepdims=False), [axis])
-    return class_loss(graph, labels, mode, loss, probability)
+    return class_loss(graph, axis, valid, mode, loss, probability)
 
 
 def by_record(graph, scores, labels):
@@ -152,7 +141,7 @@ def cross_entropy_loss(graph, x, target, ignored, mode):
     given = graph.shape()
     target = graph.reshape(target, graph.shape(1), given)
     terms, size = graph.op("Sub", graph.op("Softplus", x), graph.op("Mul", x, target)), math.prod(spatial(graph, given, 0))
-    valid = cast(graph, graph.op("Not", graph.op("Equal", to_int64(graph, target), NO_LABEL if ignored is None else ignored)))
+    valid = cast(graph, counted(graph, to_int64(graph, target), ignored))
     return normalized(graph, total(graph, graph.op("Mul", terms, valid)), mode, given[0], size, total(graph, valid))
 
 

@@ -5,70 +5,17 @@ Neither needs PyTorch; the comparison does. The text does not import minicaffe.
 
 import contextlib
 import keyword
-import re
 from pathlib import Path
-from typing import NamedTuple
 
 from minicaffe.addons.export import exporting
 from minicaffe.addons.export.exporting import random_inputs
-from minicaffe.addons.export.operators import preprocess
 from minicaffe.addons.export.pytorch import layers  # noqa: F401 - it registers writers and operators
-from minicaffe.addons.export.pytorch.source import WRITERS, Source, class_name, helper_texts, helpers_used_by, line_of, plain
+from minicaffe.addons.export.pytorch.source import Module
 from minicaffe.addons.export.pytorch.state import write_state
 from minicaffe.errors import ConfigError, DependencyError, shown
 from minicaffe.proto.atomic import replacing
 
-TARGET = exporting.Target(WRITERS, "a module of PyTorch", "minicaffe.addons.export.pytorch.writer")
-check_types = TARGET.check_types
-
-
-class Module(NamedTuple):
-    """A net as a module of PyTorch.
-
-    Attributes
-    ----------
-    name : str
-        Of the class.
-    source : Source
-    inputs : list of str
-        The arguments of ``forward``, one for each input of the net.
-    outputs : list of str
-        Names of the net's blobs that ``forward`` returns.
-    head : str
-        The docstring of the text.
-    description : str
-        The docstring of the class.
-    """
-
-    name: str
-    source: Source
-    inputs: list
-    outputs: list
-    head: str
-    description: str
-
-    @property
-    def state(self):
-        """Name in the state dict -> array."""
-        return self.source.state
-
-    def text(self, probed=False):
-        """Return the text of the file. With `probed` each top is passed to ``self._probe``, whose result replaces it."""
-        parts = [f"class {self.name}(nn.Module):\n", f'    """{self.description}"""\n\n',
-                "    def __init__(self):\n", line_of("super().__init__()")]
-        parts += [line_of(*line) for line in self.source.init_lines]
-        parts += ["\n", line_of(f"def forward({', '.join(['self', *self.inputs])}):", indent=4)]
-        for text, comment, index, variables in self.source.forward_lines:
-            parts.append(line_of(text, comment))
-            if probed:
-                parts += [line_of(f"{variable} = self._probe({index}, {blob!r}, {variable})")
-                         for blob, variable in variables.items()]
-        given = [self.source.values[name] for name in self.outputs]
-        parts.append(line_of(f"return {given[0]}" if len(given) == 1 else f"return ({', '.join(given)})"))
-        text = "".join(f"\n\n{helper_texts()[name][0]}\n" for name in helpers_used_by("".join(parts))) + "\n\n" + "".join(parts)
-        imports = "import torch\n" if re.search(r"\btorch\.", text) else ""
-        imports += "import torch.nn.functional as F\n" if re.search(r"\bF\.", text) else ""
-        return f'"""{self.head}"""\n\n{imports}from torch import nn\n{text}'
+check_types = Module.check_types
 
 
 def to_module(net, file_name="net", preprocessing=None):
@@ -92,30 +39,11 @@ def to_module(net, file_name="net", preprocessing=None):
     ConfigError
         For a layer that PyTorch cannot express; all such layers are named. For a net in phase TRAIN.
     """
-    outputs = TARGET.check_net(net)
-    source = Source(net.nodes, [blob.name for blob in outputs])
-    inputs = [source.add_input(blob) for blob in net.input_blobs]
+    module = Module(net, file_name)
     if preprocessing is not None:
-        source.add_line(f"{inputs[0]} = {preprocess(source, net, preprocessing)}")
-    exporting.export_layers(net, source.values, source.add)
-    name = class_name(net.name)
-    returned = [source.values[blob.name] for blob in outputs]
-    given = ", ".join(f"{name}: {' x '.join(map(str, blob.shape))}" for name, blob in zip(inputs, net.input_blobs))
-    description = f"forward({given}) returns {', '.join(returned)}. Sizes are those of the prototxt."
-    return Module(name, source, inputs, [blob.name for blob in outputs], _head(net, name, file_name), description)
-
-
-def _head(net, name, file_name):
-    from minicaffe import __version__
-    origin = f" from {plain(Path(net.file).name)}" if net.file else ""
-    return f"""A net of Caffe as a module of PyTorch, written by minicaffe {__version__}{origin}.
-
-    import torch
-    from {file_name} import {name}
-    model = {name}()
-    model.load_state_dict(torch.load("{file_name}.pt"))
-    model.eval()
-"""
+        module.add_line(f"{module.inputs[0]} = {module.preprocess(preprocessing)}")
+    module.add_layers()
+    return module
 
 
 def check_file_name(path):
@@ -166,7 +94,7 @@ def compare(net, module, state, inputs, preprocessing=None):
     Parameters
     ----------
     net : minicaffe.net.net.Net
-    module : minicaffe.addons.export.pytorch.export.Module
+    module : minicaffe.addons.export.pytorch.source.Module
     state : str or file
         The state dict, as `torch.load` takes it.
     inputs, preprocessing

@@ -1,4 +1,4 @@
-"""`Source` collects the text of a PyTorch module: lines of ``__init__`` and ``forward``, names, and the state dict.
+"""`Module` collects the text of a PyTorch module: lines of ``__init__`` and ``forward``, names, and the state dict.
 
 Each layer type has a function, its writer, that returns the expressions of the tops. The variables of ``forward`` have the names
 of the blobs, the attributes those of the layers. A layer in place assigns its blob's variable again. Helpers are the classes and
@@ -14,12 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
+import minicaffe
 from minicaffe.addons.export.exporting import UNKNOWN_SIZES, registration, unique, unique_names
 from minicaffe.addons.export.operators import LAYERS, Writer
 from minicaffe.errors import ConfigError
 
 WRITERS = dict(LAYERS)      # layer type -> function
-OPERATORS = {}  # operator of `minicaffe.addons.export.operators` -> text, see `Source.op`, or function
+OPERATORS = {}  # operator of `minicaffe.addons.export.operators` -> text, see `Module.op`, or function
 operator = registration(OPERATORS)
 # The attributes of torch.nn.Module that a layer must not replace (dir(nn.Module()), without those that begin with "_").
 MODULE_ATTRIBUTES = frozenset("""
@@ -37,29 +38,41 @@ FORWARD_NAMES = frozenset({"F", "nn", "self", "torch", "len", "max", "min", "ran
 def writer(*types):
     """Return a decorator that registers a function as the writer of layer types.
 
-    The function has the arguments `source`, a `Source`, and `node`, a `minicaffe.net.node.Node`. It returns a list of an
+    The function has the arguments `source`, a `Module`, and `node`, a `minicaffe.net.node.Node`. It returns a list of an
     expression for each top, or one str that is a tuple of all tops. It replaces a writer that the type already has.
     """
     return registration(WRITERS)(*types)
 
 
-class Source(Writer):
-    """The parts of a module's text, to which the writer of each layer adds.
+class Module(Writer):
+    """A net as a module of PyTorch, to which the writer of each layer adds.
 
     Parameters
     ----------
-    nodes : list of minicaffe.net.node.Node
-    outputs : list of str
-        Names of the blobs that the module returns.
+    net : minicaffe.net.net.Net
+        In phase TEST.
+    file_name : str
+        Of its files, without ``.py`` and ``.pt``.
 
     Attributes
     ----------
+    name : str
+        Of the class.
+    inputs : list of str
+        The arguments of ``forward``, one for each input of the net.
+    outputs : list of str
+        Names of the net's blobs that ``forward`` returns.
     state : dict
         Name in the state dict -> array. Names of a shared parameter have the same array.
     """
 
-    def __init__(self, nodes, outputs):
-        super().__init__()
+    functions, form, register = WRITERS, "a module of PyTorch", "minicaffe.addons.export.pytorch.writer"
+
+    def __init__(self, net, file_name):
+        super().__init__(net)
+        nodes = net.nodes
+        # No name in the text equals that of the class.
+        self.name, self.file_name = identifiers([net.name or "Net"], {*helper_texts(), *FORWARD_NAMES}, "Net")[0], file_name
         self.blobs = {blob.name: blob for node in nodes for blob in node.tops}
         self.attributes = identifiers([node.name for node in nodes], MODULE_ATTRIBUTES, "layer")
         self.taken = dict.fromkeys([*MODULE_ATTRIBUTES, *self.attributes], 1)
@@ -69,8 +82,9 @@ class Source(Writer):
         self.state, self.owners = {}, {}    # owners: memory -> path and array of the first parameter in it
         self.sizes_known = True
         self.last_read = {blob.name: index for index, node in enumerate(nodes) for blob in node.bottoms}
-        self.last_read |= dict.fromkeys(outputs, len(nodes))
+        self.last_read |= dict.fromkeys(self.outputs, len(nodes))
         self.index, self.attribute = -1, None
+        self.inputs = [self._assign(blob.name) for blob in net.input_blobs]
 
     # ---- for writers
 
@@ -147,10 +161,6 @@ class Source(Writer):
 
     # ---- for `to_module`
 
-    def add_input(self, blob):
-        """Return the argument of ``forward`` for an input."""
-        return self._assign(blob.name)
-
     def add(self, index, node):
         """Add a layer by its type's writer."""
         self.node, self.index, self.attribute = node, index, self.attributes[index]
@@ -172,6 +182,42 @@ class Source(Writer):
                 continue
             name = self._assign(blob.name)
             self.forward_lines.append((f"{name} = {text}", comment, index, {blob.name: name}))
+
+    @property
+    def description(self):
+        """str: the docstring of the class."""
+        given = ", ".join(f"{name}: {' x '.join(map(str, blob.shape))}" for name, blob in zip(self.inputs, self.net.input_blobs))
+        returned = ", ".join(self.values[name] for name in self.outputs)
+        return f"forward({given}) returns {returned}. Sizes are those of the prototxt."
+
+    def text(self, probed=False):
+        """Return the text of the file. With `probed` each top is passed to ``self._probe``, whose result replaces it."""
+        parts = [f"class {self.name}(nn.Module):\n", f'    """{self.description}"""\n\n',
+                 "    def __init__(self):\n", line_of("super().__init__()")]
+        parts += [line_of(*line) for line in self.init_lines]
+        parts += ["\n", line_of(f"def forward({', '.join(['self', *self.inputs])}):", indent=4)]
+        for text, comment, index, variables in self.forward_lines:
+            parts.append(line_of(text, comment))
+            if probed:
+                parts += [line_of(f"{variable} = self._probe({index}, {blob!r}, {variable})")
+                          for blob, variable in variables.items()]
+        given = [self.values[name] for name in self.outputs]
+        parts.append(line_of(f"return {given[0]}" if len(given) == 1 else f"return ({', '.join(given)})"))
+        text = "".join(f"\n\n{helper_texts()[name][0]}\n" for name in helpers_used_by("".join(parts))) + "\n\n" + "".join(parts)
+        imports = "import torch\n" if re.search(r"\btorch\.", text) else ""
+        imports += "import torch.nn.functional as F\n" if re.search(r"\bF\.", text) else ""
+        origin = f" from {plain(Path(self.net.file).name)}" if self.net.file else ""
+        return f'''"""A net of Caffe as a module of PyTorch, written by minicaffe {minicaffe.__version__}{origin}.
+
+    import torch
+    from {self.file_name} import {self.name}
+    model = {self.name}()
+    model.load_state_dict(torch.load("{self.file_name}.pt"))
+    model.eval()
+"""
+
+{imports}from torch import nn
+{text}'''
 
     def _assign(self, blob):
         """Return the variable of a blob, which gets a value."""
@@ -264,11 +310,6 @@ def identifier(name, prefix):
     if not text[:1].isalpha() or not text.isidentifier():
         text = f"{prefix}_{text}"
     return f"{text}_" if keyword.iskeyword(text) else text
-
-
-def class_name(name):
-    """Return the name of a module's class, which no name in its text equals."""
-    return identifiers([name or "Net"], {*helper_texts(), *FORWARD_NAMES}, "Net")[0]
 
 
 def identifiers(names, reserved, prefix):

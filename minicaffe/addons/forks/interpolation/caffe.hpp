@@ -15,13 +15,12 @@ inline void bilinear(const Context& on, int dtype, bool back, const ResizeShape&
     auto run = [&](auto pack) {
       constexpr int kPack = decltype(pack)::value;
       const index_t pixels = back ? s.height * s.width : s.top_height * s.top_width, n = images * pixels * (s.channels / kPack);
-      auto first = static_cast<const T*>(rows), second = static_cast<const T*>(columns);
-      auto source = static_cast<const X*>(from);
-      auto target = static_cast<X*>(to);
-      if (back)
-        cuda::for_each(*on.stream, n, BilinearBackward<X, kPack>{s, first, second, source, target});
-      else
-        cuda::for_each(*on.stream, n, BilinearForward<X, kPack>{s, first, second, source, target});
+      auto launch = [&](auto back) {
+        cuda::for_each(*on.stream, n,
+                       Bilinear<X, kPack, back>{s, static_cast<const T*>(rows), static_cast<const T*>(columns),
+                                                static_cast<const X*>(from), static_cast<X*>(to)});
+      };
+      back ? launch(std::true_type()) : launch(std::false_type());
     };
     if (s.channels % Pack<X>::kSize)
       run(std::integral_constant<int, 1>());

@@ -20,10 +20,9 @@ def batch_norm(made, node):
     if scale.ndim != 1:
         raise Unsupported("it has statistics for each value of a channel (spatial 0), BatchNorm has one for each channel")
     plain = np.all(scale == 1) and not np.any(shift)
-    top = made.layer("BatchNorm", [made.bottom()], "batch_norm_param", [mean, variance, np.ones(1)], last=plain,
-                     eps=made.attribute("epsilon", 1e-5))
+    top = made.layer("BatchNorm", [made.bottom()], [mean, variance, np.ones(1)], last=plain, eps=made.attribute("epsilon", 1e-5))
     if not plain:
-        made.layer("Scale", [top], "scale_param", [scale, shift], last=True, bias_term=True)
+        made.layer("Scale", [top], [scale, shift], last=True, bias_term=True)
 
 
 # ---- functions
@@ -41,17 +40,17 @@ LAYERS = {      # operator -> layer type, and the fields of its message: a numbe
 def function_layer(made, node):
     kind, fields = LAYERS[node.op_type]
     values = {name: made.attribute(*value) if isinstance(value, tuple) else value for name, value in fields.items()}
-    made.layer(kind, [made.bottom()], f"{kind.lower()}_param" if fields else "", last=True, **values)
+    made.layer(kind, [made.bottom()], last=True, **values)
 
 
 @importer("HardSigmoid", "HardSwish")
 def hard_function(made, node):
     swish = node.op_type == "HardSwish"
     scale, shift = (1 / 6, 0.5) if swish else (made.attribute("alpha", 0.2), made.attribute("beta", 0.5))
-    blob = made.layer("Power", [made.bottom()], "power_param", scale=scale, shift=shift)
-    blob = made.layer("Clip", [blob], "clip_param", last=not swish, min=0.0, max=1.0)
+    blob = made.layer("Power", [made.bottom()], scale=scale, shift=shift)
+    blob = made.layer("Clip", [blob], last=not swish, min=0.0, max=1.0)
     if swish:
-        made.layer("Eltwise", [made.bottom(), blob], "eltwise_param", last=True, operation=ELTWISE.PROD)
+        made.layer("Eltwise", [made.bottom(), blob], last=True, operation=ELTWISE.PROD)
 
 
 @importer("Identity", "Dropout", "Cast")
@@ -69,14 +68,14 @@ def prelu(made, node):
     if slopes.size not in (1, channels) or slopes.size > 1 and ((1,) * (axes - slopes.ndim) + slopes.shape)[1] != channels:
         raise Unsupported(f"its slopes have the shape {list(slopes.shape)}, PReLU has one for each channel")
     shared = slopes.size == 1
-    made.layer("PReLU", [made.bottom()], "prelu_param", [slopes.reshape(() if shared else (-1,))], last=True, channel_shared=shared)
+    made.layer("PReLU", [made.bottom()], [slopes.reshape(() if shared else (-1,))], last=True, channel_shared=shared)
 
 
 @importer("Clip")
 def clip(made, node):
     low, high = (made.attribute(name, made.constant(i, f"{name}imum")) for i, name in ((1, "min"), (2, "max")))
     low, high = -3.4e38 if low is None else float(low), 3.4e38 if high is None else float(high)
-    made.layer("Clip", [made.bottom()], "clip_param", last=True, min=min(low, high), max=high)
+    made.layer("Clip", [made.bottom()], last=True, min=min(low, high), max=high)
 
 
 @importer("Softmax", "LogSoftmax")
@@ -85,7 +84,7 @@ def softmax(made, node):
     axis = made.attribute("axis", 1 if made.opset < 13 else -1) % len(given)
     if made.opset < 13 and math.prod(given[axis + 1:]) != 1:
         raise Unsupported("before opset 13 it is over all axes from its axis on; convert the model (onnx.version_converter)")
-    blob = made.layer("Softmax", [made.bottom()], "softmax_param", last=not log, axis=axis)
+    blob = made.layer("Softmax", [made.bottom()], last=not log, axis=axis)
     if log:
         made.layer("Log", [blob], last=True)
 
@@ -95,7 +94,7 @@ def power(made, node):
     exponent = made.constant(1, "exponent")
     if exponent.size != 1:
         raise Unsupported("its exponent has several values")
-    made.layer("Power", [made.bottom()], "power_param", last=True, power=exponent.item())
+    made.layer("Power", [made.bottom()], last=True, power=exponent.item())
 
 
 @importer("Add", "Sub", "Mul", "Div")
@@ -109,17 +108,15 @@ def arithmetic(made, node):
             return
     a, b = made.shape(0), made.shape(1)
     first, second = made.bottom(0), made.bottom(1)
-    second = made.layer("Power", [second], "power_param", **inverse) if inverse else second
+    second = made.layer("Power", [second], **inverse) if inverse else second
     large, small, sizes, given = (first, second, a, b) if made.result == a else (second, first, b, a)
     if a == b or made.result != sizes or broadcast_axes(sizes, given) is None:
         bottoms = [made.broadcast(blob, shape, made.result) for blob, shape in ((first, a), (second, b))]
-        operation = ELTWISE.PROD if multiplies else ELTWISE.SUM
-        made.layer("Eltwise", bottoms, "eltwise_param", last=True, operation=operation)
+        made.layer("Eltwise", bottoms, last=True, operation=ELTWISE.PROD if multiplies else ELTWISE.SUM)
         return
     axis, shape = broadcast_axes(sizes, given)
     small = made.reshaped(small, given, shape)
-    kind, field = ("Scale", "scale_param") if multiplies else ("Bias", "bias_param")
-    made.layer(kind, [large, small], field, last=True, axis=axis)
+    made.layer("Scale" if multiplies else "Bias", [large, small], last=True, axis=axis)
 
 
 def broadcast_axes(sizes, given):
@@ -143,16 +140,15 @@ def with_constant(made, value, index, multiplies, inverse):
     sizes = made.result
     blob = made.broadcast(made.bottom(index), made.shape(index), sizes)
     if inverse and index:
-        blob = made.layer("Power", [blob], "power_param", **inverse)
+        blob = made.layer("Power", [blob], **inverse)
     elif inverse:
         value = 1 / value if multiplies else -value
     if value.size == 1:
-        made.layer("Power", [blob], "power_param", last=True, **{"scale" if multiplies else "shift": value.item()})
+        made.layer("Power", [blob], last=True, **{"scale" if multiplies else "shift": value.item()})
         return
     value = value if broadcast_axes(sizes, value.shape) else np.broadcast_to(value, sizes)
     axis, shape = broadcast_axes(sizes, value.shape)
-    made.layer("Scale" if multiplies else "Bias", [blob], "scale_param" if multiplies else "bias_param", [value.reshape(shape)],
-               last=True, axis=axis, num_axes=len(shape))
+    made.layer("Scale" if multiplies else "Bias", [blob], [value.reshape(shape)], last=True, axis=axis, num_axes=len(shape))
 
 
 @importer("Sum", "Max", "Min")
@@ -161,7 +157,7 @@ def sum_or_limit(made, node):
     if node.op_type != "Sum" and len(node.input) == 2 and numbers:
         limits = {"min": -3.4e38, "max": 3.4e38}
         limits["max" if node.op_type == "Min" else "min"] = made.constants[node.input[numbers[0]]].item()
-        made.layer("Clip", [made.bottom(1 - numbers[0])], "clip_param", last=True, **limits)
+        made.layer("Clip", [made.bottom(1 - numbers[0])], last=True, **limits)
         return
     if node.op_type == "Min":
         raise Unsupported("Eltwise has no minimum of blobs")
@@ -169,4 +165,4 @@ def sum_or_limit(made, node):
     if len(bottoms) == 1:
         made.alias()
         return
-    made.layer("Eltwise", bottoms, "eltwise_param", last=True, operation=ELTWISE.SUM if node.op_type == "Sum" else ELTWISE.MAX)
+    made.layer("Eltwise", bottoms, last=True, operation=ELTWISE.SUM if node.op_type == "Sum" else ELTWISE.MAX)

@@ -52,8 +52,8 @@ def conv(made, node):
     check_bytes(4 * math.prod([*weight.shape[:2], *extended]), "a kernel with zeros for unequal pads")
     weight = np.pad(weight, [(0, 0), (0, 0), *((f // d, b // d) for f, b, d in zip(front, back, dilation))])
     pad = [max(a, b) for a, b in zip(before, after)]
-    made.layer("Convolution", [made.bottom()], "convolution_param", [weight, bias], last=True, num_output=weight.shape[0],
-               kernel_size=weight.shape[2:], stride=stride, pad=pad, dilation=dilation, group=group, bias_term=bias is not None)
+    made.layer("Convolution", [made.bottom()], [weight, bias], last=True, num_output=weight.shape[0], kernel_size=weight.shape[2:],
+               stride=stride, pad=pad, dilation=dilation, group=group, bias_term=bias is not None)
 
 
 @importer("ConvTranspose")
@@ -70,9 +70,9 @@ def conv_transpose(made, node):
     if any(p + r > w for p, r, w in zip(before, results, whole)):
         raise Unsupported("its result reaches beyond the last window")
     symmetric = [w - 2 * p for w, p in zip(whole, before)] == results
-    top = made.layer("Deconvolution", [made.bottom()], "convolution_param", [weight, bias], last=symmetric,
-                     num_output=weight.shape[1] * group, kernel_size=weight.shape[2:], stride=stride, dilation=dilation,
-                     pad=before if symmetric else [0] * count, group=group, bias_term=bias is not None)
+    top = made.layer("Deconvolution", [made.bottom()], [weight, bias], last=symmetric, num_output=weight.shape[1] * group,
+                     kernel_size=weight.shape[2:], stride=stride, dilation=dilation, pad=before if symmetric else [0] * count,
+                     group=group, bias_term=bias is not None)
     if not symmetric:
         for axis, sizes in enumerate(zip(whole, before, results), 2):
             top = made.sliced(top, sizes[0], axis, *sizes[1:])
@@ -95,8 +95,8 @@ def gemm(made, node):
 
 def product(made, weight, bias):
     """Add an InnerProduct with a weight (outputs, inputs)."""
-    made.layer("InnerProduct", [made.bottom()], "inner_product_param", [weight, bias], last=True, num_output=weight.shape[0],
-               bias_term=bias is not None, axis=len(made.shape()) - 1)
+    made.layer("InnerProduct", [made.bottom()], [weight, bias], last=True, num_output=weight.shape[0], bias_term=bias is not None,
+               axis=len(made.shape()) - 1)
 
 
 @importer("MatMul")
@@ -128,10 +128,10 @@ def pool(made, node):
         counted, method = made.attribute("count_include_pad", 0), POOLING.AVE
         factor = np.outer(*(divisors(*one, counted) for one in zip(sizes, results, kernel, stride, before, after)))
     plain = bool(np.all(factor == 1))
-    top = made.layer("Pooling", [made.bottom()], "pooling_param", last=plain, pool=method, kernel_h=kernel[0], kernel_w=kernel[1],
+    top = made.layer("Pooling", [made.bottom()], last=plain, pool=method, kernel_h=kernel[0], kernel_w=kernel[1],
                      stride_h=stride[0], stride_w=stride[1], pad_h=before[0], pad_w=before[1], round_mode=mode or None)
     if not plain:
-        made.layer("Scale", [top], "scale_param", [factor], last=True, axis=2, num_axes=2)
+        made.layer("Scale", [top], [factor], last=True, axis=2, num_axes=2)
 
 
 def caffe_size(size, kernel, stride, pad, mode, padded):
@@ -156,7 +156,7 @@ def divisors(size, result, kernel, stride, before, after, counted):
 def global_pool(made, node):
     if len(made.shape()) != 4:
         raise Unsupported("Caffe's Pooling has two spatial axes")
-    made.layer("Pooling", [made.bottom()], "pooling_param", last=True, global_pooling=True,
+    made.layer("Pooling", [made.bottom()], last=True, global_pooling=True,
                pool=POOLING.MAX if node.op_type == "GlobalMaxPool" else POOLING.AVE)
 
 
@@ -190,17 +190,17 @@ def lstm(made, node):
     for i, reverse in enumerate({"forward": [0], "reverse": [1], "bidirectional": [0, 1]}[made.attribute("direction", "forward")]):
         blob = reversed_steps(made, made.bottom(), steps) if reverse else made.bottom()
         arrays = [array.reshape(4, size, -1)[[0, 2, 1, 3]] for array in (weights[i], biases[i].reshape(2, -1).sum(0), recurrent[i])]
-        continued = made.layer("Parameter", [], arrays=[indicator], shape=indicator.shape)
-        blob = made.layer("LSTM", [blob, continued], "recurrent_param", arrays, num_output=size)
+        continued = made.layer("Parameter", [], arrays=[indicator], shape={"dim": indicator.shape})
+        blob = made.layer("LSTM", [blob, continued], arrays, num_output=size)
         if has_last:
             last.append(made.sliced(blob, steps, 0, steps - 1, 1))
         if has_all:
             blob = reversed_steps(made, blob, steps) if reverse else blob
             every.append(made.reshaped(blob, (steps, batch, size), (steps, 1, batch, size), last=count == 1))
     if has_all and count > 1:
-        made.layer("Concat", every, "concat_param", last=True)
+        made.layer("Concat", every, last=True)
     if has_last:
-        blob = made.layer("Concat", last, "concat_param", axis=0) if count > 1 else last[0]
+        blob = made.layer("Concat", last, axis=0) if count > 1 else last[0]
         made.blobs[node.output[1]] = blob
         made.checked[blob] = node.output[1]
 
@@ -209,4 +209,4 @@ def reversed_steps(made, blob, steps):
     """Return a blob with the steps, axis 0, in reverse order."""
     if steps == 1:
         return blob
-    return made.layer("Concat", made.layer("Slice", [blob], "slice_param", tops=steps, axis=0)[::-1], "concat_param", axis=0)
+    return made.layer("Concat", made.layer("Slice", [blob], tops=steps, axis=0)[::-1], axis=0)

@@ -13,14 +13,9 @@ log = logging.getLogger(__name__)
 POOLING, REDUCTION = caffe_pb2.PoolingParameter, caffe_pb2.ReductionParameter
 
 
-@importer("Reshape", "Squeeze", "Unsqueeze")
+@importer("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 def reshape(made, node):
-    made.reshaped(made.bottom(), made.shape(), made.result, last=True)
-
-
-@importer("Flatten")
-def flatten(made, node):
-    if made.attribute("axis", 1) == 1 and len(made.shape()) > 1:
+    if node.op_type == "Flatten" and made.attribute("axis", 1) == 1 and len(made.shape()) > 1:
         made.layer("Flatten", [made.bottom()], last=True)
     else:
         made.reshaped(made.bottom(), made.shape(), made.result, last=True)
@@ -29,13 +24,13 @@ def flatten(made, node):
 @importer("Transpose")
 def transpose(made, node):
     order = made.attribute("perm", list(range(len(made.shape())))[::-1])
-    made.layer("Permute", [made.bottom()], "permute_param", last=True, order=order)
+    made.layer("Permute", [made.bottom()], last=True, order=order)
 
 
 @importer("Concat")
 def concat(made, node):
     axis = made.attribute("axis") % len(made.result)
-    made.layer("Concat", [made.bottom(i) for i in range(len(node.input))], "concat_param", last=True, axis=axis)
+    made.layer("Concat", [made.bottom(i) for i in range(len(node.input))], last=True, axis=axis)
 
 
 @importer("Split")
@@ -48,7 +43,7 @@ def split(made, node):
     if 0 in sizes:
         raise Unsupported("it keeps nothing of an axis")
     points = np.cumsum(sizes)[:-1].tolist()
-    made.layer("Slice", [made.bottom()], "slice_param", last=True, tops=len(sizes), axis=axis, slice_point=points)
+    made.layer("Slice", [made.bottom()], last=True, tops=len(sizes), axis=axis, slice_point=points)
 
 
 @importer("Slice")
@@ -107,8 +102,8 @@ def cut(made, changes):
 
 def depthwise(made, blob, kind, taps, **windows):
     """Return the node's output: a convolution or deconvolution of each channel by its own kernel, `taps` (channels, 1, ...)."""
-    return made.layer(kind, [blob], "convolution_param", [taps], last=True, num_output=len(taps), group=len(taps),
-                      bias_term=False, kernel_size=taps.shape[2:], **windows)
+    return made.layer(kind, [blob], [taps], last=True, num_output=len(taps), group=len(taps), bias_term=False,
+                      kernel_size=taps.shape[2:], **windows)
 
 
 @importer("Gather")
@@ -135,7 +130,7 @@ def reduce(made, node):
     axes = axes or list(range(len(given)))
     blob, keep = made.bottom(), len(made.result) == len(given)
     if node.op_type in ("ReduceMean", "ReduceMax") and axes == [2, 3] and len(given) == 4:
-        blob = made.layer("Pooling", [blob], "pooling_param", last=keep, global_pooling=True,
+        blob = made.layer("Pooling", [blob], last=keep, global_pooling=True,
                           pool=POOLING.AVE if node.op_type == "ReduceMean" else POOLING.MAX)
         if not keep:
             made.reshaped(blob, (*given[:2], 1, 1), made.result, last=True)
@@ -144,9 +139,9 @@ def reduce(made, node):
         raise Unsupported("Reduction has no maximum, and Pooling is over axes 2 and 3 of 4")
     kept = [axis for axis in range(len(given)) if axis not in axes]
     if kept + axes != sorted(kept + axes):      # a Reduction is over the last axes
-        blob = made.layer("Permute", [blob], "permute_param", order=kept + axes)
+        blob = made.layer("Permute", [blob], order=kept + axes)
     operations = {"ReduceMean": REDUCTION.MEAN, "ReduceSum": REDUCTION.SUM, "ReduceL1": REDUCTION.ASUM}
-    top = made.layer("Reduction", [blob], "reduction_param", last=not keep, axis=len(kept),
+    top = made.layer("Reduction", [blob], last=not keep, axis=len(kept),
                      operation=operations.get(node.op_type, REDUCTION.SUMSQ))
     if keep:
         made.reshaped(top, [given[axis] for axis in kept], made.result, last=True)
@@ -157,7 +152,7 @@ def arg_max(made, node):
     if not made.attribute("select_last_index", 0):
         log.warning("node '%s' (ArgMax): of equal maxima Caffe takes the last, this node takes the first", node.name or made.number)
     keep, axis = bool(made.attribute("keepdims", 1)), made.attribute("axis", 0) % len(made.shape())
-    top = made.layer("ArgMax", [made.bottom()], "argmax_param", last=keep, axis=axis)
+    top = made.layer("ArgMax", [made.bottom()], last=keep, axis=axis)
     if not keep:
         made.reshaped(top, (), made.result, last=True)
 
@@ -170,7 +165,7 @@ def depth_to_space(made, node):
     else:
         shape, order = (batch, channels // size**2, size, size, height, width), [0, 1, 4, 2, 5, 3]
     blob = made.reshaped(made.bottom(), made.shape(), shape)
-    blob = made.layer("Permute", [blob], "permute_param", order=order)
+    blob = made.layer("Permute", [blob], order=order)
     made.reshaped(blob, [shape[axis] for axis in order], made.result, last=True)
 
 
@@ -214,7 +209,7 @@ def multiplied(made, blob, count, axis, values, last):
     """Return the product of a matrix (results, values) with an axis of a blob of `count` axes: InnerProduct between Permutes."""
     order, back = [*range(axis), *range(axis + 1, count), axis], axis < count - 1
     if back:
-        blob = made.layer("Permute", [blob], "permute_param", order=order)
-    blob = made.layer("InnerProduct", [blob], "inner_product_param", [values], last=last and not back, num_output=len(values),
-                      bias_term=False, axis=count - 1)
-    return made.layer("Permute", [blob], "permute_param", last=last, order=np.argsort(order).tolist()) if back else blob
+        blob = made.layer("Permute", [blob], order=order)
+    blob = made.layer("InnerProduct", [blob], [values], last=last and not back, num_output=len(values), bias_term=False,
+                      axis=count - 1)
+    return made.layer("Permute", [blob], last=last, order=np.argsort(order).tolist()) if back else blob
