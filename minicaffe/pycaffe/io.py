@@ -319,7 +319,7 @@ class Transformer:
         self.raw_scale[in_] = scale
 
     def set_mean(self, in_, mean):
-        """Set the mean to subtract: one value a channel, or an array (H, W) or (C, H, W) of the input's size."""
+        """Set the mean to subtract: one value a channel, or an array (H, W) or (C, H, W), which is resized to the input's size."""
         self._check_input(in_)
         mean = np.asarray(mean)
         channels, *size = self.inputs[in_][1:]
