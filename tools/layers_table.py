@@ -78,7 +78,7 @@ def facts(cls):
     forward = method(bodies, "forward_on", "forward_cpu")
     backward = method(bodies, "backward_on", "backward_cpu")
     if issubclass(cls, ForkLayer):
-        backward = method(bodies[:chain.index(ForkLayer)], "backward")
+        backward = method(bodies[:chain.index(ForkLayer) + 1], "backward")
     if backward is None or re.fullmatch(r"if any\(propagate_down\):\s*raise .*|.*\bLayer\.backward_cpu\(self.*", backward, re.S):
         backward = "no gradient"
     elif re.fullmatch(r"for .*:\s*if wanted:\s*blob\.fill_diff\(0\)", backward):
