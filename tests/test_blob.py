@@ -217,9 +217,12 @@ def test_a_copy_is_of_one_shape(device, part):
     shown = Blob((2, 3))
     shown.share_data(target), shown.share_diff(target)
     shown.copy_from(target, part == "diff")
-    target.copy_from(source, part == "diff", reshape=True)
+    smaller = Blob((1,))
+    for blob in target, smaller:
+        blob.copy_from(source, part == "diff", reshape=True)
     source.data[...] = source.diff[...] = 0
-    assert target.shape == (2, 3) and (getattr(target, "cpu_" + part) == 5).all()
+    for blob in target, smaller:
+        assert blob.shape == (2, 3) and (getattr(blob, "cpu_" + part) == 5).all()
     for shape in (0, 3), None:
         Blob(shape).copy_from(Blob(shape), part == "diff")
 

@@ -98,3 +98,14 @@ def test_source_of_the_other_phase(phases, scale):
         del param.layer[1:]
     source = picture_nets.PictureSource.of(param, "net.prototxt")
     assert (source.scale, source.uncropped_shape()) == (scale, (3, 8, 6))
+
+
+def test_trained_net_with_boxes(monkeypatch, tmp_path):
+    """A net with the loss and the output of boxes is opened without the loss."""
+    (tmp_path / "net.prototxt").write_text(NET % 1 + """layer { name: "loss" type: "MultiBoxLoss" bottom: "ip" bottom: "label" top: "loss" }
+        layer { name: "out" type: "DetectionOutput" bottom: "ip" top: "out" }""")
+    monkeypatch.setattr(picture_nets.options, "net_options", lambda: {"skip_unknown_fields": False, "trusted": True})
+    monkeypatch.setattr(picture_nets, "set_preprocessing", lambda *given: None)
+    monkeypatch.setattr(picture_nets, "Classifier", lambda param, *given, **about: param)
+    net, _ = picture_nets.open_net({"model": str(tmp_path / "net.prototxt"), "weights": "w", "like": None})
+    assert [layer.type for layer in net.layer] == ["Input", "InnerProduct", "DetectionOutput"]

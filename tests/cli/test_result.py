@@ -112,11 +112,13 @@ def test_rows_of_samples():
         sample("b", 0.5, blob="z", saturated=0.25), sample("b", 7.0, blob="w"), sample("b", math.inf, parameter="b[0]", data=0.0),
         sample("c", 0.0, diff="v", not_finite=0.1), sample("c", math.inf, diff="u"),
         sample("c", 1.0, parameter="c[0]", data=0.0, update=0.5, update_wrong=1),
-        sample("d", 1.0, parameter="d[0]", data=2.0, update=math.inf, update_wrong=1)])
+        sample("d", 1.0, parameter="d[0]", data=2.0, update=math.inf, update_wrong=1), sample("d", 2.0, diff="t"), sample("d", math.nan, diff="s"),
+        sample("e", 1.0, parameter="e[0]", data=2.0)])
     assert [{name: row[name] for name in empty} for row in found] == [pytest.approx(empty | row, nan_ok=True) for row in (
         {"layer": "a", "activations": math.nan, "zeros": math.nan, "diff": 2.0, "gradient": 5.0, "weights": 10.0,
          "update/weights": 0.05, "not_finite": "y"},
         {"layer": "b", "activations": 0.5, "zeros": 1 / 16, "saturated": 0.25, "gradient": math.inf, "weights": 0.0,
          "not_finite": "b[0]"},
         {"layer": "c", "diff": 0.0, "gradient": 1.0, "weights": 0.0, "not_finite": "v diff"},
-        {"layer": "d", "gradient": 1.0, "weights": 2.0, "update/weights": math.inf, "not_finite": "update of d[0]"})]
+        {"layer": "d", "diff": math.nan, "gradient": 1.0, "weights": 2.0, "update/weights": math.inf, "not_finite": "update of d[0]"},
+        {"layer": "e", "gradient": 1.0, "weights": 2.0})]

@@ -27,6 +27,7 @@ def test_actions_of_signals(monkeypatch, on_int, on_hup):
         handlers[signal.SIGTERM](signal.SIGTERM, None)
         assert (found.poll(), found.terminated, found.poll()) == ("stop", True, "none")
         for now[0] in 101.0, 101.5:
+            handlers[signal.SIGTERM](signal.SIGTERM, None)      # interrupts never
             interrupts = pytest.raises(KeyboardInterrupt) if on_int == "stop" and now[0] > 101 else contextlib.nullcontext()
             with interrupts:
                 handlers[signal.SIGINT](signal.SIGINT, None)

@@ -108,6 +108,21 @@ def test_observed_gradients_of_each_layer(text):
     assert_same(net, watched)       # running sums were added to once
 
 
+@pytest.mark.parametrize("plan", [None, "memory"])
+@pytest.mark.parametrize("text", [norms(), sums()])
+def test_backward_after_single_layer_backward(text, plan):
+    """The backward of one layer undoes the fusion; the later one of all computes each layer by itself."""
+    net, watched = two_nets(text, plan)
+    last, relu = len(net.layers) - 1, net.layer_names.index("relu")
+    net.set_plan(plan, [], True)
+    for each in (net, watched):
+        each.forward_from_to(0, last)
+        each.blob_by_name("y").diff[...] = 1
+        each.backward_layer(relu)
+        each.backward_from_to(last, 0)
+    assert_same(net, watched, blobs=False)
+
+
 @pytest.mark.parametrize("phase", [caffe.TRAIN, caffe.TEST])
 @pytest.mark.parametrize(("text", "names"), [(norms(), {"norm": ["scale", "relu"]}), (sums(), {"sum": ["relu"]}),
                                              (sums(SUM.replace("SUM", "PROD") + RELU), {}), (sums(SUM.replace("SUM", "MAX") + RELU), {})])

@@ -300,6 +300,7 @@ def test_crop_offset_of_v1(tmp_path, text, offsets, caplog):
     (("POOLING", "SOFTMAX"), r"its offset is not known: 'big' and 'data' have no common ancestor, and coordinates do not pass "
                              r"through layer 'pool5' \(Softmax\); write the layer as type Crop of today, with crop_param { offset"),
     (('type: CONVOLUTION bottom: "data"', 'type: DATA'), "'big' and 'data' have no common ancestor; write the layer"),
+    (('bottom: "big" bottom: "data"', 'bottom: "other" bottom: "data"'), "'other' and 'data' have no common ancestor; write the layer"),
     (('bottom: "big" bottom: "data"', 'bottom: "big"'), "bottom: Crop takes exactly 2, got 1"),
 ])
 def test_crop_with_unknown_offset(tmp_path, change, message):

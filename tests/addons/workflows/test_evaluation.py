@@ -122,6 +122,13 @@ def test_ties_are_wrong_as_in_accuracy(minicaffe, data, tmp_path):
     assert "0 of 36 records right" in minicaffe(*TEST, "--per-class", "--wrong=d", "--json=o.json")
     assert [int(row["number"]) for row in rows_of("d")] == list(range(COUNT))      # of equal scores in their order
     assert json.loads((tmp_path / "o.json").read_text())["evaluation"]["accuracy"] == 0
+    net.params["ip"][0].data[...] = 0
+    net.params["ip"][0].data[0, 0] = 3.4e38 / 128   # the score of class 0 overflows where the first value is greater
+    net.save("w.caffemodel")
+    write(tmp_path, 8)
+    minicaffe(*TEST, "--wrong=d", "--force")
+    numbers, overflows = [int(row["number"]) for row in rows_of("d")], data[0][:, 0, 0, 0] > 128
+    assert numbers == sorted(numbers, key=lambda i: (overflows[i], i)) and 0 < overflows[numbers].sum() < len(numbers)    # NaN is the lowest score
 
 
 @pytest.mark.parametrize("transform, crop, mean", [("", slice(None), 0), ("scale: 0.01 mean_value: 90", slice(None), 90),
