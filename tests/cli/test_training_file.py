@@ -13,6 +13,7 @@ from minicaffe.cli import solver_options, training_file
 from minicaffe.cli.options import suggest_data_command
 from minicaffe.cli.train import train
 from minicaffe.common import caffe as settings
+from minicaffe.data.db import open_db
 from minicaffe.errors import ConfigError, FileError
 from minicaffe.proto import caffe_pb2, upgrade
 
@@ -62,6 +63,19 @@ def test_default_solver(folder):
             assert min(tests, max_iter) <= done <= max(2 * tests, max_iter // training_file.TEST_INTERVAL)
     shown = {0: 1, 1: 1, 10: 1, 60: 3, training_file.MAX_ITER: 75, 10_000: training_file.DISPLAY}
     assert {max_iter: default_solver("net.prototxt", max_iter).display for max_iter in shown} == shown
+
+
+def test_tests_of_default_solver(folder):
+    """Each has as many batches as hold the records of the database, which need not be of the first layer; there are enough of them."""
+    with open_db("db", "LMDB", "w") as db:
+        for i in range(11):
+            db.put(b"%03d" % i, b"x")
+    net = caffe_pb2.NetParameter()
+    net.layer.add(type="InnerProduct")
+    net.layer.add(type="Data", data_param={"source": "db", "backend": "LMDB", "batch_size": 4}).include.add(phase=caffe_pb2.TEST)
+    found = [training_file.default_solver(net, "net.prototxt", 1501, size, tests=2) for size in (None, 2)]
+    assert [list(param.test_iter) for param in found] == [[3], [6]]
+    assert found[0].test_interval == 500    # 1501 is no multiple of 3 or 2, and with one test there would be too few
 
 
 def test_batch_sizes(folder):

@@ -61,6 +61,8 @@ def test_softmax_of_special_values():
     assert (y[~normal] <= 1.3e-38).all() and y[-1] == 0
     # A maximum begins with an element, in each of the ways to find it; NaN and infinities stay in position.
     np.testing.assert_array_equal(output_of(softmax_text(), [np.array([[1e30, -1e30, 1e30]])], Dtype.FLOAT), [[0.5, 0, 0.5]])
+    one = np.eye(100)       # the largest of a row, in each of its places
+    np.testing.assert_array_equal(output_of(softmax_text(), [1000 * one], Dtype.FLOAT), one)
     for shape in ((3, 7), (3, 100), (2, 7, 5), (2, 100, 5), (1, 40, 3000)):
         x = np.random.default_rng(5).standard_normal(shape) - 1e4
         np.testing.assert_allclose(output_of(softmax_text(), [x], Dtype.DOUBLE), softmax(x, 1), rtol=1e-9)
