@@ -6,10 +6,12 @@ import gc
 
 import numpy as np
 import pytest
+from helpers import layer_text, make_net
 from test_memory_plan import CHANNELS_LAST, CONV, INPUT, LOSS, NETS, feed, layer, net_of
 
 import minicaffe
 from minicaffe import sim
+from minicaffe.blob import Blob
 from minicaffe.common import caffe
 from minicaffe.errors import DependencyError
 
@@ -76,3 +78,17 @@ def test_modes_by_turns(name, plan):
         found, wanted = ([{key: row[key] for key in ("direction", "layers", "part_of", "reads", "writes", "updates")} for row in net.schedule().as_dict()["rows"]]
                          for net in (changing, fresh))
         assert found == wanted, f"schedule on {mode}, run {seed}"
+
+
+def test_feed_of_host_and_device():
+    """An array of the host is sent while the device computes; a blob whose values are on the device is copied there."""
+    minicaffe.set_mode_gpu()
+    net = make_net(layer_text("Input", "data", more="input_param { shape { dim: 2 dim: 3 } }")
+                   + layer_text("Power", "y", "data", more="power_param { scale: 2 }"))
+    values, blob = np.arange(6.0).reshape(2, 3), Blob((2, 3))
+    blob.data[...] = 30
+    blob.data_memory.mutable_gpu_data()
+    for given, wanted in ((values, 2 * values), (values + 1, 2 * values + 2), (blob, np.full((2, 3), 60))):
+        net.feed(data=given)
+        net.forward_from_to(0, 1)
+        np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, wanted)
