@@ -111,7 +111,7 @@ def test_observed_gradients_of_each_layer(text):
 @pytest.mark.parametrize("plan", [None, "memory"])
 @pytest.mark.parametrize("text", [norms(), sums()])
 def test_backward_after_single_layer_backward(text, plan):
-    """The backward of one layer undoes the fusion; the later one of all computes each layer by itself."""
+    """A backward of one layer ends the fusion: a later backward of the net computes its layers separately."""
     net, watched = two_nets(text, plan)
     last, relu = len(net.layers) - 1, net.layer_names.index("relu")
     net.set_plan(plan, [], True)
