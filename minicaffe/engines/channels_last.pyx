@@ -25,7 +25,7 @@ cdef class ChannelsLast(Layout):
         cdef size_t count = images * channels * pixels
         name = f"channels last {'bf16 ' if dtype == BF16 else ''}{'x'.join(map(str, dims))}"
         super().__init__(count * item_size(dtype), count * item_size(FLOAT if dtype == BF16 else dtype),
-                         name, dims, channels, dtype, False, True)
+                         name, dims, channels, dtype, False, True, True)
         self.sizes[:] = [images, channels, pixels]
         self.plain[:] = [channels * pixels, pixels, 1]
         self.last[:] = [channels * pixels, 1, channels]
@@ -64,11 +64,11 @@ cdef Layout channels_last(tuple dims, int dtype):
 
 
 cdef int find_strides(Layout layout, Blob blob, long long* strides) except -1:
-    """Store in `strides` that of each axis of a blob, in elements: channels last, or plain if `layout` is None or the CPU's."""
+    """Store in `strides` that of each axis of a blob, in elements: channels last, or plain."""
     cdef int axis
     for axis in range(blob.num_axes):
         strides[axis] = blob.count_range(axis + 1, blob.num_axes)
-    if layout is not None and layout.on_device:
+    if layout is not None and layout.channels_last:
         strides[1] = 1
         for axis in range(2, blob.num_axes):
             strides[axis] *= blob.dims[1]

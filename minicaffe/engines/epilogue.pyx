@@ -21,7 +21,8 @@ cdef class ConcatSlice:
         """Return the address for a result in `layout` (None: plain), its images `pitch` bytes apart; NULL if that is impossible."""
         cdef Layout whole_layout = layout.with_shape(self.whole.shape) if layout is not None else None
         cdef SyncedMemory memory = self.whole.data_memory
-        if memory.has_external_view() or layout is not None and (whole_layout is None or self.unit % layout.lanes):
+        if memory.has_external_view() or layout is not None and (
+                whole_layout is None or layout.channels_last or self.unit % layout.lanes):
             return NULL
         memory.renew()      # recycled by the plan in the last iteration
         if memory.head != UNINITIALIZED and memory.layout() is not whole_layout:    # earlier parts were written in another layout

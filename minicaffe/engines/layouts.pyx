@@ -9,6 +9,9 @@ from minicaffe.memory.synced cimport SyncedMemory
 
 import math
 
+cdef enum:
+    CACHED = 1 << 15        # elements of a part that a cache of the CPU keeps
+
 cdef extern from "minicaffe/loops/lanes/caffe.hpp" nogil:
     void fill_padding "mc::zero_padding"(int dtype, const Channels&, void* y)
 
@@ -77,6 +80,8 @@ cdef Layout by_channels(Layout layout, Blob blob, const Channels& plain, Channel
     cdef bint axis_1 = plain.outer == blob.dims[0] and plain.channels == blob.dims[1]
     if not layout.on_device:
         found.lanes = layout.lanes if axis_1 else 1
+        while layout.channels_last and found.inner % 2 == 0 and found.inner * found.channels > CACHED:
+            found.outer, found.inner = found.outer * 2, found.inner // 2    # loops read a pixel's channels 16 at a time
         return layout if axis_1 else None
     if axis_1:      # the last axis
         found.outer, found.inner = plain.outer * plain.inner, 1

@@ -98,7 +98,7 @@ cdef str layout_text(Layout layout):
     """Return the layout in oneDNN's notation: nChw16c has 16 channels beside each other, NHWC all of them. None: plain order."""
     if layout is None:
         return None
-    text = "NHWC" if layout.on_device else f"nChw{layout.lanes}c" if layout.lanes else "private"
+    text = "NHWC" if layout.channels_last else f"nChw{layout.lanes}c" if layout.lanes else "private"
     return f"{text} bf16" if layout.dtype == BF16 else text
 
 

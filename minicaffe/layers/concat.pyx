@@ -66,7 +66,7 @@ cdef class ConcatLayer(StripLayer):
         cdef list layouts = concat_layouts(on, bottom, y, [y], True) if y.num_axes == 4 else [None] * (len(bottom) + 1)
         cdef Layout layout = layouts[len(bottom)], top_layout = layouts[which]
         cdef int dtype = element(layout, y)
-        cdef bint pixels = layout is not None and layout.on_device      # channels are last: rows are pixels, else images
+        cdef bint pixels = layout is not None and layout.channels_last      # rows are pixels, else images
         cdef long long rows = y.count // y.dims[1] if pixels else y.dims[0]
         cdef long long size = item_size(dtype), row = stored(layout, y) // rows, strip = stored(top_layout, x) // rows
         cdef long long offset = row // y.dims[1] * (<ConcatSlice> self.parts[which]).first

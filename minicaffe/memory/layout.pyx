@@ -30,10 +30,12 @@ cdef class Layout:
         Whether its elements are those of the plain array times factors, which other operations cannot use.
     on_device : bool
         Whether the memory is on a device. Such a layout has no padding.
+    channels_last : bool
+        Whether all channels of a pixel are one block (NHWC).
     """
 
     def __init__(self, size_t nbytes, size_t plain_nbytes, str name, tuple dims=None, int lanes=0, int dtype=FLOAT,
-                 bint scaled=False, bint on_device=False):
+                 bint scaled=False, bint on_device=False, bint channels_last=False):
         self.nbytes = nbytes
         self.plain_nbytes = plain_nbytes
         self.name = name
@@ -42,6 +44,7 @@ cdef class Layout:
         self.dtype = dtype
         self.scaled = scaled
         self.on_device = on_device
+        self.channels_last = channels_last
 
     cpdef to_plain(self, size_t plain, size_t private, size_t stream=0):
         """Convert the array at address `private` to address `plain`; on a device on `stream`, the address of a `CudaStream`."""

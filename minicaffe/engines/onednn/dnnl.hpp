@@ -31,9 +31,11 @@ struct DnnlArgument {  // dnnl_exec_arg_t
 
 enum : int { kSuccess = 0, kCpu = 1, kInOrder = 1, kBf16 = 2, kFloat = 3, kAnyTag = 1, kRowMajor = 3 };  // kRowMajor: tag ab
 enum : int { kBlocksOf16 = 78, kBlocksOf8 = 102 };  // tags nChw16c and nChw8c: blocks of channels are the last axis
+enum : int { kChannelsLast = 22 };                  // tag nhwc: all channels are
 enum : int { kBlocksOf16x16 = 79 };                 // tag ABcd16b16a: blocks of 16 x 16 of the first two axes
 enum : unsigned { kSequential = 1, kOpenMp = 2 };  // runtimes
 constexpr int kAdd = 0x1fff0;  // dnnl_binary_add
+constexpr int kAmx = 0xfef;    // dnnl_cpu_isa_avx512_core_amx
 constexpr int kUserScratchpad = 1;  // dnnl_scratchpad_mode_user
 enum : int { kTraining = 64, kDirect = 1, kDirectTransposed = 10, kMaxPooling = 0x1ff, kMeanWithPadding = 0x2ff,
              kMeanWithoutPadding = 0x3ff, kLrnAcross = 0xaff };
@@ -166,6 +168,7 @@ struct Library {
   void use_threads(int threads) const {
     if (set_threads) set_threads(threads);
   }
+  bool has_amx() const { return (call.get_effective_cpu_isa() & kAmx) == kAmx; }
   /// Throw std::runtime_error with the name of the function and the reason, if a call returned an error.
   static void check(int status, const char* what) {
     static const char* const kReasons[] = {"", "out of memory", "invalid arguments", "not implemented", "not implemented",
@@ -243,11 +246,12 @@ class Description {
   Description(const Library* on, void* description) : on_(on), description_(description, on->call.primitive_desc_destroy) {}
 
   const void* get() const { return description_.get(); }
-  /// Whether oneDNN has only its slow reference implementation.
-  bool slow() const {
+  /// Whether oneDNN has only its slow reference implementation, or for a depthwise convolution one of AMX for full ones.
+  bool slow(bool depthwise = false) const {
     const char* name = nullptr;
     MC_DNNL(on_, primitive_desc_query, get(), kQueryImplementation, 0, &name);
-    return !name || !std::strncmp(name, "ref", 3) || std::strstr(name, "+ref");
+    return !name || !std::strncmp(name, "ref", 3) || std::strstr(name, "+ref") ||
+           (depthwise && !std::strncmp(name, "brgconv", 7));
   }
   /// The layout of one argument, a number such as kQuerySource.
   Array array(int what) const {

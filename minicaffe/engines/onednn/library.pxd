@@ -36,6 +36,7 @@ cdef class OnednnLayout(Layout):
     cdef Array array, plain         # this layout, and that of the plain array
     cdef Reorder from_plain_step, to_plain_step, direct     # made at first use
     cdef OnednnLayout source       # from which `direct` converts; None: not made
+    cdef int tag                    # its number in TAGS; 0: another layout
     cdef vector[float] factors      # of the elements along the first axes, for `scaled`; empty: none
 
 cdef Layout layout_of(const Array& array, const Array* plain=*)

@@ -28,13 +28,13 @@ cdef extern from "minicaffe/engines/onednn/dnnl.hpp" namespace "mc::onednn" nogi
     const char* kNames[]
     const int kFunctions
     const unsigned kSequential, kOpenMp
-    const int kBlocksOf16, kBlocksOf8, kBf16, kFloat
+    const int kBlocksOf16, kBlocksOf8, kChannelsLast, kBf16, kFloat
 
 cdef extern from "minicaffe/engines/onednn/openmp.hpp" namespace "mc::onednn::openmp" nogil:
     void serve(void* handle, Threads) except +
     void set_threads(int) noexcept
 
-TAGS = {16: kBlocksOf16, 8: kBlocksOf8}     # lanes -> tag of the layout
+TAGS = {kBlocksOf16: 16, kBlocksOf8: 8, kChannelsLast: 0}   # tag of a layout -> lanes, 0: all channels
 MIN_VERSION, AVX2, AVX512_BF16 = (3, 2), 7, 0xe7    # dnnl_cpu_isa_avx2 and so on: a bit for each instruction set that it implies
 # The remedy for a library that does not fit.
 OTHER_LIBRARY_REMEDY = "pip install onednn-cpu-gomp, or name another in MINICAFFE_ONEDNN"
@@ -181,14 +181,14 @@ cdef class OnednnLayout(Layout):
         return True
 
     def with_shape(self, shape):
-        if self.lanes and not self.dims[1] % self.lanes and not shape[1] % self.lanes:  # without padding
-            return layout_of(tagged_array(&_library, shape, self.array.type(), TAGS[self.lanes]))
+        if self.channels_last or self.lanes and not self.dims[1] % self.lanes and not shape[1] % self.lanes:    # without padding
+            return layout_of(tagged_array(&_library, shape, self.array.type(), self.tag))
         return None
 
 
 cdef Layout lanes_layout(tuple dims, int lanes):
     """Return the layout of float32 images in blocks of 8 or 16 channels, None if that is the plain order; for engine WINOGRAD."""
-    return layout_of(tagged_array(library(), dims, kFloat, TAGS[lanes]))
+    return layout_of(tagged_array(library(), dims, kFloat, kBlocksOf16 if lanes == 16 else kBlocksOf8))
 
 
 cdef Layout layout_of(const Array& array, const Array* plain=NULL):
@@ -202,16 +202,16 @@ cdef Layout layout_of(const Array& array, const Array* plain=NULL):
         layout = reference()
         if layout is not None and layout.array == array and layout.plain == flat:
             return layout
-    cdef int lanes = 0
-    for width, tag in TAGS.items():
-        if len(dims) == 4 and tagged_array(&_library, dims, array.type(), tag) == array:
-            lanes = width
+    cdef int lanes = 0, kind = 0
+    for tag, width in TAGS.items() if len(dims) == 4 else ():
+        if tagged_array(&_library, dims, array.type(), tag) == array:
+            kind, lanes = tag, width or dims[1]
     cdef int dtype = BF16 if array.type() == kBf16 else FLOAT
     if dtype == FLOAT and lanes and not dims[1] % lanes and dims[2] == dims[3] == 1 and plain == NULL:
         return None     # one pixel: the blocks are contiguous, as in plain order
     layout = OnednnLayout(array.bytes(), 4 * math.prod(dims), f"oneDNN {next(_numbers)} of {'x'.join(map(str, dims))}", dims, lanes,
-                           dtype)
-    layout.array, layout.plain = array, flat
+                          dtype, False, False, kind == kChannelsLast)
+    layout.array, layout.plain, layout.tag = array, flat, kind
     reference = weakref.ref(layout, functools.partial(_forget, dims))
     _layouts.setdefault(dims, []).append(reference)
     return layout

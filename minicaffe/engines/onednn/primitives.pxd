@@ -10,6 +10,7 @@ cdef extern from "minicaffe/engines/onednn/weighted.hpp" namespace "mc::onednn" 
         size_t forward_scratch()
         void forward(const void* x, const void* w, const void* b, void* y, void* scratch) except +refuse
         void make_backward_data() except +refuse
+        bint data_reads_plain()
         size_t data_scratch()
         void backward_data(const void* w, const void* dy, void* dx, void* scratch) except +refuse
         void make_backward_weights(bint biased) except +refuse

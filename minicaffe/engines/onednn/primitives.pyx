@@ -32,8 +32,9 @@ cdef class OnednnWeightsPrimitive(Primitive):
             self.steps.make_backward_data()
             self.dx, self.dy = layout_of(self.steps.dx), layout_of(self.steps.dy)
             self.data_made = True
-        cdef const void* w = weight.data_in_layout(on, self.weight_layout)
-        cdef object _kept = weight.data_memory.private_side
+        cdef bint plain = self.steps.data_reads_plain()
+        cdef const void* w = weight.data_on(on) if plain else weight.data_in_layout(on, self.weight_layout)
+        cdef object _kept = weight.data_memory.host if plain else weight.data_memory.private_side
         cdef void* scratch = operation.scratch(on, (self.steps.data_scratch() + 3) // 4)
         with nogil:
             self.steps.backward_data(w, top.diff_in_layout(on, self.dy), bottom.overwrite_diff_in_layout(on, self.dx), scratch)

@@ -34,8 +34,10 @@ class Weighted {
     dx = made.array(kQuerySourceDiff), data_w_ = made.array(kQueryWeights), dy = made.array(kQueryTopDiff);
     data_step_ = PrimitiveCall(on_, made);
     data_step_.takes(kWeights, data_w_).takes(kTopDiff, dy).takes(kSourceDiff, dx);
-    if (!(data_w_ == w)) reorder_weights_.make(on_, threads_, w, data_w_);
+    if (!(data_w_ == w)) reorder_weights_.make(on_, threads_, data_reads_plain() ? plain_w : w, data_w_);
   }
+  /// Whether w_at of backward_data are the weights in plain order: oneDNN has only slow conversions between layouts of bf16.
+  bool data_reads_plain() const { return w.type() == kBf16 && !(data_w_ == w); }
   // Its scratch memory begins with the reordered weights, if a reorder is needed.
   size_t data_scratch() const { return reordered_weights_bytes() + data_step_.scratch(); }
   void backward_data(const void* w_at, const void* dy_at, void* dx_at, void* scratch) {
@@ -114,7 +116,7 @@ class Weighted {
     void* made = nullptr;
     if (create(&made, x, back_y_) == kSuccess) {
       Description description(on_, made);
-      if (!description.slow()) return description;
+      if (!description.slow(depthwise_)) return description;
     }
     on_->check(create(&made, any_x_, any_y_), "backward");
     return Description(on_, made);
@@ -122,6 +124,7 @@ class Weighted {
 
   const Library* on_ = nullptr;
   int threads_ = 1;                       // of all primitives
+  bool depthwise_ = false;                // whether this is a convolution of each channel with its own kernel
   Array any_x_, any_w_, any_y_, back_y_;  // `any`: of oneDNN's choice; back_y_: the preferred layout of the top's gradient
   Description forward_;
   PrimitiveCall forward_step_;

@@ -38,9 +38,14 @@ class Conv : public Weighted {
       image.push_back(window.in[a]), columns.push_back(window.out[a]), weights.push_back(window.kernel[a]);
       strides_[a] = window.stride[a], dilates_[a] = window.dilation[a] - 1, pads_[a] = window.pad[a];
     }
+    // Of depthwise convolutions oneDNN would choose blocks of channels; with AMX all others in bf16 have channels last.
+    depthwise_ = s.group_channels == 1 && s.groups == s.outputs && !transposed;
+    const int tag = bf16 && depthwise_ && window.num_axes == 2 && on->has_amx() ? kChannelsLast : kAnyTag;
     start(on, cpu::parts_of(threads, s.images * s.positions * s.outputs * s.k, kRegion * cpu::kProductGrain),
-          Array::any(on, x_dims, type), Array::any(on, weights, type), Array::plain(on, weights, swapped),
-          Array::any(on, y_dims, type));
+          Array::any(on, x_dims, type, tag), Array::any(on, weights, type), Array::plain(on, weights, swapped),
+          Array::any(on, y_dims, type, tag));
+    if (tag != kAnyTag)  // for gradients of which oneDNN has no depthwise implementation with channels last
+      any_x_ = Array::any(on, x_dims, type, kBlocksOf16), any_y_ = Array::any(on, y_dims, type, kBlocksOf16);
   }
 
   /// Make forward with the epilogue `slopes(y + addend)`, each part optional; `slopes` is their number: 0, 1, or one a channel.

@@ -56,11 +56,6 @@ def both(text, prepare=lambda net: None, steps=2):
     return found
 
 
-def computes_in_blocks(net):
-    """Whether the first convolution's top is in blocks of channels. By AMX it is channels last, which other layers read in plain order."""
-    return net.blob_by_name("a").layout_of_data().lanes > 0
-
-
 @pytest.mark.parametrize("case", SHAPES)
 def test_convolution(bf16, case):
     shape, fields = SHAPES[case]
@@ -146,7 +141,7 @@ def test_stack_concat_and_slice(bf16):
     assert np.array_equal(ours["c data"], joined)
     assert np.array_equal(ours["d data"], joined[:, :32]) and np.array_equal(ours["e data"], joined[:, 32:])
     assert np.array_equal(ours["c diff"], np.concatenate([ours["d diff"], ours["e diff"]], 1))
-    assert net.blob_by_name("c").layout_of_data() is not None or not computes_in_blocks(net)
+    assert net.blob_by_name("c").layout_of_data() is not None
     assert_near(ours, exact)
 
 
@@ -260,14 +255,58 @@ def test_batch_norm_stays_in_bf16(bf16):
     engine.set_precision("bf16")
     net = make(NORMS)
     step(net)
-    if not computes_in_blocks(net):
-        pytest.skip("by AMX convolutions compute channels last, which BatchNorm reads in plain order")
     a = net.blob_by_name("a")
     before = a.data_memory.reorders, a.diff_memory.reorders
     step(net)
     assert next(row["fused"] for row in net.engines() if row["layer"] == "BatchNorm_a") == ["Scale_a", "ReLU_a"]
     assert (a.data_memory.reorders, a.diff_memory.reorders) == before
     assert np.array_equal(a.cpu_data, rounded(a.cpu_data)) and np.array_equal(a.cpu_diff, rounded(a.cpu_diff))
+
+
+SIDES = "num_output: 64 kernel_size: 1 bias_term: false"     # a bias before BatchNorm has no gradient but by rounding
+WIDE = input_layer((2, 64, 64, 48)) + conv("first", "x", "a", SIDES)
+
+
+@pytest.mark.parametrize("middle", [
+    conv("depthwise", "a", "b", "num_output: 64 group: 64 kernel_size: 3 pad: 1"),
+    conv("depthwise", "a", "b", "num_output: 64 group: 64 kernel_size: 3 pad: 1 stride: 2"),
+    layer("BatchNorm", "a", "b"), layer("BatchNorm", "a", "b", "batch_norm_param { use_global_stats: true }"),
+    conv("other", "x", "c", SIDES) + layer("Concat", "a c", "b"), layer("Pooling", "a", "b", "pooling_param { pool: AVE kernel_size: 2 }")],
+    ids=["depthwise", "stride", "statistics", "sums", "Concat", "Pooling"])
+def test_layers_keep_convolutions_layout(bf16, middle):
+    """Blocks of 16 channels, or by AMX channels last, which loops over channels read in parts that a cache keeps."""
+    (net, ours), (_, exact) = both(WIDE + middle + conv("last", "b", "y", SIDES), steps=1)
+    for name in exact:
+        assert np.linalg.norm(ours[name] - exact[name]) <= NEAR * max(np.linalg.norm(exact[name]), 4), name
+    engine.set_precision("bf16")
+    net = make(WIDE + middle + conv("last", "b", "y", SIDES))
+    net.forward_from_to(0, len(net.layers) - 1)
+    blobs = [net.blob_by_name(name) for name in "ab"]
+    assert all(blob.layout_of_data() is not None for blob in blobs)
+    before = [blob.data_memory.reorders for blob in blobs]
+    net.forward_from_to(0, len(net.layers) - 1)
+    assert [blob.data_memory.reorders for blob in blobs] == before
+
+
+@pytest.mark.parametrize("plan", [None, "memory"])
+def test_rectified_parts_of_a_concat(bf16, plan):
+    """With a plan Concat computes the gradients of the ReLUs; forward alone, the convolutions may write into its top."""
+    text = (WIDE + layer("ReLU", "a", "a") + conv("other", "x", "c", SIDES) + layer("ReLU", "c", "c") + layer("Concat", "a c", "b")
+            + conv("last", "b", "y", SIDES))
+    found = []
+    for precision in ("bf16", "float32"):
+        engine.set_precision(precision)
+        net = make(text, plan=plan)
+        step(net)
+        found.append({"x": net.blob_by_name("x").cpu_diff.copy(), "y": net.blob_by_name("y").cpu_data.copy()}
+                     | {f"{one.name}[{i}]": blob.cpu_diff.copy() for one in net.layers for i, blob in enumerate(one.blobs)})
+    ours, exact = found
+    for name, values in exact.items():
+        assert np.linalg.norm(ours[name] - values) <= 2 * NEAR * np.linalg.norm(values), name
+    engine.set_precision("bf16")
+    test = make(text, plan=plan, phase=caffe.TEST)
+    test.forward_from_to(0, len(test.layers) - 1)
+    assert np.array_equal(test.blob_by_name("y").cpu_data, ours["y"])
 
 
 def accuracy(name, seed):

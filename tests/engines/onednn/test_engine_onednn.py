@@ -30,10 +30,10 @@ def layer(kind, bottoms, top, fields=""):
     return layer_text(kind, f"{kind}_{top}", bottoms, top, fields)
 
 
-def make(text, dtype=Dtype.FLOAT):
-    """A net with gradients for all, filled from one seed."""
+def make(text, dtype=Dtype.FLOAT, phase=TRAIN, plan=None):
+    """A net, with gradients for all in a training, filled from one seed."""
     caffe.seed(5)
-    net = make_net("force_backward: true " + text, TRAIN, dtype)
+    net = make_net("force_backward: true " * (phase == TRAIN) + text, phase, dtype, plan=plan)
     blob = net.blob_by_name("x")
     blob.data[...] = np.random.default_rng(3).standard_normal(blob.shape)
     return net
