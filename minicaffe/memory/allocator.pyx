@@ -38,6 +38,22 @@ cdef extern from *:
     """
     bint Py_IsFinalizing() noexcept
 
+cdef extern from *:
+    """
+    #include <sys/mman.h>
+    #include <unistd.h>
+    // Ask Linux for pages of 2 MiB in a block of 1 MiB or more: a training step takes 0.82 to 0.93 of its time with pages of 4 KiB.
+    // The pages at the block's ends may belong to other blocks, too, which does no harm. An error is none: it stays as it was.
+    static void ask_for_huge_pages(void* block, size_t nbytes) {
+    #ifdef MADV_HUGEPAGE
+      if (nbytes < 1 << 20) return;
+      const size_t page = size_t(sysconf(_SC_PAGESIZE)), first = size_t(block) / page * page;
+      madvise(reinterpret_cast<void*>(first), size_t(block) + nbytes - first, MADV_HUGEPAGE);
+    #endif
+    }
+    """
+    void ask_for_huge_pages(void* block, size_t nbytes)
+
 cdef enum:
     ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
@@ -226,6 +242,7 @@ cdef class SystemAllocator(Allocator):
         cdef void* ptr = NULL
         if posix_memalign(&ptr, self.alignment, max(nbytes, 1)) != 0:    # a block of 0 bytes needs a unique address, too
             raise out_of_memory(self, nbytes, "what the system gives")
+        ask_for_huge_pages(ptr, nbytes)
         self.remember(ptr, nbytes)
         return ptr
 

@@ -3,8 +3,10 @@
 import contextlib
 import copy
 import gc
+import os
 import pickle
 import random
+import re
 
 import numpy as np
 import pytest
@@ -43,6 +45,28 @@ def test_every_allocator_keeps_the_contract(wrap):
                 allocator.free(wrong)
     assert allocator.stats()[:2] == (0, sum(sizes)) and allocator.stats().count == 0
     stranger.free(other)
+
+
+def mapping_flags(address):
+    """The flags of the mapping that holds an address, from /proc/self/smaps; empty where that does not exist."""
+    found, here = "", False
+    with contextlib.suppress(OSError), open("/proc/self/smaps") as lines:
+        for line in lines:
+            if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+                first, end = (int(part, 16) for part in line.split()[0].split("-"))
+                here = first <= address < end
+            elif here and line.startswith("VmFlags:"):
+                found = line
+    return found
+
+
+def test_large_blocks_ask_for_huge_pages():
+    """A block that is not cached asks Linux for pages of 2 MiB, from its first byte to its last."""
+    if not os.path.exists("/sys/kernel/mm/transparent_hugepage"):
+        pytest.skip("this system has no transparent huge pages")
+    large = Buffer(SystemAllocator(), 64 << 20)
+    for address in large.address, large.address + large.nbytes // 2, large.address + large.nbytes - 1:
+        assert " hg" in mapping_flags(address)
 
 
 def test_limit():
