@@ -64,11 +64,10 @@ def test_lists_and_blocks():
     assert silent == [], "these need a comment <!-- not run: the reason --> above them"
 
 
-@pytest.mark.parametrize("page", sorted(p.relative_to(ROOT).as_posix() for p in [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("models/**/*.md")]))
-def test_links_lead_somewhere(page):
-    path = ROOT / page
-    links = re.findall(r"\]\(([^)\s]+)\)", path.read_text())
-    assert [link for link in links if "://" not in link and not leads_somewhere(path, *link.partition("#")[::2])] == []
+def test_links_lead_somewhere():
+    links = [(page, link) for page in [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("models/**/*.md")]
+             for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link]
+    assert len(links) > 500 and [(page, link) for page, link in links if not leads_somewhere(page, *link.partition("#")[::2])] == []
 
 
 def leads_somewhere(page, link, anchor):

@@ -56,9 +56,9 @@ def module_of(name):
     return importlib.import_module(name.replace("caffe", "minicaffe", 1)) if name != "caffe.proto.caffe_pb2" else caffe.proto.caffe_pb2
 
 
-@pytest.mark.parametrize("module, name", PAIRS)
-def test_callables(module, name):
-    assert callable(getattr(module_of(module), name))
+@pytest.mark.parametrize("module", CALLABLE)
+def test_callables(module):
+    assert [name for name in CALLABLE[module].split() if not callable(getattr(module_of(module), name))] == []
 
 
 def test_values_and_members(objects):
