@@ -125,7 +125,7 @@ def _box(row):
 class WindowBatches:
     """Make batches of windows: background first, then objects, drawn with replacement.
 
-    Of a batch, for several processes of their joint batch, the share `fraction` shows objects; a batch begins at record `start`. A
+    Of a batch, for several processes of their joint batch, the share `fraction` shows objects; one begins at record `start`. A
     window, with `square` made a square about its centre, is scaled to `crop_size` with `context` pixels around it in the result.
     `mean`, float64 of (3, crop_size, crop_size), is subtracted. With `cache` the picture files are kept in
     memory. Pictures must lie in the folder `within`, if given (`minicaffe.proto.files.check_below`).
@@ -146,8 +146,9 @@ class WindowBatches:
         data.fill(0)
         size = len(numbers) * numbers.step  # of the batch of all processes
         background = size - objects_of(size, self.fraction)
+        first = numbers.start - (numbers.start - self.start) % numbers.step  # of that batch, which may be smaller than others
         for i, number in enumerate(numbers):
-            table = self.windows.background if (number - self.start) % size < background else self.windows.foreground
+            table = self.windows.background if number - first < background else self.windows.foreground
             if not len(table):
                 raise DataError(f"has {len(self.windows.background)} windows of background and {len(self.windows.foreground)} of "
                                 f"objects, and the batches of {numbers.step} processes need both", file=self.source)

@@ -257,3 +257,13 @@ def test_ignored_fields_and_missing_kinds(picture, caplog):
     with pytest.raises(DataError) as caught:
         batches.fill(range(0, 12, 3), BatchArrays(np.dtype(np.float32), True, np.empty))
     assert str(caught.value) == "windows.txt: has 0 windows of background and 2 of objects, and the batches of 3 processes need both"
+
+
+@pytest.mark.parametrize("numbers, labels", [
+    (range(10, 15), [0, 0, 0, 2, 2]), (range(10, 13), [0, 0, 2]),       # the last batch of a test that ranks divide
+    (range(10, 20, 2), [0, 0, 0, 2, 2]), (range(11, 20, 2), [0, 0, 0, 2, 2])])
+def test_background_first_in_each_batch(picture, numbers, labels):
+    batches = WindowBatches(WindowList("windows.txt", "", 0.5, 0.3), 0.4, 0, CROP, 0)
+    arrays = BatchArrays(np.dtype(np.float32), True, np.empty)
+    batches.fill(numbers, arrays)
+    assert arrays.reshape((len(numbers), 3, CROP, CROP))[1].tolist() == labels
