@@ -79,10 +79,12 @@ cdef Layout by_channels(Layout layout, Blob blob, const Channels& plain, Channel
         return None
     cdef bint axis_1 = plain.outer == blob.dims[0] and plain.channels == blob.dims[1]
     if not layout.on_device:
-        found.lanes = layout.lanes if axis_1 else 1
+        if not axis_1:
+            return None
+        found.lanes = layout.lanes
         while layout.channels_last and found.inner % 2 == 0 and found.inner * found.channels > CACHED:
             found.outer, found.inner = found.outer * 2, found.inner // 2    # loops read a pixel's channels 16 at a time
-        return layout if axis_1 else None
+        return layout
     if axis_1:      # the last axis
         found.outer, found.inner = plain.outer * plain.inner, 1
     elif plain.outer == 1 and plain.channels == blob.dims[0] * blob.dims[1]:

@@ -25,7 +25,7 @@ static_assert(kFloat == dnnl_f32 && kBf16 == dnnl_bf16 && kQueryType == dnnl_que
 static_assert(kQueryAxes == dnnl_query_ndims_s32 && kQueryDims == dnnl_query_dims, "");
 static_assert(kAnyTag == dnnl_format_tag_any && kRowMajor == dnnl_ab, "");
 static_assert(kBlocksOf16 == dnnl_nChw16c && kBlocksOf8 == dnnl_nChw8c && kChannelsLast == dnnl_nhwc, "");
-static_assert(kBlocksOf16x16 == dnnl_ABcd16b16a, "");
+static_assert(kBlocksOf16x16 == dnnl_ABcd16b16a && kAmx == dnnl_cpu_isa_avx512_core_amx, "");
 static_assert(kSequential == DNNL_RUNTIME_SEQ && kOpenMp == DNNL_RUNTIME_OMP, "");
 static_assert(kTraining == dnnl_forward_training && kDirect == dnnl_convolution_direct, "");
 static_assert(kDirectTransposed == dnnl_deconvolution_direct, "");

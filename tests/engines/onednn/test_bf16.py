@@ -288,6 +288,13 @@ def test_layers_keep_convolutions_layout(bf16, middle):
     assert [blob.data_memory.reorders for blob in blobs] == before
 
 
+def test_images_normalized_one_by_one(bf16):
+    """MVN sees the channels of each image as channels of their own, which it reads in plain order."""
+    (_, ours), (_, exact) = both(WIDE + layer("MVN", "a", "b") + conv("last", "b", "y", SIDES), steps=1)
+    for name in exact:
+        assert np.linalg.norm(ours[name] - exact[name]) <= 2 * NEAR * max(np.linalg.norm(exact[name]), 4), name
+
+
 @pytest.mark.parametrize("plan", [None, "memory"])
 def test_rectified_parts_of_a_concat(bf16, plan):
     """With a plan Concat computes the gradients of the ReLUs; forward alone, the convolutions may write into its top."""
