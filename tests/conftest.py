@@ -86,7 +86,8 @@ def pytest_configure(config):
     if config.getoption("--examples"):
         config.option.timeout = 0       # a long search is no hang
     config.stash[WATCHDOG] = Watchdog(0 if config.getoption("--examples") else float(config.getini("process_timeout")))
-    hypothesis.settings.register_profile("repeatable", derandomize=True, database=None)
+    examples = 100 if config.getoption("--every") else 25
+    hypothesis.settings.register_profile("repeatable", derandomize=True, database=None, deadline=None, max_examples=examples)
     hypothesis.settings.load_profile("repeatable")
     device = config.getoption("--device")
     os.environ["MINICAFFE_DEVICE"] = device

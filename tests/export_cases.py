@@ -40,7 +40,7 @@ def filled(net, seed=3):
 
 # ssd has pictures of a fixed number, lstm steps of one sequence.
 of_models = pytest.mark.parametrize("file, batch", [
-    pytest.param(file, batch, marks=[pytest.mark.slow(4)] * (file.startswith(("resnet50", "ssd", "googlenet", "mobilenet")[:3 + (batch > 1)])))
+    pytest.param(file, batch, marks=[pytest.mark.slow(5)] * file.startswith(("resnet50", "ssd", "googlenet", "mobilenet", "squeezenet/deploy_v1")))
     for file in DEPLOY if not file.startswith(BIG) for batch in (1, 3) if batch == 1 or not file.startswith(("ssd", "lstm"))])
 
 

@@ -2,6 +2,8 @@
 
 import threading
 
+import pytest
+
 from minicaffe.blob import Dtype
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
@@ -28,6 +30,11 @@ def net_solver(net, plan=None, **fields):
     fields = {"type": "SGD", "base_lr": 0.05, "momentum": 0.9, "lr_policy": "fixed", "snapshot_after_train": False, **fields}
     param = parse_text(net, caffe_pb2.NetParameter, "test.prototxt", keep_layer_fields=True)[0]
     return create_solver(caffe_pb2.SolverParameter(net_param=param, **fields), plan=plan)
+
+
+def one_of(step, cases):
+    """Return the cases of a table for `parametrize`; but each `step`-th one, from the first on, they are for --every."""
+    return [pytest.param(*(case if isinstance(case, tuple) else [case]), marks=[pytest.mark.slow(1)] * (i % step > 0)) for i, case in enumerate(cases)]
 
 
 def in_threads(work, arguments):

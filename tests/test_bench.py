@@ -195,6 +195,7 @@ def test_steps_of_gpu_check(slow, tmp_path):
     assert result["cut"].keys() >= {"kernels", "nccl"} and "cut: nccl: not begun" in text and result["ok"] is False
 
 
+@pytest.mark.slow(1)
 def test_strided_part(tmp_path):
     """It compares its result with NumPy's before it is timed; its kernel was once one that no longer existed."""
     done = subprocess.run([sys.executable, TOOLS / "bench" / "gpu.py", "--device", "sim", "--only", "strided"], cwd=tmp_path,

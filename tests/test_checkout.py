@@ -36,6 +36,7 @@ def test_python_beside_the_source(checkout):
         "use python -P or another folder for an installed minicaffe, or run pip install . there")
 
 
+@pytest.mark.slow(1)
 def test_without_a_compiler(tmp_path):
     meson = shutil.which("meson")
     if meson is None:

@@ -115,7 +115,7 @@ def steps_of(chapter):
     return steps, printed
 
 
-@pytest.mark.parametrize("chapter", [pytest.param(path, marks=[pytest.mark.slow(29)] * (path.stem[:2] in ("4_", "5_", "8_", "10"))) for path in CHAPTERS],
+@pytest.mark.parametrize("chapter", [pytest.param(path, marks=[pytest.mark.slow(29)] * (path.stem[:2] in ("4_", "5_", "6_", "8_", "9_", "10"))) for path in CHAPTERS],
                          ids=lambda path: path.stem)      # chapter 4 compiles a layer, as test_adding_a_layer does
 def test_chapters(chapter, tmp_path):
     needs_compiler(chapter.stem.split("_")[0])

@@ -127,6 +127,10 @@ def test_files_that_pages_name(page):
             and not any(path.endswith(f"/{name.rstrip('/')}") for path in there)] == []
 
 
+def runnable(page):
+    return (block for block in blocks(page) if block.language in RUNNABLE and not block.not_run)
+
+
 @pytest.fixture
 def page_folder(request, tmp_path, monkeypatch, on_cpu):
     """A folder like the checkout's, with the files that the pages speak of: small ones, in place of the reader's."""
@@ -182,15 +186,16 @@ def check_session(text, monkeypatch, capsys):
     assert " ".join(said.split()) in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in ("docs/adding_a_layer.md", "docs/memory.md")])  # these have tests of their own
+WITH_TESTS = ("docs/adding_a_layer.md", "docs/memory.md")       # of their own
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in WITH_TESTS and list(runnable(page))])
 def test_code_runs(page, page_folder, device, monkeypatch, caplog, capsys):
     caplog.set_level("WARNING")
     names = {"__name__": "page", "caffe": minicaffe, "pictures": np.zeros((1, 1, 28, 28))}
     if page == "docs/ssd.md":
         names |= detecting()
-    for line, language, text, not_run in blocks(page):
-        if not_run or language not in RUNNABLE:
-            continue
+    for line, language, text, _ in runnable(page):
         if language == "prototxt":
             parse_text(text, caffe_pb2.NetParameter, keep_layer_fields=True)
             Path("net.prototxt").write_text(text)

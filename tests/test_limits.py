@@ -168,6 +168,7 @@ for settings in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow(1)
 def test_settings_of_the_simulated_device():
     done = subprocess.run([sys.executable, "-c", EACH_IN_A_CHILD, *dict(SETTINGS)], capture_output=True, text=True,
                           env={**os.environ, "MINICAFFE_DEVICE": "sim", "MINICAFFE_SIM": ""})

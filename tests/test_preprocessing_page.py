@@ -23,6 +23,7 @@ def made(tool, on_cpu):
     return {name: tool.make_picture(name, fields) for name, fields in tool.fields_on_page().items()}
 
 
+@pytest.mark.slow(4)
 def test_pictures(tool, made):
     assert {path.stem for path in tool.FOLDER.glob("*.png")} == set(made) and len(made) == 10
     for name, expected in made.items():

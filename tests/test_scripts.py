@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import one_of
 
 import minicaffe
 
@@ -56,6 +57,7 @@ def test_names_of_modules(name, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow(2)
 def test_runner_and_another_caffe(tmp_path):
     (tmp_path / "beside.py").write_text("word = 'hello'\n")
     (tmp_path / "script.py").write_text("import sys, beside, caffe\nprint(beside.word, sys.argv[1:], __name__)\nsys.exit(3)\n")
@@ -84,6 +86,7 @@ def alias(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow(2)
 def test_alias(alias, tmp_path):
     assert run("-m", "minicaffe.as_caffe", "--install", alias, cwd=tmp_path, PYTHONPATH=str(alias)).returncode == 0     # it is written again
     find = "import importlib.util as u; print(u.find_spec('caffe').origin); import caffe; print(u.find_spec('caffe.io').loader.own_name)"
@@ -95,6 +98,7 @@ def test_alias(alias, tmp_path):
         assert done.stdout == "minicaffe minicaffe.pycaffe.io\n" and not done.stderr, program
 
 
+@pytest.mark.slow(1)
 def test_alias_in_processes_and_threads(alias, tmp_path):
     (tmp_path / "spawn.py").write_text("""
 import multiprocessing
@@ -137,6 +141,7 @@ def test_alias_and_another_caffe(name, tmp_path):
     assert theirs.read_text() == "__version__ = 'theirs'\n"
 
 
+@pytest.mark.slow(1)
 def test_unwritable_alias(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder" / "caffe.py").mkdir(parents=True)
@@ -153,9 +158,9 @@ warnings.warn(minicaffe.errors.ConfigWarning("a config warning"))
 """
 
 
-@pytest.mark.parametrize("level, shown", [
-    ("", "warning error fatal config"), ("0", "info warning error fatal config"), ("2", "error fatal"), ("7", "fatal"),
-    ("few", "warning error fatal config few")])
+@pytest.mark.parametrize("level, shown", one_of(5, [
+    ("0", "info warning error fatal config"), ("", "warning error fatal config"), ("2", "error fatal"), ("7", "fatal"),
+    ("few", "warning error fatal config few")]))
 def test_minloglevel_of_glog(level, shown, tmp_path):
     done = run("-c", LOGS, cwd=tmp_path, GLOG_minloglevel=level)
     lines = {"info": "an info", "warning": "a warning", "error": "an error", "fatal": "a fatal", "config": "a config",
@@ -163,6 +168,7 @@ def test_minloglevel_of_glog(level, shown, tmp_path):
     assert [word for word, line in lines.items() if line in done.stderr] == shown.split(), done.stderr
 
 
+@pytest.mark.slow(1)
 def test_log_and_mode_of_programs(tmp_path):
     program = "import minicaffe, sys; minicaffe.init_log({}); minicaffe.log('an info line')"
     assert "an info line" in run("-c", program.format("0"), cwd=tmp_path, GLOG_minloglevel="2").stderr
@@ -180,7 +186,7 @@ NO_DRIVER = pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="this ma
 
 
 @NO_DRIVER
-@pytest.mark.parametrize("way", ["as_caffe", "alias", "install_as_caffe"])
+@pytest.mark.parametrize("way", one_of(3, ["as_caffe", "alias", "install_as_caffe"]))
 def test_gpu_mode_without_a_driver(way, alias, tmp_path):
     before = "import minicaffe\nminicaffe.install_as_caffe()\n" if way == "install_as_caffe" else ""
     (tmp_path / "old.py").write_text(before + USES_GPU.format("caffe"))

@@ -11,6 +11,7 @@ import time
 
 import click
 import pytest
+from helpers import one_of
 from rich.console import Console
 from tiny import ESCAPES, LONG, Process, own_solver
 
@@ -24,8 +25,8 @@ def display_of(width, height):
     return LiveDisplay(Console(file=io.StringIO(), force_terminal=True, width=width, height=height))
 
 
-@pytest.mark.parametrize("size, environment", [
-    ((24, 80), {}), ((24, 40), {}), ((5, 20), {}), ((24, 80), {"NO_COLOR": "1"}), ((50, 200), {"LC_ALL": "C", "PYTHONUTF8": "0"})])
+@pytest.mark.parametrize("size, environment", one_of(4, [
+    ((24, 40), {}), ((24, 80), {}), ((5, 20), {}), ((24, 80), {"NO_COLOR": "1"}), ((50, 200), {"LC_ALL": "C", "PYTHONUTF8": "0"})]))
 def test_live_display(folder, size, environment):
     process = Process("train", "solver.prototxt", *LONG, cwd=folder, size=size, **environment)
     process.read_until("iteration")
@@ -104,6 +105,7 @@ def test_sparkline():
     assert display.sparkline(9) == "▁█▅" and display.sparkline(1) == "▁"
 
 
+@pytest.mark.slow(1)
 def test_display_costs_little(folder):
     """Redraws take at most a tenth of a second in each second, and asking for one at most two microseconds."""
     solver = own_solver()

@@ -73,6 +73,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow(1)
 def test_commands(folder):
     for module in "cv2", "onnx", "onnxruntime":
         pytest.importorskip(module)

@@ -81,6 +81,7 @@ def test_level_of_the_environment(verbose, monkeypatch, tmp_path, capsys):
     assert [line[-8:] for line in open(tmp_path / "log").read().splitlines()] == ["level 20", "level 30", "level 40"]
 
 
+@pytest.mark.slow(1)
 def test_logs_off_a_terminal(folder):
     """Caffe's parse_log.sh takes the ninth word of a rate, and the eleventh of an output."""
     lines = run("train", "solver.prototxt", cwd=folder).stderr.splitlines()

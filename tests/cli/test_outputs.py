@@ -42,7 +42,7 @@ WRITERS = {     # the command, and the file that it writes
 
 
 @pytest.mark.no_plan("extract_features reads a blob from the middle of the net, and has no plan")
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("writer", [pytest.param(writer, marks=[pytest.mark.slow(1)] * (writer == "plot")) for writer in WRITERS])
 def test_overwriting(minicaffe, pictures, tmp_path, writer):  # noqa: F811
     command, out = WRITERS[writer]
     if command[0] == "plot":

@@ -96,6 +96,7 @@ def test_lines_of_classify(there, size):
     assert status == 0 and len(shown) <= 12 and "0.png:" in shown, shown
 
 
+@pytest.mark.slow(2)
 def test_commands_on_terminals(there, minicaffe):
     process = Process(*COMMANDS["classify"][1].split(), "--verbose", cwd=there, size=(24, 80))
     assert process.finish()[0] == 0 and process.text.count("] Setting up ") == 3 + 2 * BLOCKS
@@ -129,7 +130,7 @@ def test_time_in_a_pipe(there, device, minicaffe):
     assert device != "cpu" or " refused: " in verbose      # on the simulated device there is no other engine
 
 
-@pytest.mark.parametrize("size", [(24, 60), (24, 120)])
+@pytest.mark.parametrize("size", [(24, 60), pytest.param((24, 120), marks=pytest.mark.slow(1))])
 def test_time_on_a_terminal(there, size):
     process = Process("time", "net.prototxt", "--iterations", "1", cwd=there, size=size)
     assert process.finish()[0] == 0 and "…" not in process.text and "share" in process.text and "  engine  " not in process.text

@@ -85,6 +85,7 @@ def test_watch_in_log_and_json(folder):
     assert "[Watch]" not in run("train", "solver.prototxt", cwd=folder).stderr
 
 
+@pytest.mark.slow(1)
 def test_watch_in_display_and_errors(folder):
     process = Process("train", "solver.prototxt", "--watch=5", cwd=folder, size=(30, 80))
     status, _ = process.finish()

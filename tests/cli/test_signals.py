@@ -66,6 +66,7 @@ def test_sigterm(folder, snapshot):
         assert out.endswith("wrote no snapshot: snapshot_after_train is false\n") and not list(folder.glob("*.solverstate"))
 
 
+@pytest.mark.slow(1)
 def test_sighup_and_interrupted_tests(folder):
     process = Process("train", "solver.prototxt", *LONG, cwd=folder)
     process.read_until("Iteration 1000 ")

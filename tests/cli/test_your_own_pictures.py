@@ -38,6 +38,7 @@ def parts(device):
     return PAGE.read_text().split("\n## Numbers in place of classes\n")
 
 
+@pytest.mark.slow(3)
 def test_the_commands_of_the_page(tmp_path, parts):
     write_pictures(tmp_path)
     done = run_commands(parts[0], tmp_path)

@@ -239,6 +239,7 @@ def test_second_library_of_nvrtc(nvrtc, tmp_path, monkeypatch, fails):
     assert compile.nvrtc() is nvrtc and loaded == ["libnvrtc-builtins.so.13.0"]
 
 
+@pytest.mark.slow(1)
 def test_the_command_shows_and_clears(cache, nvrtc):
     assert "0 files, 0 bytes of at most" in command("cache")  # the folder is not even there
     twice()

@@ -222,6 +222,7 @@ def test_force_fields(pixels, caplog, fields, encoded):
         "transform_param: force_color and force_gray change encoded pictures only, not raw ones"] * bool(fields and not encoded)
 
 
+@pytest.mark.slow(1)
 def test_batches_leave_no_memory_behind(pixels):
     """What the parsed fields of the records, the buffers and the pictures take, some 250 bytes a record."""
     def resident():

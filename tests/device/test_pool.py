@@ -31,7 +31,8 @@ def make_net(tmp_path):
     return caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
 
 
-@pytest.mark.parametrize("sanitizer", ["", pytest.param("-fsanitize=thread", marks=pytest.mark.slow(3))])
+@pytest.mark.slow(4)
+@pytest.mark.parametrize("sanitizer", ["", "-fsanitize=thread"])
 def test_the_pool_runs_each_part_once(tmp_path, sanitizer):
     program = str(tmp_path / "pool")
     build = subprocess.run([*compiler(), "-std=c++17", "-O2", "-g", *sanitizer.split(), f"-I{ROOT}", str(HERE / "pool.cpp"), "-o",

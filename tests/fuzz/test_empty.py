@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 NETS = Path(__file__).resolve().parent / "nets"
 SSD = {
     "Normalize": "", "Permute": "permute_param { order: 0 order: 2 order: 1 order: 3 }",
@@ -58,6 +60,7 @@ print(cases, "cases")
 """
 
 
+@pytest.mark.slow(2)
 def test_each_dimension_0(device, tmp_path):
     done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", RUN % SSD, str(NETS), device], cwd=tmp_path, capture_output=True,
                           text=True, timeout=300)  # fmt: skip

@@ -177,7 +177,7 @@ def test_pipes_and_lines_beyond_budget(tmp_path, monkeypatch):
 @pytest.mark.parametrize("text, words", [
     ("layer{}" * (MAX_LAYERS + 1), rf":1:{7 * MAX_LAYERS + 1}: layer\[{MAX_LAYERS}\]: a net has at most {MAX_LAYERS} layers"),
     ("net_param{" + "layer{}" * (MAX_LAYERS + 1) + "}", f"a net has at most {MAX_LAYERS} layers"),
-    ("input_dim:[" + "1," * (MAX_TOKENS // 2) + "1]", f"the text has more than {MAX_TOKENS} words, numbers and marks")])
+    pytest.param("input_dim:[" + "1," * (MAX_TOKENS // 2) + "1]", f"the text has more than {MAX_TOKENS} words, numbers and marks", marks=pytest.mark.slow(1))])
 def test_texts_beyond_any_net(tmp_path, text, words):
     """Smaller limits are in test_text.py; those of weights in test_binary.py."""
     (tmp_path / "f").write_text(text)
@@ -194,7 +194,7 @@ def entry(content, tag=b"\xa2\x06"):
 
 @pytest.mark.parametrize("content, words", [
     (entry(b"") * (MAX_LAYERS + 1), f"has {MAX_LAYERS + 1} layers, a net has at most {MAX_LAYERS}"),
-    (entry(b"\x3a\x00" * (MAX_PARTS + 1)), f"more than {MAX_PARTS} parts"),
+    pytest.param(entry(b"\x3a\x00" * (MAX_PARTS + 1)), f"more than {MAX_PARTS} parts", marks=pytest.mark.slow(1)),
     (entry(entry(bytes(MAX_DEFINITION), b"\x92\x3f")), f"more than {MAX_DEFINITION} bytes without its numbers"),
     (entry(entry(bytes(1000), b"\x92\x3f")) * (MAX_DEFINITION // 1000), f"more than {MAX_DEFINITION} bytes without its numbers")])
 def test_weights_beyond_any_net(tmp_path, content, words):
@@ -332,6 +332,7 @@ def test_names_that_are_not_utf8(here):
         parse_binary("old")
 
 
+@pytest.mark.slow(1)
 def test_time_of_many_layers(here):
     """What looks every name up in a list takes a minute."""
     started = time.process_time()

@@ -81,6 +81,7 @@ def test_text_and_columns():
     assert made.text(width) == whole and f"left out at {width - 1} columns" in made.text(width - 1)
 
 
+@pytest.mark.slow(1)
 def test_blocks_of_resnet():
     """In ResNet's names the layers in place begin otherwise than their block: bn2a_branch2a, scale2a_branch2a."""
     table = Net(read_net(str(ROOT / "models/resnet50/deploy.prototxt"), caffe_pb2.TEST)).summary()
@@ -196,7 +197,8 @@ def test_the_peak_of_a_record():
     assert need.scratch == {"conv": 70}
 
 
-@pytest.mark.parametrize("name", ["lenet", pytest.param("cifar10_quick", marks=pytest.mark.slow(2))])
+@pytest.mark.slow(4)
+@pytest.mark.parametrize("name", ["lenet", "cifar10_quick"])
 def test_memory_of_a_training(name):
     """Within 5% of what `minicaffe train` takes; caffenet takes too long here, `tools/bench/needs.py caffenet` says it."""
     done = subprocess.run([sys.executable, ROOT / "tools/bench/needs.py", f"{name}:16"], text=True, stdout=subprocess.PIPE, check=True,

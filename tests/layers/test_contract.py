@@ -285,6 +285,7 @@ print("refused", refused)
 """
 
 
+@pytest.mark.slow(3)
 def test_no_process_ends(tmp_path):
     """Whose methods get lists that are empty, too short, or of other objects."""
     shutil.copytree(FUZZED, tmp_path / "nets")    # HDF5Output writes beside its net

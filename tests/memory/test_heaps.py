@@ -78,6 +78,7 @@ def test_snapshot_and_another_thread(kind, monkeypatch):
     assert heap.stats().reserved == 0 and heap.snapshot() == []
 
 
+@pytest.mark.slow(1)
 @pytest.mark.parametrize("kind", ["caching", "pinned", "buddy"])
 def test_many_threads(kind):
     """Blocks go from thread to thread with what was written, by buffers that free themselves."""

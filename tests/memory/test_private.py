@@ -404,7 +404,7 @@ class PrivateMachine(RuleBasedStateMachine):
 
 
 TestPrivateMachine = PrivateMachine.TestCase
-TestPrivateMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestPrivateMachine.settings = settings(stateful_step_count=40)
 
 
 @pytest.mark.parametrize("step", ["mutable_cpu_data", "mutable_gpu_data", "set_cpu_data"])

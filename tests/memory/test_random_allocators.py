@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from doubles import FakeStreams
 from heaps import POOLS
+from helpers import one_of
 
 from minicaffe import memory
 from minicaffe.errors import OutOfMemoryError, PointerError
@@ -404,7 +405,7 @@ def walk(seed, heap, streams, plain, sizes, events):
         yield nbytes, result
 
 
-@pytest.mark.parametrize("constants", ["pytorch", "thc", "arena", None])
+@pytest.mark.parametrize("constants", one_of(4, ["arena", "pytorch", "thc", None]))
 def test_caches(constants):
     place, retries = PinnedPlace() if constants is None else CUDAPlace(0), 0
     options = {} if constants is None else {"constants": constants}

@@ -70,6 +70,7 @@ def test_replay_measures(name, place):
     assert trace.replay([], lambda below: below, SystemAllocator(), least_seconds=0) == (0, 0, 0, 0, 0, 0)
 
 
+@pytest.mark.slow(1)
 def test_the_tool_prints_a_table(tmp_path):
     path = tmp_path / "t.jsonl"
     done = subprocess.run([sys.executable, TOOL, path, "--synthetic", "1", "--allocator", "caching", "limit:1KiB"], capture_output=True, text=True)

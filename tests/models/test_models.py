@@ -67,7 +67,7 @@ TRAINING = {
     "shapes/net": {"data": ((4, 3, 48, 48), None), "label": ((4,), 45)},
     "lstm_text/net": {"data": ((5, 3), 96), "cont": ((5, 3), 2), "label": ((5, 3), 96)},
 }
-LARGE = {"alexnet/deploy", "caffenet/deploy", "vgg16/deploy", "resnet50/net", "resnet50/deploy"}    # for --every
+LARGE = {"alexnet/deploy", "caffenet/deploy", "vgg16/deploy", "resnet50/net", "resnet50/deploy", "ssd/deploy", "googlenet/net"}    # for --every
 ELSEWHERE = {"ssd/train", "ssd/test"}  # addons/ssd/test_small_ssd.py
 AUXILIARY = 6_379_728  # parameters of GoogLeNet's two classifiers for training
 
@@ -278,6 +278,7 @@ def own_solver(model, monkeypatch, steps=None, **sources):
     return create_solver(param)
 
 
+@pytest.mark.slow(1)
 def test_siamese(tmp_path, monkeypatch):
     """The pairs hold what the pictures hold, and the loss falls."""
     pairs = script(MODELS / "siamese" / "make_pairs.py")

@@ -6,7 +6,7 @@ import gc
 
 import numpy as np
 import pytest
-from helpers import layer_text, make_net
+from helpers import layer_text, make_net, one_of
 from test_memory_plan import CHANNELS_LAST, CONV, INPUT, LOSS, NETS, feed, layer, net_of
 
 import minicaffe
@@ -60,7 +60,7 @@ CHOSEN = {**JOINED, **{name: text for i, (name, text) in enumerate(NETS.items())
 
 
 @pytest.mark.parametrize("plan", ["memory", None])
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("name", one_of(3, CHOSEN))
 def test_modes_by_turns(name, plan):
     text = CHOSEN[name]
     changing = net_of(text, plan=plan)

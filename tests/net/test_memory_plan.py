@@ -8,7 +8,7 @@ import weakref
 
 import numpy as np
 import pytest
-from helpers import layer_text, make_net, net_solver
+from helpers import layer_text, make_net, net_solver, one_of
 
 import minicaffe
 from minicaffe.blob import Blob, Dtype
@@ -200,7 +200,7 @@ NETS = {
 }
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", one_of(3, NETS))
 @pytest.mark.parametrize("how", ["train", "iter_size", "test"])
 def test_numbers_are_those_without_a_plan(name, how, poison, device):
     options = {"accumulate": 2 if how == "iter_size" else 1, "backward": how != "test", "steps": 2}
@@ -222,6 +222,7 @@ def test_fused_equals_separate_layers(name):
         np.testing.assert_allclose(one, other, 1e-9, 1e-9)
 
 
+@pytest.mark.slow(1)
 def test_with_private_layouts(onednn, poison):
     used = 0
     for text in NETS.values():
@@ -419,7 +420,7 @@ def gradients_gone(solver):
     return sum(blob.diff_memory.head == SyncedHead.RECYCLED for blob in solver.net.learnable_params)
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", one_of(3, NETS))
 def test_an_update_along_with_backward(name, poison, on_cpu):
     solver = check_training(NETS[name])
     assert gradients_gone(solver) or not solver.net.learnable_params
@@ -583,7 +584,7 @@ LARGE = INPUT + layer("a", "InnerProduct", ["x"], ["a"], BIG.format(1100, "")) +
     "b", "InnerProduct", ["a"], ["b"], BIG.format(1000, "")) + LOSS % "b"
 
 
-@pytest.mark.parametrize("rule", ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam"])
+@pytest.mark.parametrize("rule", one_of(4, ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam"]))
 @pytest.mark.parametrize("rows", [4, 40])
 def test_large_gradients_used_in_parts(rule, rows, poison, on_cpu):
     """There is never all of one; the numbers are the same to the last bit."""

@@ -7,7 +7,7 @@ import tracemalloc
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError
@@ -339,7 +339,6 @@ NET = model().SerializeToString()
 STATE = caffe_pb2.SolverState(iter=5, learned_net="a", history=[blob_proto((2, 2))]).SerializeToString()
 
 
-@settings(max_examples=200, deadline=None)
 @given(damaged(NET) | damaged(NET[-120:]) | st.binary(max_size=60))
 def test_damaged_models_raise_our_errors_only(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "fuzz.caffemodel"
@@ -354,7 +353,6 @@ def test_damaged_models_raise_our_errors_only(tmp_path_factory, content):
             blob.data.sum()
 
 
-@settings(max_examples=100, deadline=None)
 @given(damaged(STATE) | st.binary(max_size=40))
 def test_damaged_states_raise_our_errors_only(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "fuzz.solverstate"

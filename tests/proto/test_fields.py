@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minicaffe.errors import ConfigError, MissingFieldError
@@ -62,7 +62,6 @@ def messages(draw, depth=2):
     return made
 
 
-@settings(max_examples=40, deadline=None)
 @given(messages())
 def test_any_fields_are_read_back(made):
     text = "\n".join(lines_of(made))

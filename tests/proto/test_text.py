@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 from google.protobuf import descriptor_pb2, text_format
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minicaffe.addons.plotting.parse_log import read_run
@@ -169,7 +169,6 @@ PIECES = [*"{}<>:,;[]-'\"\\#\n", "'x'", '"y"', "1", "0x", "1.5", "-2", "inf", "T
 PIECES += "layer layers name type dim phase include input_dim param pooling_param mem_param 08 @".split()
 
 
-@settings(max_examples=60)
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=25).map(" ".join), st.booleans(), st.booleans())
 def test_any_text_is_read_or_refused(text, keep, skip):
     try:

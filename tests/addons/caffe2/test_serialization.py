@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from helpers import layer_text
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import minicaffe as caffe
@@ -303,13 +303,11 @@ EVERYTHING = st.recursive(
 
 
 @given(EVERYTHING)
-@settings(deadline=None)
 def test_everything_comes_back(value):
     assert same(again(value), value)
 
 
 @given(EVERYTHING, st.data())
-@settings(deadline=None, max_examples=300)
 def test_changed_bytes(value, draw):
     data = bytearray(serialize(value, "x"))
     for _ in range(draw.draw(st.integers(1, 3))):

@@ -207,4 +207,4 @@ class WorkspaceMachine(RuleBasedStateMachine):
 
 
 TestWorkspaceMachine = WorkspaceMachine.TestCase
-TestWorkspaceMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestWorkspaceMachine.settings = settings(stateful_step_count=30)

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 from export_cases import filled
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minicaffe import errors
@@ -128,7 +128,6 @@ def test_other_bottoms_and_phases():
 KINDS = st.sampled_from(["Convolution", "BatchNorm", "Scale", "Bias", "ReLU", "Dropout", "InnerProduct"])
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(KINDS, st.integers(0, 5), st.booleans(), st.booleans()), min_size=1, max_size=9))
 def test_any_net(parts):
     text, shapes, read = "", {"x0": 4}, set()     # a blob that was read is not computed in place

@@ -66,6 +66,7 @@ def test_csv(minicaffe, logs):
     assert "minicaffe plot LOG --csv FOLDER does the same" in minicaffe("parse_log", "a.log", ".", status=2)
 
 
+@pytest.mark.slow(1)
 def test_own_log_and_records(minicaffe, folder):
     log = run("train", "solver.prototxt", "--json", "own.jsonl", "--lr-policy=exp", "--gamma=0.9", cwd=folder).stderr
     log += run("train", "solver.prototxt", "--json", "own.jsonl", "--snapshot=tiny_iter_30.solverstate", "--max-iter=50",

@@ -46,6 +46,7 @@ def test_without_matplotlib(minicaffe, logs, monkeypatch):
     assert "a.log.train: 2 rows" in minicaffe("plot", "a.log", "--csv", ".")     # does not need it
 
 
+@pytest.mark.slow(3)
 def test_pictures(minicaffe, logs):
     pytest.importorskip("matplotlib")
     assert "wrote a.log.svg" in minicaffe("plot", "a.log", "b.jsonl")

@@ -68,6 +68,7 @@ def test_messages_of_fields(shown, monkeypatch):
     assert max(map(len, shown("MultiBoxLoss").splitlines())) <= 70
 
 
+@pytest.mark.slow(1)
 def test_all_is_shown(shown):
     """Of each type the summary and all fields of its messages, those of nested messages too."""
     for name in layer_types():

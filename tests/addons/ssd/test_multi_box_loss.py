@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 from gradient import check_gradient, forward_again, layer_net, run_backward, run_forward
-from helpers import layer_text
+from helpers import layer_text, one_of
 from ssd_boxes import CODES, decode, encode, overlap, some_priors, suppress
 
 from minicaffe import memory
@@ -181,7 +181,7 @@ def test_against_the_definition(options):
         assert losses[0] == losses[1] == pytest.approx(slow(*arrays, **options), rel=1e-10) and losses[0] > 0, seed
 
 
-@pytest.mark.parametrize("options", CASES, ids=str)
+@pytest.mark.parametrize("options", one_of(3, CASES), ids=str)
 def test_gradient(options):
     arrays = inputs(options.get("share_location", True), background=options.get("background_label_id", 0), priors=8)
     # Matching and mining are steps, which a difference seldom meets; the kinks of smooth L1 are kinks of its second derivative.

@@ -77,6 +77,7 @@ def test_the_command_prints_precisions(databases, tmp_path, capsys, on_cpu):
                        *(f"detection_eval[{label}] = {value:g}" for label, value in wanted.by_class().items())]
 
 
+@pytest.mark.slow(1)
 def test_a_device_takes_the_same_steps(databases):
     here = losses(solver(databases), 2)
     minicaffe.set_mode_cpu()
@@ -113,6 +114,7 @@ def files(tmp_path):
     return folder / "out"
 
 
+@pytest.mark.slow(2)
 def test_files_of_make(files):
     for kind, phase, output, batch in (("train", caffe_pb2.TRAIN, "mbox_loss", 2), ("test", caffe_pb2.TEST, "detection_eval", 2)):
         param, positions = read_net(str(files / f"{kind}.prototxt"), phase)

@@ -73,6 +73,7 @@ def test_streams_libraries_and_seeds():
     assert found[0][0] is None and found[0][2][1] == 0  # looking makes none; asking for numbers does
 
 
+@pytest.mark.slow(1)
 def test_processes_without_a_device():
     device, x = cuda.current(), Blob((10,))
     x.data[...] = np.arange(10)
@@ -91,6 +92,7 @@ def test_processes_without_a_device():
     assert "no device was used yet" in text and "seed 3, 0 counters used" in text
 
 
+@pytest.mark.slow(1)
 def test_three_devices_and_their_peers():
     text = run_gpu("""
     assert sorted(cuda.state().devices) == [0] and cuda.state().peers == [[1, -1, -1], [-1, 1, -1], [-1, -1, 1]]

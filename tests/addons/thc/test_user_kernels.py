@@ -99,6 +99,7 @@ def test_three_dimensions_and_shared_memory():
     np.testing.assert_array_equal(out.cpu_data, 1000 * np.arange(12)[:, None] + np.arange(24)[::-1])
 
 
+@pytest.mark.slow(1)
 def test_keys_of_libraries(sim, cache, monkeypatch):
     """Of the simulated device's cache; that of NVRTC's cubins is in test_kernel_cache."""
     compiled, compiler_version = [], subprocess.run(["true"], capture_output=True, text=True)
@@ -190,7 +191,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize(("name", "source"), [
-    pytest.param(*case, marks=[pytest.mark.slow(1)] * title.startswith(("of a f", "of a template", "of one of", "with")), id=title)
+    pytest.param(*case, marks=[pytest.mark.slow(1)] * (not title.startswith(("of one that", "in comments"))), id=title)
     for title, case in NAMES.items()])
 def test_names(name, source, cache):
     out = Blob((4,))
@@ -216,6 +217,7 @@ def test_cpu_mode_is_refused():
     minicaffe.set_mode_gpu()
 
 
+@pytest.mark.slow(1)
 def test_damaged_cache_or_no_compiler(sim, cache, tmp_path, monkeypatch, caplog):
     def run():
         x = blob_of(np.ones(4))

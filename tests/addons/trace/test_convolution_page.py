@@ -153,6 +153,7 @@ def test_a_narrow_page(opened, screen):
     assert page.execute_script("return named('columns').readable"), "cells too small for their numbers"
 
 
+@pytest.mark.slow(3)
 def test_command_and_its_file(tmp_path, monkeypatch, capsys):
     assert cli.main(["convolution", "--html", str(tmp_path / "c.html")]) == 0
     assert (tmp_path / "c.html").read_bytes() == PAGE.read_bytes()

@@ -60,6 +60,7 @@ def test_the_commands_of_the_page(tmp_path, seed, device):
     assert out.startswith("pictures/fish/000.jpg:\n") and "resized to 56 x 56, minus mean 128" in err and "as in things.prototxt" in err
 
 
+@pytest.mark.slow(1)
 def test_script_of_the_page(on_cpu, tmp_path):
     spec = importlib.util.spec_from_file_location("make_pictures", SCRIPT)
     script = importlib.util.module_from_spec(spec)

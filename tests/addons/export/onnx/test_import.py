@@ -406,7 +406,7 @@ def test_memory_limits(tmp_path, monkeypatch, one, wrong):
         load(path)
 
 
-@pytest.mark.parametrize("file", [pytest.param(file, marks=[pytest.mark.slow(7)] * file.startswith(("resnet50", "googlenet"))) for file in DEPLOY
+@pytest.mark.parametrize("file", [pytest.param(file, marks=[pytest.mark.slow(9)] * file.startswith(("resnet50", "googlenet", "mobilenet", "autoencoder"))) for file in DEPLOY
                                   if file.startswith(("lenet", "mlp", "mobilenet", "resnet50", "googlenet", "autoencoder", "siamese"))])
 def test_there_and_back(tmp_path, file):
     param, positions = read_net(str(MODELS / file), caffe_pb2.TEST)
