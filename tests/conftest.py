@@ -29,7 +29,8 @@ from compile_kernels import ARCHITECTURES, find_nvrtc
 OF_ADDONS = re.compile(r"^\s*(from|import) (minicaffe\.(addons|onnx|pytorch|trace|plan|serialization|dnn)\b|layers_table|"
                        r"test_nets_of_forks|minicaffe import .*\b(dnn|trace|onnx|Tensor|Slot|Workspace)\b)", re.M)
 # Files of few tests that take long: they train, search or start processes.
-LONG = re.compile(r"\b(second_use|parallel|models|cli|scripts)/|test_(course|scripts|five_users|docs|hostile|fuzz|ssd300|fine_tuning_page|kernels|grid)\.py")
+LONG = re.compile(r"\b(second_use|parallel|models|cli|scripts)/|test_(course|scripts|five_users|docs|hostile|fuzz|ssd300|fine_tuning_page|kernels|"
+                  r"grid|channels_last|cudnn|recorded|bench)\.py")
 # Python processes that tests start import the installed package, not the source in the folder where pytest was called.
 os.environ["PYTHONSAFEPATH"] = "1"
 # Processes side by side compute on one thread each: with more, threads would wait for others' processors. .ci/run has runs on two.
@@ -359,7 +360,8 @@ for line in sys.stdin:
 @pytest.fixture(scope="session")
 def forking():
     """A process that has imported minicaffe, which takes most of the time of a short program, and runs each program in a child."""
-    with subprocess.Popen([sys.executable, "-c", FORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, "-c", FORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                          cwd=Path(__file__).parent) as process:
         yield process
         process.stdin.close()
 

@@ -196,7 +196,7 @@ NETS = {
         for name in ("h0", "c0"))
     + layer("lstm", "LSTM", ["x", "c", "h0", "c0"], ["h", "hT", "cT"], SIX_STATES % "expose_hidden: true")
     + layer("end", "Silence", ["hT", "cT"], []) + LOSS % "h",
-    **{f"random {seed}": random_net(seed) for seed in range(60)},
+    **{f"random {seed}": random_net(seed) for seed in range(30)},
 }
 
 

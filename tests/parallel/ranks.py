@@ -189,6 +189,7 @@ def main(folder):
     sys.path[:0] = [str(here), *(str(here.parent / name) for name in (".", "layers", "addons/ssd", "../tools"))]
     try:
         while call := next_call(comm):
+            os.chdir(folder)    # an earlier call may have left it for a folder that is gone
             result = json.dumps(answer(call), default=_text)
             gc.collect()
             path = Path(folder, f"{comm.rank}.json")
