@@ -269,6 +269,11 @@ def test_a_part_by_groups(engine, group, outputs):
     net, watched = two_nets(text, (3, *LARGE[1:]))
     assert_same_output(net, watched, 2)
     assert {row["layer"]: row["engine"] for row in net.engines()}["b"] == engine
+    (found,) = net.forward().values()
+    engines.prefer("CAFFE")
+    plain, _ = two_nets(text, (3, *LARGE[1:]))
+    (wanted,) = plain.forward().values()
+    np.testing.assert_allclose(found, wanted, 1e-3, 1e-4 * np.abs(wanted).max())
 
 
 @pytest.mark.usefixtures("two_threads")
