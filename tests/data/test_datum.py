@@ -8,7 +8,7 @@ import sys
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from records import datum
 
@@ -68,6 +68,7 @@ def test_shape_must_fit_the_bytes():
                 check_refused(*shape, size, f"{' x '.join(map(str, shape))}{f' but {size} bytes' if min(shape) > 0 else ', each must be at least 1'}")
 
 
+@settings(max_examples=300)
 @given(st.binary(max_size=200))
 def test_any_bytes(record):
     try:

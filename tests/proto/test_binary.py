@@ -7,7 +7,7 @@ import tracemalloc
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError
@@ -340,6 +340,7 @@ STATE = caffe_pb2.SolverState(iter=5, learned_net="a", history=[blob_proto((2, 2
 
 
 @given(damaged(NET) | damaged(NET[-120:]) | st.binary(max_size=60))
+@settings(max_examples=200)
 def test_damaged_models_raise_our_errors_only(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "fuzz.caffemodel"
     path.write_bytes(content)

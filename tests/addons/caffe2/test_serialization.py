@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from helpers import layer_text
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minicaffe as caffe
@@ -308,6 +308,7 @@ def test_everything_comes_back(value):
 
 
 @given(EVERYTHING, st.data())
+@settings(max_examples=300)
 def test_changed_bytes(value, draw):
     data = bytearray(serialize(value, "x"))
     for _ in range(draw.draw(st.integers(1, 3))):
