@@ -30,7 +30,7 @@ cdef class ConvolutionLayer(WindowLayer):
             raise ShapeError(f"has no channels, its shape is {list(bottom[0].shape)}; a convolution needs at least 1",
                              field="bottom[0]")
         self.num_output, self.group, self.bias_term = param.num_output, param.group, param.bias_term
-        self.op, op.transposed = op, self.transposed
+        self.op, op.transposed, op.learned = op, self.transposed, self.learns_weights()
         for name in ("num_output", "group"):
             check_size(getattr(param, name), f"convolution_param.{name}")
         for what, number in (("channels", self.channels), ("num_output", self.num_output)):

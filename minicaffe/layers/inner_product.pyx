@@ -6,7 +6,6 @@ from minicaffe.ops.inner_product.operation cimport InnerProduct
 
 from minicaffe.errors import ShapeError, located
 from minicaffe.layers.base.checks import axis_of, check_size
-from minicaffe.proto import caffe_pb2
 
 
 cdef class InnerProductLayer(OperationLayer):
@@ -27,7 +26,7 @@ cdef class InnerProductLayer(OperationLayer):
         cdef InnerProduct op = InnerProduct(self.dtype)
         self.op = op
         op.n, op.transpose = param.num_output, param.transpose      # the product is (m, k) by (k, n)
-        op.learned = self.phase == caffe_pb2.TRAIN and (not self.param.param or self.param.param[0].lr_mult != 0)
+        op.learned = self.learns_weights()
         op.k = (<Blob> bottom[0]).count_range(axis_of(bottom[0], param.axis, "inner_product_param.axis"), bottom[0].num_axes)
         with located(field="inner_product_param.num_output"):
             self.add_param((op.k, op.n) if op.transpose else (op.n, op.k), param.weight_filler, "inner_product_param.weight_filler")

@@ -135,6 +135,21 @@ def test_convolution(use, case):
     close(step(net), {name: values * (2 if name.startswith("dconv") else 1) for name, values in exact.items()})   # a second step adds
 
 
+@pytest.mark.parametrize("case", SHAPES)
+def test_kept_values_of_kernels(use, case):
+    """Weights that are not learned are evaluated once, to the same bits, and again when they change."""
+    use("WINOGRAD")
+    learned, fixed = make(*SHAPES[case]), make(*SHAPES[case], phase=TEST)
+    weights = fixed.layers[1].blobs[0]
+    for evaluated, factor in enumerate((1, -2), start=1):
+        for net in learned, fixed:
+            net.layers[1].blobs[0].data[...] *= factor
+        for _ in range(2):
+            np.testing.assert_array_equal(forward(fixed)["y"], forward(learned)["y"])
+        assert weights.data_memory.reorders == (0 if case in ("one channel", "blocks of tiles") else evaluated)     # tiles are most of the work
+    np.testing.assert_array_equal(weights.cpu_data, learned.layers[1].blobs[0].cpu_data)
+
+
 @pytest.mark.parametrize("case", ROUNDED)
 def test_rounding(use, case):
     """Errors of at most four times those of ONEDNN, against float64 on the same data."""
@@ -267,11 +282,21 @@ def test_refused(use, shape, fields, reason, more):
 
 @pytest.mark.parametrize(("shape", "fields", "expected"), [
     ((64, 20, 12, 12), "num_output: 50 kernel_size: 5", True), ((8, 64, 56, 56), "num_output: 64 kernel_size: 3 pad: 1", True),
-    ((32, 512, 7, 7), "num_output: 512 kernel_size: 3 pad: 1", True), ((8, 512, 7, 7), "num_output: 512 kernel_size: 3 pad: 1", False),
-    ((8, 64, 56, 56), "num_output: 64 kernel_size: 3 engine: CAFFE", False), ((8, 3, 32, 32), "num_output: 32 kernel_size: 5 pad: 2", False), ((8, 16, 56, 56), "num_output: 64 kernel_size: 3 pad: 1", False)])
+    ((8, 512, 7, 7), "num_output: 512 kernel_size: 3 pad: 1", True), ((1, 512, 7, 7), "num_output: 512 kernel_size: 3 pad: 1", False),
+    ((1, 256, 14, 14), "num_output: 256 kernel_size: 3 pad: 1", False), ((8, 16, 56, 56), "num_output: 64 kernel_size: 3 pad: 1", True),
+    ((8, 64, 56, 56), "num_output: 64 kernel_size: 3 engine: CAFFE", False), ((8, 3, 32, 32), "num_output: 32 kernel_size: 5 pad: 2", False), ((8, 8, 56, 56), "num_output: 16 kernel_size: 3 pad: 1", False)])
 def test_where_it_pays(use, shape, fields, expected):
     use("")
     net = make(shape, fields)
+    net.forward_from_to(0, 1)
+    assert (who(net) == "WINOGRAD") is expected
+
+
+@pytest.mark.parametrize(("phase", "behind", "expected"), [(TEST, "", True), (TRAIN, "param { lr_mult: 0 }", True), (TRAIN, "param { lr_mult: 1 }", False)])
+def test_fixed_weights_of_few_tiles(use, phase, behind, expected):
+    use("")
+    text = conv_text((1, 256, 14, 14), "num_output: 256 kernel_size: 3 pad: 1").replace('top: "y"', f'top: "y" {behind}')
+    net = make_net(text, phase)
     net.forward_from_to(0, 1)
     assert (who(net) == "WINOGRAD") is expected
 

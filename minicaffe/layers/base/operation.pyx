@@ -4,12 +4,17 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 
+from minicaffe.proto import caffe_pb2
+
 
 cdef class OperationLayer(DeviceLayer):
     """`op`, made by layer_setup, computes each top from the bottom of its index, weight blobs[0] and bias blobs[1], if any."""
 
     def operations(self):       # a net chooses engines and fuses layers by them
         return [self.op] if self.op is not None else []     # Im2col has none
+
+    cdef bint learns_weights(self):     # otherwise an engine may keep blobs[0] in a form that takes time to make
+        return self.phase == caffe_pb2.TRAIN and (not self.param.param or self.param.param[0].lr_mult != 0)
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Py_ssize_t i, params = len(self.blobs)

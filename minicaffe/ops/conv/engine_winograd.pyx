@@ -1,6 +1,6 @@
 """Convolution by engine WINOGRAD, on the CPU in float32 (ops/conv/winograd.hpp)."""
 
-from minicaffe.device.threads cimport Threads
+from minicaffe.device.threads cimport Threads, num_threads
 from minicaffe.engines.onednn.library cimport lanes_layout
 from minicaffe.ops.conv.operation cimport Convolution, ConvShape, Window, backward_bias
 from minicaffe.engines.engine cimport Blob, Context, Layout, Operation, Primitive
@@ -13,10 +13,13 @@ from minicaffe.engines.table import WINOGRAD
 cdef extern from "minicaffe/ops/conv/winograd.hpp" namespace "mc::cpu::winograd" nogil:
     int winograd_lanes "mc::cpu::winograd::lanes"(const ConvShape&)
     const char* winograd_refusal "mc::cpu::winograd::refusal"(const ConvShape&)
-    bint winograd_pays "mc::cpu::winograd::is_faster"(const ConvShape&)
+    bint winograd_pays "mc::cpu::winograd::is_faster"(const ConvShape&, bint learned)
+    bint pays_to_keep "mc::cpu::winograd::pays_to_keep"(const ConvShape&)
+    size_t winograd_values "mc::cpu::winograd::values"(const ConvShape&)
+    void evaluate_weights "mc::cpu::winograd::evaluate_weights"(Threads, const ConvShape&, const void* w, void* u)
     long long winograd_scratch "mc::cpu::winograd::scratch"(Threads, const ConvShape&, bint lanes)
     void winograd_forward "mc::cpu::winograd::forward"(Threads, const ConvShape&, bint lanes, const void* x, const void* w,
-                                                       const float* scale, const float* shift, const void* addend,
+                                                       const void* u, const float* scale, const float* shift, const void* addend,
                                                        const float* slopes, void* y, long long y_channels, void* scratch)
     void winograd_backward "mc::cpu::winograd::backward"(Threads, const ConvShape&, bint lanes, const void* x, const void* dy,
                                                          const void* w, void* dx, void* dw, void* db, void* scratch)
@@ -36,7 +39,22 @@ def refuses(Convolution op):
 
 
 def slower(Convolution op):  # engines/table.py: return why a later engine takes less time, or None
-    return None if winograd_pays(op.shape) else "too few channels or pixels"
+    return None if winograd_pays(op.shape, op.learned) else "too few channels or pixels"
+
+
+cdef class KernelValues(Layout):
+    """The layout of weights as the values of their kernels at the points, which forward reads. Equal ones have equal names."""
+
+    cdef ConvShape shape
+
+    cpdef from_plain(self, size_t private, size_t plain, size_t stream=0):
+        evaluate_weights(num_threads(), self.shape, <const void*> plain, <void*> private)
+
+    def __eq__(self, other):
+        return isinstance(other, KernelValues) and self.name == other.name
+
+    def __hash__(self):
+        return hash(self.name)
 
 
 cdef class WinogradConvolution(Primitive):
@@ -46,6 +64,7 @@ cdef class WinogradConvolution(Primitive):
 
     cdef Layout bottom_layout, top_layout    # of the images; None: plain, or one pixel, whose lanes are in plain order
     cdef bint lanes                          # whether the loops read images in lanes
+    cdef KernelValues kept                   # of the weights; None: forward evaluates them
 
     def __cinit__(self, Convolution op):
         self.fuses = self.fuses_sum = self.has_backward_both = True
@@ -58,6 +77,12 @@ cdef class WinogradConvolution(Primitive):
                 self.lanes = True
             except DependencyError:
                 self.bottom_layout = self.top_layout = None      # without oneDNN no other layer uses lanes
+        cdef int k = window.kernel[0]
+        cdef size_t weights = op.shape.outputs * op.shape.group_channels * k * k
+        if not op.learned and pays_to_keep(op.shape):
+            self.kept = KernelValues(4 * winograd_values(op.shape), 4 * weights, "values of kernels of "
+                                     f"{op.shape.outputs}x{op.shape.group_channels}x{k}x{k}, {op.shape.groups} groups", scaled=True)
+            self.kept.shape = op.shape
 
     cdef int forward(self, const Context& on, Operation operation, Blob bottom, Blob top, Blob weight, Blob bias) except -1:
         cdef Convolution op = operation
@@ -88,11 +113,17 @@ cdef class WinogradConvolution(Primitive):
                 to = part.begin(on, self.top_layout)
                 channels = part.whole.dims[1] if to != NULL else channels
         cdef const void* values = bottom.data_in_layout(on, self.bottom_layout)
-        cdef const void* w = weight.data_on(on)
-        cdef object _kept = weight.data_memory.host     # keeps `w` alive if a net in another thread moves the weights to a layout
+        cdef const void* w = NULL
+        cdef const void* u = NULL
+        if self.kept is not None:
+            u = weight.data_in_layout(on, self.kept)
+        else:
+            w = weight.data_on(on)
+        # Keeps `w` and `u` alive if a net in another thread moves the weights to a layout.
+        cdef object _sides = (weight.data_memory.host, weight.data_memory.private_side)
         cdef void* scratch = op.scratch(on, winograd_scratch(on.threads, op.shape, self.lanes))
         with nogil:
-            winograd_forward(on.threads, op.shape, self.lanes, values, w, factors, terms, addend, slopes,
+            winograd_forward(on.threads, op.shape, self.lanes, values, w, u, factors, terms, addend, slopes,
                              to if to != NULL else top.overwrite_data_in_layout(on, self.top_layout), channels, scratch)
         if to != NULL:
             part.written = True

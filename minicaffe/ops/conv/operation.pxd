@@ -23,6 +23,7 @@ cdef extern from "minicaffe/ops/conv/shape.hpp" namespace "mc" nogil:
 cdef class Convolution(Operation):
     cdef ConvShape shape
     cdef bint transposed           # a deconvolution: the image is its top
+    cdef bint learned              # the weights change from step to step
     cdef Channels top(self)
     cdef bint fuses(self, const Context& on, Blob bottom, Blob top) except -1
 

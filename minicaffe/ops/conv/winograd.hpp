@@ -31,14 +31,25 @@ template <int r, int kLanes> class Convolution {
                     Workspace(threads_, columns(0), s_.group_channels, false).floats(true));
   }
 
+  /// Floats of the values of all kernels for forward, and these values.
+  index_t values() const { return s_.groups * kAll * values_at().point; }
+  void evaluate_weights(const float* w, float* u) const {
+    const index_t panels = ceil_div(s_.m, kPanel);
+    for (index_t g = 0; g < s_.groups; ++g, w += s_.m * s_.group_channels * taps, u += kAll * values_at().point)
+      each<EvaluateKernels<r, kLanes>>(2 * panels * s_.group_channels, {kernels(true), values_at(), 0, w, u});
+  }
+
   /// y from x, overwritten, with an epilogue. y is among `y_channels` channels, more than its own if it is a part of a Concat.
-  void forward(const float* x, const float* w, const Finish& finish, float* y, index_t y_channels, float* scratch) const {
+  /// `u`: the values of the kernels by `evaluate_weights`, which are only read; null: evaluated here, from w.
+  void forward(const float* x, const float* w, float* u, const Finish& finish, float* y, index_t y_channels,
+               float* scratch) const {
     for (index_t g = 0; g < s_.groups; ++g) {
       const Images from = image(g);
       Images to = columns(g);
       to.channels = y_channels;
-      const Workspace space(threads_, from, to.count, true);
-      const float* const weights = w + g * s_.m * s_.group_channels * taps;
+      Workspace space(threads_, from, to.count, true);
+      if (u) space.u_at = values_at(), space.kept = u + g * kAll * space.u_at.point;
+      const float* const weights = u ? nullptr : w + g * s_.m * s_.group_channels * taps;
       evaluate<OfTile<r>>(space, space.all(), space.whole, from, x, kernels(true), weights, space.memory(scratch, 0));
       space.each_part(threads_, scratch, [&](const Chunk& part, const Memory& at) {
         evaluate<OfTile<r>>(space, part, !space.whole, from, x, kernels(true), weights, at);
@@ -95,6 +106,7 @@ template <int r, int kLanes> class Convolution {
     int parts;                                     // threads with chunks of their own; 1: all share each
     index_t step;                                  // of a chunk: panels of outputs if `whole`, else products of `rows` tiles
     Values v_at, m_at, u_at;                       // the strides of Memory's v, m, and u and du
+    float* kept = nullptr;                         // all kernels' values, with the strides u_at; null: u has those of a chunk
 
     /// `from`: what is read; `channels`: of the result; `apart`: tiles do not overlap in it.
     Workspace(Threads threads, const Images& from, index_t channels, bool apart) {
@@ -139,11 +151,13 @@ template <int r, int kLanes> class Convolution {
     /// work(Chunk, Memory) for each chunk.
     template <class Work> void each_part(Threads threads, float* scratch, const Work& work) const {
       const auto walk = [&](int part, index_t first, index_t last) {
+        Memory memory = this->memory(scratch, part);
         for (index_t at = first, n = at_a_time(last - first); at < last; at += n) {
           const index_t many = std::min(n, last - at);
+          if (kept) memory.u = kept + (whole ? at * u_at.panel : 0);
           work(whole ? Chunk{0, tiles, at, many, at * 2, std::min(many * 2, outputs - at * 2)}
                      : Chunk{at * rows, std::min(many * rows, tiles - at * rows), 0, panels, 0, outputs},
-               memory(scratch, part));
+               memory);
         }
       };
       if (parts > 1)
@@ -153,6 +167,10 @@ template <int r, int kLanes> class Convolution {
     }
   };
 
+  /// The strides of the values of all kernels of a group, as `evaluate_weights` writes them.
+  Values values_at() const {
+    return {kPanel, s_.group_channels * kPanel, ceil_div(s_.m, kPanel) * s_.group_channels * kPanel + kLanes};
+  }
   /// The weights of a group: rows of channels and columns of outputs; the other way round for backward.
   Kernels kernels(bool forward) const {
     const Kernels kernels{s_.group_channels, s_.m, taps, s_.group_channels * taps};
@@ -271,14 +289,22 @@ inline const char* refusal(const ConvShape& s) {
   return nullptr;
 }
 
-/// Whether it takes less time than direct convolution, by measurements: to evaluate or interpolate a tile takes as long as its
-/// product with 36 more channels or outputs, a kernel as 52 more tiles; a product of many tiles takes a fifth longer than direct
-/// convolution takes for as many multiplications. (Measured before evaluating and interpolating took a third less time.)
-inline bool is_faster(const ConvShape& s) {
+/// The time by measurements, in products of a channel and an output: to evaluate or interpolate a tile takes as long as its
+/// product with 16 more channels or outputs, to evaluate a kernel as 25 more tiles, and to read its values, if they are `kept`, as
+/// 10.
+inline double products(const ConvShape& s, bool kept) {
   const double points = s.window.kernel[0] == 3 ? OfTile<3>::kValues : OfTile<5>::kValues;
   const double tiles = double(s.images * ceil_div(s.window.out[0], kOut) * ceil_div(s.window.out[1], kOut));
-  const double products = points * (tiles * (1 + 36. / double(s.group_channels) + 36. / double(s.m)) + 52);
-  return 1.2 * products < double(s.images * s.positions * s.taps);
+  return points * (tiles * (1 + 16. / double(s.group_channels) + 16. / double(s.m)) + (kept ? 10 : 25));
+}
+
+/// Whether to keep the values of kernels that do not change, four times the memory of the weights: it saves a tenth of the time.
+inline bool pays_to_keep(const ConvShape& s) { return products(s, true) < 0.9 * products(s, false); }
+
+/// Whether it takes less time than direct convolution. A product of many tiles takes a fifth longer than direct convolution takes
+/// for as many multiplications.
+inline bool is_faster(const ConvShape& s, bool learned) {
+  return 1.2 * products(s, !learned && pays_to_keep(s)) < double(s.images * s.positions * s.taps);
 }
 
 /// compute(the Convolution for this shape and processor)
@@ -297,10 +323,18 @@ template <class Compute> auto with(Threads threads, const ConvShape& s, bool lan
 inline index_t scratch(Threads threads, const ConvShape& s, bool lanes) {
   return with(threads, s, lanes, [](const auto& convolution) { return convolution.scratch(); });
 }
-inline void forward(Threads threads, const ConvShape& s, bool lanes, const void* x, const void* w, const float* scale,
-                    const float* shift, const void* addend, const float* slopes, void* y, index_t y_channels, void* scratch) {
+inline index_t values(const ConvShape& s) {
+  return with(Threads{}, s, false, [](const auto& convolution) { return convolution.values(); });
+}
+inline void evaluate_weights(Threads threads, const ConvShape& s, const void* w, void* u) {
+  with(threads, s, false,
+       [&](const auto& convolution) { convolution.evaluate_weights(static_cast<const float*>(w), static_cast<float*>(u)); });
+}
+inline void forward(Threads threads, const ConvShape& s, bool lanes, const void* x, const void* w, const void* u,
+                    const float* scale, const float* shift, const void* addend, const float* slopes, void* y,
+                    index_t y_channels, void* scratch) {
   with(threads, s, lanes, [&](const auto& convolution) {
-    convolution.forward(static_cast<const float*>(x), static_cast<const float*>(w),
+    convolution.forward(static_cast<const float*>(x), static_cast<const float*>(w), static_cast<float*>(const_cast<void*>(u)),
                         Finish{scale, shift, static_cast<const float*>(addend), slopes}, static_cast<float*>(y), y_channels,
                         static_cast<float*>(scratch));
   });

@@ -133,7 +133,7 @@ def engines(made):
     ((2, 32, 9, 9), "num_output: 32 kernel_size: 3 group: 32", "ONEDNN"),
     ((2, 96, 9, 9), "num_output: 96 kernel_size: 3 group: 2", "ONEDNN"),
     ((2, 1, 28, 28), "num_output: 20 kernel_size: 5", "CAFFE"),     # LeNet's
-    ((2, 20, 12, 12), "num_output: 50 kernel_size: 5", "CAFFE"), ((2, 8, 9, 9), "num_output: 16 kernel_size: 3", "CAFFE"),
+    ((1, 20, 12, 12), "num_output: 40 kernel_size: 5", "CAFFE"), ((2, 8, 9, 9), "num_output: 16 kernel_size: 3", "CAFFE"),
     ((2, 20, 9, 9), "num_output: 20 kernel_size: 3 group: 20", "CAFFE"),
     ((2, 96, 9, 9), "num_output: 96 kernel_size: 3 group: 8", "ONEDNN"),
     ((2, 64, 9, 9), "num_output: 64 kernel_size: 3 group: 8", "CAFFE"),
