@@ -26,13 +26,17 @@ cdef class Epilogue:
     cpdef bint affine(self, Blob scale, Blob shift, learned) except -1
     cpdef bint add(self, Blob addend) except -1
     cpdef bint rectify(self, slopes) except -1
+    cdef bint is_current(self) except -1
 
 
 cdef class ChannelEpilogue(Epilogue):
     cdef vector[double] scale, shift    # a value for each channel; both empty: none
     cdef Blob addend                    # of the shape of the result, or None
     cdef vector[float] slopes           # a value for each channel, or one for all; empty: none
-    cdef vector[float] factors, terms   # of `compute_factors`: a value for each channel
+    cdef vector[float] factors, terms   # of `compute_factors`: a value for each channel; empty: not yet
+    cdef list sources                   # the parameters that were read
+    cdef vector[char] seen              # their bytes then
+    cdef vector[double] read(self, Blob blob) except *
     cdef void append_affine(self, const vector[double]& scale, const vector[double]& shift) noexcept
     cdef int compute_factors(self, Blob bias) except -1
 

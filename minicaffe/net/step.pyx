@@ -67,10 +67,14 @@ cdef class FusedStep:
     cdef Epilogue epilogue(self, bint may_run_backward):
         """Return the other layers and the slice as an Epilogue with the present parameters; None if one does not fit."""
         cdef Node node = self.nodes[0]
-        cdef Epilogue epilogue = self.operation.epilogue_class(node.tops[0], self.fused_backward, self.operation.fuses_sum())
-        for node in self.nodes[1:]:
-            if not add_to_epilogue(epilogue, node, may_run_backward):
-                return None
+        cdef Epilogue epilogue = self.last_epilogue
+        if epilogue is None or not epilogue.is_current():
+            self.last_epilogue = None
+            epilogue = self.operation.epilogue_class(node.tops[0], self.fused_backward, self.operation.fuses_sum())
+            for node in self.nodes[1:]:
+                if not add_to_epilogue(epilogue, node, may_run_backward):
+                    return None
+        self.last_epilogue = epilogue
         epilogue.part = self.concat_slice
         if self.concat_slice is not None:
             self.concat_slice.written = False

@@ -122,6 +122,24 @@ def test_tops_of_their_own(own, names, engine):
     assert fused(net).get("y", []) == names
 
 
+@pytest.mark.parametrize("engine", ["ONEDNN", "WINOGRAD"])
+def test_one_changed_number_of_parameters(engine):
+    """Of each parameter of fused layers, the last number too: factors of an earlier forward are used while all are the same."""
+    engines.prefer(engine)
+    net, watched = two_nets(FIRST + conv("first", "y") + NORM + SCALE + PRELU_OF_Y)
+    for one in net, watched:
+        one.params["scale"][1].data[...] = -1000        # so that the slopes matter
+    assert_same_output(net, watched, 2)
+    assert fused(net)["y"] == ["norm", "scale", "prelu"]
+    for name in "y", "norm", "scale", "prelu":
+        for k in range(len(net.params[name])):
+            for one in net, watched:
+                one.params[name][k].data.flat[-1] += 2
+            before = net.blobs["y"].data.copy()
+            assert_same_output(net, watched, 2)
+            assert (net.blobs["y"].data != before).any(), (name, k)
+
+
 @pytest.mark.parametrize("how", [{"keep": ["y"]}, WITHOUT_PLAN])
 def test_reader_of_convolution_finds_it(how):
     net, watched = two_nets(FIRST + conv("first", "y") + NORM + SUM + RELU, **how)
