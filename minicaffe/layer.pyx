@@ -141,7 +141,8 @@ cdef class Layer:
         """Fuse this layer into the one below: add its function to the Epilogue (engines/epilogue.pyx), and return True.
 
         Return False, the default, if the layer must run alone: the epilogue cannot compute it, or its own backward will run
-        (`backward`) and needs data that only its own forward saves. Nets call it for a schedule and before each fused forward.
+        (`backward`) and needs data that only its own forward saves. Nets call it for a schedule, and before a fused forward if a
+        parameter has changed.
         """
         return False
 

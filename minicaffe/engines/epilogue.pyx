@@ -173,8 +173,8 @@ cdef class ChannelEpilogue(Epilogue):
         cdef vector[double] before = self.read(bias)
         cdef size_t i
         before.resize(self.scale.size())
-        self.factors.resize(self.scale.size())
         self.terms.resize(self.scale.size())
+        self.factors.resize(self.scale.size())      # last: it says that they are computed
         for i in range(self.scale.size()):
             self.factors[i], self.terms[i] = <float> self.scale[i], <float> (self.shift[i] + self.scale[i] * before[i])
 

@@ -5,7 +5,7 @@ cdef class Layout:
     cdef readonly str name              # for events
     cdef readonly tuple dims            # the shape of the array
     cdef readonly int lanes             # number of channels, axis 1, whose elements are neighbours; 0: not by channels
-    cdef readonly bint scaled           # its elements are the plain array's times factors, and are only read
+    cdef readonly bint scaled           # its elements are computed from the plain array's, and are only read
     cdef readonly bint channels_last    # whether all channels of a pixel are neighbours: images NHWC
     cdef readonly bint on_device        # whether it is for memory of a device
     cpdef to_plain(self, size_t plain, size_t private, size_t stream=*)

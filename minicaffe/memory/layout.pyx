@@ -27,7 +27,8 @@ cdef class Layout:
     dtype : int
         The type of its elements, a number of kernels/types.hpp; it may differ from the plain array's.
     scaled : bool
-        Whether its elements are those of the plain array times factors, which other operations cannot use.
+        Whether its elements are those of the plain array times factors, or others computed from these, which other operations
+        cannot use.
     on_device : bool
         Whether the memory is on a device. Such a layout has no padding.
     channels_last : bool

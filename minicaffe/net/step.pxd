@@ -12,6 +12,7 @@ cdef class FusedStep:
     cdef list operations            # of the nodes' layers; what they save for backward is freed with it
     cdef Operation operation        # computes the other nodes and the slice as its epilogue; None: the first node runs alone
     cdef Epilogue last_epilogue     # of the last forward; None: it had none
+    cdef list params                # the parameters of the nodes when it was made
     cdef list skipped_tops          # `Lifetime` of tops that fused layers leave unwritten
     cdef list activations           # (ActivationLayer, its `deferred`: whether a Concat computes its gradient) among the nodes
     cdef list frees                 # `Lifetime` of memories whose last use this step is

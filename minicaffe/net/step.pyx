@@ -68,8 +68,9 @@ cdef class FusedStep:
         """Return the other layers and the slice as an Epilogue with the present parameters; None if one does not fit."""
         cdef Node node = self.nodes[0]
         cdef Epilogue epilogue = self.last_epilogue
-        if epilogue is None or not epilogue.is_current():
-            self.last_epilogue = None
+        cdef list params = [blob for node in self.nodes for blob in (<Node> node).layer.blobs]
+        if epilogue is None or params != self.params or not epilogue.is_current():
+            self.last_epilogue, self.params = None, params
             epilogue = self.operation.epilogue_class(node.tops[0], self.fused_backward, self.operation.fuses_sum())
             for node in self.nodes[1:]:
                 if not add_to_epilogue(epilogue, node, may_run_backward):

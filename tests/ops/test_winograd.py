@@ -10,12 +10,13 @@ from helpers import layer_text, make_net
 
 import minicaffe
 from minicaffe import cli
-from minicaffe.blob import Dtype
+from minicaffe.blob import Blob, Dtype
 from minicaffe.common import TEST, TRAIN, caffe
 from minicaffe.device import threads
 from minicaffe.engines import engine
 from minicaffe.engines.onednn import library
 from minicaffe.errors import DependencyError
+from minicaffe.memory.states import SyncedHead
 
 # Relative to the root of the mean square: seen are 8e-6 at most, sums of float32 themselves have 1e-6.
 TOLERANCE = 2e-5
@@ -148,6 +149,18 @@ def test_kept_values_of_kernels(use, case):
             np.testing.assert_array_equal(forward(fixed)["y"], forward(learned)["y"])
         assert weights.data_memory.reorders == (0 if case in ("one channel", "blocks of tiles") else evaluated)     # tiles are most of the work
     np.testing.assert_array_equal(weights.cpu_data, learned.layers[1].blobs[0].cpu_data)
+
+
+def test_kept_values_of_new_memory(use):
+    """Memory that was never written is zeros in plain order, too."""
+    use("")
+    net = make((1, 64, 14, 14), "num_output: 64 kernel_size: 3 bias_term: false", phase=TEST)
+    mine = Blob(net.layers[1].blobs[0].shape)
+    net.layers[1].blobs[0].share_data(mine)
+    assert not forward(net)["y"].any() and who(net) == "WINOGRAD"
+    assert mine.data_memory.head == SyncedHead.SYNCED_PRIVATE and not mine.data.any()
+    mine.data[...] = 1
+    assert forward(net)["y"].any()
 
 
 @pytest.mark.parametrize("case", ROUNDED)

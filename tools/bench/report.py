@@ -45,13 +45,13 @@ def label(row):
 
 def table(rows, peers):
     """The table of some cases in Markdown."""
-    lines = ["| net, batch | what | ms (quartiles) | of the peak | " + " | ".join(peers) + " |", "|---" * (4 + len(peers)) + "|"]
+    lines = ["| net, batch | what | ms (quartiles) | GFLOP/s, peak | " + " | ".join(peers) + " |", "|---" * (4 + len(peers)) + "|"]
     for row in rows:
         low, ms, high = row["ms"]["minicaffe"]
-        share = f"{1e3 * row['gflop'] / ms / row['peak_gflops']:.0%}" if row["peak_gflops"] else ""
+        speed = f"{1e3 * row['gflop'] / ms:.0f} of {row['peak_gflops']:.0f}" if row["peak_gflops"] else ""
         found = ratios(row, peers)
         cells = [f"{found[peer]:.2f}x" if peer in found else "" for peer in peers]
-        lines.append(f"| {label(row)} | {row['what']} | {ms:.2f} ({low:.2f} to {high:.2f}) | {share} | {' | '.join(cells)} |")
+        lines.append(f"| {label(row)} | {row['what']} | {ms:.2f} ({low:.2f} to {high:.2f}) | {speed} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -17,7 +17,7 @@ cdef extern from "minicaffe/ops/conv/winograd.hpp" namespace "mc::cpu::winograd"
     bint pays_to_keep "mc::cpu::winograd::pays_to_keep"(const ConvShape&)
     size_t winograd_values "mc::cpu::winograd::values"(const ConvShape&)
     void evaluate_weights "mc::cpu::winograd::evaluate_weights"(Threads, const ConvShape&, const void* w, void* u)
-    long long winograd_scratch "mc::cpu::winograd::scratch"(Threads, const ConvShape&, bint lanes)
+    long long winograd_scratch "mc::cpu::winograd::scratch"(Threads, const ConvShape&, bint lanes, bint kept)
     void winograd_forward "mc::cpu::winograd::forward"(Threads, const ConvShape&, bint lanes, const void* x, const void* w,
                                                        const void* u, const float* scale, const float* shift, const void* addend,
                                                        const float* slopes, void* y, long long y_channels, void* scratch)
@@ -43,7 +43,10 @@ def slower(Convolution op):  # engines/table.py: return why a later engine takes
 
 
 cdef class KernelValues(Layout):
-    """The layout of weights as the values of their kernels at the points, which forward reads. Equal ones have equal names."""
+    """The layout of weights as the values of their kernels at the points, which forward reads beside the plain weights.
+
+    Its padding is never read. Equal ones have equal names.
+    """
 
     cdef ConvShape shape
 
@@ -59,7 +62,8 @@ cdef class KernelValues(Layout):
 
 cdef class WinogradConvolution(Primitive):
     """Winograd's algorithm. Images are in lanes (blocks of 8 or 16 channels) where engine ONEDNN would compute the convolution in
-    this layout, so that no reorder is needed between layers of both engines. Weights are in plain order.
+    this layout, so that no reorder is needed between layers of both engines. Weights are in plain order. If they are not learned
+    and it saves time, the values of their kernels are kept for forward.
     """
 
     cdef Layout bottom_layout, top_layout    # of the images; None: plain, or one pixel, whose lanes are in plain order
@@ -113,15 +117,11 @@ cdef class WinogradConvolution(Primitive):
                 to = part.begin(on, self.top_layout)
                 channels = part.whole.dims[1] if to != NULL else channels
         cdef const void* values = bottom.data_in_layout(on, self.bottom_layout)
-        cdef const void* w = NULL
-        cdef const void* u = NULL
-        if self.kept is not None:
-            u = weight.data_in_layout(on, self.kept)
-        else:
-            w = weight.data_on(on)
-        # Keeps `w` and `u` alive if a net in another thread moves the weights to a layout.
-        cdef object _sides = (weight.data_memory.host, weight.data_memory.private_side)
-        cdef void* scratch = op.scratch(on, winograd_scratch(on.threads, op.shape, self.lanes))
+        cdef const void* w = weight.data_on(on)     # first: values alone cannot become plain
+        cdef const void* u = weight.data_in_layout(on, self.kept) if self.kept is not None else NULL
+        # Keeps `w` or `u` alive if a net in another thread moves the weights to a layout.
+        cdef object _side = weight.data_memory.host if self.kept is None else weight.data_memory.private_side
+        cdef void* scratch = op.scratch(on, winograd_scratch(on.threads, op.shape, self.lanes, self.kept is not None))
         with nogil:
             winograd_forward(on.threads, op.shape, self.lanes, values, w, u, factors, terms, addend, slopes,
                              to if to != NULL else top.overwrite_data_in_layout(on, self.top_layout), channels, scratch)
@@ -150,7 +150,7 @@ cdef class WinogradConvolution(Primitive):
         cdef void* dx = bottom.overwrite_diff_in_layout(on, self.bottom_layout) if of_bottom else NULL
         cdef void* dw = learned.mutable_diff_on(on) if learned is not None else NULL
         cdef void* db = bias.mutable_diff_on(on) if bias is not None else NULL
-        cdef void* scratch = op.scratch(on, winograd_scratch(on.threads, op.shape, self.lanes))
+        cdef void* scratch = op.scratch(on, winograd_scratch(on.threads, op.shape, self.lanes, False))
         with nogil:
             winograd_backward(on.threads, op.shape, self.lanes, values, dy, w, dx, dw, db, scratch)
 

@@ -25,14 +25,16 @@ template <int r, int kLanes> class Convolution {
   Convolution(Threads threads, const ConvShape& s, bool lanes)
       : threads_{parts_of(threads, s.images * s.positions * s.outputs * s.k, kProductGrain), threads.pool}, s_(s), lanes_(lanes) {}
 
-  /// Floats of scratch memory that forward or backward needs at most.
-  index_t scratch() const {
-    return std::max(Workspace(threads_, image(0), s_.m, true).floats(false),
-                    Workspace(threads_, columns(0), s_.group_channels, false).floats(true));
+  /// Floats of scratch memory that forward with `kept` values needs; else forward or backward at most.
+  index_t scratch(bool kept) const {
+    const Workspace forward(threads_, image(0), s_.m, true);
+    return kept ? forward.floats(0)
+                : std::max(forward.floats(1), Workspace(threads_, columns(0), s_.group_channels, false).floats(2));
   }
 
-  /// Floats of the values of all kernels for forward, and these values.
+  /// Floats of the values of all kernels for forward.
   index_t values() const { return s_.groups * kAll * values_at().point; }
+  /// Write these values of the kernels w to u.
   void evaluate_weights(const float* w, float* u) const {
     const index_t panels = ceil_div(s_.m, kPanel);
     for (index_t g = 0; g < s_.groups; ++g, w += s_.m * s_.group_channels * taps, u += kAll * values_at().point)
@@ -106,7 +108,7 @@ template <int r, int kLanes> class Convolution {
     int parts;                                     // threads with chunks of their own; 1: all share each
     index_t step;                                  // of a chunk: panels of outputs if `whole`, else products of `rows` tiles
     Values v_at, m_at, u_at;                       // the strides of Memory's v, m, and u and du
-    float* kept = nullptr;                         // all kernels' values, with the strides u_at; null: u has those of a chunk
+    float* kept = nullptr;                         // of all kernels of the group, with the strides u_at; null: u has a chunk's
 
     /// `from`: what is read; `channels`: of the result; `apart`: tiles do not overlap in it.
     Workspace(Threads threads, const Images& from, index_t channels, bool apart) {
@@ -134,9 +136,8 @@ template <int r, int kLanes> class Convolution {
     index_t tile_floats() const { return (kAll + 1) * v_at.point + kMaxTileRows * v_at.row; }
     index_t output_floats() const { return kAll * m_at.point; }
     index_t kernel_floats() const { return kAll * u_at.point; }
-    index_t floats(bool with_gradient) const {  // of all scratch memory
-      return (whole ? 1 : parts) * tile_floats() + parts * output_floats() +
-             (whole ? parts : 1) * (1 + with_gradient) * kernel_floats();
+    index_t floats(int kernels) const {  // of all scratch memory, with so many arrays of kernels
+      return (whole ? 1 : parts) * tile_floats() + parts * output_floats() + (whole ? parts : 1) * kernels * kernel_floats();
     }
     /// The scratch memory of a part, a thread with chunks of its own: what is evaluated first is common to all.
     Memory memory(float* scratch, int part) const {
@@ -298,7 +299,8 @@ inline double products(const ConvShape& s, bool kept) {
   return points * (tiles * (1 + 16. / double(s.group_channels) + 16. / double(s.m)) + (kept ? 10 : 25));
 }
 
-/// Whether to keep the values of kernels that do not change, four times the memory of the weights: it saves a tenth of the time.
+/// Whether to keep the values of kernels that do not change, if this saves a tenth of the time or more: of 3x3 they need four times
+/// the memory of the weights, of 5x5 three times.
 inline bool pays_to_keep(const ConvShape& s) { return products(s, true) < 0.9 * products(s, false); }
 
 /// Whether it takes less time than direct convolution. A product of many tiles takes a fifth longer than direct convolution takes
@@ -320,8 +322,8 @@ template <class Compute> auto with(Threads threads, const ConvShape& s, bool lan
 }
 
 // For engine_winograd.pyx: the members of Convolution of these names, by void*.
-inline index_t scratch(Threads threads, const ConvShape& s, bool lanes) {
-  return with(threads, s, lanes, [](const auto& convolution) { return convolution.scratch(); });
+inline index_t scratch(Threads threads, const ConvShape& s, bool lanes, bool kept) {
+  return with(threads, s, lanes, [=](const auto& convolution) { return convolution.scratch(kept); });
 }
 inline index_t values(const ConvShape& s) {
   return with(Threads{}, s, false, [](const auto& convolution) { return convolution.values(); });

@@ -138,6 +138,11 @@ def test_one_changed_number_of_parameters(engine):
             before = net.blobs["y"].data.copy()
             assert_same_output(net, watched, 2)
             assert (net.blobs["y"].data != before).any(), (name, k)
+    for one in net, watched:
+        other = Blob(one.params["norm"][0].shape)
+        other.data[...] = 7
+        one.layer_dict["norm"].blobs[0] = other
+    assert_same_output(net, watched, 2)
 
 
 @pytest.mark.parametrize("how", [{"keep": ["y"]}, WITHOUT_PLAN])
