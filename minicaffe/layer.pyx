@@ -135,6 +135,8 @@ cdef class Layer:
             operation.release()
         for blob in self.scratch_blobs():
             blob.release()
+        for blob in self.blobs:
+            (<Blob?> blob).data_memory.free_scaled()
         self.reshaped_stamp = self.forward_counts = 0      # backward raises until a forward has made ready for it
 
     def fuse(self, epilogue, list bottom, bint backward):

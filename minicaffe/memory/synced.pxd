@@ -38,6 +38,7 @@ cdef class SyncedMemory:
     cpdef int publish_private(self) except -1
     cpdef int drop_plain(self) except -1
     cdef int free_private(self) except -1
+    cdef int free_scaled(self) except -1
     cpdef bint recycle(self) except -1
     cpdef renew(self)
     cpdef Layout layout(self)

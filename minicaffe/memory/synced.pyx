@@ -504,6 +504,10 @@ cdef class SyncedMemory:
             self.private_side = self.private_layout = None
         return 0
 
+    cdef int free_scaled(self) except -1:
+        """Free the private side if an engine computed it from the plain one (`Layout.scaled`): `Layer.release_memory` calls it."""
+        return self.free_private() if self.private_layout is not None and self.private_layout.scaled else 0
+
     def exchange_private(self, other):
         """Swap private sides with another memory of the same layout, in place of a copy; these are then the only valid sides."""
         if not isinstance(other, SyncedMemory):

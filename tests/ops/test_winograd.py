@@ -149,6 +149,9 @@ def test_kept_values_of_kernels(use, case):
             np.testing.assert_array_equal(forward(fixed)["y"], forward(learned)["y"])
         assert weights.data_memory.reorders == (0 if case in ("one channel", "blocks of tiles") else evaluated)     # tiles are most of the work
     np.testing.assert_array_equal(weights.cpu_data, learned.layers[1].blobs[0].cpu_data)
+    fixed.release()
+    assert weights.data_memory.head == SyncedHead.HEAD_AT_CPU       # the values are freed
+    np.testing.assert_array_equal(forward(fixed)["y"], forward(learned)["y"])
 
 
 def test_kept_values_of_new_memory(use):
